@@ -1,0 +1,73 @@
+#include <cstring>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/launch_cuda.cuh"
+
+namespace robocache {
+namespace {
+
+template <class Call>
+int on_device(int32_t device, Call call) {
+  const DeviceGuard guard(device);
+  return guard.code() != cudaSuccess ? guard.code() : call();
+}
+
+int driver_version(int32_t* version) { return cudaDriverGetVersion(version); }
+
+int device_count(int32_t* count) { return cudaGetDeviceCount(count); }
+
+int device_info(int32_t device, CudaDeviceInfo* info) {
+  cudaDeviceProp properties;
+  if (const cudaError_t code = cudaGetDeviceProperties(&properties, device); code != cudaSuccess) return code;
+  static_assert(sizeof(info->name) >= sizeof(properties.name));
+  std::memcpy(info->name, properties.name, sizeof(properties.name));
+  info->compute_major = properties.major;
+  info->compute_minor = properties.minor;
+  info->multiprocessors = properties.multiProcessorCount;
+  return on_device(device, [&] {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    const cudaError_t code = cudaMemGetInfo(&free_bytes, &total_bytes);
+    info->memory_free_bytes = free_bytes;
+    info->memory_total_bytes = total_bytes;
+    return code;
+  });
+}
+
+int allocate(int32_t device, size_t bytes, void** memory) {
+  return on_device(device, [&] { return cudaMalloc(memory, bytes); });
+}
+
+int release(int32_t device, void* memory) {
+  return on_device(device, [&] { return cudaFree(memory); });
+}
+
+int copy(int32_t device, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, void* stream) {
+  return on_device(device,
+                   [&] { return cudaMemcpyAsync(to, from, bytes, kind, static_cast<cudaStream_t>(stream)); });
+}
+
+int copy_from_host(int32_t device, void* to, const void* from, size_t bytes, void* stream) {
+  return copy(device, to, from, bytes, cudaMemcpyHostToDevice, stream);
+}
+
+int copy_to_host(int32_t device, void* to, const void* from, size_t bytes, void* stream) {
+  return copy(device, to, from, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+int synchronize(int32_t device, void* stream) {
+  return on_device(device, [&] { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); });
+}
+
+const char* error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
+
+constexpr CudaBackend kBackend{kBackendAbi, CUDART_VERSION, driver_version, device_count, device_info,
+                               allocate,    release,        copy_from_host, copy_to_host, synchronize,
+                               error_text};
+
+}  // namespace
+}  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) const robocache::CudaBackend* robocache_cuda_backend() {
+  return &robocache::kBackend;
+}

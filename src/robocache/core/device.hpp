@@ -1,0 +1,31 @@
+// Where memory lies.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace robocache {
+
+enum class DeviceType : uint8_t { kCpu, kCuda };
+
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int32_t index = 0;
+
+  bool is_cuda() const { return type == DeviceType::kCuda; }
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+// "cpu", "cuda:0", ...
+std::string device_name(Device device);
+
+// The inverse; "cuda" is "cuda:0". Throws ArgumentError.
+Device device_from_name(std::string_view name);
+
+// A CUDA stream as its raw handle (cudaStream_t); the default one is null. Work on the CPU has none.
+struct CudaStream {
+  void* handle = nullptr;
+};
+
+}  // namespace robocache

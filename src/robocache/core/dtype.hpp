@@ -1,0 +1,36 @@
+// Element types of tensors, and the two 16-bit floats that C++20 has no type for.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace robocache {
+
+enum class DType : uint8_t {
+  kBool,
+  kInt8,
+  kUInt8,
+  kInt16,
+  kUInt16,
+  kInt32,
+  kUInt32,
+  kInt64,
+  kUInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+};
+
+// Bytes of one element.
+int64_t dtype_size(DType dtype);
+
+// "bool", "int8", ..., "float16", "bfloat16", "float32", "float64".
+std::string_view dtype_name(DType dtype);
+
+// The inverse of dtype_name. Throws ArgumentError naming `argument` and the accepted names.
+DType dtype_from_name(std::string_view name, std::string_view argument = "dtype");
+
+constexpr bool is_floating(DType dtype) { return dtype >= DType::kFloat16; }
+
+}  // namespace robocache

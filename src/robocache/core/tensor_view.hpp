@@ -1,0 +1,41 @@
+// A view of an n-dimensional array that somebody else owns.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "robocache/core/device.hpp"
+#include "robocache/core/dtype.hpp"
+
+namespace robocache {
+
+inline constexpr int kMaxDims = 8;
+
+// Owns nothing: the memory must outlive every use. Strides count elements and may be 0 or negative.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  Device device;
+  int ndim = 0;
+  std::array<int64_t, kMaxDims> shape{};
+  std::array<int64_t, kMaxDims> strides{};
+
+  // A C-contiguous view.
+  static TensorView contiguous(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device = {});
+
+  int64_t numel() const;
+  bool is_contiguous() const;
+
+  // The addresses this view can touch, as [first byte, one past the last byte); equal when it has no elements.
+  std::array<uintptr_t, 2> extent() const;
+
+  // "[2, 10, 16] float32 on cpu", for error messages.
+  std::string describe() const;
+};
+
+// "[2, 10, 16]".
+std::string shape_string(const int64_t* shape, int ndim);
+
+}  // namespace robocache

@@ -1,0 +1,175 @@
+#include "robocache/core/thread_pool.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+
+namespace robocache {
+namespace {
+
+thread_local bool inside_parallel_for = false;
+
+int default_num_threads() {
+  if (const char* text = std::getenv("ROBOCACHE_NUM_THREADS")) {
+    const int n = std::atoi(text);
+    if (n >= 1) return n;
+  }
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads) : threads_(threads) {}
+
+  ~ThreadPool() { stop_workers(); }
+
+  int threads() const { return threads_; }
+
+  void resize(int threads) {
+    const std::lock_guard<std::mutex> run(run_mutex_);
+    stop_workers();
+    threads_ = threads;
+  }
+
+  void run(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+    std::unique_lock<std::mutex> run(run_mutex_, std::try_to_lock);
+    if (!run.owns_lock() || threads_ == 1) {
+      work_alone(n, grain, body);
+      return;
+    }
+    start_workers();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      job_ = {n, grain, &body};
+      next_.store(0, std::memory_order_relaxed);
+      busy_ = static_cast<int>(workers_.size());
+      error_ = nullptr;
+      ++generation_;
+    }
+    wake_.notify_all();
+    work();
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [this] { return busy_ == 0; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  struct Job {
+    int64_t n = 0;
+    int64_t grain = 1;
+    const std::function<void(int64_t, int64_t)>* body = nullptr;
+  };
+
+  static void work_alone(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+    for (int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
+  }
+
+  void work() {
+    inside_parallel_for = true;
+    for (;;) {
+      const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
+      if (begin >= job_.n) break;
+      try {
+        (*job_.body)(begin, std::min(job_.n, begin + job_.grain));
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+    }
+    inside_parallel_for = false;
+  }
+
+  void worker() {
+    uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return stopping_ || generation_ != seen; });
+      if (stopping_) return;
+      seen = generation_;
+      lock.unlock();
+      work();
+      lock.lock();
+      if (--busy_ == 0) done_.notify_one();
+    }
+  }
+
+  void start_workers() {
+    if (!workers_.empty()) return;
+    generation_ = 0;
+    for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { worker(); });
+  }
+
+  void stop_workers() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : workers_) thread.join();
+    workers_.clear();
+    stopping_ = false;
+  }
+
+  int threads_;
+  std::mutex run_mutex_;  // held by the one caller whose job the workers share
+  std::mutex mutex_;      // guards everything below
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::vector<std::thread> workers_;
+  Job job_;
+  std::atomic<int64_t> next_{0};
+  int busy_ = 0;
+  uint64_t generation_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr error_;
+};
+
+ThreadPool* pool = nullptr;
+
+// A forked child has no workers and may hold locks that nobody will release: it gets a pool of its own, and the
+// parent's stays behind as it was.
+void replace_pool_in_child() { pool = new ThreadPool(pool->threads()); }
+
+ThreadPool& the_pool() {
+  static const bool made = [] {
+    // Never destroyed: a worker may still be waiting when the process runs its exit handlers.
+    pool = new ThreadPool(default_num_threads());
+    pthread_atfork(nullptr, nullptr, replace_pool_in_child);
+    return true;
+  }();
+  (void)made;
+  return *pool;
+}
+
+}  // namespace
+
+int num_threads() { return the_pool().threads(); }
+
+void set_num_threads(int n) {
+  if (n < 1) throw ArgumentError("n: expected at least 1 thread, got " + std::to_string(n));
+  the_pool().resize(n);
+}
+
+void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  if (n <= 0) return;
+  if (inside_parallel_for || n <= grain) {
+    for (int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
+    return;
+  }
+  the_pool().run(n, grain, body);
+}
+
+}  // namespace robocache

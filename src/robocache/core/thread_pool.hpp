@@ -1,0 +1,22 @@
+// The threads that CPU work runs on. No result depends on their number.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace robocache {
+
+// Threads used by parallel_for, the caller's included: ROBOCACHE_NUM_THREADS where set, else the cores this process may
+// run on.
+int num_threads();
+
+// Throws ArgumentError for n < 1. Not while a parallel_for runs in another thread.
+void set_num_threads(int n);
+
+// Calls body(begin, end) over disjoint ranges that cover [0, n), each at most `grain` long, and returns when all are
+// done. The caller works too. Ranges run in any order on any thread. The first exception a range throws is rethrown
+// here once every range has ended. A call inside a range, or one while another thread's call is running, runs on the
+// caller's thread alone. Safe after fork(): a child starts with threads of its own.
+void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
+
+}  // namespace robocache
