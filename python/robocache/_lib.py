@@ -1,0 +1,74 @@
+"""Loads librobocache and passes arrays to it. Nothing is compiled and no framework is imported here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from . import errors
+
+path = Path(os.environ.get("ROBOCACHE_LIBRARY") or Path(__file__).parent / "lib" / "librobocache.so")
+if not path.exists():
+    raise errors.Error(f"{path}: the compiled library is missing from this installation; reinstall robocache")
+_module = tvm_ffi.load_module(str(path))
+
+
+def function(name: str) -> Any:
+    """The C++ function that Python calls `name`."""
+    return _module[name]
+
+
+_borrow = function("borrow")
+_tensor_address = function("tensor_address")
+
+
+def from_numpy(array: np.ndarray) -> Any:
+    """A tensor over a numpy array's memory, read-only, memory-mapped and bfloat16 arrays included.
+
+    The caller keeps `array` alive while the tensor is in use.
+    """
+    itemsize = array.itemsize
+    if any(stride % itemsize for stride in array.strides) or not array.dtype.isnative:
+        raise errors.ArgumentError(f"expected strides that are whole elements in native byte order, got {array.strides} bytes of {array.dtype}")
+    strides = (stride // itemsize for stride in array.strides)
+    return _borrow(array.__array_interface__["data"][0], array.dtype.name, array.ndim, *array.shape, *strides)
+
+
+class _Owner:
+    """Lets numpy hold the tensor whose memory it views."""
+
+    def __init__(self, tensor: Any, typestr: str) -> None:
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "data": (_tensor_address(tensor), False),
+            "shape": tuple(tensor.shape),
+            "typestr": typestr,
+            "version": 3,
+        }
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """A writable numpy view of a contiguous CPU tensor that the library returned."""
+    dtype = numpy_dtype(str(tensor.dtype))
+    return np.asarray(_Owner(tensor, f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str)).view(dtype)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy dtype of that name; bfloat16 needs ml_dtypes, which registers it."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise errors.ArgumentTypeError("numpy holds bfloat16 only with the package ml_dtypes; pip install ml_dtypes, or ask for float32") from error
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def torch_module() -> Any | None:
+    """torch where the caller has already imported it; never imports it."""
+    return sys.modules.get("torch")

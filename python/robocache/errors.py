@@ -1,0 +1,30 @@
+"""The typed errors. Catch :class:`Error` to catch them all; each is also the built-in error of its kind."""
+
+from __future__ import annotations
+
+import tvm_ffi
+
+
+@tvm_ffi.register_error("robocache.Error")
+class Error(Exception):
+    """Base of every error RoboCache raises."""
+
+
+@tvm_ffi.register_error("robocache.ArgumentError")
+class ArgumentError(Error, ValueError):
+    """An argument of the right type has a value that cannot be used."""
+
+
+@tvm_ffi.register_error("robocache.ArgumentTypeError")
+class ArgumentTypeError(Error, TypeError):
+    """An argument has the wrong type or dtype."""
+
+
+@tvm_ffi.register_error("robocache.FileError")
+class FileError(Error, OSError):
+    """A file is missing, damaged or cannot be written; the message begins with its path."""
+
+
+@tvm_ffi.register_error("robocache.DeviceError")
+class DeviceError(Error, RuntimeError):
+    """The device or its driver refused: no such device, out of memory, a failed launch."""

@@ -1,0 +1,240 @@
+#include "robocache/ffi/ffi.hpp"
+
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include <array>
+#include <new>
+#include <vector>
+
+#include "robocache/core/backend.hpp"
+
+namespace robocache::ffi {
+namespace {
+
+DLDataType to_dl(DType dtype) {
+  const auto bits = static_cast<uint8_t>(dtype_size(dtype) * 8);
+  switch (dtype) {
+    case DType::kBool:
+      return {kDLBool, bits, 1};
+    case DType::kUInt8:
+    case DType::kUInt16:
+    case DType::kUInt32:
+    case DType::kUInt64:
+      return {kDLUInt, bits, 1};
+    case DType::kBFloat16:
+      return {kDLBfloat, bits, 1};
+    case DType::kFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return {kDLFloat, bits, 1};
+    default:
+      return {kDLInt, bits, 1};
+  }
+}
+
+DType from_dl(DLDataType dl, const char* name) {
+  for (int i = 0; i <= static_cast<int>(DType::kFloat64); ++i) {
+    const DLDataType known = to_dl(static_cast<DType>(i));
+    if (dl.code == known.code && dl.bits == known.bits && dl.lanes == 1) return static_cast<DType>(i);
+  }
+  throw ArgumentTypeError(std::string(name) +
+                          ": expected a dtype of bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or "
+                          "float64, got DLPack code " +
+                          std::to_string(dl.code) + " with " + std::to_string(dl.bits) + " bits");
+}
+
+DLDevice to_dl(Device device) { return {device.is_cuda() ? kDLCUDA : kDLCPU, device.index}; }
+
+Device from_dl(DLDevice device, const char* name) {
+  switch (device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+      return {};
+    case kDLCUDA:
+    case kDLCUDAManaged:
+      return {DeviceType::kCuda, device.device_id};
+    default:
+      throw ArgumentError(std::string(name) + ": expected a tensor on the CPU or a CUDA device, got DLPack device type " +
+                          std::to_string(device.device_type));
+  }
+}
+
+TensorView from_dl(const DLTensor& dl, const char* name) {
+  if (dl.ndim > kMaxDims) {
+    throw ArgumentError(std::string(name) + ": expected at most " + std::to_string(kMaxDims) + " dimensions, got " +
+                        std::to_string(dl.ndim));
+  }
+  TensorView view;
+  view.data = static_cast<char*>(dl.data) + dl.byte_offset;
+  view.dtype = from_dl(dl.dtype, name);
+  view.device = from_dl(dl.device, name);
+  view.ndim = dl.ndim;
+  int64_t stride = 1;
+  for (int d = dl.ndim - 1; d >= 0; --d) {
+    view.shape[d] = dl.shape[d];
+    view.strides[d] = dl.strides != nullptr ? dl.strides[d] : stride;
+    stride *= dl.shape[d];
+  }
+  return view;
+}
+
+const DLTensor* dl_tensor(const TVMFFIAny& arg) {
+  if (arg.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(arg.v_ptr);
+  if (arg.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(arg.v_obj);
+  return nullptr;
+}
+
+[[noreturn]] void wrong_type(const char* name, const char* expected) {
+  throw ArgumentTypeError(std::string(name) + ": expected " + expected);
+}
+
+void check(int code) {
+  if (code != 0) throw Error("tvm-ffi refused a tensor");
+}
+
+// A DLPack tensor whose memory `owner` keeps alive.
+struct SharedTensor {
+  DLManagedTensor managed{};
+  std::array<int64_t, kMaxDims> shape{};
+  std::array<int64_t, kMaxDims> strides{};
+  std::shared_ptr<const void> owner;
+};
+
+}  // namespace
+
+const TVMFFIAny& Args::any(int i) const {
+  if (i >= count_) throw ArgumentTypeError("expected more than " + std::to_string(count_) + " arguments");
+  return args_[i];
+}
+
+int64_t Args::integer(int i, const char* name) const {
+  if (any(i).type_index != kTVMFFIInt) wrong_type(name, "an int");
+  return any(i).v_int64;
+}
+
+double Args::real(int i, const char* name) const {
+  if (any(i).type_index == kTVMFFIInt) return static_cast<double>(any(i).v_int64);
+  if (any(i).type_index != kTVMFFIFloat) wrong_type(name, "a number");
+  return any(i).v_float64;
+}
+
+bool Args::boolean(int i, const char* name) const {
+  if (any(i).type_index != kTVMFFIBool) wrong_type(name, "True or False");
+  return any(i).v_int64 != 0;
+}
+
+std::string_view Args::string(int i, const char* name) const {
+  const TVMFFIAny& arg = any(i);
+  if (arg.type_index == kTVMFFIRawStr) return arg.v_c_str;
+  if (arg.type_index == kTVMFFISmallStr) return {arg.v_bytes, arg.small_str_len};
+  if (arg.type_index != kTVMFFIStr) wrong_type(name, "a str");
+  const TVMFFIByteArray* bytes = TVMFFIBytesGetByteArrayPtr(arg.v_obj);
+  return {bytes->data, bytes->size};
+}
+
+TensorView Args::tensor(int i, const char* name) const {
+  const DLTensor* dl = dl_tensor(any(i));
+  if (dl == nullptr) wrong_type(name, "a tensor");
+  return from_dl(*dl, name);
+}
+
+OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_list<int64_t> shape) {
+  if (TVMFFIEnvGetDLPackManagedTensorAllocator() != nullptr) {
+    std::vector<int64_t> extents(shape);
+    DLTensor prototype{};
+    prototype.device = to_dl(device);
+    prototype.dtype = to_dl(dtype);
+    prototype.ndim = static_cast<int32_t>(extents.size());
+    prototype.shape = extents.data();
+    TVMFFIObjectHandle handle = nullptr;
+    if (TVMFFIEnvTensorAlloc(&prototype, &handle) != 0) {
+      throw DeviceError("the framework could not allocate " + shape_string(extents.data(), prototype.ndim) + " " +
+                        std::string(dtype_name(dtype)) + " on " + device_name(device));
+    }
+    return OwnedTensor(handle);
+  }
+  TensorView view = TensorView::contiguous(nullptr, dtype, shape, device);
+  auto buffer = std::make_shared<DeviceBuffer>(device, static_cast<size_t>(view.numel() * dtype_size(dtype)));
+  view.data = buffer->data();
+  return share(view, std::move(buffer));
+}
+
+OwnedTensor OwnedTensor::share(const TensorView& view, std::shared_ptr<const void> owner) {
+  auto shared = std::make_unique<SharedTensor>();
+  shared->shape = view.shape;
+  shared->strides = view.strides;
+  shared->owner = std::move(owner);
+  DLTensor& dl = shared->managed.dl_tensor;
+  dl.data = view.data;
+  dl.device = to_dl(view.device);
+  dl.ndim = view.ndim;
+  dl.dtype = to_dl(view.dtype);
+  dl.shape = shared->shape.data();
+  dl.strides = shared->strides.data();
+  shared->managed.manager_ctx = shared.get();
+  shared->managed.deleter = [](DLManagedTensor* self) { delete static_cast<SharedTensor*>(self->manager_ctx); };
+  TVMFFIObjectHandle handle = nullptr;
+  check(TVMFFITensorFromDLPack(&shared->managed, 0, 0, &handle));
+  shared.release();  // the tensor's deleter frees it from here on
+  return OwnedTensor(handle);
+}
+
+OwnedTensor::~OwnedTensor() {
+  if (handle_ != nullptr) TVMFFIObjectDecRef(handle_);
+}
+
+TensorView OwnedTensor::view() const { return from_dl(*TVMFFITensorGetDLTensorPtr(handle_), "out"); }
+
+void Result::set(int64_t value) {
+  out_->type_index = kTVMFFIInt;
+  out_->zero_padding = 0;
+  out_->v_int64 = value;
+}
+
+void Result::set(double value) {
+  out_->type_index = kTVMFFIFloat;
+  out_->zero_padding = 0;
+  out_->v_float64 = value;
+}
+
+void Result::set(bool value) {
+  set(static_cast<int64_t>(value));
+  out_->type_index = kTVMFFIBool;
+}
+
+void Result::set(std::string_view value) {
+  const TVMFFIByteArray bytes{value.data(), value.size()};
+  check(TVMFFIStringFromByteArray(&bytes, out_));
+}
+
+void Result::set(OwnedTensor tensor) {
+  out_->type_index = kTVMFFITensor;
+  out_->zero_padding = 0;
+  out_->v_ptr = tensor.release();
+}
+
+CudaStream current_stream(Device device) {
+  return {device.is_cuda() ? TVMFFIEnvGetStream(kDLCUDA, device.index) : nullptr};
+}
+
+void raise_current_exception() {
+  try {
+    throw;
+  } catch (const ArgumentError& error) {
+    TVMFFIErrorSetRaisedFromCStr("robocache.ArgumentError", error.what());
+  } catch (const ArgumentTypeError& error) {
+    TVMFFIErrorSetRaisedFromCStr("robocache.ArgumentTypeError", error.what());
+  } catch (const FileError& error) {
+    TVMFFIErrorSetRaisedFromCStr("robocache.FileError", error.what());
+  } catch (const DeviceError& error) {
+    TVMFFIErrorSetRaisedFromCStr("robocache.DeviceError", error.what());
+  } catch (const Error& error) {
+    TVMFFIErrorSetRaisedFromCStr("robocache.Error", error.what());
+  } catch (const std::bad_alloc&) {
+    TVMFFIErrorSetRaisedFromCStr("MemoryError", "out of memory");
+  } catch (const std::exception& error) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", error.what());
+  }
+}
+
+}  // namespace robocache::ffi

@@ -1,0 +1,161 @@
+// The adapter to Python: decodes arguments and encodes results of the tvm-ffi C ABI, and decides nothing.
+//
+// A function for Python is one ROBOCACHE_FFI block:
+//
+//   ROBOCACHE_FFI(resample, args, result) {
+//     const TensorView values = args.tensor(0, "values");
+//     ...
+//     result.set(output);
+//   }
+//
+// Python calls it by that name. Exceptions become Python's: robocache::ArgumentError is robocache.ArgumentError, and so
+// on; std::bad_alloc is MemoryError, anything else RuntimeError.
+#pragma once
+
+#include <tvm/ffi/c_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "robocache/core/device.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/core/tensor_view.hpp"
+
+namespace robocache::ffi {
+
+// A C++ object that Python holds: reference counted by tvm-ffi and told apart by T::kTypeKey.
+template <class T>
+struct Boxed {
+  TVMFFIObject header;
+  T value;
+
+  static int32_t type_index() {
+    static const int32_t index = [] {
+      const TVMFFIByteArray key{T::kTypeKey, std::char_traits<char>::length(T::kTypeKey)};
+      return TVMFFITypeGetOrAllocIndex(&key, -1, 1, 0, 0, kTVMFFIObject);
+    }();
+    return index;
+  }
+
+  static void deleter(void* self, int flags) {
+    auto* boxed = static_cast<Boxed*>(self);
+    if (flags & kTVMFFIObjectDeleterFlagBitMaskStrong) boxed->value.~T();
+    if (flags & kTVMFFIObjectDeleterFlagBitMaskWeak) ::operator delete(self);
+  }
+};
+
+class Args {
+ public:
+  Args(const TVMFFIAny* args, int32_t count) : args_(args), count_(count) {}
+
+  bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
+
+  // Each throws ArgumentTypeError naming `name` where the argument is something else.
+  int64_t integer(int i, const char* name) const;
+  double real(int i, const char* name) const;  // an int is taken too
+  bool boolean(int i, const char* name) const;
+  std::string_view string(int i, const char* name) const;  // valid during the call
+  TensorView tensor(int i, const char* name) const;        // valid during the call
+
+  bool is_integer(int i) const { return any(i).type_index == kTVMFFIInt; }
+
+  template <class T>
+  T& object(int i, const char* name) const {
+    const TVMFFIAny& arg = any(i);
+    if (arg.type_index != Boxed<T>::type_index()) {
+      throw ArgumentTypeError(std::string(name) + ": expected a " + T::kTypeKey);
+    }
+    return reinterpret_cast<Boxed<T>*>(arg.v_obj)->value;
+  }
+
+ private:
+  const TVMFFIAny& any(int i) const;
+
+  const TVMFFIAny* args_;
+  int32_t count_;
+};
+
+// A tensor the adapter made: reference counted by tvm-ffi, in the caller's framework once it is returned.
+class OwnedTensor {
+ public:
+  // From the caller's allocator where a tensor of its framework was among the arguments (`torch.empty`, on the caller's
+  // stream), else from this library.
+  static OwnedTensor allocate(DType dtype, Device device, std::initializer_list<int64_t> shape);
+
+  // A tensor over memory that `owner` keeps alive.
+  static OwnedTensor share(const TensorView& view, std::shared_ptr<const void> owner);
+
+  OwnedTensor(OwnedTensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  OwnedTensor& operator=(OwnedTensor&&) = delete;
+  ~OwnedTensor();
+
+  TensorView view() const;
+  TVMFFIObjectHandle release() { return std::exchange(handle_, nullptr); }
+
+ private:
+  explicit OwnedTensor(TVMFFIObjectHandle handle) : handle_(handle) {}
+
+  TVMFFIObjectHandle handle_;
+};
+
+class Result {
+ public:
+  explicit Result(TVMFFIAny* out) : out_(out) {}
+
+  void set(int64_t value);
+  void set(double value);
+  void set(bool value);
+  void set(std::string_view value);
+  void set(OwnedTensor tensor);
+
+  template <class T>
+  void set_object(T value) {
+    void* memory = ::operator new(sizeof(Boxed<T>));
+    auto* boxed = new (memory) Boxed<T>{{}, std::move(value)};
+    boxed->header.combined_ref_count = (uint64_t{1} << 32) | 1;  // one strong reference, which the caller gets
+    boxed->header.type_index = Boxed<T>::type_index();
+    boxed->header.deleter = Boxed<T>::deleter;
+    out_->type_index = boxed->header.type_index;
+    out_->zero_padding = 0;
+    out_->v_obj = &boxed->header;
+  }
+
+ private:
+  TVMFFIAny* out_;
+};
+
+// The caller's current stream on that device.
+CudaStream current_stream(Device device);
+
+// Inside a catch block: hands the exception to tvm-ffi.
+void raise_current_exception();
+
+// Runs body and turns what it throws into a raised tvm-ffi error; returns 0 or -1.
+template <class Body>
+int guarded(const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (...) {
+    raise_current_exception();
+    return -1;
+  }
+}
+
+}  // namespace robocache::ffi
+
+#define ROBOCACHE_FFI(name, args, result)                                                                            \
+  static void ffi_##name([[maybe_unused]] const ::robocache::ffi::Args& args,                                        \
+                         [[maybe_unused]] ::robocache::ffi::Result& result);                                         \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* raw, int32_t count, \
+                                                                         TVMFFIAny* out) {                           \
+    return ::robocache::ffi::guarded([&] {                                                                           \
+      ::robocache::ffi::Result into(out);                                                                            \
+      ffi_##name(::robocache::ffi::Args(raw, count), into);                                                          \
+    });                                                                                                              \
+  }                                                                                                                  \
+  static void ffi_##name([[maybe_unused]] const ::robocache::ffi::Args& args,                                        \
+                         [[maybe_unused]] ::robocache::ffi::Result& result)
