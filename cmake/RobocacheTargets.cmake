@@ -1,0 +1,72 @@
+# What every target of this project is compiled with, and the targets made several times over.
+
+# Flags that change results are the same in every build: no contraction of a*b+c, no fast-math, on either compiler.
+function(robocache_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    CUDA_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual>
+    # CMake 3.25 knows no CUDA_STANDARD 20.
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
+  if(ROBOCACHE_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+      $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+  endif()
+  if(ROBOCACHE_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ROBOCACHE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+    target_link_options(${target} PUBLIC -fsanitize=${ROBOCACHE_SANITIZE})
+  endif()
+endfunction()
+
+# Compiles SOURCES (*_cpu_kernels.cpp) into `target` once for each instruction set, each time in a namespace of its own:
+# ROBOCACHE_ISA is baseline, v3 (AVX2) or v4 (AVX-512). The library chooses at run time.
+function(robocache_cpu_kernels target)
+  set(levels baseline)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    list(APPEND levels v3 v4)
+  endif()
+  foreach(isa IN LISTS levels)
+    set(objects ${target}_kernels_${isa})
+    add_library(${objects} OBJECT ${ARGN})
+    robocache_compile_options(${objects})
+    target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(${objects} PRIVATE ROBOCACHE_ISA=${isa})
+    # Loops are what these files are: worth -O3 also where the rest is built for debugging or with sanitizers.
+    target_compile_options(${objects} PRIVATE -O3)
+    if(NOT isa STREQUAL baseline)
+      target_compile_options(${objects} PRIVATE -march=x86-64-${isa})
+    endif()
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
+endfunction()
+
+# A shared library that others open: it exports what the version script names, and brings its own C++ runtime.
+function(robocache_exports target version_script)
+  set_target_properties(${target} PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/${version_script})
+  target_link_options(${target} PRIVATE
+    -Wl,--version-script=${PROJECT_SOURCE_DIR}/${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+  if(NOT ROBOCACHE_SANITIZE)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endfunction()
+
+# The C headers of apache-tvm-ffi, from the Python that builds; nothing of it is linked. Not imported, only found: an
+# import may pull in torch.
+function(robocache_find_tvm_ffi_headers variable)
+  find_package(Python REQUIRED COMPONENTS Interpreter)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c
+      "import importlib.util as u; print(u.find_spec('tvm_ffi').submodule_search_locations[0] + '/include')"
+    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT EXISTS "${found}/tvm/ffi/c_api.h")
+    message(FATAL_ERROR "The headers of apache-tvm-ffi are missing: ${Python_EXECUTABLE} -m pip install apache-tvm-ffi")
+  endif()
+  set(${variable} ${found} PARENT_SCOPE)
+endfunction()
