@@ -1,0 +1,124 @@
+// A cache on disk, opened for reading: its files mapped, its streams and episodes described. docs/format.md is the
+// format.
+//
+//   const auto dataset = robocache::Dataset::open("cache");
+//   const robocache::Stream& joints = dataset->stream("joint.position");
+//   const auto* values = static_cast<const float*>(joints.values);        // [rows, features], row-major
+//   for (int64_t e = 0; e < dataset->num_episodes(); ++e) {
+//     for (int64_t row = joints.row_offsets[e]; row < joints.row_offsets[e + 1]; ++row) use(joints.time_ns[row], values
+//     + row * joints.features);
+//   }
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "robocache/core/dtype.hpp"
+
+namespace robocache {
+
+// Where a stream's stamps come from.
+enum class Clock : uint8_t {
+  kRecorded,  // read from a clock while recording
+  kNominal,   // computed as index / rate: the recording's own clock is lost
+};
+
+// "recorded", "nominal".
+std::string_view clock_name(Clock clock);
+
+// The inverse. Throws ArgumentError.
+Clock clock_from_name(std::string_view name);
+
+// What the writer found out about a stream. A period is the time between two neighbouring rows of one episode.
+struct StreamFindings {
+  double period_ns = 0;  // median period, 0 where no episode has two rows
+  double jitter_ns = 0;  // root mean square of (period - period_ns) over the periods that are no gaps
+  int64_t min_period_ns = 0;
+  int64_t max_period_ns = 0;
+  int64_t gaps = 0;            // periods longer than 1.5 * period_ns
+  int64_t duplicates = 0;      // periods of 0
+  int64_t empty_episodes = 0;  // episodes without a row of this stream
+  int64_t nan_values = 0;
+  int64_t infinite_values = 0;
+  std::vector<int64_t>
+      constant_features;  // indices of features that hold one value only (NaN aside), or nothing but NaN
+};
+
+// Statistics per feature over all rows, NaN left out; float64 [features] each. Where a feature holds nothing but NaN,
+// count is 0 and the others are NaN. std divides by count. Quantiles interpolate linearly, as numpy.quantile.
+struct FeatureStats {
+  std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
+};
+
+// One stream of an open dataset. Owns no row: its pointers and spans live as long as the Dataset.
+struct Stream {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape;  // of one row's value; empty for scalars
+  int64_t features = 1;        // elements of one row's value: the product of shape
+  int64_t rows = 0;
+  double rate_hz = 0;  // 1e9 / findings.period_ns, 0 where that is 0
+  Clock clock = Clock::kRecorded;
+  std::vector<std::string> names;  // one a feature, or empty
+  StreamFindings findings;
+
+  const int64_t* time_ns = nullptr;      // [rows], non-decreasing within an episode; 64-byte aligned
+  const void* values = nullptr;          // [rows, features] of dtype, row-major; 64-byte aligned
+  std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
+  FeatureStats stats;
+};
+
+// Immutable; any number of threads may use one. Keep the shared_ptr as long as anything it gave out is in use.
+class Dataset {
+ public:
+  // Maps the cache directory `path`. Always checked: the schema version, the manifest's checksum, every file's size and
+  // header against the manifest, row offsets, and the checksums of all files but time_ns and values. With `verify`
+  // those too, which reads every byte. Throws FileError "PATH: at byte N: expected ..., got ...".
+  //
+  // Nothing is read past a mapping's end; a file that another program cuts short afterwards is beyond that promise.
+  static std::shared_ptr<const Dataset> open(const std::string& path, bool verify = false);
+
+  ~Dataset();
+  Dataset(const Dataset&) = delete;
+  Dataset& operator=(const Dataset&) = delete;
+
+  // Checks the checksum of every block of every file, and that times are non-decreasing within each episode. Throws
+  // FileError. Runs on the threads of parallel_for.
+  void verify() const;
+
+  const std::string& path() const;
+  int64_t num_episodes() const;
+
+  // In the order in which the writer met them.
+  std::span<const Stream> streams() const;
+
+  // The place of a stream in streams(). Throws ArgumentError that names the streams there are.
+  int64_t index_of(std::string_view name) const;
+  const Stream& stream(std::string_view name) const;
+
+  // Episode e's metadata, one line of JSON: {"episode_index": e, "start_ns": ..., "end_ns": ..., then the writer's}.
+  std::string_view episode_json(int64_t episode) const;
+
+  // The name and type of each episode column as a JSON list: [{"name": "task", "type": "string"}, ...].
+  const std::string& episode_columns_json() const;
+
+  // What the writer was told of the data's origin: a JSON object.
+  const std::string& provenance_json() const;
+
+  // Each stream's findings as in the manifest: a JSON object.
+  const std::string& findings_json(int64_t stream) const;
+
+  // Bytes of all files together.
+  int64_t bytes() const;
+
+ private:
+  struct Impl;
+  explicit Dataset(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace robocache

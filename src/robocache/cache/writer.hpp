@@ -1,0 +1,72 @@
+// Writes a cache directory, episode by episode. docs/format.md is the format.
+//
+//   robocache::Writer writer("cache", /*overwrite=*/false);
+//   writer.begin_episode(R"({"task": "pick the cup", "success": true})");
+//   writer.append("joint.position", times, values);  // any number of calls, each stream on its own clock
+//   writer.end_episode();
+//   writer.close();
+//
+// Until close() everything lies in PATH.partial, locked while the writer lives; close() makes the files durable and
+// renames the directory whole, so whatever PATH names is complete. A writer that is killed leaves PATH as it was, and
+// its PATH.partial is replaced by the next writer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "robocache/cache/dataset.hpp"
+#include "robocache/core/tensor_view.hpp"
+
+namespace robocache {
+
+// Not for use by several threads at once, nor by a child after fork().
+class Writer {
+ public:
+  // Throws FileError where `path` exists already (with `overwrite`: where it is not a cache, and it is replaced only at
+  // close()), where another writer that lives is at work on it, or where it cannot be made.
+  explicit Writer(const std::string& path, bool overwrite = false);
+
+  // abort() unless closed.
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Facts of a stream that its rows do not tell; optional, at any time before close(). `names` has one entry a feature,
+  // or none. A stream that is described but never appended to is left out of the cache. Throws ArgumentError.
+  void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {});
+
+  // `metadata_json` is an object whose values are str, int64, float, bool, null, or lists of str, int64 or float. A key
+  // keeps its type in all episodes, null aside; an int beside floats becomes a float. Throws ArgumentError.
+  void begin_episode(std::string_view metadata_json = "{}");
+
+  // Adds rows to the episode: `times` int64 [n] in ns, non-decreasing over all appends of this stream in this episode,
+  // `values` [n, ...] on the CPU, any strides. The first append of a stream settles its dtype and shape; n may be 0.
+  // Copies; a row costs well under a microsecond. Throws ArgumentError that names the stream, what was expected and
+  // what came, and then adds nothing; ArgumentTypeError where `times` is not int64.
+  void append(std::string_view stream, const TensorView& times, const TensorView& values);
+
+  void end_episode();
+
+  // Takes back every row of the episode, and streams that it was the first to hold. The writer stays usable.
+  void abort_episode();
+
+  // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. The writer is done
+  // then. Throws ArgumentError where an episode is open or `provenance_json` is no JSON object, FileError where a write
+  // fails.
+  void close(std::string_view provenance_json = "{}");
+
+  // Removes PATH.partial. Does nothing after close() or abort(), or in a forked child.
+  void abort() noexcept;
+
+  // Episodes ended so far.
+  int64_t num_episodes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace robocache
