@@ -10,7 +10,9 @@ function(robocache_compile_options target)
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual>
+    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+      # GCC 12 warns of its own std::string operator+ (GCC bug 105651).
+      -Wno-restrict>
     # CMake 3.25 knows no CUDA_STANDARD 20.
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
   if(ROBOCACHE_WARNINGS_AS_ERRORS)

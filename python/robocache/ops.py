@@ -1,0 +1,124 @@
+"""The operations as plain functions: tensors in, tensors of the same framework out, on the CPU and on CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _lib, errors
+
+_resample = _lib.function("resample_trajectories")
+_check_times = _lib.function("check_times")
+
+
+def _argument(name: str, value: Any) -> Any:
+    """What the library takes for an array: numpy by its memory, everything else through DLPack."""
+    if isinstance(value, np.ndarray):
+        try:
+            return _lib.from_numpy(value)
+        except errors.ArgumentError as error:
+            raise errors.ArgumentError(f"{name}: {error}") from None
+    if hasattr(value, "__dlpack__"):
+        return value
+    raise errors.ArgumentTypeError(
+        f"{name}: expected an array (torch, numpy or anything with DLPack), got {type(value).__name__}"
+    )
+
+
+def _optional(name: str, value: Any) -> Any:
+    return None if value is None else _argument(name, value)
+
+
+def _refuse_gradients(torch: Any, **tensors: Any) -> None:
+    for name, value in tensors.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise errors.ArgumentError(
+                f"{name}: requires grad, which resample_trajectories does not carry through; pass {name}.detach()"
+            )
+
+
+def resample_trajectories(
+    values: Any,
+    times: Any,
+    target_times: Any,
+    *,
+    method: str = "linear",
+    extrapolate: str = "clamp",
+    lengths: Any = None,
+    max_gap: float | None = None,
+    causal: bool = False,
+    tolerance: float | None = None,
+    return_valid: bool = False,
+    out: Any = None,
+) -> Any:
+    """Samples on their own clock to values at the times you ask for, in one launch.
+
+    Args:
+        values: ``[B, S, D]`` or ``[S, D]``, float64/32/16 or bfloat16; integers and bool with the step methods.
+        times: ``[B, S]`` or ``[S]`` (one clock for every row): float32 or float64 seconds, or int64 nanoseconds.
+            Ascending; of samples with one time only the last counts.
+        target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
+        method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``.
+        extrapolate: outside the samples ``"clamp"`` holds the end sample, ``"nan"`` gives NaN, ``"linear"`` goes
+            straight on with the end bracket (method linear alone). Never valid.
+        lengths: ``[B]`` int32/int64, the samples of each row that exist.
+        max_gap: a bracket longer than this, in the clock's unit, is invalid.
+        causal: never use a sample later than the target: every method holds the one before.
+        tolerance: for the step methods: a sample farther than this is invalid.
+        return_valid: return ``(out, valid)``, valid being bool ``[B, T]``.
+        out: where to write, ``[B, T, D]`` of values' dtype.
+
+    Returns:
+        ``[B, T, D]`` (``[T, D]`` for values ``[S, D]``) of values' dtype, framework and device. A target on a sample's
+        time is that sample bit for bit. Where there is nothing (no samples, a NaN target, causal before the first):
+        NaN, or 0 for integers and bool. The formula of linear is ``fma(w, b - a, a)`` with ``w = (t - ta) / (tb - ta)``;
+        the whole contract is src/robocache/ops/resample/resample.hpp.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        DeviceError: the device refused.
+
+    Example:
+        >>> values, times = np.array([[0.0], [10.0]]), np.array([0.0, 1.0])
+        >>> robocache.resample_trajectories(values, times, np.array([0.25]))
+        array([[2.5]])
+    """
+    torch = _lib.torch_module()
+    if torch is not None and isinstance(values, torch.Tensor):
+        if torch.is_grad_enabled():
+            _refuse_gradients(torch, values=values, times=times, target_times=target_times)
+        valid = None
+        if return_valid:
+            shape = (*values.shape[:-2], target_times.shape[-1])
+            valid = torch.empty(shape, dtype=torch.bool, device=values.device)
+    else:
+        valid = np.empty((*values.shape[:-2], target_times.shape[-1]), bool) if return_valid else None
+    made = _resample(
+        _argument("values", values),
+        _argument("times", times),
+        _argument("target_times", target_times),
+        method,
+        extrapolate,
+        causal,
+        max_gap,
+        tolerance,
+        _optional("lengths", lengths),
+        _optional("out", out),
+        _optional("valid", valid),
+    )
+    if out is not None:
+        made = out
+    elif isinstance(values, np.ndarray):
+        made = _lib.to_numpy(made)
+    return (made, valid) if return_valid else made
+
+
+def check_times(times: Any, lengths: Any = None) -> None:
+    """Raises ArgumentError with row and index of the first time that is NaN or earlier than the one before it.
+
+    Args:
+        times: ``[B, S]`` or ``[S]``, float32, float64 or int64. On CUDA this waits for the device.
+        lengths: ``[B]`` int32/int64, the samples of each row that exist.
+    """
+    _check_times(_argument("times", times), _optional("lengths", lengths))

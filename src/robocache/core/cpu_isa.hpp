@@ -1,0 +1,21 @@
+// Chooses among the builds of a CPU kernel: x86-64 (baseline), x86-64-v3 (AVX2, FMA, F16C) and x86-64-v4 (AVX-512).
+#pragma once
+
+namespace robocache {
+
+enum class CpuIsa { kBaseline, kV3, kV4 };
+
+// The newest that this processor runs, capped by ROBOCACHE_CPU_ISA=baseline|v3|v4. No result depends on it.
+CpuIsa cpu_isa();
+
+}  // namespace robocache
+
+// baseline::f, v3::f or v4::f; off x86-64 there is only baseline, whose fma is the processor's own.
+#ifdef __x86_64__
+#define ROBOCACHE_SELECT_ISA(f)                         \
+  (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   \
+       ? v4::f                                          \
+       : ::robocache::cpu_isa() == ::robocache::CpuIsa::kV3 ? v3::f : baseline::f)
+#else
+#define ROBOCACHE_SELECT_ISA(f) (baseline::f)
+#endif

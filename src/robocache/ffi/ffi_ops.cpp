@@ -1,0 +1,55 @@
+#include <optional>
+
+#include "robocache/ffi/ffi.hpp"
+#include "robocache/ops/resample/resample.hpp"
+
+namespace robocache::ffi {
+namespace {
+
+std::optional<TensorView> optional_tensor(const Args& args, int i, const char* name) {
+  return args.is_none(i) ? std::nullopt : std::optional(args.tensor(i, name));
+}
+
+std::optional<Duration> optional_duration(const Args& args, int i, const char* name) {
+  if (args.is_none(i)) return std::nullopt;
+  return args.is_integer(i) ? Duration(args.integer(i, name)) : Duration(args.real(i, name));
+}
+
+}  // namespace
+
+// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out, valid) -> out; allocated
+// where `out` is None.
+ROBOCACHE_FFI(resample_trajectories, args, result) {
+  const TensorView values = args.tensor(0, "values");
+  const TensorView times = args.tensor(1, "times");
+  const TensorView target_times = args.tensor(2, "target_times");
+  ResampleOptions options;
+  options.method = resample_method_from_name(args.string(3, "method"));
+  options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
+  options.causal = args.boolean(5, "causal");
+  options.max_gap = optional_duration(args, 6, "max_gap");
+  options.tolerance = optional_duration(args, 7, "tolerance");
+  const auto lengths = optional_tensor(args, 8, "lengths");
+  const auto out = optional_tensor(args, 9, "out");
+  const auto valid = optional_tensor(args, 10, "valid");
+  const CudaStream stream = current_stream(values.device);
+  if (out) {
+    resample_trajectories(values, times, target_times, options, *out, lengths, valid, stream);
+    return;
+  }
+  const ResampleShape shape = resample_shape(values, times, target_times);
+  OwnedTensor made =
+      shape.batched
+          ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
+          : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
+  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, stream);
+  result.set(std::move(made));
+}
+
+// (times, lengths)
+ROBOCACHE_FFI(check_times, args, result) {
+  const TensorView times = args.tensor(0, "times");
+  check_times(times, optional_tensor(args, 1, "lengths"), current_stream(times.device));
+}
+
+}  // namespace robocache::ffi

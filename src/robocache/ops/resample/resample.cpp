@@ -1,0 +1,299 @@
+#include "robocache/ops/resample/resample.hpp"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/ops/resample/resample_cpu.hpp"
+#include "robocache/ops/resample/resample_params.hpp"
+
+namespace robocache {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  std::string text;
+  (text.append(parts), ...);
+  throw ArgumentError(text);
+}
+
+template <class... Parts>
+[[noreturn]] void refuse_type(const Parts&... parts) {
+  std::string text;
+  (text.append(parts), ...);
+  throw ArgumentTypeError(text);
+}
+
+bool is_clock(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64;
+}
+
+// A clock is [N] for every row or [B, N]; its length is the last extent.
+void check_clock(const TensorView& clock, const char* name, const char* length, bool batched, int64_t batch) {
+  if (!is_clock(clock.dtype)) {
+    refuse_type(name, ": expected float32, float64 (seconds) or int64 (nanoseconds), got ", dtype_name(clock.dtype));
+  }
+  const auto expected = [&] {
+    return std::string(batched ? "[" + std::to_string(batch) + ", " + length + "] or [" : "[") + length + "]";
+  };
+  if (clock.ndim != 1 && (clock.ndim != 2 || !batched)) {
+    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim));
+  }
+  if (clock.ndim == 2 && clock.shape[0] != batch) {
+    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
+           clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
+  }
+}
+
+void check_device(const TensorView& tensor, const char* name, Device device) {
+  if (tensor.device != device) {
+    refuse(name, ": expected on ", device_name(device), " like values, got on ", device_name(tensor.device));
+  }
+}
+
+void check_lengths(const TensorView& lengths, int64_t batch, int64_t samples) {
+  if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
+    refuse_type("lengths: expected int32 or int64, got ", dtype_name(lengths.dtype));
+  }
+  if (lengths.ndim != 1 || lengths.shape[0] != batch) {
+    refuse("lengths: expected [", std::to_string(batch), "], got ", shape_string(lengths.shape.data(), lengths.ndim));
+  }
+  if (lengths.device.is_cuda()) return;  // cut to [0, S] in the kernel: reading them here would wait for the device
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t at = b * lengths.strides[0];
+    const int64_t length = lengths.dtype == DType::kInt64 ? static_cast<const int64_t*>(lengths.data)[at]
+                                                          : static_cast<const int32_t*>(lengths.data)[at];
+    if (length < 0 || length > samples) {
+      refuse("lengths: expected values in [0, ", std::to_string(samples), "], got ", std::to_string(length), " at ",
+             std::to_string(b));
+    }
+  }
+}
+
+// Into both forms; the clock takes the one it needs.
+void set_duration(const std::optional<Duration>& duration, const char* name, DType clock, bool& has, double& seconds,
+                  uint64_t& ns) {
+  has = duration.has_value();
+  if (!has) return;
+  const bool whole = std::holds_alternative<int64_t>(*duration);
+  const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
+  if (!(value >= 0)) refuse(name, ": expected 0 or more, got ", std::to_string(value));
+  seconds = value;
+  if (clock != DType::kInt64) return;
+  if (whole) {
+    ns = static_cast<uint64_t>(std::get<int64_t>(*duration));
+  } else if (value >= 0x1p64) {
+    ns = std::numeric_limits<uint64_t>::max();
+  } else if (value == std::floor(value)) {
+    ns = static_cast<uint64_t>(value);
+  } else {
+    refuse(name, ": expected whole nanoseconds for an int64 clock, got ", std::to_string(value));
+  }
+}
+
+void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
+               const TensorView& targets, const std::optional<TensorView>& lengths) {
+  if (out.dtype != values.dtype) {
+    refuse_type("out: expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
+  }
+  check_device(out, "out", values.device);
+  const TensorView expected =
+      shape.batched ? TensorView::contiguous(nullptr, out.dtype, {shape.batch, shape.targets, shape.features})
+                    : TensorView::contiguous(nullptr, out.dtype, {shape.targets, shape.features});
+  if (out.ndim != expected.ndim || out.shape != expected.shape) {
+    refuse("out: expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+           shape_string(out.shape.data(), out.ndim));
+  }
+  const auto [low, high] = out.extent();
+  const auto overlaps = [&](const TensorView& input) {
+    const auto [input_low, input_high] = input.extent();
+    return low < input_high && input_low < high;
+  };
+  if (overlaps(values)) refuse("out: overlaps values");
+  if (overlaps(times)) refuse("out: overlaps times");
+  if (overlaps(targets)) refuse("out: overlaps target_times");
+  if (lengths && overlaps(*lengths)) refuse("out: overlaps lengths");
+  for (int d = 0; d < out.ndim; ++d) {
+    if (out.shape[d] > 1 && out.strides[d] == 0) refuse("out: expected memory of its own for each element, got stride 0");
+  }
+}
+
+}  // namespace
+
+ResampleMethod resample_method_from_name(std::string_view name, std::string_view argument) {
+  if (name == "linear") return ResampleMethod::kLinear;
+  if (name == "nearest") return ResampleMethod::kNearest;
+  if (name == "previous") return ResampleMethod::kPrevious;
+  if (name == "next") return ResampleMethod::kNext;
+  refuse(argument, ": expected 'linear', 'nearest', 'previous' or 'next', got '", name, "'");
+}
+
+Extrapolate extrapolate_from_name(std::string_view name) {
+  if (name == "clamp") return Extrapolate::kClamp;
+  if (name == "nan") return Extrapolate::kNan;
+  if (name == "linear") return Extrapolate::kLinear;
+  refuse("extrapolate: expected 'clamp', 'nan' or 'linear', got '", name, "'");
+}
+
+ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times) {
+  if (values.ndim != 2 && values.ndim != 3) {
+    refuse("values: expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
+  }
+  const bool batched = values.ndim == 3;
+  const int first = batched ? 1 : 0;
+  const int64_t batch = batched ? values.shape[0] : 1;
+  check_clock(times, "times", "S", batched, batch);
+  const int64_t samples = times.shape[times.ndim - 1];
+  if (samples != values.shape[first]) {
+    refuse("times: expected ", std::to_string(values.shape[first]), " samples like values, got ", std::to_string(samples));
+  }
+  check_clock(target_times, "target_times", "T", batched, batch);
+  if (target_times.dtype != times.dtype) {
+    refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ", dtype_name(target_times.dtype));
+  }
+  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
+}
+
+void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                           const ResampleOptions& options, const TensorView& out,
+                           const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
+                           CudaStream stream) {
+  const ResampleShape shape = resample_shape(values, times, target_times);
+  const int first = shape.batched ? 1 : 0;
+  check_device(times, "times", values.device);
+  check_device(target_times, "target_times", values.device);
+
+  const bool step = options.method != ResampleMethod::kLinear;
+  if (!step && !is_floating(values.dtype)) {
+    refuse_type("values: method 'linear' expects float64, float32, float16 or bfloat16, got ", dtype_name(values.dtype),
+                "; use 'nearest', 'previous' or 'next'");
+  }
+  if (step && options.extrapolate == Extrapolate::kLinear) {
+    refuse("extrapolate: 'linear' goes with method 'linear', not with a step method");
+  }
+  if (!step && options.tolerance) refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with 'linear'");
+  if (options.causal && options.method == ResampleMethod::kNext) {
+    refuse("causal: method 'next' takes samples later than the target");
+  }
+  if (lengths) {
+    check_device(*lengths, "lengths", values.device);
+    check_lengths(*lengths, shape.batch, shape.samples);
+  }
+  check_out(out, shape, values, times, target_times, lengths);
+
+  ResampleParams p{};
+  p.values = values.data;
+  p.values_batch = shape.batched ? values.strides[0] : 0;
+  p.values_sample = values.strides[first];
+  p.values_feature = values.strides[first + 1];
+  p.times = times.data;
+  p.times_batch = times.ndim == 2 ? times.strides[0] : 0;
+  p.times_sample = times.strides[times.ndim - 1];
+  p.targets = target_times.data;
+  p.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  p.targets_target = target_times.strides[target_times.ndim - 1];
+  if (lengths) {
+    p.lengths = lengths->data;
+    p.lengths_batch = lengths->strides[0];
+    p.lengths_dtype = lengths->dtype;
+  }
+  p.out = out.data;
+  p.out_batch = shape.batched ? out.strides[0] : 0;
+  p.out_target = out.strides[first];
+  p.out_feature = out.strides[first + 1];
+  if (valid) {
+    if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 ||
+        valid->shape[valid->ndim - 1] != shape.targets || (shape.batched && valid->shape[0] != shape.batch)) {
+      refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
+    }
+    check_device(*valid, "valid", values.device);
+    p.valid = static_cast<bool*>(valid->data);
+    p.valid_batch = shape.batched ? valid->strides[0] : 0;
+    p.valid_target = valid->strides[first];
+  }
+  p.batch = shape.batch;
+  p.samples = shape.samples;
+  p.targets_count = shape.targets;
+  p.features = shape.features;
+  p.value_dtype = values.dtype;
+  p.clock_dtype = times.dtype;
+  p.method = options.method;
+  p.extrapolate = options.extrapolate;
+  p.causal = options.causal;
+  set_duration(options.max_gap, "max_gap", times.dtype, p.has_max_gap, p.max_gap, p.max_gap_ns);
+  set_duration(options.tolerance, "tolerance", times.dtype, p.has_tolerance, p.tolerance, p.tolerance_ns);
+
+  if (p.batch == 0 || p.targets_count == 0) return;
+  if (values.device.is_cuda()) {
+    using Launch = int(const ResampleParams*, int32_t device, void* stream);
+    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_resample"));
+    check_cuda(launch(&p, values.device.index, stream.handle), "resample_trajectories");
+  } else {
+    resample_cpu(p);
+  }
+}
+
+namespace {
+
+template <class Clock>
+int64_t first_bad_time(const CheckTimesParams& p, int64_t batch) {
+  int64_t n = p.samples;
+  if (p.lengths != nullptr) {
+    n = p.lengths_dtype == DType::kInt64 ? static_cast<const int64_t*>(p.lengths)[batch * p.lengths_batch]
+                                         : static_cast<const int32_t*>(p.lengths)[batch * p.lengths_batch];
+  }
+  const auto* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
+  for (int64_t i = 0; i < n; ++i) {
+    const Clock t = times[i * p.times_sample];
+    if (t != t || (i > 0 && t < times[(i - 1) * p.times_sample])) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+void check_times(const TensorView& times, const std::optional<TensorView>& lengths, CudaStream stream) {
+  const bool batched = times.ndim == 2;
+  check_clock(times, "times", "S", batched, batched ? times.shape[0] : 1);
+  CheckTimesParams p{};
+  p.times = times.data;
+  p.batch = batched ? times.shape[0] : 1;
+  p.samples = times.shape[times.ndim - 1];
+  p.times_batch = batched ? times.strides[0] : 0;
+  p.times_sample = times.strides[times.ndim - 1];
+  p.clock_dtype = times.dtype;
+  if (lengths) {
+    check_device(*lengths, "lengths", times.device);
+    check_lengths(*lengths, p.batch, p.samples);
+    p.lengths = lengths->data;
+    p.lengths_batch = lengths->strides[0];
+    p.lengths_dtype = lengths->dtype;
+  }
+  int64_t row = -1;
+  int64_t index = -1;
+  if (times.device.is_cuda()) {
+    using Launch = int(const CheckTimesParams*, int64_t* flat, int32_t device, void* stream);
+    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_check_times"));
+    int64_t flat = -1;
+    check_cuda(launch(&p, &flat, times.device.index, stream.handle), "check_times");
+    if (flat >= 0) {
+      row = flat / p.samples;
+      index = flat % p.samples;
+    }
+  } else {
+    for (int64_t b = 0; b < p.batch && index < 0; ++b) {
+      row = b;
+      index = p.clock_dtype == DType::kFloat32   ? first_bad_time<float>(p, b)
+              : p.clock_dtype == DType::kFloat64 ? first_bad_time<double>(p, b)
+                                                 : first_bad_time<int64_t>(p, b);
+    }
+  }
+  if (index >= 0) {
+    refuse("times: expected ascending times without NaN, got one that is not at row ", std::to_string(row), ", index ",
+           std::to_string(index));
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,86 @@
+// resample_trajectories: samples on their own clock to values at the times you ask for.
+//
+//   values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
+//   times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
+//   target_times  [B, T] or [T]         the dtype of times; any order
+//   lengths       [B] or none           int32/int64: samples of each row that exist, in [0, S]
+//   out           [B, T, D] or [T, D]   the dtype of values
+//   valid         [B, T] or [T], none   bool
+//
+// [S] and [T] serve every row. Strides are free (0 included); all tensors lie on one device.
+//
+// Which sample. A target on a sample's time returns that sample bit for bit, whatever its neighbours hold. Of samples
+// with one time only the last exists. Else, between samples a (before) and b (after):
+//   linear    fma(w, b - a, a), w = (t - t_a) / (t_b - t_a): one division in the wider of clock and work type (float64
+//             for int64), rounded once to the work type (float64 for float64 values, else float32)
+//   nearest   the closer one; midway the earlier
+//   previous  a          next  b
+//
+// Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket
+// (method linear alone); valid is false in every case. A bracket longer than max_gap, and a step's sample farther than
+// `tolerance`, are invalid: NaN under `nan`, else the method's value. causal: never a sample later than the target; every
+// method holds the one before, max_gap compares its age, and before the first sample there is nothing.
+//
+// Nothing there (no samples, a NaN target, causal before the first): NaN, or 0 for integers and bool; invalid.
+//
+// Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. On the CPU and
+// on CUDA the same bits. Work is queued on `stream` and not waited for; nothing is allocated.
+//
+// Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
+//
+//   std::vector<float> values{0, 10, 20}, times{0, 1, 2}, targets{0.5f, 1.5f}, out(2);
+//   resample_trajectories(TensorView::contiguous(values.data(), DType::kFloat32, {3, 1}),
+//                         TensorView::contiguous(times.data(), DType::kFloat32, {3}),
+//                         TensorView::contiguous(targets.data(), DType::kFloat32, {2}), {},
+//                         TensorView::contiguous(out.data(), DType::kFloat32, {2, 1}));   // out = {5, 15}
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "robocache/core/tensor_view.hpp"
+
+namespace robocache {
+
+enum class ResampleMethod : uint8_t { kLinear, kNearest, kPrevious, kNext };
+enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
+
+// "linear", "nearest", "previous", "next"; "clamp", "nan", "linear". Throw ArgumentError listing these.
+ResampleMethod resample_method_from_name(std::string_view name, std::string_view argument = "method");
+Extrapolate extrapolate_from_name(std::string_view name);
+
+// In the clock's unit: seconds, or for int64 clocks whole nanoseconds.
+using Duration = std::variant<int64_t, double>;
+
+struct ResampleOptions {
+  ResampleMethod method = ResampleMethod::kLinear;
+  Extrapolate extrapolate = Extrapolate::kClamp;
+  bool causal = false;
+  std::optional<Duration> max_gap;
+  std::optional<Duration> tolerance;  // step methods alone
+};
+
+void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                           const ResampleOptions& options, const TensorView& out,
+                           const std::optional<TensorView>& lengths = std::nullopt,
+                           const std::optional<TensorView>& valid = std::nullopt, CudaStream stream = {});
+
+// The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
+struct ResampleShape {
+  bool batched;
+  int64_t batch;
+  int64_t samples;
+  int64_t targets;
+  int64_t features;
+};
+ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times);
+
+// Throws ArgumentError with row and index of the first time that is NaN or earlier than the one before it. Waits for the
+// device. times as above, lengths [B] or none.
+void check_times(const TensorView& times, const std::optional<TensorView>& lengths = std::nullopt,
+                 CudaStream stream = {});
+
+}  // namespace robocache

@@ -1,0 +1,231 @@
+// The scalar rule of resample: which samples a target takes, and in what proportion. Shared by the CPU loop, the CUDA
+// kernel and the loader's windows.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/core/half.hpp"
+#include "robocache/core/host_device.hpp"
+#include "robocache/core/time.hpp"
+#include "robocache/ops/resample/resample.hpp"
+
+namespace robocache {
+
+// The type arithmetic on T runs in; void where there is none (integers and bool are only ever copied).
+template <class T>
+struct WorkTypeOf {
+  using type = void;
+};
+template <>
+struct WorkTypeOf<double> {
+  using type = double;
+};
+template <>
+struct WorkTypeOf<float> {
+  using type = float;
+};
+template <>
+struct WorkTypeOf<Float16> {
+  using type = float;
+};
+template <>
+struct WorkTypeOf<BFloat16> {
+  using type = float;
+};
+template <class T>
+using WorkType = typename WorkTypeOf<T>::type;
+
+template <class Work, class T>
+ROBOCACHE_HD Work to_work(T x) {
+  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    return static_cast<Work>(to_float(x));
+  } else {
+    return static_cast<Work>(x);
+  }
+}
+
+template <class T, class Work>
+ROBOCACHE_HD T from_work(Work x) {
+  if constexpr (std::is_same_v<T, Float16>) {
+    return to_float16(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_bfloat16(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+// The value of a target with nothing there.
+template <class T>
+ROBOCACHE_HD T absent_value() {
+  if constexpr (std::is_void_v<WorkType<T>>) {
+    return T{};
+  } else {
+    return from_work<T>(static_cast<WorkType<T>>(__builtin_nanf("")));
+  }
+}
+
+ROBOCACHE_HD float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+ROBOCACHE_HD double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
+
+template <class Work>
+ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
+  return multiply_add(w, b - a, a);
+}
+
+// Differences of a clock: its own type, and for int64 the magnitude as uint64, which cannot overflow.
+template <class Clock>
+using ClockDifference = std::conditional_t<std::is_same_v<Clock, int64_t>, uint64_t, Clock>;
+
+template <class Clock>
+ROBOCACHE_HD ClockDifference<Clock> later_minus_earlier(Clock later, Clock earlier) {
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    return ns_between(later, earlier);
+  } else {
+    return later - earlier;
+  }
+}
+
+template <class Clock, class Work>
+ROBOCACHE_HD Work weight_of(ClockDifference<Clock> dt, ClockDifference<Clock> gap) {
+  using Wide = std::conditional_t<std::is_same_v<Clock, float> && std::is_same_v<Work, float>, float, double>;
+  return static_cast<Work>(static_cast<Wide>(dt) / static_cast<Wide>(gap));
+}
+
+// A row's clock.
+template <class Clock>
+struct ClockRow {
+  const Clock* data;
+  int64_t stride;
+
+  ROBOCACHE_HD Clock operator[](int64_t i) const { return data[i * stride]; }
+};
+
+// The last i in [0, n) with times[i] <= t, or -1. Ascending times; `hint` is where to look first and changes nothing else.
+template <class Times, class Clock>
+ROBOCACHE_HD int64_t last_at_or_before(const Times& times, int64_t n, Clock t, int64_t hint) {
+  int64_t low = hint < 0 ? 0 : (hint < n ? hint : n - 1);
+  int64_t high;
+  int64_t step = 1;
+  if (times[low] <= t) {
+    while (low + step < n && times[low + step] <= t) {
+      low += step;
+      step *= 2;
+    }
+    high = low + step < n ? low + step : n;
+  } else {
+    high = low;
+    while (high - step >= 0 && !(times[high - step] <= t)) {
+      high -= step;
+      step *= 2;
+    }
+    low = high - step >= 0 ? high - step : -1;
+  }
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (times[middle] <= t) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// What a target takes: one sample, a mixture of two, or nothing.
+enum class PickKind : uint8_t { kAbsent, kOne, kMix };
+
+template <class Work>
+struct Pick {
+  int64_t left;
+  int64_t right;
+  Work weight;  // of right
+  PickKind kind;
+  bool valid;
+};
+
+// ResampleOptions in a clock's type.
+template <class Clock>
+struct PickRule {
+  ClockDifference<Clock> max_gap;
+  ClockDifference<Clock> tolerance;
+  bool has_max_gap;
+  bool has_tolerance;
+  ResampleMethod method;
+  Extrapolate extrapolate;
+  bool causal;
+};
+
+template <class Work>
+ROBOCACHE_HD Pick<Work> pick_one(int64_t row, bool valid) {
+  return {row, row, Work(0), PickKind::kOne, valid};
+}
+
+// `hint` is where to look first; on return, the last sample at or before the target (0 if none): the next one's hint.
+template <class Work, class Clock, class Times>
+ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const PickRule<Clock>& rule, int64_t& hint) {
+  const Pick<Work> absent{0, 0, Work(0), PickKind::kAbsent, false};
+  if (n <= 0 || target != target) return absent;
+  const int64_t before = last_at_or_before(times, n, target, hint);
+  hint = before < 0 ? 0 : before;
+  if (before >= 0 && times[before] == target) return pick_one<Work>(before, true);
+
+  const auto refused = [&](int64_t row) { return rule.extrapolate == Extrapolate::kNan ? absent : pick_one<Work>(row, false); };
+
+  if (rule.causal) {
+    if (before < 0) return absent;
+    const auto age = later_minus_earlier(target, times[before]);
+    const bool too_old = (rule.has_max_gap && age > rule.max_gap) || (rule.has_tolerance && age > rule.tolerance);
+    return too_old || before == n - 1 ? refused(before) : pick_one<Work>(before, true);
+  }
+
+  if (before < 0 || before == n - 1) {  // outside
+    const bool early = before < 0;
+    const int64_t end = early ? last_at_or_before(times, n, times[0], int64_t{0}) : before;
+    if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
+    // The end bracket; its samples are the last of their times. NaN times find no sample: hold.
+    if (early) {
+      if (end < 0 || end + 1 >= n) return pick_one<Work>(end < 0 ? 0 : end, false);
+      const int64_t right = last_at_or_before(times, n, times[end + 1], end + 1);
+      if (right <= end) return pick_one<Work>(end, false);
+      const auto gap = later_minus_earlier(times[right], times[end]);
+      const Work w = -weight_of<Clock, Work>(later_minus_earlier(times[end], target), gap);
+      return {end, right, w, PickKind::kMix, false};
+    }
+    int64_t left = end;
+    while (left >= 0 && times[left] == times[end]) --left;
+    if (left < 0) return pick_one<Work>(end, false);
+    const auto gap = later_minus_earlier(times[end], times[left]);
+    return {left, end, weight_of<Clock, Work>(later_minus_earlier(target, times[left]), gap), PickKind::kMix, false};
+  }
+
+  const int64_t left = before;
+  int64_t right = before + 1;
+  if (right + 1 < n && times[right + 1] == times[right]) right = last_at_or_before(times, n, times[right], right);
+  const auto gap = later_minus_earlier(times[right], times[left]);
+  const auto dt = later_minus_earlier(target, times[left]);
+  const bool wide_gap = rule.has_max_gap && gap > rule.max_gap;
+  if (rule.method == ResampleMethod::kLinear) {
+    if (wide_gap && rule.extrapolate == Extrapolate::kNan) return absent;
+    return {left, right, weight_of<Clock, Work>(dt, gap), PickKind::kMix, !wide_gap};
+  }
+  const auto to_right = later_minus_earlier(times[right], target);
+  const bool take_right = rule.method == ResampleMethod::kNext || (rule.method == ResampleMethod::kNearest && to_right < dt);
+  const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
+  const int64_t row = take_right ? right : left;
+  return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
+}
+
+// One feature of a target: a copy keeps every bit.
+template <class T, class Work>
+ROBOCACHE_HD T mix(const Pick<Work>& pick, T a, T b) {
+  if constexpr (std::is_void_v<WorkType<T>>) {
+    return a;
+  } else {
+    return pick.kind == PickKind::kMix ? from_work<T>(lerp(to_work<Work>(a), to_work<Work>(b), pick.weight)) : a;
+  }
+}
+
+}  // namespace robocache
