@@ -1,0 +1,52 @@
+"""Fixtures that every Python suite shares."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # makes `reference` importable
+
+settings.register_profile(
+    "robocache",
+    deadline=None,  # two busy cores are no reason to fail
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("robocache")
+
+
+def _require_cuda():
+    """Skips where robocache finds no GPU; ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
+    import robocache
+
+    cuda = robocache.check_installation()["cuda"]
+    if cuda["available"]:
+        return
+    if os.environ.get("ROBOCACHE_REQUIRE_CUDA") == "1":
+        pytest.fail(f"ROBOCACHE_REQUIRE_CUDA=1, but there is no CUDA: {cuda['reason']}")
+    pytest.skip(f"no CUDA: {cuda['reason']}")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request):
+    """Runs the test on the CPU and on CUDA."""
+    if request.param == "cuda":
+        _require_cuda()
+    return request.param
+
+
+@pytest.fixture
+def cuda():
+    """For tests that need a GPU whatever else they do."""
+    _require_cuda()
+    return "cuda"
+
+
+@pytest.fixture
+def rng(request):
+    """A generator seeded by the test's name: the same data in every run and order, other data in every test."""
+    return np.random.default_rng(list(request.node.nodeid.encode()))

@@ -1,0 +1,60 @@
+"""Comparison by bits, and the same array in each framework."""
+
+import numpy as np
+
+from .arithmetic import bfloat16, is_floating
+
+
+def assert_same_bits(actual, expected, what=""):
+    """Equal dtype, shape and bits; NaN is one value, whatever its sign and payload."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, expected {expected.dtype}"
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
+    same = _bits(actual) == _bits(expected)
+    if is_floating(actual.dtype):
+        same |= np.isnan(actual) & np.isnan(expected)
+    if not same.all():
+        where = np.argwhere(~same)
+        first = tuple(int(i) for i in where[0])
+        raise AssertionError(
+            f"{what}: {len(where)} of {same.size} elements differ; the first at {first}: "
+            f"{actual[first]!r}, expected {expected[first]!r}"
+        )
+
+
+def _bits(array):
+    array = np.ascontiguousarray(array)
+    return array.view(np.dtype(f"u{array.dtype.itemsize}"))
+
+
+def to_torch(array, device="cpu"):
+    """A tensor of its own with the values of a NumPy array, bfloat16 included."""
+    import torch
+
+    array = np.array(array, order="C")
+    if array.dtype == bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(array).to(device)
+
+
+def to_numpy(array):
+    """The values of a NumPy array, a torch tensor on any device or a DLPack object as a NumPy array."""
+    import torch
+
+    if isinstance(array, np.ndarray):
+        return array
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(bfloat16)
+    return tensor.numpy()
+
+
+def poisoned(shape, dtype, device="cpu"):
+    """A torch tensor whose every byte is 0xA5, to be written over."""
+    import torch
+
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    if tensor.numel():
+        tensor.view(torch.uint8).fill_(0xA5)
+    return tensor
