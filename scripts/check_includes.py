@@ -1,0 +1,68 @@
+"""Checks that every include points down the order of the rooms, so that nothing circles.
+
+core < ops < cache < sample < align < batch < live < ffi. A room includes itself and the rooms before it; operations
+never include each other; CUDA headers stand in *_cuda.cu and *_cuda.cuh alone; nlohmann_json in .cpp files alone; the
+headers of tvm-ffi in ffi/ alone; torch in no C++ file at all.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ORDER = ["core", "ops", "cache", "sample", "align", "batch", "live", "ffi"]
+SOURCES = Path("src/robocache")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nv/|mma\.h)")
+TORCH = re.compile(r"^(torch|ATen|c10|pybind11)/")
+
+
+def mistakes(path: Path) -> list[str]:
+    """What is wrong with the includes of one source file."""
+    inside = path.relative_to(SOURCES)
+    room = inside.parts[0]
+    operation = inside.parts[1] if room == "ops" and len(inside.parts) > 2 else None
+    is_cuda = path.stem.endswith("_cuda") and path.suffix in (".cu", ".cuh")
+    found = []
+    if path.suffix == ".cu" and not is_cuda:
+        found.append("a CUDA source is named *_cuda.cu")
+    for include in INCLUDE.findall(path.read_text()):
+        parts = include.split("/")
+        if TORCH.match(include):
+            found.append(f"{include}: torch and pybind11 stay out of the C++ library")
+        elif CUDA.match(include) and not is_cuda:
+            found.append(f"{include}: CUDA headers belong in *_cuda.cu")
+        elif parts[0] == "nlohmann" and path.suffix != ".cpp":
+            found.append(f"{include}: nlohmann_json belongs in .cpp files")
+        elif parts[0] in ("tvm", "dlpack") and room != "ffi":
+            found.append(f"{include}: the headers of tvm-ffi belong in ffi/")
+        elif parts[0] == "robocache":
+            if not (SOURCES.parent / include).is_file():
+                found.append(f"{include}: no such file")
+            elif parts[1] not in ORDER:
+                found.append(f"{include}: {parts[1]} is no room of {' < '.join(ORDER)}")
+            elif ORDER.index(parts[1]) > ORDER.index(room):
+                found.append(f"{include}: {room} comes before {parts[1]}")
+            elif operation and parts[1] == "ops" and len(parts) > 3 and parts[2] != operation:
+                found.append(f"{include}: operation {operation} includes operation {parts[2]}")
+        elif (path.parent / include).is_file():
+            found.append(f'{include}: write "robocache/{(inside.parent / include).as_posix()}"')
+    return found
+
+
+def main() -> int:
+    files = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".hpp", ".cpp", ".cu", ".cuh"))
+    wrong = 0
+    for path in files:
+        if path.relative_to(SOURCES).parts[0] not in ORDER:
+            print(f"{path}: not in a room of {' < '.join(ORDER)}")
+            wrong += 1
+            continue
+        for mistake in mistakes(path):
+            print(f"{path}: {mistake}")
+            wrong += 1
+    print(f"include order: {len(files)} files, {wrong} mistakes")
+    return 1 if wrong or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
