@@ -1,0 +1,135 @@
+"""The gates of the built wheel: what is in it, what it needs, and that it works where nothing else is installed.
+
+`./dev test` builds the wheel in build/release first; ROBOCACHE_BUILD names another build folder.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD = Path(os.environ.get("ROBOCACHE_BUILD", ROOT / "build" / "release"))
+CPU, CUDA = "robocache/lib/librobocache.so", "robocache/lib/librobocache_cuda.so"
+# Bookworm's, which the wheel is built on.
+NEWEST_GLIBC = (2, 36)
+SYSTEM_LIBRARIES = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+
+RESAMPLE = """
+import numpy as np
+import robocache
+values = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
+times = np.arange(4, dtype=np.float64)[None]
+out = robocache.resample_trajectories(values, times, np.array([[0.5, 3.0]]))
+assert type(out) is np.ndarray and out.dtype == np.float32
+assert out.tolist() == [[[1.5, 2.5, 3.5], [9.0, 10.0, 11.0]]], out
+"""
+
+RESAMPLE_TORCH = """
+import torch
+import robocache
+values = torch.arange(12, dtype=torch.bfloat16).reshape(1, 4, 3)
+times = torch.arange(4, dtype=torch.float64)[None]
+out = robocache.resample_trajectories(values, times, torch.tensor([[0.5, 3.0]], dtype=torch.float64))
+assert isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16
+assert out.tolist() == [[[1.5, 2.5, 3.5], [9.0, 10.0, 11.0]]], out
+"""
+
+
+def run(*command: object, **options: object) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    wheels = list((BUILD / "wheel").glob("robocache-*.whl"))
+    assert len(wheels) == 1, f"expected one wheel in {BUILD / 'wheel'}, got {wheels}"
+    return wheels[0]
+
+
+@pytest.fixture(scope="module")
+def libraries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python outside the tree with the wheel, the oldest tvm-ffi it allows, and no torch."""
+    folder = tmp_path_factory.mktemp("clean")
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "-q", wheel, "apache-tvm-ffi==0.1.9")
+    return folder / "bin/python"
+
+
+def symbols(library: Path, *options: str) -> list[tuple[str, str]]:
+    """(type, name) of each symbol that nm lists."""
+    lines = run("nm", *options, library).splitlines()
+    return [(fields[-2], fields[-1]) for fields in map(str.split, lines) if len(fields) >= 2]
+
+
+def test_one_tag_for_every_python(wheel: Path) -> None:
+    assert re.fullmatch(r"robocache-[0-9.]+-py3-none-(many)?linux_\w+\.whl", wheel.name)
+
+
+def test_both_libraries_and_the_typing_marker_are_inside(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {CPU, CUDA, "robocache/__init__.py", "robocache/py.typed"} <= names
+    assert not [name for name in names if name.endswith((".hpp", ".a", ".cmake"))]
+
+
+@pytest.mark.parametrize("library", [CPU, CUDA])
+def test_needs_nothing_but_libc(libraries: Path, library: str) -> None:
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", run("readelf", "-d", "-W", libraries / library))
+    assert set(needed) <= SYSTEM_LIBRARIES
+
+
+@pytest.mark.parametrize(("library", "others"), [(CPU, r"TVMFFI\w+"), (CUDA, r"(?!)")])
+def test_undefined_symbols_are_of_libc_or_tvm_ffi(libraries: Path, library: str, others: str) -> None:
+    allowed = re.compile(rf"[\w.]+@GLIBC_[\d.]+|_ITM_\w+|__gmon_start__|{others}")
+    undefined = [name for _, name in symbols(libraries / library, "-D", "--undefined-only")]
+    assert undefined
+    assert [name for name in undefined if not allowed.fullmatch(name)] == []
+    versions = {tuple(map(int, v.split("."))) for v in re.findall(r"@GLIBC_([\d.]+)", "\n".join(undefined))}
+    assert max(versions) <= NEWEST_GLIBC
+
+
+@pytest.mark.parametrize(("library", "prefix"), [(CPU, "__tvm_ffi_"), (CUDA, "robocache_cuda_")])
+def test_exports_only_its_own_names(libraries: Path, library: str, prefix: str) -> None:
+    exported = [name for _, name in symbols(libraries / library, "-D", "--defined-only")]
+    assert exported
+    assert [name for name in exported if not name.startswith(prefix)] == []
+
+
+@pytest.mark.parametrize("isa", ["baseline", "v3", "v4"])
+def test_kernels_lend_no_code_to_other_instruction_sets(isa: str) -> None:
+    # The linker keeps one copy of an inline function: one built for AVX-512 would then run on every processor.
+    objects = sorted((BUILD / "CMakeFiles" / f"robocache_kernels_{isa}.dir").rglob("*.o"))
+    assert objects
+    for path in objects:
+        shared = re.findall(r"^[0-9a-f]* [TWVui] (.+)$", run("nm", "-C", "--defined-only", path), re.MULTILINE)
+        assert shared, f"{path} defines no kernel"
+        assert [name for name in shared if f"robocache::{isa}::" not in name] == []
+
+
+def test_runs_with_numpy_alone(clean_python: Path, tmp_path: Path) -> None:
+    run(clean_python, "-I", "-c", RESAMPLE, cwd=tmp_path)
+
+
+def test_reports_its_installation(clean_python: Path, tmp_path: Path) -> None:
+    run(clean_python, "-I", "-m", "robocache", "info", cwd=tmp_path)
+    run(clean_python.parent / "robocache", "--help", cwd=tmp_path)
+
+
+def test_runs_with_torch(clean_python: Path, tmp_path: Path) -> None:
+    run(clean_python, "-m", "pip", "install", "-q", "torch==2.13.0")
+    run(clean_python, "-I", "-c", RESAMPLE_TORCH, cwd=tmp_path)
+    run(clean_python, "-I", "-c", RESAMPLE, cwd=tmp_path)
