@@ -43,8 +43,7 @@ int release(int32_t device, void* memory) {
 }
 
 int copy(int32_t device, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, void* stream) {
-  return on_device(device,
-                   [&] { return cudaMemcpyAsync(to, from, bytes, kind, static_cast<cudaStream_t>(stream)); });
+  return on_device(device, [&] { return cudaMemcpyAsync(to, from, bytes, kind, static_cast<cudaStream_t>(stream)); });
 }
 
 int copy_from_host(int32_t device, void* to, const void* from, size_t bytes, void* stream) {
@@ -61,9 +60,8 @@ int synchronize(int32_t device, void* stream) {
 
 const char* error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
-constexpr CudaBackend kBackend{kBackendAbi, CUDART_VERSION, driver_version, device_count, device_info,
-                               allocate,    release,        copy_from_host, copy_to_host, synchronize,
-                               error_text};
+constexpr CudaBackend kBackend{kBackendAbi, CUDART_VERSION, driver_version, device_count, device_info, allocate,
+                               release,     copy_from_host, copy_to_host,   synchronize,  error_text};
 
 }  // namespace
 }  // namespace robocache

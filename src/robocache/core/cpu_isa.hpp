@@ -12,10 +12,10 @@ CpuIsa cpu_isa();
 
 // baseline::f, v3::f or v4::f; off x86-64 there is only baseline, whose fma is the processor's own.
 #ifdef __x86_64__
-#define ROBOCACHE_SELECT_ISA(f)                         \
-  (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   \
-       ? v4::f                                          \
-       : ::robocache::cpu_isa() == ::robocache::CpuIsa::kV3 ? v3::f : baseline::f)
+#define ROBOCACHE_SELECT_ISA(f)                                 \
+  (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   ? v4::f \
+   : ::robocache::cpu_isa() == ::robocache::CpuIsa::kV3 ? v3::f \
+                                                        : baseline::f)
 #else
 #define ROBOCACHE_SELECT_ISA(f) (baseline::f)
 #endif

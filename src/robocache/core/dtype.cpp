@@ -9,36 +9,19 @@
 namespace robocache {
 namespace {
 
-struct Entry {
-  std::string_view name;
-  int64_t size;
-};
-
-constexpr std::array<Entry, 13> kEntries{{{"bool", 1},
-                                          {"int8", 1},
-                                          {"uint8", 1},
-                                          {"int16", 2},
-                                          {"uint16", 2},
-                                          {"int32", 4},
-                                          {"uint32", 4},
-                                          {"int64", 8},
-                                          {"uint64", 8},
-                                          {"float16", 2},
-                                          {"bfloat16", 2},
-                                          {"float32", 4},
-                                          {"float64", 8}}};
+constexpr std::array<std::string_view, 13> kNames{"bool",     "int8",    "uint8",  "int16",  "uint16",
+                                                  "int32",    "uint32",  "int64",  "uint64", "float16",
+                                                  "bfloat16", "float32", "float64"};
 
 }  // namespace
 
-int64_t dtype_size(DType dtype) { return kEntries[static_cast<size_t>(dtype)].size; }
-
-std::string_view dtype_name(DType dtype) { return kEntries[static_cast<size_t>(dtype)].name; }
+std::string_view dtype_name(DType dtype) { return kNames[static_cast<size_t>(dtype)]; }
 
 DType dtype_from_name(std::string_view name, std::string_view argument) {
   std::string accepted;
-  for (size_t i = 0; i < kEntries.size(); ++i) {
-    if (kEntries[i].name == name) return static_cast<DType>(i);
-    accepted.append(i == 0 ? "" : ", ").append(kEntries[i].name);
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<DType>(i);
+    accepted.append(i == 0 ? "" : ", ").append(kNames[i]);
   }
   throw ArgumentError(std::string(argument) + ": expected one of " + accepted + ", got '" + std::string(name) + "'");
 }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "robocache/core/host_device.hpp"
+
 namespace robocache {
 
 enum class DType : uint8_t {
@@ -23,7 +25,25 @@ enum class DType : uint8_t {
 };
 
 // Bytes of one element.
-int64_t dtype_size(DType dtype);
+ROBOCACHE_HD constexpr int64_t dtype_size(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+    case DType::kInt8:
+    case DType::kUInt8:
+      return 1;
+    case DType::kInt16:
+    case DType::kUInt16:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return 2;
+    case DType::kInt32:
+    case DType::kUInt32:
+    case DType::kFloat32:
+      return 4;
+    default:
+      return 8;
+  }
+}
 
 // "bool", "int8", ..., "float16", "bfloat16", "float32", "float64".
 std::string_view dtype_name(DType dtype);

@@ -54,7 +54,8 @@ Device from_dl(DLDevice device, const char* name) {
     case kDLCUDAManaged:
       return {DeviceType::kCuda, device.device_id};
     default:
-      throw ArgumentError(std::string(name) + ": expected a tensor on the CPU or a CUDA device, got DLPack device type " +
+      throw ArgumentError(std::string(name) +
+                          ": expected a tensor on the CPU or a CUDA device, got DLPack device type " +
                           std::to_string(device.device_type));
   }
 }

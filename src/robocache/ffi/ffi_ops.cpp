@@ -39,9 +39,8 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   }
   const ResampleShape shape = resample_shape(values, times, target_times);
   OwnedTensor made =
-      shape.batched
-          ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
-          : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
+      shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
+                    : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
   resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, stream);
   result.set(std::move(made));
 }

@@ -26,9 +26,7 @@ template <class... Parts>
   throw ArgumentTypeError(text);
 }
 
-bool is_clock(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64;
-}
+bool is_clock(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64; }
 
 // A clock is [N] for every row or [B, N]; its length is the last extent.
 void check_clock(const TensorView& clock, const char* name, const char* length, bool batched, int64_t batch) {
@@ -116,7 +114,8 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
   if (overlaps(targets)) refuse("out: overlaps target_times");
   if (lengths && overlaps(*lengths)) refuse("out: overlaps lengths");
   for (int d = 0; d < out.ndim; ++d) {
-    if (out.shape[d] > 1 && out.strides[d] == 0) refuse("out: expected memory of its own for each element, got stride 0");
+    if (out.shape[d] > 1 && out.strides[d] == 0)
+      refuse("out: expected memory of its own for each element, got stride 0");
   }
 }
 
@@ -147,11 +146,13 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
   check_clock(times, "times", "S", batched, batch);
   const int64_t samples = times.shape[times.ndim - 1];
   if (samples != values.shape[first]) {
-    refuse("times: expected ", std::to_string(values.shape[first]), " samples like values, got ", std::to_string(samples));
+    refuse("times: expected ", std::to_string(values.shape[first]), " samples like values, got ",
+           std::to_string(samples));
   }
   check_clock(target_times, "target_times", "T", batched, batch);
   if (target_times.dtype != times.dtype) {
-    refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ", dtype_name(target_times.dtype));
+    refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ",
+                dtype_name(target_times.dtype));
   }
   return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
 }
@@ -204,8 +205,8 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
   p.out_target = out.strides[first];
   p.out_feature = out.strides[first + 1];
   if (valid) {
-    if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 ||
-        valid->shape[valid->ndim - 1] != shape.targets || (shape.batched && valid->shape[0] != shape.batch)) {
+    if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
+        (shape.batched && valid->shape[0] != shape.batch)) {
       refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
     }
     check_device(*valid, "valid", values.device);

@@ -58,7 +58,8 @@ __device__ void find(const ResampleParams& p, int64_t batch, int64_t target_inde
   const int64_t n = row_length(p, batch);
   int64_t hint = n > 0 ? regular_guess(times, n, target) : 0;
   const Pick<Work> picked = pick<Work>(times, n, target, rule, hint);
-  entry = {picked.left * p.values_sample, picked.right * p.values_sample, static_cast<double>(picked.weight), picked.kind};
+  entry = {picked.left * p.values_sample, picked.right * p.values_sample, static_cast<double>(picked.weight),
+           picked.kind};
   if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
 }
 
@@ -68,8 +69,8 @@ struct alignas(sizeof(T) * kVector) Vector {
 };
 
 template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads) resample_kernel(const __grid_constant__ ResampleParams p, int tile,
-                                                            int64_t tiles_per_row, int64_t tiles) {
+__global__ void __launch_bounds__(kThreads)
+    resample_kernel(const __grid_constant__ ResampleParams p, int tile, int64_t tiles_per_row, int64_t tiles) {
   using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
   __shared__ TileEntry entries[kMaxTile];
   for (int64_t block = blockIdx.x; block < tiles; block += gridDim.x) {
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(kThreads) resample_kernel(const __grid_constan
         } else if constexpr (std::is_void_v<WorkType<T>>) {
           result.x[e] = a.x[e];
         } else {
-          const T mixed = from_work<T>(
-              lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), static_cast<Work>(entry.weight)));
+          const T mixed =
+              from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), static_cast<Work>(entry.weight)));
           result.x[e] = entry.kind == PickKind::kMix ? mixed : a.x[e];
         }
       }

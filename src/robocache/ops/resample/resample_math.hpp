@@ -172,7 +172,9 @@ ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const 
   hint = before < 0 ? 0 : before;
   if (before >= 0 && times[before] == target) return pick_one<Work>(before, true);
 
-  const auto refused = [&](int64_t row) { return rule.extrapolate == Extrapolate::kNan ? absent : pick_one<Work>(row, false); };
+  const auto refused = [&](int64_t row) {
+    return rule.extrapolate == Extrapolate::kNan ? absent : pick_one<Work>(row, false);
+  };
 
   if (rule.causal) {
     if (before < 0) return absent;
@@ -212,7 +214,8 @@ ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const 
     return {left, right, weight_of<Clock, Work>(dt, gap), PickKind::kMix, !wide_gap};
   }
   const auto to_right = later_minus_earlier(times[right], target);
-  const bool take_right = rule.method == ResampleMethod::kNext || (rule.method == ResampleMethod::kNearest && to_right < dt);
+  const bool take_right =
+      rule.method == ResampleMethod::kNext || (rule.method == ResampleMethod::kNearest && to_right < dt);
   const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
   const int64_t row = take_right ? right : left;
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);

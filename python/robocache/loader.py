@@ -1,0 +1,243 @@
+"""Training batches out of a cache: one kernel launch each on a GPU, the same bytes from threads without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _lib, errors
+
+_open = _lib.function("loader_open")
+_describe = _lib.function("loader_describe")
+_fill = _lib.function("loader_fill")
+
+
+def _window_offsets(
+    rate_hz: float,
+    history: int | Mapping[str, int] | None,
+    horizon: int | Mapping[str, int] | None,
+    streams: Iterable[str],
+) -> dict[str, list[float]]:
+    """The second way to say `delta_timestamps`, as the first."""
+    if not rate_hz > 0:
+        raise errors.ArgumentError(f"rate_hz: expected a rate above 0, got {rate_hz}")
+
+    def steps(name: str, given: int | Mapping[str, int] | None, takes: Any) -> dict[str, int]:
+        counts = {s: given for s in streams if takes(s)} if isinstance(given, int) else dict(given or {})
+        for stream, count in counts.items():
+            if count < 1:
+                raise errors.ArgumentError(f"{name}['{stream}']: expected at least 1 step, got {count}")
+        return counts
+
+    is_action = lambda stream: stream.split(".")[0] == "action"  # noqa: E731
+    past = steps("history", history, lambda s: not is_action(s))
+    future = steps("horizon", horizon, is_action)
+    named = dict.fromkeys([*past, *future])
+    return {s: [k / rate_hz for k in range(1 - past.get(s, 1), future.get(s, 1))] for s in named}
+
+
+def _dtype_name(dtype: Any) -> str:
+    """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
+    name = str(dtype)
+    return name.removeprefix("torch.") if isinstance(dtype, str) or name.startswith("torch.") else np.dtype(dtype).name
+
+
+class Loader:
+    """Batches of time-aligned windows around moments drawn from a dataset.
+
+    An iterator: ``for batch in loader`` gives the rest of the epoch; the next loop is the next epoch. The order is a
+    keyed permutation, a pure function of (seed, epoch, step): the same bytes on every run, device and thread count.
+
+    Args:
+        dataset: from :func:`robocache.open`.
+        batch_size: samples a batch, B.
+        delta_timestamps: for each stream wanted, the offsets in seconds from the sample's anchor, T of them. Any
+            offsets: they need not lie on the recording's grid.
+        rate_hz, history, horizon: a second way to say `delta_timestamps`: steps of 1/`rate_hz` seconds, `history` of
+            them ending at the anchor, `horizon` of them starting at it; ``{stream: steps}``, or an int: `horizon` then
+            is for the streams whose first name part is ``action``, `history` for all others.
+        anchor: the stream whose ticks are the anchors; by default the slowest one asked for.
+        anchor_hz: or anchors at this rate over the span that all streams asked for cover in an episode.
+        methods: ``"linear"`` (default for floats), ``"nearest"``, ``"previous"`` (default for integers and bool) or
+            ``"next"``: one for all streams, or ``{stream: method}``.
+        normalize: ``"mean_std"``, ``"min_max"`` or ``"q01_q99"`` (the last two to [-1, 1]) by the cache's statistics: one
+            for all floating streams, or ``{stream: mode}``. A feature that never changes is only centred.
+        max_gap_s: values interpolated across a longer gap are marked in ``is_pad``; one for all, or ``{stream: s}``.
+        dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{stream: dtype}``. Integers and bool
+            keep theirs.
+        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``. The streams asked for are copied there once, whole.
+        episodes: indices of the episodes to draw from; default all.
+        snap_s: a target closer than this to a sample is that sample.
+        seed, shuffle, drop_last: the order, and whether a last batch of fewer samples is left out.
+        framework: ``"torch"`` (default where it is installed) or ``"numpy"`` (CPU only).
+
+    Each batch is a dict: ``<stream>`` ``[B, T, ...]``, ``<stream>_is_pad`` ``[B, T]`` bool (outside the recording, in a
+    gap beyond `max_gap_s`, or missing), ``time_ns`` ``[B]`` int64 (the anchor), ``episode_index`` ``[B]`` int64. Outside the
+    recording a value is the edge sample's; where an episode lacks the stream it is 0.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        DeviceError: no such device, or the streams do not fit its memory.
+
+    Example:
+        >>> loader = robocache.Loader(ds, batch_size=256, rate_hz=50, history={"observation.state": 2}, horizon={"action": 16})
+        >>> next(loader)["action"].shape
+        torch.Size([256, 16, 7])
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        rate_hz: float | None = None,
+        history: int | Mapping[str, int] | None = None,
+        horizon: int | Mapping[str, int] | None = None,
+        anchor: str | None = None,
+        anchor_hz: float | None = None,
+        methods: str | Mapping[str, str] | None = None,
+        normalize: str | Mapping[str, str] | None = None,
+        max_gap_s: float | Mapping[str, float] | None = None,
+        dtype: Any = "float32",
+        device: Any = "cpu",
+        episodes: Sequence[int] | None = None,
+        snap_s: float = 1e-6,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        framework: str | None = None,
+    ) -> None:
+        if (delta_timestamps is None) == (rate_hz is None):
+            raise errors.ArgumentError("delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon")
+        if delta_timestamps is None:
+            delta_timestamps = _window_offsets(rate_hz, history, horizon, dataset.streams)
+        elif history is not None or horizon is not None:
+            raise errors.ArgumentError("history, horizon: go with rate_hz, not with delta_timestamps")
+        self.seed, self.epoch, self.step = 0, 0, 0
+        self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
+        self._torch = self._framework(framework)
+        self._device = self._device_name(device)
+
+        def of_stream(name: str, given: Any, stream: str, floats_only: bool = False) -> Any:
+            if isinstance(given, Mapping):
+                for key in given:
+                    if key not in dataset.streams:
+                        raise errors.ArgumentError(f"{name}: no stream '{key}' in {dataset.path}; there are {', '.join(dataset.streams)}")
+                return given.get(stream)
+            floating = stream not in dataset.streams or dataset.streams[stream].dtype.kind in "fV"
+            return given if floating or not floats_only else None
+
+        options = {
+            "streams": [
+                {
+                    "stream": stream,
+                    "delta_timestamps": [float(offset) for offset in offsets],
+                    "method": of_stream("methods", methods, stream),
+                    "normalize": of_stream("normalize", normalize, stream, floats_only=True),
+                    "max_gap_s": of_stream("max_gap_s", max_gap_s, stream),
+                    "dtype": _dtype_name(of_stream("dtype", dtype, stream)) if isinstance(dtype, Mapping) and stream in dtype else None,
+                }
+                for stream, offsets in delta_timestamps.items()
+            ],
+            "batch_size": batch_size,
+            "anchor": anchor,
+            "anchor_hz": anchor_hz,
+            "episodes": None if episodes is None else [int(e) for e in episodes],
+            "snap_s": snap_s,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+            "dtype": "float32" if isinstance(dtype, Mapping) else _dtype_name(dtype),
+            "device": self._device,
+        }
+        self._handle = _open(dataset._handle, json.dumps(options))
+        described = json.loads(_describe(self._handle))
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.num_samples: int = described["anchors"]
+        """Samples an epoch: the anchors there are."""
+        self.anchor: str | None = described["anchor"] or None
+        self._steps: int = described["steps_per_epoch"]
+        self._full_steps = self.num_samples // batch_size
+        self._arrays = described["arrays"]
+        if self._torch is not None:
+            self._allocate_like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
+            self._full_views = self._torch_views(batch_size)
+        else:
+            for array in self._arrays:
+                _lib.numpy_dtype(array["dtype"])
+
+    @staticmethod
+    def _framework(name: str | None) -> Any | None:
+        if name not in (None, "torch", "numpy"):
+            raise errors.ArgumentError(f"framework: expected 'torch' or 'numpy', got {name!r}")
+        if name == "numpy" or (name is None and importlib.util.find_spec("torch") is None):
+            return None
+        import torch
+
+        return torch
+
+    def _device_name(self, device: Any) -> str:
+        name = str(device)
+        if name == "cpu" or not name.startswith("cuda"):
+            return name
+        if self._torch is None:
+            raise errors.ArgumentError(f"device: framework 'numpy' is on the CPU, got {name!r}; CUDA batches need torch")
+        if reason := _lib.function("cuda_unavailable_reason")():
+            raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
+        return f"cuda:{self._torch.cuda.current_device()}" if name == "cuda" else name
+
+    def _torch_views(self, count: int) -> list[tuple[Any, list[tuple[str, tuple[int, ...], tuple[int, ...], int]]]]:
+        """Per dtype, what as_strided needs for each array of a batch of `count` samples."""
+        by_dtype: dict[str, list[Any]] = {}
+        for array in self._arrays:
+            shape = (count, *array["shape"])
+            stride = tuple(int(np.prod(shape[d + 1 :])) for d in range(len(shape)))
+            offset = array["offset"] // array["itemsize"]
+            by_dtype.setdefault(array["dtype"], []).append((array["name"], shape, stride, offset))
+        return [(getattr(self._torch, name), views) for name, views in by_dtype.items()]
+
+    def __iter__(self) -> Loader:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        step = self.step
+        if step >= self._steps:
+            self.epoch += 1
+            self.step = 0
+            raise StopIteration
+        count = self.batch_size if step < self._full_steps else self.num_samples - step * self.batch_size
+        batch = {}
+        if self._torch is not None:
+            memory = _fill(self._handle, self._allocate_like, self.seed, self.epoch, step)
+            for dtype, views in self._full_views if count == self.batch_size else self._torch_views(count):
+                typed = memory.view(dtype)
+                for name, shape, stride, offset in views:
+                    batch[name] = typed.as_strided(shape, stride, offset)
+        else:
+            memory = _lib.to_numpy(_fill(self._handle, None, self.seed, self.epoch, step))
+            for array in self._arrays:
+                shape = (count, *array["shape"])
+                batch[array["name"]] = np.ndarray(shape, _lib.numpy_dtype(array["dtype"]), memory, array["offset"])
+        self.step = step + 1
+        return batch
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self._steps
+
+    def state_dict(self) -> dict[str, int]:
+        """What :meth:`load_state_dict` needs to go on with the batch after the last one given; JSON-able."""
+        return {"seed": self.seed, "epoch": self.epoch, "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Goes to that place at once, whatever its distance."""
+        for key in ("seed", "epoch", "step"):
+            value = state.get(key)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+                raise errors.ArgumentError(f"{key}: expected an int in [0, 2**63), got {value!r}")
+        self.seed, self.epoch, self.step = state["seed"], state["epoch"], state["step"]

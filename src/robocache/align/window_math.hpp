@@ -1,0 +1,85 @@
+// The scalar rule of a window: which rows a step takes. Shared by the CPU loop and the CUDA kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/align/window_params.hpp"
+#include "robocache/ops/resample/resample_math.hpp"
+
+namespace robocache {
+
+// The row where `target` would be if the episode's rows were evenly spaced; where to look first.
+ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
+  const double guess = static_cast<double>(target - rows.first_ns) * rows.rows_per_ns;
+  const auto last = static_cast<double>(rows.rows - 1);
+  return guess > 0 ? static_cast<int64_t>(guess < last ? guess : last) : 0;
+}
+
+// The time of the nearest sample closer than snap_ns (of two, the earlier), else the target itself.
+ROBOCACHE_HD int64_t snapped(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
+                             int64_t& hint) {
+  const int64_t before = last_at_or_before(times, n, target, hint);
+  hint = before < 0 ? 0 : before;
+  const auto limit = static_cast<uint64_t>(snap_ns);
+  const uint64_t to_left = before >= 0 ? ns_between(target, times[before]) : limit;
+  const uint64_t to_right = before + 1 < n ? ns_between(times[before + 1], target) : limit;
+  if (to_left < limit && to_left <= to_right) return times[before];
+  return to_right < limit ? times[before + 1] : target;
+}
+
+// What one step of a window takes, rows counted from the episode's first. `hint`: where to look first; on return where
+// the next step's target is probably near.
+template <class Work>
+ROBOCACHE_HD Pick<Work> pick_step(const WindowSegment& segment, const EpisodeRows& rows, int64_t target,
+                                  int64_t snap_ns, int64_t& hint) {
+  PickRule<int64_t> rule{};
+  rule.method = segment.method;
+  rule.extrapolate = Extrapolate::kClamp;
+  rule.has_max_gap = segment.max_gap_ns >= 0;
+  rule.max_gap = static_cast<uint64_t>(segment.max_gap_ns);
+  const ClockRow<int64_t> times{segment.time_ns + rows.begin, 1};
+  if (snap_ns > 0 && rows.rows > 0) target = snapped(times, rows.rows, target, snap_ns, hint);
+  return pick<Work>(times, rows.rows, target, rule, hint);
+}
+
+// float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond, "Emulation of
+// FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+ROBOCACHE_HD float round_to_odd(double x) {
+  const auto nearest = static_cast<float>(x);
+  if (static_cast<double>(nearest) == x || x != x) return nearest;
+#ifdef __CUDA_ARCH__
+  uint32_t bits = __float_as_uint(nearest);
+#else
+  auto bits = std::bit_cast<uint32_t>(nearest);
+#endif
+  const double magnitude = nearest < 0 ? -static_cast<double>(nearest) : static_cast<double>(nearest);
+  if (magnitude > (x < 0 ? -x : x)) --bits;
+  bits |= 1u;
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
+// One rounding from the work type to the output's.
+template <class Out, class Work>
+ROBOCACHE_HD Out rounded_once(Work x) {
+  if constexpr (std::is_same_v<Work, double> && (std::is_same_v<Out, Float16> || std::is_same_v<Out, BFloat16>)) {
+    return from_work<Out>(round_to_odd(x));
+  } else {
+    return from_work<Out>(x);
+  }
+}
+
+// One feature of a step: mixed or copied, normalised, rounded once. `scale` null: not normalised.
+template <class Out, class Work, class In>
+ROBOCACHE_HD Out window_value(In a, In b, Work weight, bool mix, const Work* scale, const Work* shift,
+                              int64_t feature) {
+  Work y = to_work<Work>(a);
+  if (mix) y = lerp(y, to_work<Work>(b), weight);
+  if (scale != nullptr) y = multiply_add(y, scale[feature], shift[feature]);
+  return rounded_once<Out>(y);
+}
+
+}  // namespace robocache

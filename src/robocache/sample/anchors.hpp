@@ -1,0 +1,83 @@
+// Which moments of a dataset can be drawn: the ticks of one stream, or of a clock of its own. Touches no payload.
+//
+// Anchor a lies in the episode whose range of anchors holds it; its time follows from its place in that range.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "robocache/cache/dataset.hpp"
+#include "robocache/core/host_device.hpp"
+#include "robocache/core/time.hpp"
+
+namespace robocache {
+
+// One episode that has anchors.
+struct AnchorEpisode {
+  int64_t first_anchor;  // anchors [first_anchor, the next episode's first_anchor)
+  int64_t episode;       // in the dataset
+  int64_t origin;        // ticks of a stream: its row of the first anchor; of a clock: the first anchor's time in ns
+};
+
+struct Anchor {
+  int64_t episode;
+  int64_t time_ns;
+};
+
+// Plain, so that it can be handed to a kernel; the tables lie on the kernel's device.
+struct AnchorIndex {
+  int64_t anchors;
+  int64_t episodes;
+  const AnchorEpisode* table;  // [episodes]
+  const int32_t* first_of;     // [(anchors >> shift) + 2]: the table entry that holds anchor i << shift
+  int32_t shift;
+  const int64_t* tick_ns;  // the anchor stream's times, or null for a clock
+  double period_ns;        // of the clock
+
+  ROBOCACHE_HD Anchor at(int64_t anchor) const {
+    int64_t low = first_of[anchor >> shift];
+    int64_t high = static_cast<int64_t>(first_of[(anchor >> shift) + 1]) + 1;
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      if (table[middle].first_anchor <= anchor) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    const AnchorEpisode entry = table[low];
+    const int64_t k = anchor - entry.first_anchor;
+    if (tick_ns != nullptr) return {entry.episode, tick_ns[entry.origin + k]};
+    return {entry.episode, entry.origin + clock_tick_ns(k, period_ns)};
+  }
+};
+
+// The tables of an AnchorIndex in host memory; index() points into this object.
+class Anchors {
+ public:
+  // Every tick of `stream` in the given episodes.
+  static Anchors of_stream(const Dataset& dataset, int64_t stream, std::span<const int64_t> episodes);
+
+  // Ticks k / hz after the latest first row of `streams` in each episode, up to their earliest last row: the span that
+  // all of them cover. A stream without rows in an episode does not count there; without any, no anchors.
+  static Anchors of_clock(const Dataset& dataset, double hz, std::span<const int64_t> streams,
+                          std::span<const int64_t> episodes);
+
+  AnchorIndex index() const;
+  std::span<const AnchorEpisode> table() const { return table_; }
+  std::span<const int32_t> first_of() const { return first_of_; }
+
+ private:
+  void finish();
+
+  std::vector<AnchorEpisode> table_;
+  std::vector<int32_t> first_of_;
+  int64_t anchors_ = 0;
+  int32_t shift_ = 0;
+  const int64_t* tick_ns_ = nullptr;
+  double period_ns_ = 0;
+};
+
+}  // namespace robocache
