@@ -85,30 +85,29 @@ def window_batch(
 def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns):
     """The targets' values in the work type (integers as stored), before any normalisation, and is_pad."""
     time_ns, values = only_last_of_each_time(np.asarray(time_ns), np.asarray(values))
-    ticks = [int(t) for t in time_ns]
-    n = len(ticks)
+    n = len(time_ns)
     work = work_type(values.dtype) if is_floating(values.dtype) else values.dtype
     samples = values.astype(work)
     out = np.zeros((len(targets), *values.shape[1:]), work)
     is_pad = np.ones(len(targets), bool)
     for k, target in enumerate(targets):
-        nearest = min(range(n), key=lambda i: (abs(target - ticks[i]), i))
-        if abs(target - ticks[nearest]) < snap_ns:
-            target = ticks[nearest]
-        if ticks[nearest] == target:
+        nearest = int(np.argmin(np.abs(time_ns - target)))  # of two, the earlier
+        if abs(target - int(time_ns[nearest])) < snap_ns:
+            target = int(time_ns[nearest])
+        right = int(np.count_nonzero(time_ns <= target))
+        left = right - 1
+        if time_ns[nearest] == target:
             out[k], is_pad[k] = samples[nearest], False
-        elif target < ticks[0]:
+        elif left < 0:
             out[k] = samples[0]
-        elif target > ticks[-1]:
+        elif right == n:
             out[k] = samples[-1]
         else:
-            right = next(i for i in range(n) if ticks[i] > target)
-            left = right - 1
-            gap = ticks[right] - ticks[left]
+            gap = int(time_ns[right]) - int(time_ns[left])
             is_pad[k] = max_gap_ns is not None and gap > max_gap_ns
             if method == "linear":
                 a, b = samples[left], samples[right]
-                w = weight(target - ticks[left], gap, NANOSECONDS, work)
+                w = weight(target - int(time_ns[left]), gap, NANOSECONDS, work)
                 with np.errstate(all="ignore"):
                     step = (b - a).astype(work)
                 out[k] = fma(np.broadcast_to(w, a.shape), step, a, work)
