@@ -7,6 +7,7 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 from __future__ import annotations
 
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
+from .installation import check_installation, num_threads, set_num_threads
 from .ops import check_times, resample_trajectories
 
 __all__ = [
@@ -15,6 +16,9 @@ __all__ = [
     "DeviceError",
     "Error",
     "FileError",
+    "check_installation",
     "check_times",
+    "num_threads",
     "resample_trajectories",
+    "set_num_threads",
 ]

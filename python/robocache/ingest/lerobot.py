@@ -1,0 +1,370 @@
+"""LeRobot datasets v2.0, v2.1 and v3.0: Parquet tables of frames, JSON or Parquet tables of episodes and tasks.
+
+The files decide: a row belongs to the episode that its `episode_index` names, wherever its file lies; the path templates
+of info.json are not used. The tables in meta/ say which episodes and how many rows there should be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..errors import ArgumentError, ArgumentTypeError, FileError
+from . import Job, SourceError, is_git_lfs_pointer, refuse_git_lfs_pointer
+
+# Columns that the cache says in its own way.
+_BOOKKEEPING = {
+    "timestamp": "the clock, time_ns of every stream",
+    "frame_index": "the row's number in its episode",
+    "episode_index": "the episode, source_episode_index of the episodes table",
+    "index": "the row's number in the source",
+}
+# Columns of v3.0's episodes table that are about the source's own files and statistics.
+_LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
+# What a row of a column that becomes a stream is made of, in Arrow's words.
+_NUMERIC = {"bool", "halffloat", "float", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+# Relative to the nominal time. Rounding to float32 takes 6e-8; a step of 1/fps that was cut short before it was summed
+# has taken 9.6e-7; a real clock jitters by more than this in an episode's first frames.
+_NOMINAL_TOLERANCE = 2e-6
+
+
+def recognises(source: Path) -> bool:
+    """Whether `source` is a LeRobot dataset."""
+    return (source / "meta" / "info.json").is_file()
+
+
+def read(source: Path, job: Job) -> dict[str, Any]:
+    """Writes the numeric features of every episode to the writer; returns what the provenance says of the dataset."""
+    info = _load_info(source)
+    features = info.pop("features")
+    tasks, episodes = _load_meta(source, job)
+    columns, spans = _survey(source, job, episodes)
+    streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING]
+    wanted = [*streams, *_BOOKKEEPING.keys() & columns.keys()]
+    clocks: Counter[str] = Counter()
+    widths: dict[str, int] = {}
+    file = table = None
+    for done, span in enumerate(spans):
+        job.advance(done, len(spans), f"episode {span.episode}")
+        if span.file != file:
+            file, table = span.file, pq.ParquetFile(span.file).read(wanted)
+        rows = table.slice(span.start, span.length)
+        identity = {"source_episode_index": span.episode, "source_file": str(file.relative_to(source))}
+        where = f"{file}: episode {span.episode}"
+        try:
+            with job.writer.episode(**identity, **episodes.get(span.episode, {})) as episode:
+                time_ns, clock = _read_clock(rows, info["fps"], where)
+                for name in streams:
+                    values = _to_numpy(rows, name, where)
+                    episode.append(name, time_ns, values)
+                    widths[name] = values[0].size
+            clocks[clock] += 1
+        except SourceError as error:
+            job.skip(f"episode {span.episode}", error)
+        except (ArgumentError, ArgumentTypeError) as error:
+            job.skip(f"episode {span.episode}", SourceError(f"{where}: {error}"))
+
+    for name in widths:
+        names = features.get(name, {}).get("names")
+        if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
+            (names,) = names.values()
+        fits = isinstance(names, list) and len(names) == widths[name] and all(isinstance(n, str) for n in names)
+        job.writer.stream(name, clock="recorded" if clocks["recorded"] else "nominal", names=names if fits else None)
+    cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
+    _leave_out(job, features, columns, cameras)
+    return {"lerobot": {**info, "tasks": tasks, "cameras": cameras, "episodes_by_clock": dict(clocks)}}
+
+
+# ---- meta/ ----
+
+
+def _load_info(source: Path) -> dict[str, Any]:
+    path = source / "meta" / "info.json"
+    refuse_git_lfs_pointer(path)
+    try:
+        info = json.loads(path.read_bytes())
+        version, fps, features = info["codebase_version"], info["fps"], info["features"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path}: expected JSON with codebase_version, fps and features, got {error!r}") from error
+    if not str(version).startswith(("v2.", "v3.")):
+        raise FileError(f"{path}: expected codebase_version v2.0, v2.1 or v3.0, got {version!r}; convert with LeRobot")
+    if not isinstance(fps, int | float) or not fps > 0:
+        raise FileError(f"{path}: expected a positive number as fps, got {fps!r}")
+    if not isinstance(features, dict):
+        raise FileError(f"{path}: expected an object as features, got {type(features).__name__}")
+    return info
+
+
+def _load_meta(source: Path, job: Job) -> tuple[dict[str, str], dict[int, dict[str, Any]]]:
+    """The text of each task index, and the metadata of each episode; empty where skipped."""
+    tasks, episodes = {}, {}
+    try:
+        for row in _load_table(source, "tasks"):
+            # v3.0 keeps the text in an index that may have no name.
+            tasks[str(row["task_index"])] = row.get("task", row.get("__index_level_0__"))
+    except SourceError as error:
+        job.skip("meta/tasks", error)
+    try:
+        for row in _load_table(source, "episodes"):
+            index = row.pop("episode_index")
+            if index in episodes:
+                raise SourceError(f"{source}/meta: episode {index} is listed twice")
+            episodes[index] = {key: value for key, value in row.items() if _is_plain(value)}
+            for key in row.keys() - episodes[index].keys():
+                job.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
+    except SourceError as error:
+        job.skip("meta/episodes", error)
+        episodes.clear()
+    return tasks, episodes
+
+
+def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0)."""
+    meta = source / "meta"
+    candidates = [meta / f"{name}.jsonl", meta / f"{name}.parquet", *sorted((meta / name).rglob("*.parquet"))]
+    files = [file for file in candidates if file.is_file()]
+    if not files:
+        raise SourceError(f"{meta}: neither {name}.jsonl (v2) nor Parquet files of {name} (v3.0)")
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        if file.suffix == ".parquet":
+            parquet = _open_parquet(file)
+            rows += parquet.read([c for c in parquet.schema_arrow.names if not _LOCATORS.match(c)]).to_pylist()
+            continue
+        refuse_git_lfs_pointer(file)
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise SourceError(f"{file}: line {number}: {error}") from error
+    key = {"tasks": "task_index", "episodes": "episode_index"}[name]
+    if not rows:
+        raise SourceError(f"{files[0]}: empty")
+    if not all(isinstance(row, dict) and isinstance(row.get(key), int) for row in rows):
+        raise SourceError(f"{files[0]}: expected a whole number as {key} in every row")
+    return rows
+
+
+def _is_plain(value: Any) -> bool:
+    scalars = value if isinstance(value, list) else [value]
+    return all(scalar is None or isinstance(scalar, str | int | float) for scalar in scalars)
+
+
+# ---- data/ ----
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One episode's rows: `length` of them from `start` on in `file`."""
+
+    episode: int
+    file: Path
+    start: int
+    length: int
+
+
+def _survey(source: Path, job: Job, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
+    """Finds every episode's rows and holds them against meta/ before anything is written.
+
+    Returns the kind of each column (see `_kind`), which is the same in all files, and the spans in the files' order.
+    """
+    columns: dict[str, str] = {}
+    spans: dict[int, _Span] = {}
+    first = None
+    refused = set()
+    for file in sorted((source / "data").rglob("*.parquet"), key=_by_number):
+        try:
+            parquet = _open_parquet(file)
+            kinds = {field.name: _kind(field.type) for field in parquet.schema_arrow}
+            if first is None:
+                first, columns = file, kinds
+            for name in sorted(kinds.keys() | columns.keys()):
+                here, there = kinds.get(name, "missing"), columns.get(name, "missing")
+                if here != there:
+                    raise SourceError(f"{file}: column {name} is {here}, but {there} in {first}")
+            found = _find_spans(parquet, file)
+        except SourceError as error:
+            job.skip(str(file.relative_to(source)), error)
+            continue
+        for span in found:
+            listed = episodes.get(span.episode, {})
+            try:
+                if span.episode in spans:
+                    raise SourceError(f"{file}: episode {span.episode} is in {spans[span.episode].file} too")
+                if episodes and not listed:
+                    raise SourceError(f"{file}: episode {span.episode} is not listed in {source}/meta")
+                if listed.get("length", span.length) != span.length:
+                    raise SourceError(
+                        f"{file}: episode {span.episode} has {span.length} rows, {source}/meta says {listed['length']}"
+                    )
+                spans[span.episode] = span
+            except SourceError as error:
+                refused.add(span.episode)
+                job.skip(f"episode {span.episode}", error)
+    missing = sorted(episodes.keys() - spans.keys() - refused)
+    if missing:
+        counted = f"{len(missing)} of the {len(episodes)} episodes that {source}/meta lists have no rows in data/"
+        job.skip(f"episodes {_ranges(missing)}", SourceError(f"{counted}: {_ranges(missing)}"))
+    return columns, list(spans.values())
+
+
+def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
+    """The runs of one episode_index; in v2, where an episode is a file, its name is held against them."""
+    count = parquet.metadata.num_rows
+    if count == 0:
+        raise SourceError(f"{file}: no rows")
+    named = re.fullmatch(r"episode_(\d+)", file.stem)
+    if "episode_index" in parquet.schema_arrow.names:
+        index = _to_numpy(parquet.read(["episode_index"]), "episode_index", file)
+    elif named:
+        index = np.full(count, int(named[1]))
+    else:
+        raise SourceError(f"{file}: no column episode_index")
+    starts = np.flatnonzero(np.diff(index, prepend=index[0] - 1))
+    lengths = np.diff(starts, append=count)
+    if named and (len(starts) > 1 or index[0] != int(named[1])):
+        raise SourceError(f"{file}: episode_index says {_ranges(sorted(set(index.tolist())))}, the file's name does not")
+    return [_Span(int(index[s]), file, int(s), int(n)) for s, n in zip(starts, lengths, strict=True)]
+
+
+def _open_parquet(file: Path) -> pq.ParquetFile:
+    refuse_git_lfs_pointer(file)
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{file}: not a Parquet file that can be read: {error}") from error
+
+
+def _kind(dtype: pa.DataType) -> str:
+    """What a row of a column is made of, in Arrow's words."""
+    while True:
+        if isinstance(dtype, pa.BaseExtensionType):
+            dtype = dtype.storage_type
+        elif _is_list(dtype):
+            dtype = dtype.value_type
+        else:
+            return str(dtype)
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+
+
+def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
+    """A column as [rows, ...]; a null among floats, which is how pandas writes it, is NaN."""
+    array = table[name].combine_chunks()
+    shape = [len(array)]
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        row_size = max(1, int(np.prod(shape[1:])))
+        if array.null_count and not pa.types.is_floating(array.type):
+            row = np.flatnonzero(array.is_null())[0] // row_size
+            raise SourceError(f"{where}: column {name}: row {row} is null")
+        if not _is_list(array.type):
+            return array.to_numpy(zero_copy_only=False).reshape(shape)
+        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        odd = np.flatnonzero(lengths != lengths[:1])
+        if len(odd):
+            row, length = odd[0] // row_size, lengths[odd[0]]
+            raise SourceError(f"{where}: column {name}: row {row} has {length} values, row 0 has {lengths[0]}")
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        array = array.flatten()
+
+
+def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, str]:
+    """time_ns of an episode's rows, and which clock it is.
+
+    Where `timestamp` says no more than frame_index / fps ("nominal"), or (frame_index + 1) / fps as some exporters write
+    it though the video starts at 0 ("nominal_from_1"), it is the exact round(frame_index * 1e9 / fps). Otherwise it is
+    `timestamp` rounded to the nanosecond ("recorded").
+    """
+    frame = np.arange(len(rows))
+    if "frame_index" in rows.column_names:
+        frame = _to_numpy(rows, "frame_index", where)
+        back = np.flatnonzero(np.diff(frame) <= 0)
+        if len(back):
+            row = back[0] + 1
+            raise SourceError(f"{where}: column frame_index: row {row} is {frame[row]} after {frame[row - 1]}")
+    exact = np.rint(frame * 1e9 / fps).astype(np.int64)
+    if "timestamp" not in rows.column_names:
+        return exact, "nominal"
+    seconds = _to_numpy(rows, "timestamp", where).reshape(len(rows)).astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(seconds))
+    if len(bad):
+        raise SourceError(f"{where}: column timestamp: row {bad[0]} is {seconds[bad[0]]}")
+    for clock, first in (("nominal", 0), ("nominal_from_1", 1)):
+        nominal = (frame + first) / fps
+        if np.all(np.abs(seconds - nominal) <= _NOMINAL_TOLERANCE * np.maximum(nominal, 1 / fps)):
+            return exact, clock
+    return np.rint(seconds * 1e9).astype(np.int64), "recorded"
+
+
+# ---- video ----
+
+
+def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """For each video or image feature, what of it lies in the source for `episodes`."""
+    videos = [file for folder in ("videos", "video") for file in (source / folder).rglob("*.mp4")]
+    videos = [file for file in videos if not is_git_lfs_pointer(file)]
+    cameras = {}
+    for key, feature in features.items():
+        if feature.get("dtype") not in ("video", "image"):
+            continue
+        cameras[key] = {"dtype": feature["dtype"], "shape": feature.get("shape")}
+        if feature["dtype"] == "video":
+            files = [file for file in videos if key in file.parts]
+            names = {file.stem for file in files} | {f"{file.parent.name}/{file.stem}" for file in files}
+            found = sum(_video_name(key, index, row) in names for index, row in episodes.items())
+            cameras[key].update(files=len(files), episodes_found=found, episodes_missing=len(episodes) - found)
+    return cameras
+
+
+def _video_name(key: str, episode: int, row: dict[str, Any]) -> str:
+    if f"videos/{key}/file_index" in row:  # v3.0: many episodes a file
+        chunk, file = row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]
+        return f"chunk-{chunk:03d}/file-{file:03d}"
+    return f"episode_{episode:06d}"
+
+
+# ---- telling ----
+
+
+def _leave_out(job: Job, features: dict[str, Any], columns: dict[str, str], cameras: dict[str, Any]) -> None:
+    for name, camera in cameras.items():
+        if camera["dtype"] == "image":
+            job.leave_out(name, "images")
+        else:
+            total = camera["episodes_found"] + camera["episodes_missing"]
+            job.leave_out(name, f"video; files for {camera['episodes_found']} of {total} episodes")
+    for name in sorted((columns.keys() | features.keys()) - cameras.keys()):
+        if name in _BOOKKEEPING and name in columns:
+            job.leave_out(name, _BOOKKEEPING[name])
+        elif name not in columns and name not in _BOOKKEEPING:
+            job.leave_out(name, "declared in info.json, in no data file")
+        elif columns.get(name, "bool") not in _NUMERIC:
+            job.leave_out(name, f"not numeric: {columns[name]}")
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[1, 2, 3, 7] as "1-3, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _by_number(file: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", file.as_posix())]

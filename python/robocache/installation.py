@@ -1,0 +1,81 @@
+"""What is installed, and whether it works."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+import numpy as np
+
+from . import _lib, ops
+
+
+def set_num_threads(n: int) -> None:
+    """Threads that CPU work runs on, the caller's included; no result depends on it. Raises ArgumentError for n < 1."""
+    _lib.function("set_num_threads")(n)
+
+
+def num_threads() -> int:
+    """Threads that CPU work runs on: ROBOCACHE_NUM_THREADS where set, else the cores this process may run on."""
+    return _lib.function("num_threads")()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda_version(number: int) -> str | None:
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def check_installation() -> dict[str, Any]:
+    """Runs an operation on every device there is and tells what was found.
+
+    Returns:
+        A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
+        ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used or None, ``runtime``, ``driver``,
+        ``devices`` with name, compute capability, memory in bytes), ``ok``.
+    """
+    call = _lib.function
+    plugin = _lib.path.with_name("librobocache_cuda.so")
+    cuda: dict[str, Any] = {
+        "plugin_loaded": call("cuda_plugin_loaded")(),
+        "reason": call("cuda_unavailable_reason")() or None,
+        "runtime": _cuda_version(call("cuda_runtime_version")()),
+        "driver": _cuda_version(call("cuda_driver_version")()),
+        "devices": [
+            {
+                "index": index,
+                "name": call("cuda_device_name")(index),
+                "compute_capability": "{}.{}".format(*divmod(call("cuda_device_compute_capability")(index), 10)),
+                "memory_total": call("cuda_device_memory_total")(index),
+                "memory_free": call("cuda_device_memory_free")(index),
+            }
+            for index in range(call("cuda_device_count")())
+        ],
+    }
+    times = np.array([0.0, 1.0])
+    resampled = ops.resample_trajectories(np.array([[0.0], [8.0]]), times, np.array([0.25]))
+    works = bool(resampled[0, 0] == 2.0)
+    return {
+        "versions": {
+            "robocache": _version("robocache"),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            **{name: _version(name) for name in ("apache-tvm-ffi", "numpy", "pyarrow", "torch")},
+        },
+        "library": str(_lib.path),
+        "cuda_library": str(plugin) if plugin.exists() else None,
+        "cpu": {
+            "threads": num_threads(),
+            "memory_total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "works": works,
+        },
+        "cuda": cuda,
+        "ok": works,
+    }
