@@ -7,9 +7,11 @@
 namespace robocache {
 namespace {
 
-// Tuned on an H200: one target's bracket per thread, then 16-byte vectors over the tile's features.
+// Tuned on an H200: a tile of targets per block; one target's bracket per thread, then 16-byte vectors over the tile's
+// features.
 constexpr int kThreads = 128;
 constexpr int kMaxTile = kThreads;
+constexpr int kCoarse = 512;
 constexpr int kBlocksWanted = 132 * 8;  // enough that every multiprocessor holds several
 
 struct TileEntry {
@@ -27,19 +29,50 @@ __device__ int64_t row_length(const ResampleParams& p, int64_t batch) {
   return length < 0 ? 0 : (length < p.samples ? length : p.samples);
 }
 
-// Where a target would lie on a perfectly regular clock; anything in range is right, only slower.
+// Every stride-th time of a row in shared memory: one round trip to main memory instead of one a bisection step.
 template <class Clock>
-__device__ int64_t regular_guess(const ClockRow<Clock>& times, int64_t n, Clock target) {
-  if (n < 2) return 0;
-  const Clock first = times[0];
-  const float into = static_cast<float>(target - first);
-  const float span = static_cast<float>(times[n - 1] - first);
-  const float guess = into / span * static_cast<float>(n - 1);
-  return guess > 0 ? (guess < static_cast<float>(n) ? static_cast<int64_t>(guess) : n - 1) : 0;
+__device__ void load_coarse(const ResampleParams& p, int64_t batch, Clock* coarse) {
+  const ClockRow<Clock> times{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};
+  const int64_t n = row_length(p, batch);
+  const int64_t stride = (n + kCoarse - 1) / kCoarse;
+#pragma unroll
+  for (int i = threadIdx.x; i < kCoarse; i += kThreads) {
+    if (i * stride < n) coarse[i] = times[i * stride];
+  }
+}
+
+// The row that `pick` should look at first: on an ascending clock, its answer.
+template <class Clock>
+__device__ int64_t search(const ClockRow<Clock>& times, int64_t n, Clock target, const Clock* coarse) {
+  if (n <= 0) return 0;
+  const int64_t stride = (n + kCoarse - 1) / kCoarse;
+  int64_t low = -1;
+  int64_t high = (n + stride - 1) / stride;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (coarse[middle] <= target) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  if (low < 0) return 0;
+  low *= stride;
+  high = low + stride < n ? low + stride : n;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (times[middle] <= target) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 template <class Work, class Clock>
-__device__ void find(const ResampleParams& p, int64_t batch, int64_t target_index, TileEntry& entry) {
+__device__ void find(const ResampleParams& p, int64_t batch, int64_t target_index, const void* coarse,
+                     TileEntry& entry) {
   const ClockRow<Clock> times{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};
   const Clock target = static_cast<const Clock*>(p.targets)[batch * p.targets_batch + target_index * p.targets_target];
   PickRule<Clock> rule{};
@@ -56,11 +89,19 @@ __device__ void find(const ResampleParams& p, int64_t batch, int64_t target_inde
   rule.extrapolate = p.extrapolate;
   rule.causal = p.causal;
   const int64_t n = row_length(p, batch);
-  int64_t hint = n > 0 ? regular_guess(times, n, target) : 0;
+  int64_t hint = search(times, n, target, static_cast<const Clock*>(coarse));
   const Pick<Work> picked = pick<Work>(times, n, target, rule, hint);
   entry = {picked.left * p.values_sample, picked.right * p.values_sample, static_cast<double>(picked.weight),
            picked.kind};
   if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
+}
+
+template <class Work, class Clock>
+__device__ void find_tile(const ResampleParams& p, int64_t batch, int64_t first, int count, void* coarse,
+                          TileEntry* entries) {
+  load_coarse(p, batch, static_cast<Clock*>(coarse));
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kThreads) find<Work, Clock>(p, batch, first + i, coarse, entries[i]);
 }
 
 template <class T, int kVector>
@@ -73,20 +114,19 @@ __global__ void __launch_bounds__(kThreads)
     resample_kernel(const __grid_constant__ ResampleParams p, int tile, int64_t tiles_per_row, int64_t tiles) {
   using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
   __shared__ TileEntry entries[kMaxTile];
+  __shared__ double coarse[kCoarse];  // of the clock's type, which is 8 bytes at most
   for (int64_t block = blockIdx.x; block < tiles; block += gridDim.x) {
     const int64_t batch = block / tiles_per_row;
     const int64_t first = (block - batch * tiles_per_row) * tile;
     const int64_t left_in_row = p.targets_count - first;
     const int count = left_in_row < tile ? static_cast<int>(left_in_row) : tile;
 
-    for (int i = threadIdx.x; i < count; i += kThreads) {
-      if (p.clock_dtype == DType::kFloat32) {
-        find<Work, float>(p, batch, first + i, entries[i]);
-      } else if (p.clock_dtype == DType::kFloat64) {
-        find<Work, double>(p, batch, first + i, entries[i]);
-      } else {
-        find<Work, int64_t>(p, batch, first + i, entries[i]);
-      }
+    if (p.clock_dtype == DType::kFloat32) {
+      find_tile<Work, float>(p, batch, first, count, coarse, entries);
+    } else if (p.clock_dtype == DType::kFloat64) {
+      find_tile<Work, double>(p, batch, first, count, coarse, entries);
+    } else {
+      find_tile<Work, int64_t>(p, batch, first, count, coarse, entries);
     }
     __syncthreads();
 
