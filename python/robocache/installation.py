@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,20 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _torch() -> Any | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def _resamples(array: Any) -> bool:
+    """Whether a first operation on arrays made by `array` gives what it should."""
+    out = ops.resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))
+    return float(out[0, 0]) == 2.0
+
+
 def _cuda_version(number: int) -> str | None:
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
@@ -39,7 +54,8 @@ def check_installation() -> dict[str, Any]:
     Returns:
         A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
         ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used or None, ``runtime``, ``driver``,
-        ``devices`` with name, compute capability, memory in bytes), ``ok``.
+        ``devices`` with name, compute capability, memory in bytes, and ``works``: None where torch, which makes the arrays, is
+        missing), ``ok``.
     """
     call = _lib.function
     plugin = _lib.path.with_name("librobocache_cuda.so")
@@ -59,9 +75,10 @@ def check_installation() -> dict[str, Any]:
             for index in range(call("cuda_device_count")())
         ],
     }
-    times = np.array([0.0, 1.0])
-    resampled = ops.resample_trajectories(np.array([[0.0], [8.0]]), times, np.array([0.25]))
-    works = bool(resampled[0, 0] == 2.0)
+    works = _resamples(np.array)
+    torch = _torch() if cuda["devices"] else None
+    for device in cuda["devices"]:
+        device["works"] = _resamples(partial(torch.tensor, device=device["index"])) if torch is not None else None
     return {
         "versions": {
             "robocache": _version("robocache"),
@@ -77,5 +94,5 @@ def check_installation() -> dict[str, Any]:
             "works": works,
         },
         "cuda": cuda,
-        "ok": works,
+        "ok": works and all(device["works"] is not False for device in cuda["devices"]),
     }
