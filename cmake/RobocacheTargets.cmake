@@ -11,6 +11,7 @@ function(robocache_compile_options target)
     POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+      -Wno-missing-field-initializers
       # GCC 12 warns of its own std::string operator+ (GCC bug 105651).
       -Wno-restrict>
     # CMake 3.25 knows no CUDA_STANDARD 20.
