@@ -31,7 +31,13 @@ _BOOKKEEPING = {
 # Columns of v3.0's episodes table that are about the source's own files and statistics.
 _LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
 # What a row of a column that becomes a stream is made of, in Arrow's words.
-_NUMERIC = {"bool", "halffloat", "float", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+_NUMERIC = {
+    "bool",
+    "halffloat",
+    "float",
+    "double",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
 # Relative to the nominal time. Rounding to float32 takes 6e-8; a step of 1/fps that was cut short before it was summed
 # has taken 9.6e-7; a real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
@@ -232,7 +238,9 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
     starts = np.flatnonzero(np.diff(index, prepend=index[0] - 1))
     lengths = np.diff(starts, append=count)
     if named and (len(starts) > 1 or index[0] != int(named[1])):
-        raise SourceError(f"{file}: episode_index says {_ranges(sorted(set(index.tolist())))}, the file's name does not")
+        raise SourceError(
+            f"{file}: episode_index says {_ranges(sorted(set(index.tolist())))}, the file's name does not"
+        )
     return [_Span(int(index[s]), file, int(s), int(n)) for s, n in zip(starts, lengths, strict=True)]
 
 

@@ -1,0 +1,244 @@
+"""The command ``robocache``: arguments in, tables or JSON out; everything else is in the modules it calls."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from . import dataset, demo, view
+from .errors import ArgumentError, ArgumentTypeError, Error
+from .ingest import FORMATS, SourceError, ingest
+from .installation import check_installation
+from .loader import Loader
+
+_DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command; returns its exit code: 0 done, 1 refused, 2 usage, 3 an ingest that finished with named skips."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except Error as error:
+        if arguments.debug:
+            raise
+        message = " ".join(str(error).split())
+        hint = " (--on-error skip passes over it by name)" if isinstance(error, SourceError) else ""
+        print(f"robocache {arguments.command}: {message}{hint}", file=sys.stderr)
+        return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # `robocache inspect cache | head`; what is still buffered must not fail at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _REFUSED
+
+
+# ---- commands ----
+
+
+def _ingest(arguments: argparse.Namespace) -> int:
+    options = {
+        name: value
+        for name in ("time_column", "time_unit", "sort_times")
+        if (value := getattr(arguments, name)) is not None
+    }
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("ingesting", total=None)
+        report = ingest(
+            arguments.source,
+            arguments.cache,
+            format=arguments.format,
+            on_error=arguments.on_error,
+            overwrite=arguments.overwrite,
+            progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what)),
+            **options,
+        )
+    if arguments.json:
+        _print_json(report.to_dict())
+    else:
+        console = Console()
+        console.print(
+            f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes", soft_wrap=True
+        )
+        console.print(view.streams_table(dataset.open(report.cache)))
+        view.show_omissions(report.to_dict(), console)
+    return _SKIPPED if report.skipped else _DONE
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    opened = dataset.open(arguments.cache, verify=arguments.verify)
+    if arguments.plot:
+        view.plot(opened, arguments.plot, episode=arguments.episode)
+    if arguments.json:
+        _print_json(view.describe(opened))
+    else:
+        view.show(opened, Console(), every_feature=arguments.all)
+        if arguments.plot:
+            print(f"picture: {arguments.plot}")
+    return _DONE
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    opened = dataset.open(arguments.cache)
+    device = arguments.device or ("cuda" if not check_installation()["cuda"]["reason"] else "cpu")
+    slowest = min(opened.streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
+    rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
+    loader = Loader(
+        opened,
+        batch_size=arguments.batch_size,
+        delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in opened.streams},
+        normalize="mean_std",
+        dtype=arguments.dtype,
+        device=device,
+        drop_last=True,
+    )
+    measured = {
+        "samples_per_second": demo.samples_per_second(loader, arguments.seconds),
+        "device": device,
+        "batch_size": arguments.batch_size,
+        "steps": arguments.steps,
+        "rate_hz": rate_hz,
+        "dtype": arguments.dtype,
+        "streams": list(opened.streams),
+        "anchors": loader.num_samples,
+    }
+    if arguments.json:
+        _print_json(measured)
+    else:
+        print(
+            f"{measured['samples_per_second']:,.0f} samples/s on {device}: batches of {arguments.batch_size}, "
+            f"{arguments.steps} moments at {rate_hz:g} Hz of {len(opened.streams)} streams, {arguments.dtype}"
+        )
+    return _DONE
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    demo.run(arguments.out, episodes=arguments.episodes, seed=arguments.seed)
+    return _DONE
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    found = check_installation()
+    if arguments.json:
+        _print_json(found)
+    else:
+        view.show_installation(found, Console())
+    return _DONE if found["ok"] else _REFUSED
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+# ---- arguments ----
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="robocache", description="Robot recordings into aligned GPU batches.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, summary: str, *examples: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog="\n  ".join(["examples:", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(run=run)
+        made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return made
+
+    def json_option(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+    made = command(
+        "ingest",
+        _ingest,
+        "read a LeRobot dataset or a folder of CSV logs and write a cache",
+        "robocache ingest lerobot/pusht pusht.cache",
+        "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
+        "robocache ingest logs cache --time-column stamp --time-unit us",
+    )
+    made.add_argument("source", help="a LeRobot dataset (v2.0, v2.1, v3.0) or a folder of CSV files")
+    made.add_argument("cache", help="the directory to write")
+    made.add_argument("--format", choices=FORMATS, help="default: found from the files")
+    made.add_argument(
+        "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
+    )
+    made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    csv = made.add_argument_group("CSV")
+    csv.add_argument("--time-column", type=_name_or_number, help="the clock's column, by name or number (default 0)")
+    csv.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="default: found from header and values")
+    csv.add_argument("--sort-times", action="store_true", default=None, help="sort rows that are out of time order")
+    json_option(made)
+
+    made = command(
+        "inspect",
+        _inspect,
+        "show a cache's streams, rates, jitter, gaps, episodes and statistics",
+        "robocache inspect cache",
+        "robocache inspect cache --json | jq '.streams[].rate_hz'",
+        "robocache inspect cache --plot cache.png --episode 3",
+    )
+    made.add_argument("cache")
+    made.add_argument("--all", action="store_true", help="statistics of every feature")
+    made.add_argument("--plot", metavar="FILE", help="save a picture of ticks, periods and episode lengths")
+    made.add_argument("--episode", type=int, default=0, help="the episode that the picture looks at (default 0)")
+    made.add_argument("--verify", action="store_true", help="check every byte against its checksum first")
+    json_option(made)
+
+    made = command(
+        "bench",
+        _bench,
+        "measure how fast a cache loads: windows of all its streams, normalised",
+        "robocache bench cache",
+        "robocache bench cache --batch-size 4096 --device cuda --dtype bfloat16 --json",
+    )
+    made.add_argument("cache")
+    made.add_argument("--batch-size", type=_positive(int), default=1024, help="samples a batch (default 1024)")
+    made.add_argument("--steps", type=_positive(int), default=16, help="moments a window (default 16)")
+    made.add_argument("--rate-hz", type=_positive(float), help="of the window (default: the slowest stream's)")
+    made.add_argument("--dtype", default="float32", help="of the batch's floats (default float32)")
+    made.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where it works)")
+    made.add_argument("--seconds", type=_positive(float), default=3.0, help="how long to measure (default 3)")
+    json_option(made)
+
+    made = command(
+        "demo",
+        _demo,
+        "simulate a robot arm, record it, cache it, load aligned batches and save a picture",
+        "robocache demo",
+        "robocache demo --out /tmp/arm --episodes 12",
+    )
+    made.add_argument("--out", default="demo", help="the folder for the cache and the picture (default demo)")
+    made.add_argument("--episodes", type=_positive(int), default=24, help="of 10 s each (default 24)")
+    made.add_argument("--seed", type=int, default=0)
+
+    made = command("info", _info, "show versions, libraries, devices and whether they work", "robocache info --json")
+    json_option(made)
+    return parser
+
+
+def _positive(kind: Any) -> Any:
+    def convert(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"expected more than 0, got {text}")
+        return value
+
+    convert.__name__ = kind.__name__  # what argparse calls it in "invalid int value"
+    return convert
+
+
+def _name_or_number(text: str) -> str | int:
+    return int(text) if text.isdigit() else text

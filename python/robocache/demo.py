@@ -1,0 +1,281 @@
+"""The main job on recordings made on the spot: a simulated arm is recorded, cached, inspected and loaded in batches.
+
+Every sensor runs at its own rate on its own clock, with jitter and dropouts, as on a real robot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from . import view
+from .dataset import Dataset, Writer, open
+from .errors import Error
+from .loader import Loader
+
+_EPISODE_S = 10.0
+_TIMESTEP_S = 1e-3
+_STEPS = round(_EPISODE_S / _TIMESTEP_S)
+_BATCH_SIZE = 1024
+_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class _Sensor:
+    """How a stream is sampled; a dropout loses some samples in a row."""
+
+    rate_hz: float
+    jitter_s: float
+    dropouts_per_s: float
+    clock_offset_s: float
+
+
+_SENSORS = {
+    "joint.state": _Sensor(500, 0.1e-3, 0.3, 0.0),
+    "imu": _Sensor(200, 0.4e-3, 0.2, -0.0021),
+    "end_effector.pose": _Sensor(100, 0.8e-3, 0.2, 0.0047),
+    "camera.features": _Sensor(30, 2.5e-3, 0.1, 0.0333),
+}
+# 16 moments at 50 Hz around the anchor, the same for each stream.
+_WINDOW = {name: [k / 50 for k in range(-8, 8)] for name in _SENSORS}
+
+
+def run(
+    out: str | Path = "demo", *, episodes: int = 24, seed: int = 0, console: Console | None = None
+) -> dict[str, Any]:
+    """Runs the demo, telling each step on `console`.
+
+    Args:
+        out: the folder to fill: ``cache``, the cache; ``window.png``, the picture.
+        episodes: how many episodes of 10 s to simulate.
+
+    Returns:
+        What was measured: `samples_per_second`, `dataloader_samples_per_second` and `largest_difference` (the last two
+        None without torch), `cache`, `picture`.
+
+    Raises:
+        Error: mujoco or matplotlib is not installed.
+    """
+    console = console or Console()
+    plt, physics = view.pyplot(), _Physics(seed)
+    cache, picture = Path(out) / "cache", Path(out) / "window.png"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+
+    with Writer(cache, overwrite=True) as writer:
+        writer.provenance.update(source=f"MuJoCo simulation, seed {seed}", format="demo")
+        for episode in track(range(episodes), "simulating", console=console, transient=True):
+            _record(physics, writer, episode, np.random.default_rng([seed, episode]))
+    console.print(f"simulated {episodes} episodes of {_EPISODE_S:g} s and wrote them to {cache}", highlight=False)
+    dataset = open(cache)
+    view.show(dataset, console)
+
+    loader = Loader(dataset, batch_size=_BATCH_SIZE, delta_timestamps=_WINDOW, normalize="mean_std", seed=seed)
+    console.print(f"\nbatches of {_BATCH_SIZE} windows, 16 moments at 50 Hz of each stream, normalised, float32:")
+    ours = samples_per_second(loader, 2.0)
+    console.print(f"  robocache.Loader                   {ours:12,.0f} samples/s", highlight=False)
+    measured = {"samples_per_second": ours, "dataloader_samples_per_second": None, "largest_difference": None}
+    try:
+        theirs, difference = _against_dataloader(dataset, loader)
+    except ImportError:
+        console.print("  torch is not installed: nothing to compare with", style="yellow")
+    else:
+        console.print(f"  torch DataLoader, {_WORKERS} workers, numpy   {theirs:12,.0f} samples/s", highlight=False)
+        console.print(
+            f"  {ours / theirs:.1f} times as many; the numbers differ by {difference:.1e} at most", highlight=False
+        )
+        measured.update(dataloader_samples_per_second=theirs, largest_difference=difference)
+    _draw(dataset, plt, picture)
+    console.print(
+        f"\npicture of raw ticks and one aligned window: {picture.resolve()}", highlight=False, soft_wrap=True
+    )
+    return {**measured, "cache": str(cache), "picture": str(picture)}
+
+
+def samples_per_second(
+    batches: Iterable[dict[str, Any]], seconds: float, synchronize: Callable[[], None] = lambda: None
+) -> float:
+    """The rate of iterating `batches`, epoch after epoch, for so long; the first batches are not counted.
+
+    Args:
+        synchronize: waits until queued batches are done.
+    """
+    endless = itertools.chain.from_iterable(itertools.repeat(batches))
+    for _ in range(3):
+        next(endless)
+    synchronize()
+    samples, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        samples += len(next(endless)["time_ns"])
+    synchronize()
+    return samples / (time.perf_counter() - start)
+
+
+# ---- recording ----
+
+
+class _Physics:
+    """The arm: reaches for a ball, and tells every sensor's true value at every millisecond."""
+
+    def __init__(self, seed: int) -> None:
+        try:
+            import mujoco
+        except ImportError as error:
+            raise Error("the demo needs MuJoCo; pip install 'robocache[demo]'") from error
+        self._mujoco = mujoco
+        self._model = mujoco.MjModel.from_xml_path(str(Path(__file__).with_name("demo_arm.xml")))
+        self._data = mujoco.MjData(self._model)
+
+    def reach(self, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], bool]:
+        """One episode: each stream's values [steps, features] and whether the hand got to the ball."""
+        model, data = self._model, self._data
+        low, high = model.jnt_range.T
+        ball = np.zeros(3)
+        while not (ball[2] > 0.1 and np.hypot(*ball[:2]) > 0.2):  # above the table, off the arm's foot
+            goal = rng.uniform(low, high)
+            ball = self._tip(goal)
+        self._mujoco.mj_resetData(model, data)
+        data.mocap_pos[0] = ball
+        # Minimum jerk to the goal, then a rest.
+        phase = np.clip(np.arange(_STEPS) * _TIMESTEP_S / rng.uniform(3.0, 6.0), 0, 1)
+        there = phase**3 * (10 - 15 * phase + 6 * phase**2)
+        wobble = 0.02 * np.sin(np.arange(_STEPS)[:, None] * _TIMESTEP_S * rng.uniform(4, 12, goal.shape))
+        state, sensors = np.empty((_STEPS, 2 * model.nq)), np.empty((_STEPS, model.nsensordata))
+        for step in range(_STEPS):
+            data.ctrl[:] = there[step] * goal + wobble[step]
+            self._mujoco.mj_step(model, data)
+            state[step] = np.concatenate([data.qpos, data.qvel])
+            sensors[step] = data.sensordata
+        imu, pose = sensors[:, :6], sensors[:, 6:]
+        features = np.concatenate(
+            [self._seen(pose[:, :3]), np.broadcast_to(self._seen(ball[None]), (_STEPS, 3))], axis=1
+        )
+        streams = {"joint.state": state, "imu": imu, "end_effector.pose": pose, "camera.features": features}
+        return streams, bool(np.linalg.norm(pose[-1, :3] - ball) < 0.05)
+
+    def _tip(self, joints: np.ndarray) -> np.ndarray:
+        self._data.qpos[:] = joints
+        self._mujoco.mj_forward(self._model, self._data)
+        return self._data.site("tip").xpos.copy()
+
+    def _seen(self, points: np.ndarray) -> np.ndarray:
+        """Points [n, 3] of the world as the camera sees them: x and y in the image, depth in metres."""
+        camera = self._data.camera("watching")
+        x, y, z = ((points - camera.xpos) @ camera.xmat.reshape(3, 3)).T
+        return np.stack([x / -z, y / -z, -z], axis=1)
+
+
+def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Generator) -> None:
+    """Simulates an episode and writes what each sensor saw of it, by its own clock."""
+    truth, success = physics.reach(rng)
+    started_ns = 1_700_000_000_000_000_000 + number * 60_000_000_000
+    with writer.episode(task="reach the ball", success=success) as episode:
+        for name, sensor in _SENSORS.items():
+            taken_s = np.arange(1, (_EPISODE_S - 0.1) * sensor.rate_hz) / sensor.rate_hz
+            taken_s += rng.normal(0, sensor.jitter_s, len(taken_s)).clip(-0.4 / sensor.rate_hz, 0.4 / sensor.rate_hz)
+            lost = np.zeros(len(taken_s), bool)
+            for first in np.flatnonzero(rng.random(len(lost)) < sensor.dropouts_per_s / sensor.rate_hz):
+                lost[first : first + rng.integers(1, 12)] = True
+            taken_s = taken_s[~lost]
+            step, part = np.divmod(taken_s / _TIMESTEP_S, 1)
+            step = step.astype(int)
+            values = truth[name][step] + part[:, None] * (truth[name][step + 1] - truth[name][step])
+            time_ns = started_ns + np.rint((taken_s + sensor.clock_offset_s) * 1e9).astype(np.int64)
+            episode.append(name, time_ns, values.astype(np.float32))
+
+
+# ---- the same windows by a torch DataLoader ----
+
+
+class NumpyWindows:
+    """What people write: a map-style dataset that aligns one window with numpy."""
+
+    def __init__(self, dataset: Dataset, anchor: str) -> None:
+        anchors = dataset.streams[anchor]
+        self.time_ns = np.asarray(anchors.time_ns)
+        self.episode_index = np.repeat(np.arange(len(dataset)), np.diff(anchors.row_offsets))
+        self.offsets_ns = {name: np.rint(np.array(offsets) * 1e9).astype(np.int64) for name, offsets in _WINDOW.items()}
+        self.streams = {name: dataset.streams[name] for name in _WINDOW}
+        self.norms = {name: (dataset.stats[name].mean, dataset.stats[name].std) for name in _WINDOW}
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.window(self.episode_index[index], self.time_ns[index])
+
+    def window(self, episode: int, anchor_ns: int) -> dict[str, Any]:
+        """The window around a moment, as one sample of a batch."""
+        sample: dict[str, Any] = {"time_ns": anchor_ns, "episode_index": episode}
+        for name, stream in self.streams.items():
+            rows = slice(*stream.row_offsets[episode : episode + 2])
+            times, values = stream.time_ns[rows], stream.values[rows]
+            target = anchor_ns + self.offsets_ns[name]
+            after = np.searchsorted(times, target, side="right").clip(1, len(times) - 1)
+            before = after - 1
+            weight = ((target - times[before]) / (times[after] - times[before])).clip(0, 1)[:, None]
+            aligned = values[before] + weight * (values[after] - values[before])
+            mean, std = self.norms[name]
+            sample[name] = ((aligned - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+            sample[f"{name}_is_pad"] = (target < times[0] - 1000) | (target > times[-1] + 1000)
+        return sample
+
+
+def _against_dataloader(dataset: Dataset, loader: Loader) -> tuple[float, float]:
+    """Samples/s of a DataLoader over NumpyWindows, and the largest difference between its values and the loader's."""
+    import torch
+
+    windows = NumpyWindows(dataset, loader.anchor)
+    batch = {key: np.asarray(array) for key, array in next(loader).items()}
+    difference = 0.0
+    for row, (episode, anchor_ns) in enumerate(zip(batch["episode_index"], batch["time_ns"], strict=True)):
+        expected = windows.window(episode, anchor_ns)
+        for name in _WINDOW:
+            if not np.array_equal(batch[f"{name}_is_pad"][row], expected[f"{name}_is_pad"]):
+                raise Error(f"{name}_is_pad differs from numpy's at episode {episode}, {anchor_ns} ns")
+            difference = max(difference, float(np.abs(batch[name][row] - expected[name]).max()))
+    if difference > 1e-4:
+        raise Error(f"the loader's values differ from numpy's by {difference}")
+    peer = torch.utils.data.DataLoader(windows, batch_size=_BATCH_SIZE, shuffle=True, num_workers=_WORKERS)
+    return samples_per_second(peer, 4.0), difference
+
+
+# ---- the picture ----
+
+
+def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
+    """Each stream's samples around the middle of episode 0, and the window that the loader makes of them."""
+    whole = Loader(dataset, batch_size=10**6, delta_timestamps=_WINDOW, episodes=[0], shuffle=False, framework="numpy")
+    batch = next(whole)
+    times, _ = dataset.episode(0)["joint.state"]
+    gap_ns = times[np.argmax(np.diff(times))]
+    chosen = np.abs(batch["time_ns"] - gap_ns).argmin()
+    anchor_ns = batch["time_ns"][chosen]
+    figure, axes = plt.subplots(len(_WINDOW), 1, figsize=(11, 9), sharex=True, layout="constrained")
+    figure.suptitle("raw samples on four clocks, and one aligned window of the batch")
+    for axis, (name, offsets) in zip(axes, _WINDOW.items(), strict=True):
+        times, values = dataset.episode(0)[name]
+        since_ms = (times - anchor_ns) / 1e6
+        near = np.abs(since_ms) < 220
+        axis.plot(since_ms[near], values[near, 0], ".-", color="0.6", linewidth=0.6, markersize=4, label="recorded")
+        axis.plot(since_ms[near], np.full(near.sum(), 0.03), "|", color="0.3", transform=axis.get_xaxis_transform())
+        is_pad = batch[f"{name}_is_pad"][chosen]
+        offsets_ms = np.array(offsets) * 1e3
+        aligned = batch[name][chosen, :, 0]
+        axis.plot(offsets_ms[~is_pad], aligned[~is_pad], "o", color="C3", fillstyle="none", label="aligned")
+        axis.plot(offsets_ms[is_pad], aligned[is_pad], "x", color="C3", label="aligned, is_pad")
+        for offset in offsets_ms:
+            axis.axvline(offset, color="C3", alpha=0.15, linewidth=0.8)
+        sensor = _SENSORS[name]
+        axis.set_title(f"{name}[0]: {sensor.rate_hz:g} Hz, jitter {sensor.jitter_s * 1e3:g} ms", loc="left", fontsize=9)
+    axes[0].legend(loc="upper right", ncols=3, fontsize=8)
+    axes[-1].set_xlabel("ms from the anchor")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
