@@ -23,12 +23,12 @@ def _require_cuda():
     """Skips where robocache finds no GPU; ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
     import robocache
 
-    cuda = robocache.check_installation()["cuda"]
-    if cuda["available"]:
+    reason = robocache.check_installation()["cuda"]["reason"]
+    if reason is None:
         return
     if os.environ.get("ROBOCACHE_REQUIRE_CUDA") == "1":
-        pytest.fail(f"ROBOCACHE_REQUIRE_CUDA=1, but there is no CUDA: {cuda['reason']}")
-    pytest.skip(f"no CUDA: {cuda['reason']}")
+        pytest.fail(f"ROBOCACHE_REQUIRE_CUDA=1, but there is no CUDA: {reason}")
+    pytest.skip(f"no CUDA: {reason}")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

@@ -1,0 +1,35 @@
+"""Every benchmark in turn, or those named, and then the pages.
+
+python -m bench [resample] [loader] [options of the benchmarks]
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BENCHES = ["resample", "loader"]
+
+
+def main() -> int:
+    sys.path.insert(0, str(HERE))
+    names = [argument for argument in sys.argv[1:] if argument in BENCHES] or BENCHES
+    options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
+    if "--help" in options or "-h" in options:
+        print(__doc__)
+        names = names[:1]
+    failed = 0
+    for name in names:
+        sys.argv = [str(HERE / f"{name}.py"), *options]
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as exit:
+            failed |= bool(exit.code)
+    if not {"--quick", "--help", "-h"} & set(options) and not any(o.startswith("--out") for o in options):
+        sys.argv = [str(HERE / "render.py")]
+        runpy.run_path(sys.argv[0])["main"]()
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,151 @@
+"""What a benchmark writes down: one JSON file, rewritten after every case, so that a run cut short keeps what it has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import robocache
+
+HERE = Path(__file__).resolve().parent
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, help="folder for the JSON file; bench/results, or build/bench with --quick")
+    parser.add_argument("--quick", action="store_true", help="small cases, few rounds: does it run, not how fast")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="threads of robocache and of torch on the CPU"
+    )
+    parser.add_argument("--machine", help="name of the machine in the file's name; by default the GPU's or the CPU's")
+    parser.add_argument("--commit", default=os.environ.get("ROBOCACHE_COMMIT"), help="where git cannot tell")
+    return parser
+
+
+class Report:
+    """Collects the cases of one benchmark.
+
+    File: {bench, machine: {...}, command, commit, date, quick, predicted: {...}, cases: [{name, ...}]}. A case holds
+    "parameters", "bytes" (moved at least, declared before timing), "floor_us" (a copy of as many bytes), and
+    "contenders": {name: {"<measure>": value}}, the first being robocache; "error" where it failed.
+    """
+
+    def __init__(self, bench: str, options: argparse.Namespace, predicted: dict) -> None:
+        torch.set_num_threads(options.threads)
+        robocache.set_num_threads(options.threads)
+        machine = describe_machine(options)
+        folder = options.out or (HERE.parent / "build/bench" if options.quick else HERE / "results")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{machine['name']}-{bench}.json"
+        self.content = {
+            "bench": bench,
+            "machine": machine,
+            "command": f"python {shlex.join(['bench/' + Path(sys.argv[0]).name, *public_arguments(sys.argv[1:])])}",
+            "commit": options.commit or commit(),
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            "quick": options.quick,
+            "predicted": predicted,
+            "cases": [],
+        }
+        print(f"{bench} on {machine['name']}, {self.content['commit']} -> {self.path}", flush=True)
+
+    def run(self, name: str, parameters: dict, work: Callable[[dict], None]) -> None:
+        """Runs one case; `work` fills the case's dict, and what it had filled stays if it fails."""
+        print(f"{name} ...", flush=True)
+        case = {"name": name, "parameters": parameters}
+        self.content["cases"].append(case)
+        try:
+            work(case)
+        except Exception as error:
+            case["error"] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        self.write()
+        for contender, measures in case.get("contenders", {}).items():
+            print(
+                f"  {contender:28s}" + "  ".join(f"{key} {shown(value)}" for key, value in measures.items()), flush=True
+            )
+        if "floor_us" in case:
+            print(
+                f"  {'copy of as many bytes':28s}{case['floor_us']:.2f} us for {case['bytes'] / 1e6:.1f} MB", flush=True
+            )
+
+    def write(self) -> None:
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(self.content, indent=1) + "\n")
+        partial.replace(self.path)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a case failed, or a contender in one."""
+        return any("error" in case or case.get("failures") for case in self.content["cases"])
+
+
+def shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def public_arguments(argv: list[str]) -> list[str]:
+    """The command's arguments without the folders and names of this run, which nobody else has."""
+    kept, skip = [], False
+    for argument in argv:
+        if skip or argument.split("=")[0] in ("--out", "--commit", "--cache", "--machine"):
+            skip = not skip and "=" not in argument
+            continue
+        kept.append(argument)
+    return kept
+
+
+def commit() -> str:
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", *command], cwd=HERE, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def describe_machine(options: argparse.Namespace) -> dict:
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    cpu = cpu.group(1) if cpu else platform.machine()
+    facts = {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": options.threads,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "robocache": robocache.check_installation()["versions"]["robocache"],
+    }
+    name = f"{cpu} {os.cpu_count()} cores"
+    if options.device == "cuda":
+        name = torch.cuda.get_device_name()
+        facts |= {"gpu": name, "driver": driver(), "cuda": torch.version.cuda}
+    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*?\)|processor|cpu", "", name.lower())).strip("-")
+    return {"name": options.machine or slug, **facts}
+
+
+def driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return (
+            subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.split("\n")[0].strip()
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
