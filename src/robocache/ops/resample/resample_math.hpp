@@ -185,11 +185,13 @@ ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const 
 
   if (before < 0 || before == n - 1) {  // outside
     const bool early = before < 0;
-    const int64_t end = early ? last_at_or_before(times, n, times[0], int64_t{0}) : before;
+    // A first time that is NaN is not at or before itself.
+    const int64_t first = early ? last_at_or_before(times, n, times[0], int64_t{0}) : 0;
+    const int64_t end = early ? (first < 0 ? 0 : first) : before;
     if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
-    // The end bracket; its samples are the last of their times. NaN times find no sample: hold.
+    // The end bracket; its samples are the last of their times. With one time only, or NaN, there is none: hold.
     if (early) {
-      if (end < 0 || end + 1 >= n) return pick_one<Work>(end < 0 ? 0 : end, false);
+      if (end + 1 >= n) return pick_one<Work>(end, false);
       const int64_t right = last_at_or_before(times, n, times[end + 1], end + 1);
       if (right <= end) return pick_one<Work>(end, false);
       const auto gap = later_minus_earlier(times[right], times[end]);
