@@ -24,9 +24,9 @@ int64_t TensorView::numel() const {
 }
 
 bool TensorView::is_contiguous() const {
+  if (numel() == 0) return true;
   int64_t expected = 1;
   for (int d = ndim - 1; d >= 0; --d) {
-    if (shape[d] == 0) return true;
     if (shape[d] != 1 && strides[d] != expected) return false;
     expected *= shape[d];
   }

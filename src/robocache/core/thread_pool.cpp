@@ -18,7 +18,24 @@
 namespace robocache {
 namespace {
 
-thread_local bool inside_parallel_for = false;
+thread_local bool inside_range = false;
+
+// Marks this thread as working on a range: a call from there runs on it alone.
+class InsideRange {
+ public:
+  InsideRange() { inside_range = true; }
+  ~InsideRange() { inside_range = before_; }
+  InsideRange(const InsideRange&) = delete;
+  InsideRange& operator=(const InsideRange&) = delete;
+
+ private:
+  bool before_ = inside_range;
+};
+
+void run_alone(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  const InsideRange inside;
+  for (int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
+}
 
 int default_num_threads() {
   if (const char* text = std::getenv("ROBOCACHE_NUM_THREADS")) {
@@ -47,7 +64,7 @@ class ThreadPool {
   void run(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
     std::unique_lock<std::mutex> run(run_mutex_, std::try_to_lock);
     if (!run.owns_lock() || threads_ == 1) {
-      work_alone(n, grain, body);
+      run_alone(n, grain, body);
       return;
     }
     start_workers();
@@ -73,12 +90,8 @@ class ThreadPool {
     const std::function<void(int64_t, int64_t)>* body = nullptr;
   };
 
-  static void work_alone(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-    for (int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
-  }
-
   void work() {
-    inside_parallel_for = true;
+    const InsideRange inside;
     for (;;) {
       const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
       if (begin >= job_.n) break;
@@ -89,7 +102,6 @@ class ThreadPool {
         if (!error_) error_ = std::current_exception();
       }
     }
-    inside_parallel_for = false;
   }
 
   void worker() {
@@ -165,8 +177,8 @@ void set_num_threads(int n) {
 
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (n <= 0) return;
-  if (inside_parallel_for || n <= grain) {
-    for (int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
+  if (inside_range || n <= grain) {
+    run_alone(n, grain, body);
     return;
   }
   the_pool().run(n, grain, body);
