@@ -7,76 +7,81 @@
 #include <cstdint>
 #include <limits>
 
+#include "tests/cpp/reference.hpp"
+
 namespace robocache {
 namespace {
 
-// The value of a 16-bit float from its fields, in double, where every one of them is exact.
-double value_of(uint16_t bits, int exponent_bits, int mantissa_bits) {
-  const int bias = (1 << (exponent_bits - 1)) - 1;
-  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
-  const int mantissa = bits & ((1 << mantissa_bits) - 1);
-  const double sign = (bits >> 15) != 0 ? -1 : 1;
-  if (exponent == (1 << exponent_bits) - 1) {
-    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
-  }
-  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
-  return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
-}
-
-template <class Half>
-struct Format;
-template <>
-struct Format<Float16> {
-  static constexpr int kExponentBits = 5;
-  static Float16 from(float x) { return to_float16(x); }
-};
-template <>
-struct Format<BFloat16> {
-  static constexpr int kExponentBits = 8;
-  static BFloat16 from(float x) { return to_bfloat16(x); }
-};
+Float16 narrowed(float x, Float16 /*to*/) { return to_float16(x); }
+BFloat16 narrowed(float x, BFloat16 /*to*/) { return to_bfloat16(x); }
 
 template <class Half>
 class HalfFloat : public testing::Test {
  protected:
-  static constexpr int kExponentBits = Format<Half>::kExponentBits;
-  static double value(uint16_t bits) { return value_of(bits, kExponentBits, 15 - kExponentBits); }
+  using Format = test::FormatOf<Half>;
+  static uint16_t from(float x) { return narrowed(x, Half{}).bits; }
 };
 using Halves = testing::Types<Float16, BFloat16>;
 TYPED_TEST_SUITE(HalfFloat, Halves);
 
 TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndComesBack) {
-  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
-    const TypeParam half{static_cast<uint16_t>(bits)};
-    const float wide = to_float(half);
-    const double expected = this->value(half.bits);
+  for (uint32_t pattern = 0; pattern <= 0xffff; ++pattern) {
+    const auto bits = static_cast<uint16_t>(pattern);
+    const float wide = to_float(TypeParam{bits});
+    const double expected = TestFixture::Format::value(bits);
     if (std::isnan(expected)) {
       ASSERT_TRUE(std::isnan(wide)) << bits;
-      ASSERT_TRUE(std::isnan(to_float(Format<TypeParam>::from(wide)))) << bits;
+      ASSERT_TRUE(std::isnan(TestFixture::Format::value(this->from(wide)))) << bits;
     } else {
       ASSERT_EQ(static_cast<double>(wide), expected) << bits;
-      ASSERT_EQ(Format<TypeParam>::from(wide).bits, half.bits) << bits;
+      ASSERT_EQ(std::signbit(wide), std::signbit(expected)) << bits;
+      ASSERT_EQ(this->from(wide), bits);
     }
   }
 }
 
-TYPED_TEST(HalfFloat, RoundsToTheNearestTiesToEven) {
-  const uint16_t infinity = static_cast<uint16_t>(((1 << this->kExponentBits) - 1) << (15 - this->kExponentBits));
-  for (uint16_t below = 0; below + 1 < infinity; ++below) {
-    const double low = this->value(below);
-    const double high = this->value(static_cast<uint16_t>(below + 1));
-    const float middle = static_cast<float>((low + high) / 2);  // exact: one bit more than a half has
-    const uint16_t even = (below & 1) != 0 ? static_cast<uint16_t>(below + 1) : below;
-    ASSERT_EQ(Format<TypeParam>::from(middle).bits, even) << below;
-    ASSERT_EQ(Format<TypeParam>::from(-middle).bits, even | 0x8000) << below;
-    ASSERT_EQ(Format<TypeParam>::from(std::nextafter(middle, 0.0f)).bits, below) << below;
-    ASSERT_EQ(Format<TypeParam>::from(std::nextafter(middle, INFINITY)).bits, below + 1) << below;
+TYPED_TEST(HalfFloat, MiddlesGoToEvenAndTheirNeighboursToTheNearest) {
+  for (uint16_t below = 0; below < TestFixture::Format::kInfinity; ++below) {
+    const double low = TestFixture::Format::value(below);
+    const bool last = below + 1 == TestFixture::Format::kInfinity;
+    const double high = last ? std::ldexp(1, TestFixture::Format::kBias + 1)
+                             : TestFixture::Format::value(static_cast<uint16_t>(below + 1));
+    const auto middle = static_cast<float>((low + high) / 2);  // exact: one bit more than a half has
+    const int even = below + (below & 1);
+    ASSERT_EQ(this->from(middle), even) << below;
+    ASSERT_EQ(this->from(-middle), even | 0x8000) << below;
+    ASSERT_EQ(this->from(std::nextafter(middle, 0.0F)), below) << below;
+    ASSERT_EQ(this->from(std::nextafter(middle, INFINITY)), below + 1) << below;
+    ASSERT_EQ(this->from(-std::nextafter(middle, INFINITY)), (below + 1) | 0x8000) << below;
   }
 }
 
-TYPED_TEST(HalfFloat, TooLargeBecomesInfinity) {
-  EXPECT_TRUE(std::isinf(to_float(Format<TypeParam>::from(std::numeric_limits<float>::max()))));
-  EXPECT_TRUE(std::isinf(to_float(Format<TypeParam>::from(-INFINITY))));
+TYPED_TEST(HalfFloat, FloatsOfEverySizeGoToTheNearest) {
+  // A prime step visits every exponent with mantissas of all kinds.
+  for (uint64_t pattern = 0; pattern <= 0xffffffff; pattern += 2099) {
+    const auto x = std::bit_cast<float>(static_cast<uint32_t>(pattern));
+    const uint16_t expected = TestFixture::Format::nearest(x);
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(TestFixture::Format::value(this->from(x)))) << pattern;
+    } else {
+      ASSERT_EQ(this->from(x), expected) << pattern;
+    }
+  }
+}
+
+TYPED_TEST(HalfFloat, EndsOfTheRange) {
+  using Float = std::numeric_limits<float>;
+  EXPECT_EQ(this->from(INFINITY), TestFixture::Format::kInfinity);
+  EXPECT_EQ(this->from(-INFINITY), TestFixture::Format::kInfinity | 0x8000);
+  EXPECT_EQ(this->from(Float::max()), TestFixture::Format::kInfinity);
+  EXPECT_EQ(this->from(-Float::max()), TestFixture::Format::kInfinity | 0x8000);
+  EXPECT_EQ(this->from(Float::denorm_min()), 0);
+  EXPECT_EQ(this->from(-Float::denorm_min()), 0x8000);
+  EXPECT_EQ(this->from(-0.0F), 0x8000);
+  // NaNs whose payload lies in the bits that are cut off.
+  for (const uint32_t pattern : {0x7f800001U, 0xff800001U, 0x7fc00000U, 0x7fffffffU, 0xffffffffU}) {
+    EXPECT_TRUE(std::isnan(TestFixture::Format::value(this->from(std::bit_cast<float>(pattern))))) << pattern;
+  }
 }
 
 }  // namespace

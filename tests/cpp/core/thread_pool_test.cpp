@@ -1,12 +1,16 @@
 #include "robocache/core/thread_pool.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -47,6 +51,19 @@ TEST_P(ThreadPool, ManyShortJobsFollowEachOther) {
   EXPECT_EQ(sums, std::vector<int64_t>(8, 2000 * 1999 / 2));
 }
 
+TEST_P(ThreadPool, RangesRunOnAllThreadsAtOnce) {
+  std::atomic<int> arrived = 0;
+  std::atomic<bool> alone = false;
+  parallel_for(GetParam(), 1, [&](int64_t, int64_t) {
+    ++arrived;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (arrived < GetParam() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (arrived < GetParam()) alone = true;
+  });
+  EXPECT_EQ(arrived, GetParam());
+  EXPECT_FALSE(alone);
+}
+
 TEST_P(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   const auto job = [] {
     parallel_for(100, 1, [](int64_t begin, int64_t) {
@@ -57,6 +74,23 @@ TEST_P(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   std::atomic<int> ran = 0;
   parallel_for(100, 1, [&](int64_t, int64_t) { ++ran; });
   EXPECT_EQ(ran, 100);
+}
+
+TEST_P(ThreadPool, OfManyExceptionsOneArrivesWhenNoRangeRunsAnyMore) {
+  std::atomic<int> running = 0;
+  for (int round = 0; round < 50; ++round) {
+    try {
+      parallel_for(64, 1, [&](int64_t begin, int64_t) {
+        ++running;
+        std::this_thread::yield();
+        --running;
+        if (begin % 3 == 1) throw std::out_of_range("range " + std::to_string(begin));
+      });
+      FAIL();
+    } catch (const std::out_of_range& error) {
+      EXPECT_EQ(running, 0) << error.what();
+    }
+  }
 }
 
 TEST_P(ThreadPool, ACallInsideARangeRunsOnThatThread) {
@@ -70,6 +104,33 @@ TEST_P(ThreadPool, ACallInsideARangeRunsOnThatThread) {
     });
   });
   EXPECT_EQ(inner, 16 * 16);
+  EXPECT_FALSE(elsewhere);
+}
+
+// The second caller finds the threads taken and works alone; so do calls inside its ranges, though the threads are free
+// by then.
+TEST_P(ThreadPool, ACallInsideARangeOfASecondCallerRunsOnThatThread) {
+  std::atomic<bool> first_began = false;
+  std::atomic<bool> second_began = false;
+  std::atomic<bool> first_ended = false;
+  std::thread first([&] {
+    parallel_for(2, 1, [&](int64_t, int64_t) {
+      first_began = true;
+      while (!second_began) std::this_thread::yield();
+    });
+    first_ended = true;
+  });
+  while (!first_began) std::this_thread::yield();
+  std::atomic<bool> elsewhere = false;
+  parallel_for(2, 1, [&](int64_t, int64_t) {
+    second_began = true;
+    while (!first_ended) std::this_thread::yield();
+    const auto outer_thread = std::this_thread::get_id();
+    parallel_for(1000, 1, [&](int64_t, int64_t) {
+      if (std::this_thread::get_id() != outer_thread) elsewhere = true;
+    });
+  });
+  first.join();
   EXPECT_FALSE(elsewhere);
 }
 
@@ -87,21 +148,64 @@ TEST_P(ThreadPool, CallersInSeveralThreadsAllFinish) {
   EXPECT_EQ(total, 4 * 100 * 64);
 }
 
+TEST_P(ThreadPool, ACallersExceptionIsNoOtherCallers) {
+  std::atomic<int> caught = 0;
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int round = 0; round < 50; ++round) {
+        try {
+          parallel_for(16, 1, [caller](int64_t begin, int64_t) {
+            if (caller % 2 == 0 && begin == 7) throw caller;
+          });
+          if (caller % 2 == 1) ++caught;
+        } catch (int thrower) {
+          if (thrower == caller) ++caught;
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(caught, 4 * 50);
+}
+
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
-TEST_P(ThreadPool, AForkedChildHasThreadsOfItsOwn) {
-  parallel_for(64, 1, [](int64_t, int64_t) {});
+
+// Forks, and says whether parallel_for works in the child.
+bool works_in_a_child() {
+  const int threads = num_threads();
   const pid_t child = fork();
-  ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(20);  // a child that hangs must not hang the test
+    alarm(60);  // a child that hangs must not hang the test
     std::atomic<int> ran = 0;
     parallel_for(64, 1, [&](int64_t, int64_t) { ++ran; });
-    _exit(ran == 64 && num_threads() == GetParam() ? 0 : 1);
+    _exit(ran == 64 && num_threads() == threads ? 0 : 1);
   }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  int status = -1;
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
+
+TEST_P(ThreadPool, AForkedChildHasThreadsOfItsOwn) {
+  parallel_for(64, 1, [](int64_t, int64_t) {});
+  EXPECT_TRUE(works_in_a_child());
+  parallel_for(64, 1, [](int64_t, int64_t) {});  // and the parent keeps its own
+}
+
+TEST_P(ThreadPool, AChildForkedWhileAnotherThreadWorksHasThreadsOfItsOwn) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> rounds = 0;
+  std::thread other([&] {
+    for (; !stop; ++rounds) parallel_for(64, 1, [](int64_t, int64_t) {});
+  });
+  for (int i = 0; i < 10; ++i) {
+    const int before = rounds;
+    while (rounds == before) std::this_thread::yield();
+    EXPECT_TRUE(works_in_a_child());
+  }
+  stop = true;
+  other.join();
+}
+
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPool, testing::Values(1, 2, 5));
@@ -109,6 +213,21 @@ INSTANTIATE_TEST_SUITE_P(Threads, ThreadPool, testing::Values(1, 2, 5));
 TEST(SetNumThreads, RefusesFewerThanOne) {
   EXPECT_THROW(set_num_threads(0), ArgumentError);
   EXPECT_THROW(set_num_threads(-3), ArgumentError);
+}
+
+// The environment is read once a process, so each value needs a process of its own.
+TEST(NumThreadsDeathTest, FollowsTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto exit_with_threads = [](const char* text) {
+    setenv("ROBOCACHE_NUM_THREADS", text, 1);
+    exit(num_threads());
+  };
+  unsetenv("ROBOCACHE_NUM_THREADS");
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(cores), &cores), 0);
+  EXPECT_EXIT(exit_with_threads("3"), testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(exit_with_threads("0"), testing::ExitedWithCode(CPU_COUNT(&cores)), "");
+  EXPECT_EXIT(exit_with_threads("many"), testing::ExitedWithCode(CPU_COUNT(&cores)), "");
 }
 
 }  // namespace

@@ -1,0 +1,117 @@
+#include "robocache/core/backend.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+
+namespace robocache {
+namespace {
+
+// The plugin is looked for once a process, so each of these needs a process of its own.
+class BackendDeathTest : public testing::Test {
+ protected:
+  // Exits with 0 where there is no CUDA and every entry says so in the way that the header promises.
+  [[noreturn]] static void exit_without_cuda(const char* library) {
+    setenv("ROBOCACHE_CUDA_LIBRARY", library, 1);
+    std::fprintf(stderr, "%s\n", cuda_unavailable_reason().c_str());
+    bool as_promised = cuda_device_count() == 0 && !cuda_unavailable_reason().empty();
+    const auto refuses = [&](auto call) {
+      try {
+        call();
+        as_promised = false;
+      } catch (const DeviceError& error) {
+        as_promised = as_promised && std::strstr(error.what(), cuda_unavailable_reason().c_str()) != nullptr;
+      }
+    };
+    refuses([] { cuda_backend(); });
+    refuses([] { cuda_symbol("robocache_cuda_resample"); });
+    refuses([] { DeviceBuffer({DeviceType::kCuda, 0}, 16); });
+    exit(as_promised ? 0 : 1);
+  }
+
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(BackendDeathTest, AMissingPluginIsNamed) {
+  EXPECT_EXIT(exit_without_cuda("/nonexistent/librobocache_cuda.so"), testing::ExitedWithCode(0),
+              "/nonexistent/librobocache_cuda.so does not exist");
+}
+
+TEST_F(BackendDeathTest, AFileThatIsNoLibraryDoesNotOpen) {
+  const std::string path = testing::TempDir() + "robocache_no_library.so";
+  std::ofstream(path) << "text";
+  EXPECT_EXIT(exit_without_cuda(path.c_str()), testing::ExitedWithCode(0), "does not open");
+  std::remove(path.c_str());
+}
+
+TEST_F(BackendDeathTest, ALibraryThatIsNoPluginIsRefused) {
+  EXPECT_EXIT(exit_without_cuda("libm.so.6"), testing::ExitedWithCode(0), "libm.so.6 belongs to another build");
+}
+
+TEST(Backend, HasATableOrAReason) {
+  if (cuda_device_count() == 0) {
+    EXPECT_NE(cuda_unavailable_reason(), "");
+    GTEST_SKIP() << cuda_unavailable_reason();
+  }
+  const CudaBackend& backend = cuda_backend();
+  EXPECT_EQ(&backend, cuda_backend_or_null());
+  EXPECT_EQ(backend.abi, kBackendAbi);
+  CudaDeviceInfo info{};
+  check_cuda(backend.device_info(0, &info), "device_info");
+  EXPECT_NE(info.name[0], '\0');
+  EXPECT_GE(info.compute_major, 8);
+  EXPECT_GT(info.multiprocessors, 0);
+  EXPECT_LE(info.memory_free_bytes, info.memory_total_bytes);
+  try {
+    check_cuda(1, "what was done");
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("what was done: ")) << error.what();
+  }
+  EXPECT_THROW(cuda_symbol("robocache_cuda_nothing_of_this_name"), DeviceError);
+  EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), DeviceError);
+  // A failed call is not what the next one reports.
+  EXPECT_NO_THROW(DeviceBuffer({DeviceType::kCuda, 0}, 16));
+}
+
+TEST(DeviceBuffer, OnTheCpuIsAlignedAndFilled) {
+  const std::vector<uint8_t> bytes{1, 2, 3, 4, 5, 6, 7};
+  for (const size_t size : {size_t{7}, size_t{64}, size_t{1000}}) {
+    DeviceBuffer buffer({}, size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    EXPECT_EQ(buffer.bytes(), size);
+    EXPECT_EQ(buffer.device(), Device{});
+    buffer.fill_from_host(bytes.data(), bytes.size());
+    EXPECT_EQ(std::memcmp(buffer.data(), bytes.data(), bytes.size()), 0);
+  }
+}
+
+TEST(DeviceBuffer, OfNoBytesIsLegalOnEveryDevice) {
+  for (const Device device : {Device{}, Device{DeviceType::kCuda, 0}}) {
+    DeviceBuffer buffer(device, 0);
+    EXPECT_EQ(buffer.data(), nullptr);
+    buffer.fill_from_host(nullptr, 0);
+  }
+}
+
+TEST(DeviceBuffer, MovesWithItsMemory) {
+  DeviceBuffer first({}, 16);
+  void* const memory = first.data();
+  DeviceBuffer second(std::move(first));
+  EXPECT_EQ(second.data(), memory);
+  DeviceBuffer third({}, 8);
+  third = std::move(second);
+  EXPECT_EQ(third.data(), memory);
+  EXPECT_EQ(third.bytes(), 16u);
+}
+
+}  // namespace
+}  // namespace robocache

@@ -1,0 +1,194 @@
+// The rules of resampling once more, slow and plain: what the operations and the loader must equal bit for bit. Shares
+// no arithmetic with the library.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "robocache/core/half.hpp"
+#include "robocache/ops/resample/resample.hpp"
+
+namespace robocache::test {
+
+// A 16-bit float of so many exponent bits, in double, which holds each of its values and the middle of any two exactly.
+template <int kExponentBits>
+struct HalfFormat {
+  static constexpr int kMantissaBits = 15 - kExponentBits;
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr uint16_t kInfinity = ((1 << kExponentBits) - 1) << kMantissaBits;
+
+  // The value of a bit pattern, from its fields.
+  static double value(uint16_t bits) {
+    const int exponent = (bits >> kMantissaBits) & ((1 << kExponentBits) - 1);
+    const int mantissa = bits & ((1 << kMantissaBits) - 1);
+    const double sign = (bits >> 15) != 0 ? -1 : 1;
+    if ((bits & 0x7fff) > kInfinity) return std::numeric_limits<double>::quiet_NaN();
+    if ((bits & 0x7fff) == kInfinity) return sign * std::numeric_limits<double>::infinity();
+    if (exponent == 0) return sign * std::ldexp(mantissa, 1 - kBias - kMantissaBits);
+    return sign * std::ldexp(mantissa + (1 << kMantissaBits), exponent - kBias - kMantissaBits);
+  }
+
+  // The pattern nearest to x, of two the even one: found by comparing with the neighbours on both sides.
+  static uint16_t nearest(double x) {
+    if (std::isnan(x)) return 0x7fff;
+    const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
+    const double magnitude = std::abs(x);
+    const std::vector<double>& values = magnitudes();
+    const auto above = std::upper_bound(values.begin(), values.end(), magnitude);
+    if (above == values.end()) return sign | kInfinity;
+    const auto below = static_cast<uint16_t>(above - values.begin() - 1);
+    const double middle = (values[below] + *above) / 2;
+    const bool up = magnitude > middle || (magnitude == middle && (below & 1) != 0);
+    return static_cast<uint16_t>(sign | (below + (up ? 1 : 0)));
+  }
+
+ private:
+  // Ascending; in infinity's place the power of two that the format would go on with.
+  static const std::vector<double>& magnitudes() {
+    static const std::vector<double> values = [] {
+      std::vector<double> made;
+      for (uint16_t bits = 0; bits < kInfinity; ++bits) made.push_back(value(bits));
+      made.push_back(std::ldexp(1, kBias + 1));
+      return made;
+    }();
+    return values;
+  }
+};
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+template <class T>
+inline constexpr bool kIsFloat = kIsHalf<T> || std::is_floating_point_v<T>;
+template <class Half>
+using FormatOf = HalfFormat<std::is_same_v<Half, Float16> ? 5 : 8>;
+
+// Exact, for every element type that arithmetic is done on.
+template <class T>
+double widened(T x) {
+  if constexpr (kIsHalf<T>) {
+    return FormatOf<T>::value(x.bits);
+  } else {
+    return static_cast<double>(x);
+  }
+}
+
+// One rounding to T.
+template <class T>
+T rounded(double x) {
+  if constexpr (kIsHalf<T>) {
+    return {FormatOf<T>::nearest(x)};
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+// The same bits, or NaN both.
+template <class T>
+bool same(T a, T b) {
+  if constexpr (kIsHalf<T>) {
+    return a.bits == b.bits || (std::isnan(widened(a)) && std::isnan(widened(b)));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+    return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b) || (std::isnan(a) && std::isnan(b));
+  } else {
+    return a == b;
+  }
+}
+
+// What a target takes: nothing, one row, or (1 - weight) * left + weight * right.
+struct Choice {
+  enum Kind { kNothing, kRow, kMixture } kind = kNothing;
+  int64_t left = 0;
+  int64_t right = 0;
+  double weight = 0;  // holds a float32 weight exactly
+  bool valid = false;
+};
+
+namespace detail {
+
+// Durations and differences: of int64 clocks in a type that holds them all.
+template <class Clock>
+using Span = std::conditional_t<std::is_same_v<Clock, int64_t>, __int128, Clock>;
+
+template <class Clock>
+Span<Clock> from_to(Clock from, Clock to) {
+  return static_cast<Span<Clock>>(static_cast<Span<Clock>>(to) - static_cast<Span<Clock>>(from));
+}
+
+template <class Clock>
+bool exceeds(Span<Clock> span, const std::optional<Duration>& limit) {
+  if (!limit) return false;
+  return std::visit([span](auto value) { return span > static_cast<Span<Clock>>(value); }, *limit);
+}
+
+}  // namespace detail
+
+// The rules in the order in which they are written, by looking at every sample. Work is float or double.
+template <class Work, class Clock>
+Choice choose(std::span<const Clock> times, Clock target, const ResampleOptions& options) {
+  std::vector<int64_t> rows;  // of samples with one time only the last exists
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (i + 1 == times.size() || times[i] != times[i + 1]) rows.push_back(static_cast<int64_t>(i));
+  }
+  if (rows.empty() || target != target) return {};
+  const auto time = [&](size_t i) { return times[static_cast<size_t>(rows[i])]; };
+  const auto row = [&](size_t i, bool valid) { return Choice{Choice::kRow, rows[i], rows[i], 0, valid}; };
+  const auto invalid_row = [&](size_t i) {
+    return options.extrapolate == Extrapolate::kNan ? Choice{} : row(i, false);
+  };
+  const auto mixture = [&](size_t left, size_t right, bool valid) {
+    using Wide = std::conditional_t<std::is_same_v<Clock, float> && std::is_same_v<Work, float>, float, double>;
+    const auto into = static_cast<Wide>(detail::from_to(time(left), target));
+    const auto gap = static_cast<Wide>(detail::from_to(time(left), time(right)));
+    return Choice{Choice::kMixture, rows[left], rows[right], static_cast<Work>(into / gap), valid};
+  };
+
+  size_t next = 0;  // the first at or after the target
+  while (next < rows.size() && time(next) < target) ++next;
+  const bool before_all = next == 0;
+  const bool after_all = next == rows.size();
+  if (!after_all && time(next) == target) return row(next, true);
+
+  if (options.causal) {
+    if (before_all) return {};
+    const auto age = detail::from_to(time(next - 1), target);
+    const bool too_old = detail::exceeds<Clock>(age, options.max_gap) || detail::exceeds<Clock>(age, options.tolerance);
+    return after_all || too_old ? invalid_row(next - 1) : row(next - 1, true);
+  }
+  if (before_all || after_all) {
+    const size_t end = before_all ? 0 : rows.size() - 1;
+    if (options.extrapolate != Extrapolate::kLinear || rows.size() == 1) return invalid_row(end);
+    return before_all ? mixture(0, 1, false) : mixture(end - 1, end, false);
+  }
+
+  const size_t previous = next - 1;
+  const bool wide = detail::exceeds<Clock>(detail::from_to(time(previous), time(next)), options.max_gap);
+  if (options.method == ResampleMethod::kLinear) {
+    return wide && options.extrapolate == Extrapolate::kNan ? Choice{} : mixture(previous, next, !wide);
+  }
+  const auto to_previous = detail::from_to(time(previous), target);
+  const auto to_next = detail::from_to(target, time(next));
+  const bool forward =
+      options.method == ResampleMethod::kNext || (options.method == ResampleMethod::kNearest && to_next < to_previous);
+  const bool far = detail::exceeds<Clock>(forward ? to_next : to_previous, options.tolerance);
+  const size_t taken = forward ? next : previous;
+  return wide || far ? invalid_row(taken) : row(taken, true);
+}
+
+// fma(weight, b - a, a), each step in Work.
+template <class Work>
+Work mixed(double a, double b, double weight) {
+  const auto first = static_cast<Work>(a);
+  const auto step = static_cast<Work>(static_cast<Work>(b) - first);
+  return std::fma(static_cast<Work>(weight), step, first);
+}
+
+}  // namespace robocache::test
