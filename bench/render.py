@@ -142,7 +142,8 @@ def cell(key: str, measures: dict) -> str:
 def flat(values: dict) -> list[tuple[str, object]]:
     pairs = []
     for key, value in values.items():
-        pairs += [(f"{key} {k}", v) for k, v in flat(value)] if isinstance(value, dict) else [(key, value)]
+        word = key.replace("_", " ")
+        pairs += [(f"{word} {k}", v) for k, v in flat(value)] if isinstance(value, dict) else [(word, value)]
     return pairs
 
 

@@ -41,10 +41,6 @@ class ResidentWindows:
         index = torch.randint(len(self), (batch_size,), device=self.anchor_clock.device)
         return self.anchor_episode[index], self.anchor_clock[index]
 
-    def at(self, episode: torch.Tensor, time_ns: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The batch of given anchors on the recording's clock."""
-        return self.align(episode, time_ns + self.shift_ns[episode])
-
     def align(self, episode: torch.Tensor, anchor: torch.Tensor) -> dict[str, torch.Tensor]:
         target = anchor[:, None] + self.delta_ns
         batch = {}
