@@ -33,8 +33,12 @@ def from_numpy(array: np.ndarray) -> Any:
     The caller keeps `array` alive while the tensor is in use.
     """
     itemsize = array.itemsize
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise errors.ArgumentTypeError(f"expected a dtype of numbers or bool, got {array.dtype}")
     if any(stride % itemsize for stride in array.strides) or not array.dtype.isnative:
-        raise errors.ArgumentError(f"expected strides that are whole elements in native byte order, got {array.strides} bytes of {array.dtype}")
+        raise errors.ArgumentError(
+            f"expected whole elements in native byte order, got strides of {array.strides} bytes and {array.dtype.str}"
+        )
     strides = (stride // itemsize for stride in array.strides)
     return _borrow(array.__array_interface__["data"][0], array.dtype.name, array.ndim, *array.shape, *strides)
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from . import _lib, ops
+from . import _lib, errors, ops
 
 
 def set_num_threads(n: int) -> None:
     """Threads that CPU work runs on, the caller's included; no result depends on it. Raises ArgumentError for n < 1."""
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise errors.ArgumentTypeError(f"n: expected a whole number of threads, got {n!r}")
     _lib.function("set_num_threads")(n)
 
 

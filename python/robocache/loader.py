@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
+from .dataset import Dataset
 
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
@@ -38,6 +39,13 @@ def _window_offsets(
     future = steps("horizon", horizon, is_action)
     named = dict.fromkeys([*past, *future])
     return {s: [k / rate_hz for k in range(1 - past.get(s, 1), future.get(s, 1))] for s in named}
+
+
+def _offsets(stream: str, offsets: Any) -> list[float]:
+    try:
+        return [float(offset) for offset in offsets]
+    except (TypeError, ValueError):
+        raise errors.ArgumentTypeError(f"delta_timestamps['{stream}']: expected seconds in a list, got {offsets!r}") from None
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -91,7 +99,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         *,
         batch_size: int,
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
@@ -118,8 +126,10 @@ class Loader:
             delta_timestamps = _window_offsets(rate_hz, history, horizon, dataset.streams)
         elif history is not None or horizon is not None:
             raise errors.ArgumentError("history, horizon: go with rate_hz, not with delta_timestamps")
-        self.seed, self.epoch, self.step = 0, 0, 0
-        self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
+        if not isinstance(dataset, Dataset):
+            raise errors.ArgumentTypeError(f"dataset: expected what robocache.open() gave, got {type(dataset).__name__}")
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool):
+            raise errors.ArgumentTypeError(f"batch_size: expected an int, got {batch_size!r}")
         self._torch = self._framework(framework)
         self._device = self._device_name(device)
 
@@ -136,7 +146,7 @@ class Loader:
             "streams": [
                 {
                     "stream": stream,
-                    "delta_timestamps": [float(offset) for offset in offsets],
+                    "delta_timestamps": _offsets(stream, offsets),
                     "method": of_stream("methods", methods, stream),
                     "normalize": of_stream("normalize", normalize, stream, floats_only=True),
                     "max_gap_s": of_stream("max_gap_s", max_gap_s, stream),
@@ -164,6 +174,7 @@ class Loader:
         self._steps: int = described["steps_per_epoch"]
         self._full_steps = self.num_samples // batch_size
         self._arrays = described["arrays"]
+        self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
         if self._torch is not None:
             self._allocate_like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
             self._full_views = self._torch_views(batch_size)
@@ -236,8 +247,13 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Goes to that place at once, whatever its distance."""
+        if not isinstance(state, Mapping):
+            raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {type(state).__name__}")
         for key in ("seed", "epoch", "step"):
             value = state.get(key)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-                raise errors.ArgumentError(f"{key}: expected an int in [0, 2**63), got {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise errors.ArgumentTypeError(f"{key}: expected an int, got {value!r}")
+            largest = self._steps if key == "step" else 2**63 - 1
+            if not 0 <= value <= largest:
+                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {value}")
         self.seed, self.epoch, self.step = state["seed"], state["epoch"], state["step"]

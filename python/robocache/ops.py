@@ -9,6 +9,7 @@ import numpy as np
 from . import _lib, errors
 
 _resample = _lib.function("resample_trajectories")
+_valid = _lib.function("resample_valid")
 _check_times = _lib.function("check_times")
 
 
@@ -17,8 +18,8 @@ def _argument(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         try:
             return _lib.from_numpy(value)
-        except errors.ArgumentError as error:
-            raise errors.ArgumentError(f"{name}: {error}") from None
+        except errors.Error as error:
+            raise type(error)(f"{name}: {error}") from None
     if hasattr(value, "__dlpack__"):
         return value
     raise errors.ArgumentTypeError(
@@ -85,19 +86,14 @@ def resample_trajectories(
         array([[2.5]])
     """
     torch = _lib.torch_module()
-    if torch is not None and isinstance(values, torch.Tensor):
-        if torch.is_grad_enabled():
-            _refuse_gradients(torch, values=values, times=times, target_times=target_times)
-        valid = None
-        if return_valid:
-            shape = (*values.shape[:-2], target_times.shape[-1])
-            valid = torch.empty(shape, dtype=torch.bool, device=values.device)
-    else:
-        valid = np.empty((*values.shape[:-2], target_times.shape[-1]), bool) if return_valid else None
+    if torch is not None and torch.is_grad_enabled():
+        _refuse_gradients(torch, values=values, times=times, target_times=target_times)
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise errors.ArgumentError("out: expected an array that can be written, got a read-only one")
+    arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
+    valid = _valid(*arrays) if return_valid else None
     made = _resample(
-        _argument("values", values),
-        _argument("times", times),
-        _argument("target_times", target_times),
+        *arrays,
         method,
         extrapolate,
         causal,
@@ -105,13 +101,15 @@ def resample_trajectories(
         tolerance,
         _optional("lengths", lengths),
         _optional("out", out),
-        _optional("valid", valid),
+        valid,
     )
     if out is not None:
         made = out
     elif isinstance(values, np.ndarray):
         made = _lib.to_numpy(made)
-    return (made, valid) if return_valid else made
+    if not return_valid:
+        return made
+    return made, _lib.to_numpy(valid) if isinstance(values, np.ndarray) else valid
 
 
 def check_times(times: Any, lengths: Any = None) -> None:

@@ -38,9 +38,9 @@ DType from_dl(DLDataType dl, const char* name) {
     if (dl.code == known.code && dl.bits == known.bits && dl.lanes == 1) return static_cast<DType>(i);
   }
   throw ArgumentTypeError(std::string(name) +
-                          ": expected a dtype of bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or "
-                          "float64, got DLPack code " +
-                          std::to_string(dl.code) + " with " + std::to_string(dl.bits) + " bits");
+                          ": expected bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or float64, got " +
+                          (dl.code == kDLComplex ? "complex" : "DLPack code " + std::to_string(dl.code) + " of ") +
+                          std::to_string(dl.bits) + (dl.code == kDLComplex ? "" : " bits"));
 }
 
 DLDevice to_dl(Device device) { return {device.is_cuda() ? kDLCUDA : kDLCPU, device.index}; }

@@ -45,6 +45,15 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   result.set(std::move(made));
 }
 
+// (values, times, target_times) -> an array for `valid`
+ROBOCACHE_FFI(resample_valid, args, result) {
+  const TensorView values = args.tensor(0, "values");
+  const ResampleShape shape =
+      resample_shape(values, args.tensor(1, "times"), args.tensor(2, "target_times"));
+  result.set(shape.batched ? OwnedTensor::allocate(DType::kBool, values.device, {shape.batch, shape.targets})
+                           : OwnedTensor::allocate(DType::kBool, values.device, {shape.targets}));
+}
+
 // (times, lengths)
 ROBOCACHE_FFI(check_times, args, result) {
   const TensorView times = args.tensor(0, "times");
