@@ -22,7 +22,7 @@
 
 namespace robocache {
 
-// Not for use by several threads at once, nor by a child after fork().
+// Any number of threads may use one; calls wait for each other. A child after fork() cannot.
 class Writer {
  public:
   // Throws FileError where `path` exists already (with `overwrite`: where it is not a cache, and it is replaced only at

@@ -1,0 +1,65 @@
+// A file that grows at its end, written in blocks with a checksum each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "robocache/cache/file.hpp"
+
+namespace robocache::cache {
+
+// Small enough to name the place of a damage and to checksum from the processor's cache; large enough that the manifest
+// of a terabyte stays a few megabytes.
+inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
+
+// What the manifest knows of a file.
+struct FileRecord {
+  int64_t bytes = 0;
+  std::vector<uint32_t> crc32;  // of each block of kBlockBytes, the last one shorter
+};
+
+// Holds the last block in memory and no open file, so that a cache may have any number of streams.
+class BlockWriter {
+ public:
+  // Makes an empty file. `path` is absolute. Throws FileError.
+  explicit BlockWriter(std::string path);
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return flushed_ + static_cast<int64_t>(buffer_.size()); }
+
+  // Throws FileError where the file cannot be written; truncate() to an earlier size makes it whole again.
+  void append(const void* data, size_t size) {
+    if (size < static_cast<size_t>(kBlockBytes) - buffer_.size()) {
+      const auto* bytes = static_cast<const std::byte*>(data);
+      buffer_.insert(buffer_.end(), bytes, bytes + size);
+    } else {
+      append_blocks(static_cast<const std::byte*>(data), size);
+    }
+  }
+  void append(std::string_view text) { append(text.data(), text.size()); }
+
+  // Forgets everything from `size` on. Throws FileError.
+  void truncate(int64_t size);
+
+  // Writes over the file's first bytes; they lie within its first block. Throws FileError.
+  void overwrite_start(std::string_view bytes);
+
+  // Writes what is left and makes the file durable. Throws FileError, and may then be tried again.
+  FileRecord finish() const;
+
+ private:
+  void append_blocks(const std::byte* data, size_t size);
+  FileDescriptor open_file() const;
+  void write_at(const FileDescriptor& file, const std::byte* data, size_t size, int64_t offset) const;
+  void read_at(const FileDescriptor& file, std::byte* data, size_t size, int64_t offset) const;
+
+  std::string path_;
+  int64_t flushed_ = 0;  // bytes in the file: whole blocks
+  std::vector<uint32_t> crc32_;
+  std::vector<std::byte> buffer_;  // less than a block
+};
+
+}  // namespace robocache::cache

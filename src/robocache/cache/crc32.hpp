@@ -1,0 +1,16 @@
+// CRC-32 with zlib's polynomial: the same value as Python's zlib.crc32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace robocache::cache {
+
+// The checksum of `size` bytes; `seed` is the checksum of the bytes before them, 0 for none.
+uint32_t crc32(const void* data, size_t size, uint32_t seed = 0);
+
+// Eight lower-case hexadecimal digits.
+std::string crc32_text(uint32_t crc);
+
+}  // namespace robocache::cache

@@ -1,0 +1,91 @@
+#include "robocache/cache/directory_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "robocache/core/error.hpp"
+
+namespace robocache::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Each try again means that another writer came or went in between.
+constexpr int kTries = 100;
+
+std::string lock_path(const std::string& directory) { return directory + "/" + kLockFile; }
+
+bool is_same_file(int fd, const std::string& path) {
+  struct stat open_file{};
+  struct stat named_file{};
+  return ::fstat(fd, &open_file) == 0 && ::stat(path.c_str(), &named_file) == 0 &&
+         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
+}
+
+// None where the directory was renamed or removed meanwhile: try again.
+std::optional<FileDescriptor> try_lock(const std::string& directory) {
+  const std::string path = lock_path(directory);
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (file.get() < 0) {
+    if (errno == ENOENT) return std::nullopt;
+    refuse_errno(path, "making it");
+  }
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) throw FileError(directory + ": another writer is at work on it");
+    refuse_errno(path, "locking it");
+  }
+  if (!is_same_file(file.get(), path)) return std::nullopt;
+  return file;
+}
+
+}  // namespace
+
+DirectoryLock DirectoryLock::acquire(const std::string& directory) {
+  for (int i = 0; i < kTries; ++i) {
+    if (::mkdir(directory.c_str(), 0777) != 0) {
+      if (errno != EEXIST) refuse_errno(directory, "making the directory");
+      std::error_code error;
+      const bool empty = fs::is_empty(directory, error);
+      if (!error && !empty && !fs::exists(lock_path(directory), error)) {
+        throw FileError(directory + ": expected nothing of that name or what a writer left, got something else");
+      }
+    }
+    if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
+  }
+  throw FileError(directory + ": other writers keep coming and going");
+}
+
+DirectoryLock DirectoryLock::acquire_finished(const std::string& directory) {
+  if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
+  throw FileError(directory + ": it was removed while it was to be replaced");
+}
+
+void remove_contents(const std::string& directory) {
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    if (entries->path().filename() == kLockFile) continue;
+    fs::remove_all(entries->path(), error);
+    if (error) break;
+  }
+  if (error) throw FileError(directory + ": removing what a writer left: " + error.message());
+}
+
+void remove_directory(const std::string& directory) noexcept {
+  try {
+    remove_contents(directory);
+  } catch (const std::exception&) {
+    // The next writer of this name tries again.
+  }
+  ::unlink(lock_path(directory).c_str());
+  ::rmdir(directory.c_str());
+}
+
+}  // namespace robocache::cache

@@ -1,0 +1,75 @@
+// Files of a cache: mapped for reading, and the errors that name them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace robocache::cache {
+
+// Throws FileError "PATH: at byte OFFSET: expected EXPECTED, got GOT".
+[[noreturn]] void refuse_bytes(const std::string& path, int64_t offset, std::string_view expected,
+                               std::string_view got);
+
+// Throws FileError "PATH: DOING: what errno says". Call it before anything else can change errno.
+[[noreturn]] void refuse_errno(const std::string& path, std::string_view doing);
+
+// Owns an open file or directory; -1 is none.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();
+
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Throws FileError.
+FileDescriptor open_directory(const std::string& path);
+
+// Makes a directory's entries durable. Throws FileError.
+void sync_directory(const std::string& path);
+
+// A whole file, mapped read-only.
+class MappedFile {
+ public:
+  MappedFile() = default;
+
+  // Opens `name` below the open `directory`, so that all files of one cache come from one directory even while another
+  // takes its name. `path` is what errors call it. Throws FileError.
+  MappedFile(const FileDescriptor& directory, const std::string& name, std::string path);
+
+  MappedFile(MappedFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
+
+ private:
+  std::string path_;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace robocache::cache

@@ -1,0 +1,461 @@
+#include "robocache/cache/manifest.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "robocache/cache/crc32.hpp"
+#include "robocache/cache/npy.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/core/tensor_view.hpp"
+
+namespace robocache::cache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 64;
+constexpr int64_t kLargestCount = int64_t{1} << 62;
+constexpr size_t kLineWidth = 100;
+
+// The file begins with these bytes in every version, so that each version can name any other.
+constexpr std::string_view kStart = "{\n  \"format\": \"robocache\",\n  \"schema_version\": ";
+constexpr std::string_view kBeforeCrc = "  \"crc32\": \"";
+constexpr std::string_view kAfterCrc = "\"\n}\n";
+constexpr size_t kTrailerBytes = kBeforeCrc.size() + 8 + kAfterCrc.size();
+
+// ---- JSON text -------------------------------------------------------------------------------------------------------
+
+bool is_flat(const Json& json) {
+  return std::none_of(json.begin(), json.end(), [](const Json& item) { return item.is_structured(); });
+}
+
+std::string one_line(const Json& json) {
+  if (!json.is_structured()) return json.dump();
+  std::string text;
+  for (auto item = json.begin(); item != json.end(); ++item) {
+    if (!text.empty()) text += ", ";
+    if (json.is_object()) text += Json(item.key()).dump() + ": ";
+    text += one_line(*item);
+  }
+  return json.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+// Short things and lists of plain values on one line, everything else indented.
+std::string pretty(const Json& json, const std::string& indent) {
+  if (!json.is_structured() || json.empty() || (json.is_array() && is_flat(json))) return one_line(json);
+  if (is_flat(json)) {
+    std::string line = one_line(json);
+    if (line.size() + indent.size() <= kLineWidth) return line;
+  }
+  const std::string inner = indent + "  ";
+  std::string text;
+  for (auto item = json.begin(); item != json.end(); ++item) {
+    text += text.empty() ? "\n" : ",\n";
+    text += inner;
+    if (json.is_object()) text += Json(item.key()).dump() + ": ";
+    text += pretty(*item, inner);
+  }
+  text += "\n" + indent;
+  return json.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+// Throws Json::exception, or ArgumentError where it is nested so deep that walking it could exhaust the stack.
+Json parse(std::string_view text) {
+  return Json::parse(text.begin(), text.end(), [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) throw ArgumentError("expected JSON of at most 64 levels, got more");
+    return true;
+  });
+}
+
+Json parse_argument(std::string_view argument, std::string_view text) {
+  const auto refuse = [&](const std::string& got) {
+    throw ArgumentError(std::string(argument) + ": expected a JSON object, got " + got);
+  };
+  Json json;
+  try {
+    json = parse(text);
+  } catch (const Json::exception& error) {
+    refuse(error.what());
+  } catch (const ArgumentError& error) {
+    refuse(error.what());
+  }
+  if (!json.is_object()) refuse(json.type_name());
+  return json;
+}
+
+// ---- manifest.json ---------------------------------------------------------------------------------------------------
+
+Json findings_json(const StreamFindings& findings) {
+  return {{"period_ns", findings.period_ns},
+          {"jitter_ns", findings.jitter_ns},
+          {"min_period_ns", findings.min_period_ns},
+          {"max_period_ns", findings.max_period_ns},
+          {"gaps", findings.gaps},
+          {"duplicates", findings.duplicates},
+          {"empty_episodes", findings.empty_episodes},
+          {"nan_values", findings.nan_values},
+          {"infinite_values", findings.infinite_values},
+          {"constant_features", findings.constant_features}};
+}
+
+Json columns_json(const std::vector<EpisodeColumn>& columns) {
+  Json json = Json::array();
+  for (const EpisodeColumn& column : columns) json.push_back({{"name", column.name}, {"type", column.type}});
+  return json;
+}
+
+// A value of the manifest with its place, so that whatever is wrong with it can be named.
+class Node {
+ public:
+  Node(const std::string& path, std::string place, const Json& json)
+      : path_(path), place_(std::move(place)), json_(json) {}
+
+  Node operator[](const char* key) const {
+    if (!json_.is_object()) refuse("an object", json_.type_name());
+    const auto found = json_.find(key);
+    std::string place = place_.empty() ? std::string(key) : place_ + "." + key;
+    if (found == json_.end()) Node(path_, std::move(place), json_).refuse("a value", "none");
+    return {path_, std::move(place), *found};
+  }
+
+  std::vector<Node> items() const {
+    if (!json_.is_array()) refuse("a list", json_.type_name());
+    std::vector<Node> nodes;
+    for (const Json& item : json_) {
+      nodes.emplace_back(path_, place_ + "[" + std::to_string(nodes.size()) + "]", item);
+    }
+    return nodes;
+  }
+
+  int64_t count() const {
+    if (!json_.is_number_integer() || json_ < 0 || json_ > kLargestCount) {
+      refuse("an integer of at least 0", one_line(json_));
+    }
+    return json_.get<int64_t>();
+  }
+
+  double number() const {
+    if (!json_.is_number()) refuse("a number", json_.type_name());
+    return json_.get<double>();
+  }
+
+  std::string string() const {
+    if (!json_.is_string()) refuse("a string", json_.type_name());
+    return json_.get<std::string>();
+  }
+
+  uint32_t crc() const {
+    const std::string text = string();
+    uint32_t crc = 0;
+    for (const char c : text) {
+      const auto digit = std::string_view("0123456789abcdef").find(c);
+      if (digit == std::string_view::npos || text.size() != 8) refuse("8 hexadecimal digits", one_line(json_));
+      crc = crc << 4 | static_cast<uint32_t>(digit);
+    }
+    return crc;
+  }
+
+  template <class Read>
+  auto list(const Read& read) const {
+    std::vector<decltype(read(*this))> values;
+    for (const Node& item : items()) values.push_back(read(item));
+    return values;
+  }
+
+  const Json& json() const { return json_; }
+
+  [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
+    throw FileError(path_ + ": in '" + place_ + "': expected " + expected + ", got " + got);
+  }
+
+ private:
+  const std::string& path_;
+  std::string place_;
+  const Json& json_;
+};
+
+StreamFindings read_findings(const Node& node) {
+  StreamFindings findings;
+  findings.period_ns = node["period_ns"].number();
+  findings.jitter_ns = node["jitter_ns"].number();
+  findings.min_period_ns = node["min_period_ns"].count();
+  findings.max_period_ns = node["max_period_ns"].count();
+  findings.gaps = node["gaps"].count();
+  findings.duplicates = node["duplicates"].count();
+  findings.empty_episodes = node["empty_episodes"].count();
+  findings.nan_values = node["nan_values"].count();
+  findings.infinite_values = node["infinite_values"].count();
+  findings.constant_features = node["constant_features"].list([](const Node& item) { return item.count(); });
+  return findings;
+}
+
+Stream read_stream(const std::string& path, const Node& node) {
+  Stream stream;
+  stream.name = node["name"].string();
+  try {
+    stream.dtype = dtype_from_name(node["dtype"].string());
+    stream.clock = clock_from_name(node["clock"].string());
+  } catch (const ArgumentError& error) {
+    throw FileError(path + ": in stream '" + stream.name + "': " + error.what());
+  }
+  stream.shape = node["shape"].list([](const Node& item) { return item.count(); });
+  if (stream.shape.size() >= kMaxDims) {
+    node["shape"].refuse("at most " + std::to_string(kMaxDims - 1) + " lengths", std::to_string(stream.shape.size()));
+  }
+  stream.features = checked_product(path, stream.shape);
+  stream.rows = node["rows"].count();
+  stream.names = node["names"].list([](const Node& item) { return item.string(); });
+  if (!stream.names.empty() && static_cast<int64_t>(stream.names.size()) != stream.features) {
+    node["names"].refuse("none or " + std::to_string(stream.features), std::to_string(stream.names.size()));
+  }
+  stream.findings = read_findings(node["findings"]);
+  stream.rate_hz = stream.findings.period_ns > 0 ? 1e9 / stream.findings.period_ns : 0;
+  return stream;
+}
+
+FileRecord read_record(const Node& node) {
+  FileRecord record{node["bytes"].count(), node["crc32"].list([](const Node& item) { return item.crc(); })};
+  const int64_t blocks = record.bytes / kBlockBytes + (record.bytes % kBlockBytes != 0 ? 1 : 0);
+  if (static_cast<int64_t>(record.crc32.size()) != blocks) {
+    node["crc32"].refuse(std::to_string(blocks) + " checksums", std::to_string(record.crc32.size()));
+  }
+  return record;
+}
+
+// The version comes before all else: what follows it may look different in another version.
+void check_version(const std::string& path, std::string_view text) {
+  const auto mismatch = std::ranges::mismatch(kStart, text).in1 - kStart.begin();
+  if (static_cast<size_t>(mismatch) < kStart.size()) {
+    refuse_bytes(path, mismatch, "a manifest that begins with " + Json(kStart).dump(),
+                 text.empty() ? "an empty file" : "something else");
+  }
+  const std::string_view rest = text.substr(kStart.size());
+  const std::string digits(rest.substr(0, std::min<size_t>(rest.find_first_not_of("0123456789"), 20)));
+  if (digits != std::to_string(kSchemaVersion)) {
+    refuse_bytes(
+        path, static_cast<int64_t>(kStart.size()),
+        "schema version " + std::to_string(kSchemaVersion) + ", the one that robocache " ROBOCACHE_VERSION " reads",
+        digits.empty() ? "no number" : digits + ": another version of robocache wrote this cache");
+  }
+}
+
+void check_checksum(const std::string& path, std::string_view text) {
+  const auto size = static_cast<int64_t>(text.size());
+  const std::string expected_form = "the manifest's end, " + Json(kBeforeCrc).dump() + " and 8 digits";
+  if (text.size() < kTrailerBytes) refuse_bytes(path, size, expected_form, "the end of the file");
+  const std::string_view trailer = text.substr(text.size() - kTrailerBytes);
+  const int64_t trailer_at = size - static_cast<int64_t>(kTrailerBytes);
+  if (!trailer.starts_with(kBeforeCrc) || !trailer.ends_with(kAfterCrc)) {
+    refuse_bytes(path, trailer_at, expected_form, "something else: the file is damaged or cut short");
+  }
+  const std::string crc = crc32_text(crc32(text.data(), text.size() - kTrailerBytes));
+  const std::string_view recorded = trailer.substr(kBeforeCrc.size(), 8);
+  if (recorded != crc) {
+    refuse_bytes(
+        path, 0, "CRC-32 " + crc + " at the end, as of the bytes before it",
+        Json(std::string(recorded)).dump(-1, ' ', true, Json::error_handler_t::replace) + ": the file is damaged");
+  }
+}
+
+// ---- episode metadata ------------------------------------------------------------------------------------------------
+
+std::string scalar_type(const Json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_boolean()) return "bool";
+  if (value.is_string()) return "string";
+  if (value.is_number_float()) return "float64";
+  if (value.is_number_integer() && (!value.is_number_unsigned() || value <= std::numeric_limits<int64_t>::max())) {
+    return "int64";
+  }
+  return "";
+}
+
+// The type that holds both, "" where there is none.
+std::string common_type(const std::string& a, const std::string& b) {
+  if (a == b || b == "null") return a;
+  if (a == "null") return b;
+  if ((a == "int64" && b == "float64") || (a == "float64" && b == "int64")) return "float64";
+  constexpr std::string_view kList = "list<";
+  if (a.starts_with(kList) && b.starts_with(kList)) {
+    const auto item = [&](const std::string& list) {
+      return list.substr(kList.size(), list.size() - kList.size() - 1);
+    };
+    const std::string common = common_type(item(a), item(b));
+    if (!common.empty()) return std::string(kList) + common + ">";
+  }
+  return "";
+}
+
+std::string column_type(const std::string& name, const Json& value) {
+  const auto refuse = [&] {
+    throw ArgumentError(
+        "episode metadata '" + name +
+        "': expected a str, int64, float, bool, None, or a list of str, int64 or float of one type, got " +
+        one_line(value).substr(0, 80));
+  };
+  if (!value.is_array()) {
+    const std::string type = scalar_type(value);
+    if (type.empty()) refuse();
+    return type;
+  }
+  std::string item_type = "null";
+  for (const Json& item : value) {
+    const std::string type = scalar_type(item);
+    item_type = type.empty() || type == "null" || type == "bool" ? "" : common_type(item_type, type);
+    if (item_type.empty()) refuse();
+  }
+  return "list<" + item_type + ">";
+}
+
+}  // namespace
+
+std::string stream_directory(std::string_view name) {
+  std::string directory = std::string(kStreamsDirectory) + "/";
+  for (size_t i = 0; i < name.size(); ++i) {
+    const auto c = static_cast<unsigned char>(name[i]);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                       c == '-' || (c == '.' && i > 0);
+    if (plain) {
+      directory += static_cast<char>(c);
+    } else {
+      directory += {'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]};
+    }
+  }
+  return directory;
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  Json streams = Json::array();
+  for (const Stream& stream : manifest.streams) {
+    streams.push_back({{"name", stream.name},
+                       {"dtype", std::string(dtype_name(stream.dtype))},
+                       {"shape", stream.shape},
+                       {"rows", stream.rows},
+                       {"clock", std::string(clock_name(stream.clock))},
+                       {"names", stream.names},
+                       {"findings", findings_json(stream.findings)}});
+  }
+  Json files = Json::object();
+  for (const auto& [name, record] : manifest.files) {
+    Json crcs = Json::array();
+    for (const uint32_t crc : record.crc32) crcs.push_back(crc32_text(crc));
+    files[name] = {{"bytes", record.bytes}, {"crc32", std::move(crcs)}};
+  }
+  const Json json = {{"format", "robocache"},
+                     {"schema_version", kSchemaVersion},
+                     {"robocache_version", ROBOCACHE_VERSION},
+                     {"episodes", manifest.episodes},
+                     {"episode_columns", columns_json(manifest.episode_columns)},
+                     {"streams", std::move(streams)},
+                     {"block_bytes", kBlockBytes},
+                     {"files", std::move(files)},
+                     {"provenance", Json::parse(manifest.provenance_json)}};
+  std::string text = pretty(json, "");
+  text.replace(text.size() - 2, 2, ",\n");  // the closing brace comes after the checksum
+  text += std::string(kBeforeCrc) + crc32_text(crc32(text.data(), text.size())) + std::string(kAfterCrc);
+  return text;
+}
+
+Manifest parse_manifest(const std::string& path, std::string_view text) {
+  check_version(path, text);
+  check_checksum(path, text);
+  Json json;
+  try {
+    json = parse(text);
+  } catch (const Json::parse_error& error) {
+    refuse_bytes(path, static_cast<int64_t>(error.byte), "JSON", error.what());
+  } catch (const std::exception& error) {
+    throw FileError(path + ": " + error.what());
+  }
+  const Node root(path, "", json);
+  if (root["block_bytes"].count() != kBlockBytes) {
+    root["block_bytes"].refuse(std::to_string(kBlockBytes), std::to_string(root["block_bytes"].count()));
+  }
+  Manifest manifest;
+  manifest.episodes = root["episodes"].count();
+  manifest.episode_columns = root["episode_columns"].list(
+      [](const Node& item) { return EpisodeColumn{item["name"].string(), item["type"].string()}; });
+  manifest.streams = root["streams"].list([&](const Node& item) { return read_stream(path, item); });
+  const Node files = root["files"];
+  std::set<std::string> expected{kEpisodesFile};
+  for (const Stream& stream : manifest.streams) {
+    for (const char* file : {kTimeFile, kValuesFile, kRowOffsetsFile, kStatsFile}) {
+      if (!expected.insert(stream_directory(stream.name) + "/" + file).second) {
+        root["streams"].refuse("one stream of each name", "two '" + stream.name + "'");
+      }
+    }
+  }
+  for (const std::string& name : expected) manifest.files.emplace(name, read_record(files[name.c_str()]));
+  const Node provenance = root["provenance"];
+  if (!provenance.json().is_object()) provenance.refuse("an object", provenance.json().type_name());
+  manifest.provenance_json = one_line(provenance.json());
+  return manifest;
+}
+
+std::string episode_columns_text(const std::vector<EpisodeColumn>& columns) { return one_line(columns_json(columns)); }
+
+std::string findings_text(const StreamFindings& findings) { return one_line(findings_json(findings)); }
+
+std::vector<EpisodeColumn> automatic_columns() {
+  return {{"episode_index", "int64"}, {"start_ns", "int64"}, {"end_ns", "int64"}};
+}
+
+EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector<EpisodeColumn>& known) {
+  const Json json = parse_argument("episode metadata", metadata_json);
+  const auto automatic = automatic_columns();
+  EpisodeMetadata metadata{one_line(json), known};
+  for (auto item = json.begin(); item != json.end(); ++item) {
+    const std::string& name = item.key();
+    if (std::ranges::any_of(automatic, [&](const EpisodeColumn& column) { return column.name == name; })) {
+      throw ArgumentError("episode metadata '" + name +
+                          "': expected another name, this column is filled in by the writer");
+    }
+    const std::string type = column_type(name, *item);
+    const auto column = std::ranges::find(metadata.columns, name, &EpisodeColumn::name);
+    if (column == metadata.columns.end()) {
+      metadata.columns.push_back({name, type});
+      continue;
+    }
+    const std::string common = common_type(column->type, type);
+    if (common.empty()) {
+      throw ArgumentError("episode metadata '" + name + "': expected " + column->type +
+                          " as in the episodes before, got " + type + " " + one_line(*item).substr(0, 80));
+    }
+    column->type = common;
+  }
+  return metadata;
+}
+
+std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64_t>> span_ns,
+                         const std::string& metadata_json) {
+  const std::string start = span_ns ? std::to_string(span_ns->first) : "null";
+  const std::string end = span_ns ? std::to_string(span_ns->second) : "null";
+  const std::string rest = metadata_json.substr(1);  // "}" or "\"task\": ..."
+  return "{\"episode_index\": " + std::to_string(episode) + ", \"start_ns\": " + start + ", \"end_ns\": " + end +
+         (rest == "}" ? "" : ", ") + rest + "\n";
+}
+
+std::string check_provenance(std::string_view provenance_json) {
+  return one_line(parse_argument("provenance", provenance_json));
+}
+
+void check_name(std::string_view argument, std::string_view text) {
+  std::string got = "''";
+  if (!text.empty()) {
+    try {
+      static_cast<void>(Json(text).dump());
+      return;
+    } catch (const Json::exception& error) {
+      got = error.what();
+    }
+  }
+  throw ArgumentError(std::string(argument) + ": expected UTF-8 text that is not empty, got " + got);
+}
+
+}  // namespace robocache::cache

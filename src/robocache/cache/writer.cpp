@@ -1,0 +1,519 @@
+#include "robocache/cache/writer.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "robocache/cache/block_writer.hpp"
+#include "robocache/cache/directory_lock.hpp"
+#include "robocache/cache/file.hpp"
+#include "robocache/cache/manifest.hpp"
+#include "robocache/cache/npy.hpp"
+#include "robocache/cache/statistics.hpp"
+#include "robocache/core/error.hpp"
+
+namespace robocache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLongestFileName = 255;
+constexpr int64_t kGatherBytes = int64_t{1} << 20;
+
+// A stream's rows on their way to its files.
+struct StreamFiles {
+  StreamFiles(std::string_view stream_name, const TensorView& rows_like, const std::string& directory, int64_t episode)
+      : name(stream_name),
+        dtype(rows_like.dtype),
+        shape(rows_like.shape.begin() + 1, rows_like.shape.begin() + rows_like.ndim),
+        times(directory + "/" + cache::kTimeFile),
+        values(directory + "/" + cache::kValuesFile),
+        row_offsets(static_cast<size_t>(episode + 1), 0) {
+    for (const int64_t extent : shape) features *= extent;
+    times.append(cache::npy_header(DType::kInt64, 0, {}));
+    values.append(cache::npy_header(dtype, 0, shape));
+    times_begin = times.size();
+    values_begin = values.size();
+  }
+
+  int64_t row_bytes() const { return features * dtype_size(dtype); }
+  int64_t episode_rows() const { return rows - row_offsets.back(); }
+
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  int64_t features = 1;
+  cache::BlockWriter times;
+  cache::BlockWriter values;
+  int64_t times_begin = 0;  // offset of the first row in its file
+  int64_t values_begin = 0;
+  int64_t rows = 0;
+  int64_t first_ns = 0;  // of the open episode's rows
+  int64_t last_ns = 0;
+  std::vector<int64_t> row_offsets;  // of the episodes that have ended: one more than there are
+};
+
+struct Description {
+  Clock clock = Clock::kRecorded;
+  std::vector<std::string> names;
+};
+
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+template <class Value>
+using ByName = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
+
+// ---- rows ------------------------------------------------------------------------------------------------------------
+
+// Copies a strided view's elements in row-major order; returns the end of the copy.
+template <class Element>
+Element* gather(const Element* source, const TensorView& view, int dim, Element* out) {
+  if (dim == view.ndim) {
+    *out = *source;
+    return out + 1;
+  }
+  const auto d = static_cast<size_t>(dim);
+  for (int64_t i = 0; i < view.shape[d]; ++i) out = gather(source + i * view.strides[d], view, dim + 1, out);
+  return out;
+}
+
+template <class Element>
+void append_gathered(cache::BlockWriter& file, TensorView view, int64_t row_bytes) {
+  const int64_t rows = view.shape[0];
+  const int64_t step = std::clamp(kGatherBytes / row_bytes, int64_t{1}, rows);
+  std::vector<Element> buffer(static_cast<size_t>(step * row_bytes) / sizeof(Element));
+  for (int64_t row = 0; row < rows; row += step) {
+    view.shape[0] = std::min(step, rows - row);
+    const auto* source = static_cast<const Element*>(view.data) + row * view.strides[0];
+    gather(source, view, 0, buffer.data());
+    file.append(buffer.data(), static_cast<size_t>(view.shape[0] * row_bytes));
+  }
+}
+
+void append_rows(cache::BlockWriter& file, const TensorView& view, int64_t row_bytes) {
+  const int64_t bytes = view.shape[0] * row_bytes;
+  if (bytes == 0) return;
+  if (view.is_contiguous()) {
+    file.append(view.data, static_cast<size_t>(bytes));
+    return;
+  }
+  switch (dtype_size(view.dtype)) {
+    case 1:
+      return append_gathered<uint8_t>(file, view, row_bytes);
+    case 2:
+      return append_gathered<uint16_t>(file, view, row_bytes);
+    case 4:
+      return append_gathered<uint32_t>(file, view, row_bytes);
+    default:
+      return append_gathered<uint64_t>(file, view, row_bytes);
+  }
+}
+
+// ---- checks of arguments ---------------------------------------------------------------------------------------------
+
+[[noreturn]] void refuse(std::string_view stream, const std::string& what) {
+  throw ArgumentError("stream '" + std::string(stream) + "': " + what);
+}
+
+void check_feature_names(std::string_view stream, const std::vector<std::string>& names, int64_t features) {
+  if (names.empty() || static_cast<int64_t>(names.size()) == features) return;
+  refuse(stream, "expected " + std::to_string(features) + " names, one a feature, got " + std::to_string(names.size()));
+}
+
+void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values) {
+  if (times.dtype != DType::kInt64) {
+    throw ArgumentTypeError("stream '" + std::string(stream) + "': expected times in int64 nanoseconds, got " +
+                            std::string(dtype_name(times.dtype)));
+  }
+  if (times.device.is_cuda() || values.device.is_cuda()) {
+    refuse(stream, "expected times and values on the CPU, got " + times.describe() + " and " + values.describe());
+  }
+  if (times.ndim != 1 || values.ndim < 1 || values.shape[0] != times.shape[0]) {
+    refuse(stream, "expected times [n] and values [n, ...], got " + shape_string(times.shape.data(), times.ndim) +
+                       " and " + shape_string(values.shape.data(), values.ndim));
+  }
+}
+
+void check_same_rows(const StreamFiles& stream, const TensorView& values) {
+  if (values.dtype != stream.dtype) {
+    refuse(stream.name, "expected values of " + std::string(dtype_name(stream.dtype)) + " as in its first rows, got " +
+                            std::string(dtype_name(values.dtype)));
+  }
+  const auto* shape = values.shape.data();
+  if (!std::equal(stream.shape.begin(), stream.shape.end(), shape + 1, shape + values.ndim)) {
+    const std::string row = shape_string(stream.shape.data(), static_cast<int>(stream.shape.size()));
+    refuse(stream.name, "expected values of shape [n" + (stream.shape.empty() ? "]" : ", " + row.substr(1)) +
+                            " as in its first rows, got " + shape_string(shape, values.ndim));
+  }
+}
+
+// `rows` of this episode came before, the last one at `last_ns`.
+void check_times(std::string_view stream, const TensorView& times, int64_t rows, int64_t last_ns) {
+  const auto* time = static_cast<const int64_t*>(times.data);
+  for (int64_t i = 0; i < times.shape[0]; ++i) {
+    const int64_t now_ns = time[i * times.strides[0]];
+    if (rows + i > 0 && now_ns < last_ns) {
+      refuse(stream, "expected times that do not decrease within an episode, got " + std::to_string(now_ns) +
+                         " ns in row " + std::to_string(rows + i) + " after " + std::to_string(last_ns) + " ns");
+    }
+    last_ns = now_ns;
+  }
+}
+
+std::string absolute_path(const std::string& path) {
+  if (path.empty()) throw ArgumentError("path: expected the name of a directory, got ''");
+  std::error_code error;
+  const fs::path real = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (error) throw FileError(path + ": " + error.message());
+  return real.has_filename() ? real.string() : real.parent_path().string();
+}
+
+bool is_cache(const fs::path& path) {
+  std::ifstream manifest(path / cache::kManifestFile, std::ios::binary);
+  std::string start(32, '\0');
+  manifest.read(start.data(), static_cast<std::streamsize>(start.size()));
+  return start.find("\"format\": \"robocache\"") != std::string::npos;
+}
+
+}  // namespace
+
+struct Writer::Impl {
+  Impl(const std::string& requested_path, bool may_overwrite);
+
+  void describe_stream(std::string_view name, Clock clock, std::vector<std::string> names);
+  void begin_episode(std::string_view metadata_json);
+  void append(std::string_view name, const TensorView& times, const TensorView& values);
+  void end_episode();
+  void abort_episode();
+  void close(std::string_view provenance_json);
+  void abort() noexcept;
+
+  void check_usable() const;
+  void check_episode_open() const;
+  void check_target() const;
+  std::string in_partial(const std::string& name) const { return partial + "/" + name; }
+  StreamFiles& add_stream(std::string_view name, const TensorView& values);
+  Stream finish_stream(StreamFiles& stream, std::map<std::string, cache::FileRecord>& files) const;
+  cache::FileRecord write_file(const std::string& name, std::string_view header, const void* data, size_t size) const;
+  void publish();
+
+  enum class State : uint8_t { kOpen, kClosed, kAborted };
+
+  std::mutex mutex;
+  const std::string path;     // absolute
+  const std::string partial;  // where everything is written
+  const bool overwrite;
+  const pid_t owner = ::getpid();
+  State state = State::kOpen;
+  std::optional<cache::DirectoryLock> lock;
+
+  std::optional<cache::BlockWriter> episode_lines;
+  std::vector<cache::EpisodeColumn> episode_columns = cache::automatic_columns();
+  int64_t episodes = 0;
+  std::vector<std::unique_ptr<StreamFiles>> streams;
+  ByName<StreamFiles*> by_name;
+  ByName<Description> descriptions;
+
+  std::optional<cache::EpisodeMetadata> episode;  // the open one
+  size_t streams_before_episode = 0;
+  bool write_failed = false;  // some of a failed append's rows may be in the files
+};
+
+Writer::Impl::Impl(const std::string& requested_path, bool may_overwrite)
+    : path(absolute_path(requested_path)), partial(path + ".partial"), overwrite(may_overwrite) {
+  check_target();
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) throw FileError(path + ": making the directory it lies in: " + error.message());
+  lock = cache::DirectoryLock::acquire(partial);
+  cache::remove_contents(partial);
+  const std::string directory = in_partial(cache::kStreamsDirectory);
+  if (::mkdir(directory.c_str(), 0777) != 0) cache::refuse_errno(directory, "making the directory");
+  episode_lines.emplace(in_partial(cache::kEpisodesFile));
+}
+
+void Writer::Impl::check_usable() const {
+  if (::getpid() != owner) throw ArgumentError(path + ": a writer cannot be used in a forked child");
+  if (state != State::kOpen) {
+    throw ArgumentError(path + ": expected an open writer, this one is " +
+                        (state == State::kClosed ? "closed" : "aborted"));
+  }
+}
+
+void Writer::Impl::check_episode_open() const {
+  if (state != State::kOpen) check_usable();
+  if (!episode) throw ArgumentError(path + ": expected an open episode, got none");
+}
+
+void Writer::Impl::check_target() const {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return;
+  if (!overwrite) throw FileError(path + ": it exists already; overwrite=True replaces a cache");
+  if (!is_cache(path)) throw FileError(path + ": expected a cache to overwrite, got something else; it stays as it is");
+}
+
+void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vector<std::string> names) {
+  check_usable();
+  cache::check_name("stream", name);
+  for (const std::string& feature : names) cache::check_name("names", feature);
+  const auto known = by_name.find(name);
+  if (known != by_name.end()) check_feature_names(name, names, known->second->features);
+  descriptions.insert_or_assign(std::string(name), Description{clock, std::move(names)});
+}
+
+void Writer::Impl::begin_episode(std::string_view metadata_json) {
+  check_usable();
+  if (episode) throw ArgumentError(path + ": expected the open episode to end first");
+  episode = cache::check_metadata(metadata_json, episode_columns);
+  streams_before_episode = streams.size();
+}
+
+StreamFiles& Writer::Impl::add_stream(std::string_view name, const TensorView& values) {
+  cache::check_name("stream", name);
+  const std::string directory = cache::stream_directory(name);
+  const size_t length = directory.size() - directory.rfind('/') - 1;
+  if (length > kLongestFileName) {
+    refuse(name,
+           "expected a name of at most 255 bytes, special characters counted thrice, got " + std::to_string(length));
+  }
+  const auto described = descriptions.find(name);
+  if (described != descriptions.end()) {
+    int64_t features = 1;
+    for (int d = 1; d < values.ndim; ++d) features *= values.shape[static_cast<size_t>(d)];
+    check_feature_names(name, described->second.names, features);
+  }
+  const std::string full = in_partial(directory);
+  if (::mkdir(full.c_str(), 0777) != 0 && errno != EEXIST) cache::refuse_errno(full, "making the directory");
+  streams.push_back(std::make_unique<StreamFiles>(name, values, full, episodes));
+  by_name.emplace(name, streams.back().get());
+  return *streams.back();
+}
+
+void Writer::Impl::append(std::string_view name, const TensorView& times, const TensorView& values) {
+  check_episode_open();
+  if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+  check_tensors(name, times, values);
+  const auto known = by_name.find(name);
+  if (known != by_name.end()) {
+    check_same_rows(*known->second, values);
+    check_times(name, times, known->second->episode_rows(), known->second->last_ns);
+  } else {
+    check_times(name, times, 0, 0);
+  }
+  StreamFiles& stream = known != by_name.end() ? *known->second : add_stream(name, values);
+  const int64_t n = times.shape[0];
+  if (n == 0) return;
+
+  write_failed = true;
+  append_rows(stream.times, times, static_cast<int64_t>(sizeof(int64_t)));
+  append_rows(stream.values, values, stream.row_bytes());
+  write_failed = false;
+  const auto* time = static_cast<const int64_t*>(times.data);
+  if (stream.episode_rows() == 0) stream.first_ns = time[0];
+  stream.last_ns = time[(n - 1) * times.strides[0]];
+  stream.rows += n;
+}
+
+void Writer::Impl::end_episode() {
+  check_usable();
+  check_episode_open();
+  if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+  std::optional<std::pair<int64_t, int64_t>> span_ns;
+  for (const auto& stream : streams) {
+    if (stream->episode_rows() == 0) continue;
+    if (!span_ns) span_ns.emplace(stream->first_ns, stream->last_ns);
+    span_ns->first = std::min(span_ns->first, stream->first_ns);
+    span_ns->second = std::max(span_ns->second, stream->last_ns);
+  }
+  episode_lines->append(cache::episode_line(episodes, span_ns, episode->json));
+  for (const auto& stream : streams) stream->row_offsets.push_back(stream->rows);
+  episode_columns = std::move(episode->columns);
+  episode.reset();
+  ++episodes;
+}
+
+void Writer::Impl::abort_episode() {
+  check_usable();
+  check_episode_open();
+  while (streams.size() > streams_before_episode) {
+    const std::string name = streams.back()->name;
+    std::error_code error;
+    fs::remove_all(in_partial(cache::stream_directory(name)), error);
+    by_name.erase(name);
+    streams.pop_back();
+  }
+  for (const auto& stream : streams) {
+    stream->rows = stream->row_offsets.back();
+    stream->times.truncate(stream->times_begin + stream->rows * static_cast<int64_t>(sizeof(int64_t)));
+    stream->values.truncate(stream->values_begin + stream->rows * stream->row_bytes());
+  }
+  write_failed = false;
+  episode.reset();
+}
+
+cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_view header, const void* data,
+                                           size_t size) const {
+  cache::BlockWriter file(in_partial(name));
+  file.append(header);
+  file.append(data, size);
+  return file.finish();
+}
+
+// Puts the number of rows into the headers, and computes from the finished files what is stored beside them.
+Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cache::FileRecord>& records) const {
+  const std::string directory = cache::stream_directory(files.name);
+  const std::string time_file = directory + "/" + cache::kTimeFile;
+  const std::string values_file = directory + "/" + cache::kValuesFile;
+  files.times.overwrite_start(cache::npy_header(DType::kInt64, files.rows, {}));
+  files.values.overwrite_start(cache::npy_header(files.dtype, files.rows, files.shape));
+  records.emplace(time_file, files.times.finish());
+  records.emplace(values_file, files.values.finish());
+
+  const cache::FileDescriptor root = cache::open_directory(partial);
+  const cache::MappedFile times(root, time_file, in_partial(time_file));
+  const cache::MappedFile values(root, values_file, in_partial(values_file));
+  const cache::ValueStatistics statistics =
+      cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features);
+
+  Stream stream;
+  stream.name = files.name;
+  stream.dtype = files.dtype;
+  stream.shape = files.shape;
+  stream.rows = files.rows;
+  stream.findings = cache::clock_findings(reinterpret_cast<const int64_t*>(times.bytes().data() + files.times_begin),
+                                          files.row_offsets);
+  stream.findings.nan_values = statistics.nan_values;
+  stream.findings.infinite_values = statistics.infinite_values;
+  stream.findings.constant_features = statistics.constant_features;
+  const auto described = descriptions.find(files.name);
+  if (described != descriptions.end()) {
+    stream.clock = described->second.clock;
+    stream.names = described->second.names;
+  }
+
+  const auto offsets = static_cast<int64_t>(files.row_offsets.size());
+  records.emplace(directory + "/" + cache::kRowOffsetsFile,
+                  write_file(directory + "/" + cache::kRowOffsetsFile, cache::npy_header(DType::kInt64, offsets, {}),
+                             files.row_offsets.data(), files.row_offsets.size() * sizeof(int64_t)));
+  records.emplace(directory + "/" + cache::kStatsFile,
+                  write_file(directory + "/" + cache::kStatsFile,
+                             cache::npy_header(DType::kFloat64, cache::kStatistics, files.shape),
+                             statistics.table.data(), statistics.table.size() * sizeof(double)));
+  cache::sync_directory(in_partial(directory));
+  return stream;
+}
+
+void Writer::Impl::close(std::string_view provenance_json) {
+  check_usable();
+  if (episode) throw ArgumentError(path + ": expected the open episode to end first");
+  cache::Manifest manifest;
+  manifest.provenance_json = cache::check_provenance(provenance_json);
+  check_target();
+  manifest.episodes = episodes;
+  manifest.episode_columns = episode_columns;
+  for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files));
+  manifest.files.emplace(cache::kEpisodesFile, episode_lines->finish());
+  write_file(cache::kManifestFile, cache::manifest_text(manifest), nullptr, 0);
+  cache::sync_directory(in_partial(cache::kStreamsDirectory));
+  cache::sync_directory(partial);
+  publish();
+}
+
+// What PATH names is whole at every moment: the old cache, nothing, or the new one.
+void Writer::Impl::publish() {
+  check_target();
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
+      if (errno != EINVAL && errno != ENOSYS) cache::refuse_errno(path, "giving the finished cache its name");
+      if (::rename(partial.c_str(), path.c_str()) != 0) cache::refuse_errno(path, "giving the finished cache its name");
+    }
+  } else {
+    // The old cache is locked before it takes the name that other writers look at.
+    const auto old_lock = cache::DirectoryLock::acquire_finished(path);
+    std::string old = partial;
+    if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
+      if (errno != EINVAL && errno != ENOSYS) cache::refuse_errno(path, "replacing the old cache");
+      // A file system that cannot exchange two names, such as NFS, has none of this name for a moment.
+      old = path + ".replaced";
+      cache::remove_directory(old);
+      if (::rename(path.c_str(), old.c_str()) != 0 || ::rename(partial.c_str(), path.c_str()) != 0) {
+        cache::refuse_errno(path, "replacing the old cache");
+      }
+    }
+    cache::remove_directory(old);
+  }
+  state = State::kClosed;
+  ::unlink((path + "/" + cache::kLockFile).c_str());
+  lock.reset();
+  cache::sync_directory(fs::path(path).parent_path().string());
+}
+
+void Writer::Impl::abort() noexcept {
+  if (state != State::kOpen || ::getpid() != owner) return;
+  state = State::kAborted;
+  cache::remove_directory(partial);
+  lock.reset();
+}
+
+Writer::Writer(const std::string& path, bool overwrite) : impl_(std::make_unique<Impl>(path, overwrite)) {}
+
+Writer::~Writer() { impl_->abort(); }
+
+void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->describe_stream(stream, clock, std::move(names));
+}
+
+void Writer::begin_episode(std::string_view metadata_json) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->begin_episode(metadata_json);
+}
+
+void Writer::append(std::string_view stream, const TensorView& times, const TensorView& values) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->append(stream, times, values);
+}
+
+void Writer::end_episode() {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->end_episode();
+}
+
+void Writer::abort_episode() {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->abort_episode();
+}
+
+void Writer::close(std::string_view provenance_json) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->close(provenance_json);
+}
+
+void Writer::abort() noexcept {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->abort();
+}
+
+int64_t Writer::num_episodes() const {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  return impl_->episodes;
+}
+
+}  // namespace robocache
