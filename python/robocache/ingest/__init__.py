@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from .. import dataset
-from ..errors import ArgumentError, FileError
+from ..errors import ArgumentError, ArgumentTypeError, FileError
 
 FORMATS = ("lerobot", "csv")
 
@@ -61,6 +62,7 @@ class Job:
         progress: Callable[[int, int, str], None] | None,
     ) -> None:
         self.writer = writer
+        self.episodes = 0
         self._report = report
         self._on_error = on_error
         self._progress = progress
@@ -81,6 +83,22 @@ class Job:
         if self._on_error == "stop":
             raise error
         self._report.skipped.append(Omission(what, str(error)))
+
+    @contextmanager
+    def episode(self, what: str, where: str, **metadata: Any) -> Iterator[Any]:
+        """An episode of the writer; where its rows cannot be read or written, it is skipped whole as `what`.
+
+        `where` begins the message of what the writer refuses.
+        """
+        try:
+            with self.writer.episode(**metadata) as episode:
+                yield episode
+        except SourceError as error:
+            self.skip(what, error)
+        except (ArgumentError, ArgumentTypeError) as error:
+            self.skip(what, SourceError(f"{where}: {error}"))
+        else:
+            self.episodes += 1
 
 
 class Reader(Protocol):
@@ -142,7 +160,11 @@ def ingest(
         raise ArgumentError(f"{min(unknown)}: not an option of format {name!r}")
     report = IngestReport(str(source), str(cache), name)
     with dataset.Writer(cache, overwrite=overwrite) as writer:
-        provenance = reader.read(source, Job(writer, report, on_error, progress), **options)
+        job = Job(writer, report, on_error, progress)
+        provenance = reader.read(source, job, **options)
+        if job.episodes == 0:
+            reasons = [omission.reason for omission in (report.skipped or report.left_out)[:1]]
+            raise FileError(f"{source}: nothing to keep; {' '.join(reasons)}")
         writer.provenance.update(
             source=str(source.resolve()),
             format=report.format,

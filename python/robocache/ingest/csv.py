@@ -66,7 +66,7 @@ def read(
                 job.skip(str(file.relative_to(root)), error)
         if logs:
             name = folder.relative_to(root).as_posix() if folder != root else source.name
-            with job.writer.episode(name=name) as episode:
+            with job.episode(name, str(folder), name=name) as episode:
                 for log in logs:
                     episode.append(log.stream, log.time_ns, log.values)
     for stream, layout in streams.items():
@@ -143,7 +143,7 @@ def _read_log(file: Path, job: Job, time_column: str | int, time_unit: str | Non
         convert = pa_csv.ConvertOptions(column_types={**as_text, **types}, include_columns=[numbers[clock], *types])
         table = pa_csv.read_csv(file, options, convert_options=convert)
     except (pa.ArrowInvalid, StopIteration) as error:
-        raise SourceError(f"{file}: {error or 'no rows'}") from error
+        raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
     if len(table) == 0:
         raise SourceError(f"{file}: no rows")
     if not types:
@@ -166,7 +166,8 @@ def _read_log(file: Path, job: Job, time_column: str | int, time_unit: str | Non
 def _why_not(column: pa.Array) -> str | None:
     """Why a column cannot be float64 values; None where it can."""
     if pa.types.is_integer(column.type):
-        if pc.max(pc.abs_checked(column)).as_py() > 2**53:
+        bounds = pc.min_max(column).as_py()
+        if max(-bounds["min"], bounds["max"]) > 2**53:
             return "whole numbers beyond 2^53 do not fit float64"
     elif not (pa.types.is_floating(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         return "text"
@@ -189,11 +190,11 @@ def _read_clock(
         digits = _UNITS[unit]
         scaled = pc.round(stamps, digits, "half_to_even").cast(pa.decimal128(38, digits))
     except pa.ArrowInvalid as error:
-        raise SourceError(f"{file}: a time is too large: {error}") from error
+        raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
     words = np.frombuffer(scaled.buffers()[1], np.int64).reshape(-1, 2)  # 128-bit integers, low word first
     time_ns, high = words[scaled.offset : scaled.offset + len(scaled)].T
     if np.any(high != time_ns >> 63):
-        raise SourceError(f"{file}: a time in {unit} does not fit int64 nanoseconds")
+        raise SourceError(f"{file}: a time does not fit int64 nanoseconds, in {unit}")
     return np.ascontiguousarray(time_ns), unit
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import ArgumentError, ArgumentTypeError, FileError
+from ..errors import FileError
 from . import Job, SourceError, is_git_lfs_pointer, refuse_git_lfs_pointer
 
 # Columns that the cache says in its own way.
@@ -55,29 +55,27 @@ def read(source: Path, job: Job) -> dict[str, Any]:
     tasks, episodes = _load_meta(source, job)
     columns, spans = _survey(source, job, episodes)
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING]
-    wanted = [*streams, *_BOOKKEEPING.keys() & columns.keys()]
     clocks: Counter[str] = Counter()
     widths: dict[str, int] = {}
     file = table = None
     for done, span in enumerate(spans):
         job.advance(done, len(spans), f"episode {span.episode}")
         if span.file != file:
-            file, table = span.file, pq.ParquetFile(span.file).read(wanted)
+            file, table = span.file, pq.ParquetFile(span.file).read([*streams, *_BOOKKEEPING])
         rows = table.slice(span.start, span.length)
-        identity = {"source_episode_index": span.episode, "source_file": str(file.relative_to(source))}
+        metadata = {
+            "source_episode_index": span.episode,
+            "source_file": str(file.relative_to(source)),
+            **episodes.get(span.episode, {}),
+        }
         where = f"{file}: episode {span.episode}"
-        try:
-            with job.writer.episode(**identity, **episodes.get(span.episode, {})) as episode:
-                time_ns, clock = _read_clock(rows, info["fps"], where)
-                for name in streams:
-                    values = _to_numpy(rows, name, where)
-                    episode.append(name, time_ns, values)
-                    widths[name] = values[0].size
+        with job.episode(f"episode {span.episode}", where, **metadata) as episode:
+            time_ns, clock = _read_clock(rows, info["fps"], where)
+            for name in streams:
+                values = _to_numpy(rows, name, where)
+                episode.append(name, time_ns, values)
+                widths[name] = values[0].size
             clocks[clock] += 1
-        except SourceError as error:
-            job.skip(f"episode {span.episode}", error)
-        except (ArgumentError, ArgumentTypeError) as error:
-            job.skip(f"episode {span.episode}", SourceError(f"{where}: {error}"))
 
     for name in widths:
         names = features.get(name, {}).get("names")
@@ -195,7 +193,9 @@ def _survey(source: Path, job: Job, episodes: dict[int, dict[str, Any]]) -> tupl
                 first, columns = file, kinds
             for name in sorted(kinds.keys() | columns.keys()):
                 here, there = kinds.get(name, "missing"), columns.get(name, "missing")
-                if here != there:
+                if name in _BOOKKEEPING and here not in {*_NUMERIC, "missing"}:
+                    raise SourceError(f"{file}: column {name} is {here}, expected numbers")
+                if name not in _BOOKKEEPING and here != there:
                     raise SourceError(f"{file}: column {name} is {here}, but {there} in {first}")
             found = _find_spans(parquet, file)
         except SourceError as error:

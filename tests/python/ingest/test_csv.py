@@ -1,0 +1,368 @@
+"""CSV logs become caches: every stamp to the nanosecond, every number as it stands."""
+
+import csv
+from decimal import ROUND_HALF_EVEN, Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import robocache
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def ingest_lines(tmp_path, *lines, **options):
+    """(time_ns as a list, values) of one file with these lines."""
+    source = write(tmp_path / "log" / "imu.csv", *lines)
+    robocache.ingest(source.parent, tmp_path / "cache", overwrite=True, **options)
+    time_ns, values = robocache.open(tmp_path / "cache").episode(0)["imu"]
+    return time_ns.tolist(), np.asarray(values)
+
+
+def refused(source, cache, *words, **options):
+    """Ingest stops with a FileError that has these words; nothing is left."""
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest(source, cache, **options)
+    for word in words:
+        assert word in str(caught.value)
+    assert not cache.exists()
+    return str(caught.value)
+
+
+def unit_of(cache):
+    (stream,) = robocache.open(cache).provenance["csv"]["streams"].values()
+    return stream["time_unit"]
+
+
+# ---- layout ----
+
+
+def test_folders_are_episodes_and_files_are_streams(tmp_path):
+    for number in (10, 2):
+        write(tmp_path / f"logs/run_{number}/imu.csv", f"0.0,{number}", "0.5,7")
+    write(tmp_path / "logs/run_2/joint.csv", "t,a,b", "0.25,1,2")
+    write(tmp_path / "logs/run_2/notes.txt", "x")
+    write(tmp_path / "logs/run_2/.hidden.csv", "x")
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert (report.format, report.episodes, report.rows) == ("csv", 2, {"imu": 4, "joint": 1})
+    assert dataset.episodes["name"].to_pylist() == ["run_2", "run_10"]
+    assert dataset.episode(0)["imu"][1].tolist() == [[2.0], [7.0]]
+    assert dataset.episode(1)["imu"][1].tolist() == [[10.0], [7.0]]
+    assert len(dataset.episode(1)["joint"][0]) == 0
+    assert list(dataset.streams["joint"].names) == ["a", "b"]
+    assert not dataset.streams["imu"].names
+    assert {stream.clock for stream in dataset.streams.values()} == {"recorded"}
+    assert ("*.txt", "not CSV: 1 file") in [(o.what, o.reason) for o in report.left_out]
+
+
+def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
+    file = write(tmp_path / "run/imu.csv", "0.0,1", "0.5,2")
+    assert robocache.ingest(file.parent, tmp_path / "a").rows == {"imu": 2}
+    assert robocache.ingest(file, tmp_path / "b").rows == {"imu": 2}
+    assert robocache.open(tmp_path / "a").episodes["name"].to_pylist() == ["run"]
+
+
+# ---- stamps ----
+
+
+@given(stamps=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_nanoseconds_are_exact(stamps, tmp_path):
+    stamps.sort()
+    assert ingest_lines(tmp_path, *(f"{t},1" for t in stamps), time_unit="ns")[0] == stamps
+
+
+@given(
+    stamps=st.lists(st.decimals(-9e9, 9e9, allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
+    unit=st.sampled_from(["s", "ms", "us", "ns"]),
+)
+def test_decimal_stamps_are_rounded_once(stamps, unit, tmp_path):
+    stamps.sort()
+    scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
+    assume(all(t.as_tuple().exponent >= -40 for t in stamps))
+    expected = [int((t * scale).to_integral_value(ROUND_HALF_EVEN)) for t in stamps]
+    assert ingest_lines(tmp_path, *(f"{t},1" for t in stamps), time_unit=unit)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "stamps", "unit", "first_ns"),
+    [
+        (None, ["1764964007921042763", "1764964007923069782"], "ns", 1764964007921042763),
+        (None, ["1764964007921042", "1764964007923069"], "us", 1764964007921042000),
+        (None, ["1764964007921", "1764964007923"], "ms", 1764964007921000000),
+        (None, ["1764964007", "1764964008"], "s", 1764964007000000000),
+        (None, ["1764964007.921042763", "1764964007.923"], "s", 1764964007921042763),
+        (None, ["1764964007921.042763", "1764964007923.1"], "ms", 1764964007921042763),
+        (None, ["1.764964007921042763e+18", "1.764964007923e+18"], "ns", 1764964007921042763),
+        (None, ["1764964007.5"], "s", 1764964007500000000),
+        (None, ["0.0", "0.005", "0.01"], "s", 0),
+        (None, ["5.000000000000000104e-03", "1.000000000000000021e-02"], "s", 5_000_000),
+        (None, ["117735250000", "117737750000"], "ns", 117735250000),
+        (None, ["0", "33333", "66666"], "us", 0),
+        (None, ["2400000000", "2400005000"], "us", 2_400_000_000_000),  # 40 minutes of uptime, not the year 2046
+        ("timestamp [ns]", ["5", "6"], "ns", 5),
+        ("#timestamp [ns]", ["5", "6"], "ns", 5),
+        ("t_rel_s", ["5", "6"], "s", 5_000_000_000),
+        ("Time (msec)", ["5", "6"], "ms", 5_000_000),
+        ("stamp_us", ["5", "6"], "us", 5_000),
+        ("%time", ["117735250000", "117737750000"], "ns", 117735250000),
+    ],
+)
+def test_the_unit_is_found(header, stamps, unit, first_ns, tmp_path):
+    lines = [f"{header},x"] if header else []
+    time_ns, values = ingest_lines(tmp_path, *lines, *(f"{t},{row}" for row, t in enumerate(stamps)))
+    assert unit_of(tmp_path / "cache") == unit
+    assert time_ns[0] == first_ns
+    assert values.tolist() == [[row] for row in range(len(stamps))]
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        ["0", "1", "2"],  # seconds or milliseconds
+        ["0", "33", "66"],
+        ["0.0", "33.3", "66.7"],
+        ["5"],
+        ["1700000000000000", "1700000005000000"],  # microseconds since 1970, or nanoseconds of uptime
+    ],
+)
+def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
+    source = write(tmp_path / "log/imu.csv", *(f"{t},1" for t in stamps))
+    refused(source.parent, tmp_path / "cache", "imu.csv", "time_unit")
+    robocache.ingest(source.parent, tmp_path / "cache", time_unit="us")
+    expected = [int(Decimal(t) * 1000) for t in stamps]
+    assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected
+
+
+@pytest.mark.parametrize("column", [2, "stamp", "%stamp"])
+def test_the_clock_may_be_any_column(column, tmp_path):
+    source = write(tmp_path / "log/imu.csv", "a,b,stamp,c", "1,2,0.5,3", "4,5,0.75,6")
+    if column == "%stamp":
+        source = write(tmp_path / "log/imu.csv", "%stamp,a,b,c", "0.5,1,2,3", "0.75,4,5,6")
+    robocache.ingest(source.parent, tmp_path / "cache", time_column=column)
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert stream.time_ns.tolist() == [500_000_000, 750_000_000]
+    assert stream.values.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert list(stream.names) == ["a", "b", "c"]
+
+
+def test_rows_out_of_order_are_named_or_sorted(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "0.0,1", "0.5,2", "0.25,3", "0.5,4")
+    message = refused(source.parent, tmp_path / "cache", "imu.csv", "sort_times")
+    assert "2" in message
+    robocache.ingest(source.parent, tmp_path / "cache", sort_times=True)
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert stream.time_ns.tolist() == [0, 250_000_000, 500_000_000, 500_000_000]
+    assert stream.values.tolist() == [[1], [3], [2], [4]]
+
+
+# ---- values ----
+
+
+def test_cells_that_are_empty_or_nan_are_nan(tmp_path):
+    _, values = ingest_lines(tmp_path, "t,a,b", "0.0,1,", "0.1,nan,2", "0.2,NaN,-inf", "0.3,,1e-3")
+    np.testing.assert_array_equal(values, [[1, np.nan], [np.nan, 2], [np.nan, -np.inf], [np.nan, 1e-3]])
+
+
+@given(rows=st.lists(st.lists(st.floats(allow_nan=False, width=64), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_numbers_are_read_exactly(rows, tmp_path):
+    lines = [",".join([str(row), *map(repr, cells)]) for row, cells in enumerate(rows)]
+    np.testing.assert_array_equal(ingest_lines(tmp_path, *lines, time_unit="s")[1], rows)
+
+
+def test_text_and_numbers_that_do_not_fit_are_left_out_by_name(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "t,frame,ok,seq,a", f"0.0,base,True,{2**53 + 1},1", "0.1,base,False,2,2")
+    report = robocache.ingest(source.parent, tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert list(stream.names) == ["ok", "a"]
+    assert stream.values.tolist() == [[1, 1], [0, 2]]
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert reasons["imu: frame"] == "text"
+    assert "2^53" in reasons["imu: seq"]
+
+
+def test_a_file_without_numbers_is_left_out(tmp_path):
+    write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2")
+    write(tmp_path / "log/cam.csv", "0.0,a.png", "0.1,b.png")
+    report = robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    assert report.rows == {"imu": 2}
+    assert "cam" in [omission.what for omission in report.left_out]
+
+
+def test_two_columns_of_one_name(tmp_path):
+    assert ingest_lines(tmp_path, "t,a,a", "0.0,1,2", "0.1,3,4")[1].tolist() == [[1, 2], [3, 4]]
+
+
+def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
+    assert ingest_lines(tmp_path, "\ufefft,a\r", "0.0,1\r", "0.1,3\r")[1].tolist() == [[1], [3]]
+
+
+# ---- what cannot be read ----
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], ["empty"]),
+        (["t,a"], ["no rows"]),
+        (["t,a", "0.0,1", "0.1,2,3"], ["Row #3", "Expected 2 columns, got 3"]),
+        (["t,a", "0.0,1", "0.1"], ["Row #3"]),
+        (["t,a", "0.0,1", ",2"], ["line 3", "''"]),
+        (["t,a", "0.0,1", "nan,2"], ["line 3", "nan"]),
+        (["0.0,1", "later,2"], ["line 2", "later"]),
+        (["1e30,1"], ["int64"]),
+        (["version https://git-lfs.github.com/spec/v1", "oid sha256:41250ae0"], ["git lfs pull"]),
+    ],
+)
+def test_a_file_that_cannot_be_read(lines, words, tmp_path):
+    write(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
+    write(tmp_path / "log/imu.csv", *lines)
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv", *words, time_unit="s")
+    report = robocache.ingest(tmp_path / "log", tmp_path / "cache", on_error="skip", time_unit="s")
+    assert [omission.what for omission in report.skipped] == ["imu.csv"]
+    assert report.rows == {"good": 2}
+
+
+def test_text_far_down_a_column_of_numbers(tmp_path):
+    rows = [f"{row / 100},{row}" for row in range(200_000)]
+    rows[150_000] = "1500.0,broken"
+    source = write(tmp_path / "log/imu.csv", *rows)
+    refused(source.parent, tmp_path / "cache", "imu.csv", "Row #150001", "broken")
+
+
+def test_columns_that_change_between_episodes(tmp_path):
+    write(tmp_path / "log/1/imu.csv", "t,a,b", "0.0,1,2", "0.1,1,2")
+    write(tmp_path / "log/2/imu.csv", "t,b,a", "0.0,1,2", "0.1,1,2")
+    refused(tmp_path / "log", tmp_path / "cache", "2/imu.csv", "'b', 'a'")
+    report = robocache.ingest(tmp_path / "log", tmp_path / "cache", on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["2/imu.csv"]
+    assert report.episodes == 1
+
+
+def test_no_such_clock(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "t,a", "0.0,1")
+    refused(source.parent, tmp_path / "cache", "no column 'stamp'", "t, a", time_column="stamp")
+    refused(source.parent, tmp_path / "cache", "no column 7", time_column=7)
+
+
+def test_where_nothing_can_be_kept_nothing_is_written(tmp_path):
+    write(tmp_path / "log/imu.csv")
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv", "empty", on_error="skip")
+    write(tmp_path / "log/imu.csv", "0.0,word", "0.1,word")
+    refused(tmp_path / "log", tmp_path / "cache", "nothing")
+
+
+# ---- the call itself ----
+
+
+def test_arguments_are_checked(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
+    for word, options in {
+        "format": {"format": "hdf5"},
+        "on_error": {"on_error": "ignore"},
+        "time_unit": {"time_unit": "h"},
+        "colour": {"colour": "red"},
+    }.items():
+        with pytest.raises(robocache.ArgumentError, match=word):
+            robocache.ingest(source, tmp_path / "cache", **options)
+    refused(tmp_path / "nowhere", tmp_path / "cache", "nowhere")
+    (tmp_path / "bare").mkdir()
+    refused(tmp_path / "bare", tmp_path / "cache", "meta/info.json", "csv")
+    refused(source, tmp_path / "cache", "meta/info.json", format="lerobot")
+
+
+def test_an_existing_cache_stays_unless_overwrite(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
+    robocache.ingest(source, tmp_path / "cache")
+    with pytest.raises(robocache.FileError, match="cache"):
+        robocache.ingest(source, tmp_path / "cache")
+    write(source / "imu.csv", "0.0,1", "oops,2")
+    with pytest.raises(robocache.FileError, match="oops"):
+        robocache.ingest(source, tmp_path / "cache", overwrite=True)
+    assert len(robocache.open(tmp_path / "cache").streams["imu"].time_ns) == 2
+    write(source / "imu.csv", "0.0,1")
+    assert robocache.ingest(source, tmp_path / "cache", overwrite=True, time_unit="s").rows == {"imu": 1}
+
+
+def test_progress_is_told(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
+    told = []
+    robocache.ingest(tmp_path / "log", tmp_path / "cache", progress=lambda *step: told.append(step))
+    assert told == [(0, 3, "0/imu.csv"), (1, 3, "1/imu.csv"), (2, 3, "2/imu.csv")]
+
+
+# ---- real data ----
+
+
+def read_directly(file):
+    """(stamps as Python ints, the other cells as floats) by the csv module."""
+    with file.open(newline="") as lines:
+        rows = list(csv.reader(lines))
+    return [int(row[0]) for row in rows], np.array([[float(cell) for cell in row[1:]] for row in rows])
+
+
+def test_unitree_go2(real_data, tmp_path):
+    source = real_data("rosbag2/unitree_go2")
+    report = robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    files = sorted(source.rglob("*.csv"))
+    assert report.episodes == len({file.parent for file in files})
+    assert report.skipped == []
+    inexact = 0
+    for number, name in enumerate(dataset.episodes["name"].to_pylist()):
+        episode = dataset.episode(number)
+        for file in (source / name).glob("*.csv"):
+            stamps, values = read_directly(file)
+            assert episode[file.stem][0].tolist() == stamps
+            np.testing.assert_array_equal(episode[file.stem][1], values)
+            inexact += sum(int(float(t)) != t for t in stamps)
+    assert inexact > 100_000  # stamps that float64 cannot hold
+    assert {"*.db3", "*.yaml"} <= {omission.what for omission in report.left_out}
+    rates = {name: stream.rate_hz for name, stream in dataset.streams.items()}
+    assert rates["command_history"] == pytest.approx(500, rel=0.05)
+    assert rates["vicon_history"] == pytest.approx(300, rel=0.05)
+    assert rates["policy_command_history"] == pytest.approx(50, rel=0.05)
+
+
+def test_so100_inference_logs(real_data, tmp_path):
+    source = real_data("logs_csv/lerobot_so100_inference")
+    robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    for file in source.glob("*.csv"):
+        with file.open(newline="") as lines:
+            header, *rows = csv.reader(lines)
+        stream = dataset.streams[file.stem]
+        assert stream.time_ns.tolist() == [
+            int((Decimal(row[0]) * 10**9).to_integral_value(ROUND_HALF_EVEN)) for row in rows
+        ]
+        assert list(stream.names) == header[1:]
+        expected = [[{"True": 1, "False": 0}.get(cell, cell) for cell in row[1:]] for row in rows]
+        np.testing.assert_array_equal(stream.values, np.array(expected, float))
+
+
+def test_euroc_imu(real_data, tmp_path):
+    source = real_data("logs_csv/euroc_micro/mav0/imu0")
+    robocache.ingest(source, tmp_path / "cache")
+    with (source / "data.csv").open(newline="") as lines:
+        _, *rows = csv.reader(lines)
+    stream = robocache.open(tmp_path / "cache").streams["data"]
+    assert stream.time_ns.tolist() == [int(row[0]) for row in rows]
+    np.testing.assert_array_equal(stream.values, np.array([row[1:] for row in rows], float))
+
+
+def test_gtsam_logs_that_are_odd(real_data, tmp_path):
+    source = real_data("logs_csv/gtsam")
+    refused(source, tmp_path / "cache", "imuAndGPSdata.csv", "Expected 11 columns")
+    report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    assert [Path(omission.what).name for omission in report.skipped] == ["imuAndGPSdata.csv"]
+    stream = robocache.open(tmp_path / "cache").streams["quadraped_imu_data"]
+    assert len(stream.time_ns) == 2635
+    assert stream.findings["duplicates"] == 248

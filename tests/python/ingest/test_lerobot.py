@@ -1,0 +1,559 @@
+"""LeRobot v2.0, v2.1 and v3.0 become caches; what cannot be read is told by name."""
+
+import json
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lerobot_files import (
+    LFS_POINTER,
+    VERSIONS,
+    arrow_column,
+    make_episodes,
+    write_json_lines,
+    write_lerobot,
+    write_table,
+)
+
+import robocache
+
+
+def nominal_ns(frames, fps):
+    """round(k * 1e9 / fps) in whole numbers."""
+    return [round(Fraction(int(k) * 10**9) / Fraction(fps)) for k in frames]
+
+
+def read_back(cache, episode):
+    return {
+        name: (np.asarray(times), np.asarray(values))
+        for name, (times, values) in robocache.open(cache).episode(episode).items()
+    }
+
+
+def refused(source, cache, *words):
+    """Ingest stops with a FileError that has these words; nothing is left."""
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest(source, cache)
+    for word in words:
+        assert word in str(caught.value)
+    assert not cache.exists()
+    assert list(cache.parent.glob(f"{cache.name}*")) == []
+
+
+def skipped(source, cache, *whats):
+    """Ingest passes over exactly these things; gives the cache."""
+    report = robocache.ingest(source, cache, on_error="skip")
+    assert [omission.what for omission in report.skipped] == list(whats)
+    assert all(omission.reason for omission in report.skipped)
+    opened = robocache.open(cache)
+    assert opened.provenance["skipped"] == [{"what": o.what, "reason": o.reason} for o in report.skipped]
+    return opened
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_numeric_feature_becomes_a_stream(version, rng, tmp_path):
+    episodes = make_episodes(rng)
+    source = write_lerobot(tmp_path / "source", episodes, version)
+    report = robocache.ingest(source, tmp_path / "cache")
+
+    dataset = robocache.open(tmp_path / "cache")
+    assert (report.format, report.episodes, len(dataset), report.skipped) == ("lerobot", 3, 3, [])
+    assert set(dataset.streams) == {*episodes[0].columns, "task_index"}
+    assert report.rows == dict.fromkeys(dataset.streams, 20)
+    for number, episode in enumerate(episodes):
+        streams = read_back(tmp_path / "cache", number)
+        for name, expected in episode.columns.items():
+            time_ns, values = streams[name]
+            assert values.dtype == expected.dtype
+            np.testing.assert_array_equal(values, expected)
+            assert time_ns.tolist() == nominal_ns(range(len(episode)), 30)
+    assert {omission.what for omission in report.left_out} == {"timestamp", "frame_index", "episode_index", "index"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tasks_and_metadata_are_columns_of_the_episodes_table(version, rng, tmp_path):
+    episodes = make_episodes(rng)
+    episodes[1].tasks = ["place it", "valid"]
+    for episode in episodes:
+        episode.extra["nested"] = {"a": 1}
+    source = write_lerobot(tmp_path / "source", episodes, version, indices=[0, 4, 5])
+    report = robocache.ingest(source, tmp_path / "cache")
+
+    table = robocache.open(tmp_path / "cache").episodes.to_pydict()
+    assert table["source_episode_index"] == [0, 4, 5]
+    assert table["tasks"] == [["pick the cup"], ["place it", "valid"], ["pick the cup"]]
+    assert table["length"] == [7, 1, 12]
+    assert table["success"] == [False, True, False]
+    assert table["operator"] == ["p0", "p1", "p2"]
+    assert table["weights"] == [[0.5, 0.25], [0.5, 1.25], [0.5, 2.25]]
+    assert all((source / file).is_file() for file in table["source_file"])
+    assert not [name for name in table if name.startswith(("stats/", "data/", "meta/", "dataset_"))]
+    assert any(omission.what == "episodes.nested" for omission in report.left_out)
+    provenance = robocache.open(tmp_path / "cache").provenance
+    assert provenance["lerobot"]["tasks"]["0"] == "pick the cup"
+    assert provenance["lerobot"]["robot_type"] == "test_arm"
+    assert Path(provenance["source"]) == source.resolve()
+
+
+def test_feature_names_are_kept_where_there_is_one_a_feature(rng, tmp_path):
+    episodes = make_episodes(rng)
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [3], "names": {"motors": ["a", "b", "c"]}},
+        "action": {"dtype": "float64", "shape": [2], "names": ["x", "y"]},
+        "observation.touch": {"dtype": "float32", "shape": [2, 4], "names": ["row", "column"]},
+    }
+    robocache.ingest(write_lerobot(tmp_path / "source", episodes, features=features), tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    assert list(streams["observation.state"].names) == ["a", "b", "c"]
+    assert list(streams["action"].names) == ["x", "y"]
+    assert not streams["observation.touch"].names
+
+
+# ---- clocks ----
+
+
+@given(
+    fps=st.one_of(st.integers(1, 1000), st.sampled_from([23.976, 29.97, 12.5])),
+    length=st.integers(1, 2000),
+    first=st.sampled_from([0, 1]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_frame_counts_become_the_exact_nominal_clock(fps, length, first, dtype):
+    from robocache.ingest.lerobot import _read_clock
+
+    frames = np.arange(length)
+    rows = pa.table({"frame_index": frames, "timestamp": ((frames + first) / fps).astype(dtype)})
+    time_ns, clock = _read_clock(rows, fps, "here")
+    assert clock == ("nominal_from_1" if first else "nominal")
+    assert np.abs(time_ns - np.array(nominal_ns(frames, fps))).max() <= (0 if isinstance(fps, int) else 1)
+
+
+def test_a_step_that_was_cut_short_and_summed_is_still_a_frame_count(rng, tmp_path):
+    episodes = make_episodes(rng, (300,))
+    episodes[0].timestamp = np.arange(1, 301) * 0.04999995231628418
+    robocache.ingest(write_lerobot(tmp_path / "source", episodes, fps=20), tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["action"]
+    assert stream.clock == "nominal"
+    assert stream.time_ns.tolist() == [50_000_000 * k for k in range(300)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_real_clock_is_kept_as_recorded(dtype, rng, tmp_path):
+    episodes = make_episodes(rng, (40, 30))
+    for episode in episodes:
+        episode.timestamp = (np.arange(len(episode)) / 30 + rng.uniform(0, 0.01, len(episode))).astype(dtype)
+    source = write_lerobot(tmp_path / "source", episodes)
+    robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert {stream.clock for stream in dataset.streams.values()} == {"recorded"}
+    for number, episode in enumerate(episodes):
+        expected = [round(Fraction(float(t)) * 10**9) for t in episode.timestamp]
+        np.testing.assert_allclose(dataset.episode(number)["action"][0], expected, rtol=0, atol=1)
+    assert dataset.provenance["lerobot"]["episodes_by_clock"] == {"recorded": 2}
+
+
+def test_one_recorded_episode_makes_the_stream_recorded(rng, tmp_path):
+    episodes = make_episodes(rng, (10, 10))
+    episodes[1].timestamp = np.arange(10) / 30 + rng.uniform(0, 0.01, 10)
+    robocache.ingest(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["action"].clock == "recorded"
+    assert dataset.episode(0)["action"][0].tolist() == nominal_ns(range(10), 30)
+    assert dataset.provenance["lerobot"]["episodes_by_clock"] == {"nominal": 1, "recorded": 1}
+
+
+def rewrite(file, change):
+    """Writes a Parquet file anew after `change(table)`."""
+    write_table(file, change(pq.read_table(file)))
+
+
+def with_column(name, values):
+    return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+
+
+def test_dropped_frames_keep_their_place_in_time(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (4,)))
+    file = source / "data/chunk-000/episode_000000.parquet"
+    frames = np.array([0, 1, 5, 6])
+    rewrite(file, with_column("frame_index", frames))
+    rewrite(file, with_column("timestamp", (frames / 30).astype(np.float32)))
+    robocache.ingest(source, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams["action"].time_ns.tolist() == nominal_ns(frames, 30)
+
+
+# ---- values ----
+
+
+def test_null_among_floats_is_nan(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (4,)))
+    rewrite(source / "data/chunk-000/episode_000000.parquet", with_column("next.reward", [0.5, None, 1.5, None]))
+    robocache.ingest(source, tmp_path / "cache")
+    np.testing.assert_array_equal(
+        robocache.open(tmp_path / "cache").streams["next.reward"].values, [0.5, np.nan, 1.5, np.nan]
+    )
+
+
+def test_extension_arrays_are_read_by_their_storage(rng, tmp_path):
+    class Array2D(pa.ExtensionType):
+        def __init__(self):
+            super().__init__(pa.list_(pa.list_(pa.float32())), "robocache.test.array2d")
+
+        def __arrow_ext_serialize__(self):
+            return b""
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage_type, serialized):
+            return cls()
+
+    pa.register_extension_type(Array2D())
+    try:
+        source = write_lerobot(tmp_path / "source", make_episodes(rng, (5,)))
+        touch = rng.normal(size=(5, 3, 2)).astype(np.float32)
+        stored = pa.ExtensionArray.from_storage(Array2D(), arrow_column(touch, fixed=False))
+        rewrite(source / "data/chunk-000/episode_000000.parquet", with_column("observation.touch", stored))
+        robocache.ingest(source, tmp_path / "cache")
+    finally:
+        pa.unregister_extension_type("robocache.test.array2d")
+    np.testing.assert_array_equal(robocache.open(tmp_path / "cache").streams["observation.touch"].values, touch)
+
+
+def test_what_is_not_numeric_is_left_out_by_name(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (2,)))
+    file = source / "data/chunk-000/episode_000000.parquet"
+    rewrite(file, lambda t: t.append_column("note", pa.array(["a", "b"])))
+    rewrite(file, lambda t: t.append_column("observation.images.eye", pa.array([{"bytes": b"x", "path": None}] * 2)))
+    info = json.loads((source / "meta/info.json").read_text())
+    info["features"]["observation.images.eye"] = {"dtype": "image", "shape": [8, 8, 3]}
+    info["features"]["observation.force"] = {"dtype": "float32", "shape": [3]}
+    (source / "meta/info.json").write_text(json.dumps(info))
+    report = robocache.ingest(source, tmp_path / "cache")
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert "string" in reasons["note"]
+    assert "images" in reasons["observation.images.eye"]
+    assert "no data file" in reasons["observation.force"]
+    assert report.skipped == []
+    assert (
+        robocache.open(tmp_path / "cache").provenance["lerobot"]["cameras"]["observation.images.eye"]["dtype"]
+        == "image"
+    )
+
+
+@pytest.mark.parametrize(("version", "folder"), [("v2.1", "videos"), ("v3.0", "videos"), ("v3.0", "video")])
+def test_video_is_left_out_and_its_presence_recorded(version, folder, rng, tmp_path):
+    episodes = make_episodes(rng, (3, 3, 3))
+    key = "observation.images.top"
+    if version == "v3.0":
+        for number, episode in enumerate(episodes):
+            episode.extra = {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": number}
+    source = write_lerobot(tmp_path / "source", episodes, version)
+    info = json.loads((source / "meta/info.json").read_text())
+    info["features"][key] = {"dtype": "video", "shape": [480, 640, 3]}
+    (source / "meta/info.json").write_text(json.dumps(info))
+    for number, content in enumerate([b"frames" * 50, LFS_POINTER.encode()]):
+        name = f"chunk-000/{key}/episode_{number:06d}" if version == "v2.1" else f"{key}/chunk-000/file-{number:03d}"
+        (source / folder / f"{name}.mp4").parent.mkdir(parents=True, exist_ok=True)
+        (source / folder / f"{name}.mp4").write_bytes(content)
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert {o.what: o.reason for o in report.left_out}[key] == "video; files for 1 of 3 episodes"
+    camera = robocache.open(tmp_path / "cache").provenance["lerobot"]["cameras"][key]
+    assert camera == {"dtype": "video", "shape": [480, 640, 3], "files": 1, "episodes_found": 1, "episodes_missing": 2}
+
+
+# ---- what cannot be read ----
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_missing_episodes(version, rng, tmp_path):
+    episodes = make_episodes(rng, (3, 4, 5, 6))
+    source = write_lerobot(tmp_path / "source", episodes, version, per_file=1)
+    for number in (1, 2):
+        name = f"file-{number:03d}" if version == "v3.0" else f"episode_{number:06d}"
+        (source / f"data/chunk-000/{name}.parquet").unlink()
+    refused(source, tmp_path / "cache", "2 of the 4 episodes", "1-2")
+    dataset = skipped(source, tmp_path / "cache", "episodes 1-2")
+    assert dataset.episodes["source_episode_index"].to_pylist() == [0, 3]
+    np.testing.assert_array_equal(dataset.episode(1)["action"][1], episodes[3].columns["action"])
+
+
+def break_pointer(file):
+    file.write_text(LFS_POINTER)
+
+
+def break_truncated(file):
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def break_empty(file):
+    file.write_bytes(b"")
+
+
+def break_schema(file):
+    rewrite(file, lambda table: with_column("next.reward", table["next.reward"].cast(pa.float64()).to_pylist())(table))
+
+
+def break_columns(file):
+    rewrite(file, lambda table: table.drop_columns(["next.reward"]))
+
+
+def break_clock(file):
+    rewrite(file, lambda table: with_column("timestamp", ["noon"] * len(table))(table))
+
+
+def break_rows(file):
+    rewrite(file, lambda table: table.slice(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (break_pointer, "git lfs pull"),
+        (break_truncated, "not a Parquet file"),
+        (break_empty, "not a Parquet file"),
+        (break_schema, "next.reward"),
+        (break_columns, "next.reward"),
+        (break_clock, "timestamp is string"),
+        (break_rows, "no rows"),
+    ],
+)
+def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    name = "data/chunk-000/episode_000001.parquet"
+    damage(source / name)
+    refused(source, tmp_path / "cache", name, word)
+    dataset = skipped(source, tmp_path / "cache", name, "episodes 1")
+    assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("frame_index", [0, 1, 1, 3], ["frame_index", "row 2"]),
+        ("frame_index", [0, 2, 1, 3], ["frame_index", "row 2", "1 after 2"]),
+        ("timestamp", [0.0, 0.1, None, 0.3], ["timestamp", "row 2"]),
+        ("timestamp", [0.0, 0.2, 0.1, 0.3], ["row", "100000000"]),
+        ("observation.count", [1, None, 3, 4], ["observation.count", "row 1", "null"]),
+        ("action", [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0]], ["action", "row 2", "1 value"]),
+        ("action", [[1.0, 2.0], None, [1.0, 2.0], [1.0, 2.0]], ["action", "row 1", "null"]),
+        ("action", [[1.0], [1.0], [1.0], [1.0]], ["action"]),
+    ],
+)
+def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    name = "data/chunk-000/episode_000001.parquet"
+    rewrite(source / name, with_column(column, values))
+    refused(source, tmp_path / "cache", name, *words)
+    dataset = skipped(source, tmp_path / "cache", "episode 1")
+    assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]
+    assert len(dataset.streams["action"].time_ns) == 8
+
+
+def test_in_v3_only_the_broken_episode_of_a_file_is_skipped(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), "v3.0", per_file=3)
+    file = source / "data/chunk-000/file-000.parquet"
+    rewrite(file, lambda table: with_column("frame_index", [0, 1, 2, 0, 1, 1, 3, 0, 1, 2, 3, 4])(table))
+    refused(source, tmp_path / "cache", "file-000.parquet", "episode 1", "row 2")
+    dataset = skipped(source, tmp_path / "cache", "episode 1")
+    assert dataset.episodes["length"].to_pylist() == [3, 5]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_length_that_meta_does_not_confirm(version, rng, tmp_path):
+    episodes = make_episodes(rng, (3, 4))
+    episodes[1].extra["length"] = 9
+    source = write_lerobot(tmp_path / "source", episodes, version)
+    refused(source, tmp_path / "cache", "episode 1", "4 rows", "9")
+    assert len(skipped(source, tmp_path / "cache", "episode 1")) == 1
+
+
+def test_an_episode_that_meta_does_not_list_or_that_comes_twice(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    first = source / "data/chunk-000/episode_000000.parquet"
+    (source / "data/chunk-001").mkdir()
+    shutil.copy(first, source / "data/chunk-001/episode_000000.parquet")
+    refused(source, tmp_path / "cache", "chunk-001/episode_000000.parquet", "episode 0", "chunk-000")
+    (source / "data/chunk-001/episode_000000.parquet").unlink()
+    write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0, "tasks": [], "length": 3}])
+    refused(source, tmp_path / "cache", "episode 1", "not listed")
+    assert len(skipped(source, tmp_path / "cache", "episode 1")) == 1
+
+
+def test_a_file_whose_name_and_column_disagree(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    rewrite(source / "data/chunk-000/episode_000001.parquet", with_column("episode_index", [7] * 4))
+    refused(source, tmp_path / "cache", "episode_000001.parquet", "7")
+
+
+def test_without_an_episode_column_the_name_of_the_file_says_it(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    for file in source.glob("data/*/*.parquet"):
+        rewrite(file, lambda table: table.drop_columns(["episode_index", "frame_index", "timestamp"]))
+    robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.episodes["source_episode_index"].to_pylist() == [0, 1]
+    assert dataset.episode(1)["action"][0].tolist() == nominal_ns(range(4), 30)
+
+
+def test_the_files_decide_where_the_templates_are_wrong(rng, tmp_path):
+    info = {"data_path": "nowhere/{episode_index}.parquet", "total_episodes": 99, "chunks_size": 1}
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), info=info)
+    (source / "data/chunk-001").mkdir()
+    (source / "data/chunk-000/episode_000001.parquet").rename(source / "data/chunk-001/episode_000001.parquet")
+    assert robocache.ingest(source, tmp_path / "cache").episodes == 2
+
+
+@pytest.mark.parametrize("name", ["tasks", "episodes"])
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("", "empty"),
+        (LFS_POINTER, "git lfs pull"),
+        ('{"a": 1}\n', "whole number"),
+        ("{}\n{", "line 2"),
+        (None, "neither"),
+    ],
+)
+def test_a_table_of_meta_that_cannot_be_read(name, content, word, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    file = source / f"meta/{name}.jsonl"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    refused(source, tmp_path / "cache", f"{name}.jsonl", word)
+    assert len(skipped(source, tmp_path / "cache", f"meta/{name}")) == 2
+
+
+@pytest.mark.parametrize("name", ["tasks.parquet", "episodes/chunk-000/file-000.parquet"])
+@pytest.mark.parametrize(("content", "word"), [(b"", "not a Parquet file"), (LFS_POINTER.encode(), "git lfs pull")])
+def test_a_table_of_meta_of_v3_that_cannot_be_read(name, content, word, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), "v3.0")
+    (source / "meta" / name).write_bytes(content)
+    refused(source, tmp_path / "cache", name, word)
+    assert len(skipped(source, tmp_path / "cache", f"meta/{name.partition('/')[0].partition('.')[0]}")) == 2
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("", "info.json"),
+        (LFS_POINTER, "git lfs pull"),
+        ("{}", "codebase_version"),
+        ('{"codebase_version": "v1.6", "fps": 30, "features": {}}', "v1.6"),
+        ('{"codebase_version": "v2.1", "fps": 0, "features": {}}', "fps"),
+        ('{"codebase_version": "v2.1", "fps": 30, "features": []}', "features"),
+    ],
+)
+def test_info_that_cannot_be_read_is_refused_always(content, word, on_error, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    (source / "meta/info.json").write_text(content)
+    with pytest.raises(robocache.FileError, match=word):
+        robocache.ingest(source, tmp_path / "cache", on_error=on_error)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_where_nothing_can_be_kept_nothing_is_written(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    for file in source.glob("data/*/*.parquet"):
+        break_pointer(file)
+    with pytest.raises(robocache.FileError, match="git lfs pull"):
+        robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    assert not (tmp_path / "cache").exists()
+
+
+# ---- real data ----
+
+
+def test_gr00t_simulation(real_data, tmp_path):
+    source = real_data("lerobot_v2/gr00t_gr1_pnp_sim")
+    report = robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert (report.episodes, report.skipped) == (5, [])
+    assert dataset.episodes["length"].to_pylist() == [416, 470, 470, 412, 328]
+    assert dataset.episodes["tasks"][0].as_py()[0].startswith("pick the pear")
+    for episode in range(5):
+        table = pq.read_table(source / f"data/chunk-000/episode_{episode:06d}.parquet")
+        streams = read_back(tmp_path / "cache", episode)
+        for name in set(table.column_names) - {"timestamp", "episode_index", "index"}:
+            time_ns, values = streams[name]
+            np.testing.assert_array_equal(values, np.array(table[name].to_pylist()))
+            assert time_ns.tolist() == [50_000_000 * k for k in range(len(table))]
+    assert {stream.clock for stream in dataset.streams.values()} == {"nominal"}
+    assert dataset.streams["next.done"].dtype == bool
+    cameras = dataset.provenance["lerobot"]["cameras"]
+    assert {key: camera["episodes_found"] for key, camera in cameras.items()} == {
+        "observation.images.egoview": 0,
+        "observation.images.ego_view": 5,
+    }
+
+
+def test_unitree_with_missing_episodes(real_data, tmp_path):
+    source = real_data("lerobot_v2/unitree_g1_real")
+    present = sorted(int(file.stem[-6:]) for file in source.glob("data/*/*.parquet"))
+    refused(source, tmp_path / "cache", f"{100 - len(present)} of the 100 episodes", "12, 14-25")
+    report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    assert report.episodes == len(present)
+    assert [omission.what[:9] for omission in report.skipped] == ["episodes "]
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.episodes["source_episode_index"].to_pylist() == present
+    for number, episode in enumerate(present):
+        table = pq.read_table(source / f"data/chunk-000/episode_{episode:06d}.parquet")
+        streams = read_back(tmp_path / "cache", number)
+        for name in ("observation.state", "action", "task_index"):
+            time_ns, values = streams[name]
+            np.testing.assert_array_equal(values, np.array(table[name].to_pylist(), values.dtype))
+            assert time_ns.tolist() == nominal_ns(range(len(table)), 30)
+    assert dataset.provenance["lerobot"]["cameras"]["observation.images.cam_high"]["episodes_found"] == 3
+
+
+def test_the_same_recordings_in_v3_give_the_same_cache(real_data, tmp_path):
+    source = real_data("lerobot_v2/unitree_g1_real")
+    files = sorted(source.glob("data/*/*.parquet"))
+    listed = {row["episode_index"]: row for row in map(json.loads, (source / "meta/episodes.jsonl").open())}
+    info = json.loads((source / "meta/info.json").read_text())
+    converted = tmp_path / "v3"
+    first_row, rows = 0, []
+    for number, file in enumerate(files):
+        episode, length = int(file.stem[-6:]), pq.read_metadata(file).num_rows
+        place = {"data/chunk_index": number // 10, "data/file_index": number % 10 // 5}
+        rows.append(
+            {**listed[episode], **place, "dataset_from_index": first_row, "dataset_to_index": first_row + length}
+        )
+        first_row += length
+    for start in range(0, len(files), 5):
+        name = f"data/chunk-{start // 10:03d}/file-{start % 10 // 5:03d}.parquet"
+        write_table(converted / name, pa.concat_tables(pq.read_table(file) for file in files[start : start + 5]))
+    write_table(converted / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(rows))
+    tasks = [json.loads(line) for line in (source / "meta/tasks.jsonl").open()]
+    write_table(
+        converted / "meta/tasks.parquet",
+        pa.table({"task_index": [t["task_index"] for t in tasks], "task": [t["task"] for t in tasks]}),
+    )
+    info.update(codebase_version="v3.0", data_path="data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet")
+    (converted / "meta/info.json").write_text(json.dumps(info))
+
+    robocache.ingest(source, tmp_path / "cache2", on_error="skip")
+    report = robocache.ingest(converted, tmp_path / "cache3")
+    assert (report.episodes, report.skipped) == (len(files), [])
+    v2, v3 = robocache.open(tmp_path / "cache2"), robocache.open(tmp_path / "cache3")
+    assert v2.streams.keys() == v3.streams.keys()
+    for name in v2.streams:
+        for part in ("time_ns", "values", "row_offsets"):
+            np.testing.assert_array_equal(getattr(v2.streams[name], part), getattr(v3.streams[name], part))
+        assert v2.streams[name].names == v3.streams[name].names
+    for column in set(v2.episodes.column_names) - {"source_file"}:
+        assert v2.episodes[column].to_pylist() == v3.episodes[column].to_pylist()
+    assert v2.provenance["lerobot"]["tasks"] == v3.provenance["lerobot"]["tasks"]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_clone_without_its_lfs_files_is_refused(on_error, real_data, tmp_path):
+    source = real_data("lerobot_v2/lfs_pointers_only")
+    with pytest.raises(robocache.FileError, match="git lfs pull"):
+        robocache.ingest(source, tmp_path / "cache", on_error=on_error)
+    assert list(tmp_path.iterdir()) == []
