@@ -99,7 +99,6 @@ def _bench(arguments: argparse.Namespace) -> int:
         normalize="mean_std",
         dtype=arguments.dtype,
         device=device,
-        drop_last=True,
     )
     measured = {
         "samples_per_second": demo.samples_per_second(loader, arguments.seconds),

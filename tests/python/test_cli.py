@@ -1,0 +1,264 @@
+"""The command robocache: what it prints, where, and its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+from robocache import cli
+
+
+def write_logs(folder, *, broken=False):
+    """Two episodes: a 100 Hz stream of two columns, one of them constant, with a gap and a NaN; a 20 Hz stream."""
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        episode = folder / f"run_{number}"
+        episode.mkdir(parents=True)
+        times = np.delete(np.arange(200) / 100, np.s_[50:60])
+        values = rng.normal(size=len(times)).astype(str)
+        values[7] = "nan"
+        rows = [f"{t:.9f},{v},4" for t, v in zip(times, values, strict=True)]
+        (episode / "imu.csv").write_text("\n".join(["t_s,rate,flag", *rows]))
+        (episode / "cam.csv").write_text("\n".join(f"{t:.9f},{t}" for t in np.arange(40) / 20))
+    if broken:
+        (folder / "run_1/cam.csv").write_text("")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path):
+    robocache.ingest(write_logs(tmp_path / "logs"), tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of a command run in this process."""
+    capsys.readouterr()
+    try:
+        code = cli.main([str(argument) for argument in arguments])
+    except SystemExit as exit:
+        code = exit.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# ---- ingest ----
+
+
+def test_ingest_keeps_all(capsys, tmp_path):
+    code, out, err = run(capsys, "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache")
+    assert (code, err) == (0, "")
+    assert "2 episodes" in out
+    assert "imu" in out and "cam" in out
+
+
+def test_ingest_json_is_the_report(capsys, tmp_path):
+    code, out, _ = run(capsys, "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert (report["format"], report["episodes"], report["rows"]) == ("csv", 2, {"cam": 80, "imu": 380})
+
+
+def test_ingest_with_named_skips_is_3(capsys, tmp_path):
+    source = write_logs(tmp_path / "logs", broken=True)
+    code, out, err = run(capsys, "ingest", source, tmp_path / "refused")
+    assert code == 1
+    assert "run_1/cam.csv" in err and "--on-error skip" in err
+    assert not (tmp_path / "refused").exists()
+    code, out, err = run(capsys, "ingest", source, tmp_path / "cache", "--on-error", "skip")
+    assert (code, err) == (3, "")
+    assert "run_1/cam.csv" in out.replace("\n", "")
+    code, out, _ = run(capsys, "ingest", source, tmp_path / "cache2", "--on-error", "skip", "--json")
+    assert code == 3
+    assert [omission["what"] for omission in json.loads(out)["skipped"]] == ["run_1/cam.csv"]
+
+
+def test_a_refusal_is_one_line_without_a_traceback(capsys, tmp_path):
+    code, out, err = run(capsys, "ingest", tmp_path / "nowhere", tmp_path / "cache")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert err.startswith("robocache ingest: ") and "nowhere" in err and "Traceback" not in err
+    with pytest.raises(robocache.FileError):
+        cli.main(["ingest", str(tmp_path / "nowhere"), str(tmp_path / "cache"), "--debug"])
+
+
+def test_an_existing_cache_is_refused_unless_overwrite(capsys, cache, tmp_path):
+    code, _, err = run(capsys, "ingest", tmp_path / "logs", cache)
+    assert code == 1
+    assert str(cache) in err
+    assert run(capsys, "ingest", tmp_path / "logs", cache, "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["ingest"],
+        ["fly"],
+        ["ingest", "a", "b", "--on-error", "ignore"],
+        ["ingest", "a", "b", "--time-unit", "h"],
+        ["bench", "a", "--batch-size", "0"],
+        ["bench", "a", "--batch-size", "many"],
+    ],
+)
+def test_usage_is_2(arguments, capsys):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "usage: robocache" in err
+
+
+def test_an_option_of_another_format_is_2(capsys, tmp_path):
+    (tmp_path / "source/meta").mkdir(parents=True)
+    (tmp_path / "source/meta/info.json").write_text("{}")
+    code, _, err = run(capsys, "ingest", tmp_path / "source", tmp_path / "cache", "--time-unit", "ms")
+    assert code == 2
+    assert "time_unit" in err
+
+
+def test_csv_options_reach_the_reader(capsys, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/imu.csv").write_text("a,stamp\n1,30\n2,10\n3,20\n")
+    options = ["--time-column", "stamp", "--time-unit", "ms", "--sort-times"]
+    assert run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache", *options)[0] == 0
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert stream.time_ns.tolist() == [10_000_000, 20_000_000, 30_000_000]
+    assert stream.values.tolist() == [[2], [3], [1]]
+    assert run(capsys, "ingest", tmp_path / "logs", tmp_path / "by_number", "--time-column", "1", *options[2:])[0] == 0
+
+
+# ---- inspect ----
+
+
+def test_inspect_shows_what_is_there(capsys, cache, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, "inspect", cache)
+    assert code == 0
+    for word in ("imu", "cam", "float64", "recorded", "100", "20", "jitter", "gaps", "NaN", "constant", "q99", "logs"):
+        assert word in out
+
+
+def test_inspect_json(capsys, cache):
+    code, out, _ = run(capsys, "inspect", cache, "--json")
+    assert code == 0
+    shown = json.loads(out, parse_constant=pytest.fail)
+    imu = shown["streams"]["imu"]
+    dataset = robocache.open(cache)
+    assert (imu["rows"], imu["shape"], imu["dtype"], imu["clock"]) == (380, [2], "float64", "recorded")
+    assert imu["names"] == ["rate", "flag"]
+    assert imu["rate_hz"] == pytest.approx(100)
+    assert (imu["findings"]["gaps"], imu["findings"]["nan_values"], imu["findings"]["constant_features"]) == (2, 2, [1])
+    assert imu["stats"]["mean"] == dataset.stats["imu"].mean.tolist()
+    assert imu["stats"]["count"] == [378, 380]
+    assert [episode["name"] for episode in shown["episodes"]] == ["run_0", "run_1"]
+    assert shown["provenance"]["format"] == "csv"
+
+
+def test_inspect_limits_statistics_unless_all(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("wide", np.arange(3) * 10**9, np.zeros((3, 20)))
+    assert "14 more" in run(capsys, "inspect", tmp_path / "cache")[1]
+    assert "more" not in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
+
+
+def test_inspect_plots(capsys, cache, tmp_path):
+    pytest.importorskip("matplotlib")
+    code, out, _ = run(capsys, "inspect", cache, "--plot", tmp_path / "picture.png", "--episode", "1")
+    assert code == 0
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "picture.png" in out
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_inspect_of_next_to_nothing(rows, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("joint", np.zeros(rows, np.int64), np.full((rows, 1), np.nan))
+    assert run(capsys, "inspect", tmp_path / "cache", "--plot", tmp_path / "picture.png")[0] == 0
+    code, out, _ = run(capsys, "inspect", tmp_path / "cache", "--json")
+    assert code == 0
+    json.loads(out, parse_constant=pytest.fail)
+
+
+def test_inspect_refuses_what_is_no_cache(capsys, tmp_path):
+    code, _, err = run(capsys, "inspect", tmp_path)
+    assert code == 1
+    assert str(tmp_path) in err
+
+
+# ---- bench, info, help ----
+
+
+def test_bench_measures(capsys, cache):
+    options = ["--batch-size", "16", "--seconds", "0.05", "--device", "cpu"]
+    code, out, _ = run(capsys, "bench", cache, *options, "--json")
+    measured = json.loads(out)
+    assert code == 0
+    assert measured["samples_per_second"] > 0
+    assert (measured["batch_size"], measured["device"], measured["anchors"]) == (16, "cpu", 80)
+    code, out, _ = run(capsys, "bench", cache, *options)
+    assert code == 0
+    assert "samples/s" in out
+
+
+def test_bench_of_less_than_a_batch_and_of_nothing(capsys, cache, tmp_path):
+    options = ["--seconds", "0.05", "--device", "cpu"]
+    assert run(capsys, "bench", cache, *options, "--batch-size", "100000")[0] == 0
+    with robocache.Writer(tmp_path / "empty") as writer, writer.episode() as episode:
+        episode.append("joint", np.zeros(0, np.int64), np.zeros((0, 1)))
+    code, _, err = run(capsys, "bench", tmp_path / "empty", *options)
+    assert code in (1, 2)
+    assert err.startswith("robocache bench: ")
+
+
+def test_info(capsys):
+    code, out, _ = run(capsys, "info", "--json")
+    assert code == 0
+    assert json.loads(out)["ok"] is True
+    code, out, _ = run(capsys, "info")
+    assert code == 0
+    assert "robocache" in out and "CUDA" in out
+
+
+@pytest.mark.parametrize("command", ["ingest", "inspect", "bench", "demo", "info"])
+def test_help_has_examples(command, capsys):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"robocache {command}" in out.partition("examples:")[2]
+
+
+# ---- as a process ----
+
+
+def test_python_m_robocache(cache):
+    made = subprocess.run(
+        [sys.executable, "-m", "robocache", "inspect", cache, "--json"], capture_output=True, text=True
+    )
+    assert (made.returncode, made.stderr) == (0, "")
+    assert json.loads(made.stdout)["streams"].keys() == {"imu", "cam"}
+    made = subprocess.run([sys.executable, "-m", "robocache", "inspect", "nowhere"], capture_output=True, text=True)
+    assert made.returncode == 1
+    assert made.stderr.startswith("robocache inspect: nowhere")
+
+
+def test_output_that_nobody_reads_to_the_end(cache):
+    command = f"{sys.executable} -m robocache inspect {cache} --json | head -c 10"
+    made = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert made.stderr == ""
+
+
+def test_progress_goes_to_a_terminal_only(tmp_path):
+    made = subprocess.run(
+        [sys.executable, "-m", "robocache", "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
+        cwd=Path.cwd(),
+    )
+    assert (made.returncode, made.stderr) == (0, "")
+    json.loads(made.stdout)

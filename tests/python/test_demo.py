@@ -1,0 +1,55 @@
+"""The demo: a simulated arm, recorded, cached, loaded, compared and drawn."""
+
+import numpy as np
+import pytest
+
+import robocache
+
+pytest.importorskip("mujoco", reason="the demo's simulation needs mujoco")
+pytest.importorskip("matplotlib", reason="the demo's picture needs matplotlib")
+pytest.importorskip("torch", reason="the demo compares with torch's DataLoader")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """(what a run returned, its folder)."""
+    from robocache.demo import run
+
+    out = tmp_path_factory.mktemp("demo")
+    return run(out, episodes=2, seed=3), out
+
+
+def test_it_measures_and_draws(demo):
+    measured, out = demo
+    assert measured["samples_per_second"] > measured["dataloader_samples_per_second"] > 0
+    assert measured["largest_difference"] < 1e-4
+    assert (out / "window.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in out.iterdir()} == {"cache", "window.png"}
+
+
+def test_the_recording_is_as_irregular_as_a_real_one(demo):
+    dataset = robocache.open(demo[1] / "cache")
+    assert len(dataset) == 2
+    rates = {name: stream.rate_hz for name, stream in dataset.streams.items()}
+    expected = {"joint.state": 500, "imu": 200, "end_effector.pose": 100, "camera.features": 30}
+    assert rates == pytest.approx(expected, rel=0.05)
+    for stream in dataset.streams.values():
+        found = stream.findings
+        assert found["jitter_ns"] > 0
+        assert found["duplicates"] == found["nan_values"] == 0
+    assert dataset.streams["joint.state"].findings["gaps"] > 0
+    starts = {name: int(times[0]) for name, (times, _) in dataset.episode(0).items()}
+    assert len(set(starts.values())) == 4
+
+
+def test_the_same_seed_gives_the_same_recording(demo, tmp_path):
+    from robocache.demo import _Physics, _record
+
+    with robocache.Writer(tmp_path / "cache") as writer:
+        physics = _Physics(3)
+        for episode in range(2):
+            _record(physics, writer, episode, np.random.default_rng([3, episode]))
+    again, first = robocache.open(tmp_path / "cache"), robocache.open(demo[1] / "cache")
+    for name, stream in first.streams.items():
+        np.testing.assert_array_equal(again.streams[name].time_ns, stream.time_ns)
+        np.testing.assert_array_equal(again.streams[name].values, stream.values)
