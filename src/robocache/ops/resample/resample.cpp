@@ -104,6 +104,7 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
     refuse("out: expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
            shape_string(out.shape.data(), out.ndim));
   }
+  if (out.numel() == 0) return;  // touches no memory, whatever its address and strides
   const auto [low, high] = out.extent();
   const auto overlaps = [&](const TensorView& input) {
     const auto [input_low, input_high] = input.extent();
