@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <initializer_list>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/backend.hpp"
@@ -12,43 +16,107 @@
 
 namespace robocache::test {
 
-// A contiguous tensor with memory of exactly its size, so that a sanitizer sees the first byte past it.
+// Memory of exactly the bytes that the strides reach, so that a sanitizer sees the first byte outside it.
 template <class T>
 class DeviceArray {
  public:
-  DeviceArray(const std::vector<T>& values, DType dtype, std::initializer_list<int64_t> shape, Device device)
-      : buffer_(device, values.size() * sizeof(T)),
-        view_(TensorView::contiguous(buffer_.data(), dtype, shape, device)) {
-    EXPECT_EQ(view_.numel() * dtype_size(dtype), static_cast<int64_t>(values.size() * sizeof(T)));
-    buffer_.fill_from_host(values.data(), values.size() * sizeof(T));
+  // `values` row-major; `strides` in elements, C-contiguous where none are given. What lies between the elements is
+  // filled with kGap. Where strides let elements share memory the last one written stands for all.
+  DeviceArray(const std::vector<T>& values, DType dtype, const std::vector<int64_t>& shape, Device device,
+              const std::vector<int64_t>& strides = {}) {
+    view_.dtype = dtype;
+    view_.device = device;
+    view_.ndim = static_cast<int>(shape.size());
+    std::copy(shape.begin(), shape.end(), view_.shape.begin());
+    int64_t stride = 1;
+    for (int d = view_.ndim - 1; d >= 0; --d) {
+      view_.strides[d] = stride;
+      stride *= view_.shape[d];
+    }
+    std::copy(strides.begin(), strides.end(), view_.strides.begin());
+    EXPECT_EQ(view_.numel(), static_cast<int64_t>(values.size())) << view_.describe();
+
+    const auto [low, high] = view_.extent();  // of a view at address 0
+    const auto elements = (high - low) / sizeof(T);
+    first_ = static_cast<int64_t>((0 - low) / sizeof(T));
+    std::vector<T> storage(elements);
+    if (elements > 0) std::memset(static_cast<void*>(storage.data()), kGap, elements * sizeof(T));
+    for_each_place(
+        [&](int64_t i, int64_t place) { storage[static_cast<size_t>(place)] = values[static_cast<size_t>(i)]; });
+    buffer_ = DeviceBuffer(device, elements * sizeof(T));
+    buffer_.fill_from_host(storage.data(), elements * sizeof(T));
+    view_.data = elements > 0 ? static_cast<T*>(buffer_.data()) + first_ : nullptr;
   }
 
   const TensorView& view() const { return view_; }
 
+  // The elements, row-major, as they are now.
   std::vector<T> read() const {
-    std::vector<T> values(buffer_.bytes() / sizeof(T));
-    if (values.empty()) return values;
-    if (buffer_.device().is_cuda()) {
-      const int32_t device = buffer_.device().index;
-      check_cuda(cuda_backend().copy_to_host(device, values.data(), buffer_.data(), buffer_.bytes(), nullptr), "read");
-      check_cuda(cuda_backend().synchronize(device, nullptr), "read");
-    } else {
-      const T* from = static_cast<const T*>(buffer_.data());
-      values.assign(from, from + values.size());
-    }
+    const std::vector<T> storage = read_memory();
+    std::vector<T> values(static_cast<size_t>(view_.numel()));
+    for_each_place(
+        [&](int64_t i, int64_t place) { values[static_cast<size_t>(i)] = storage[static_cast<size_t>(place)]; });
     return values;
   }
 
+  // Whether every byte between the elements is as it was.
+  bool gaps_are_untouched() const {
+    const std::vector<T> storage = read_memory();
+    std::vector<bool> element(storage.size(), false);
+    for_each_place([&](int64_t, int64_t place) { element[static_cast<size_t>(place)] = true; });
+    for (size_t place = 0; place < storage.size(); ++place) {
+      const auto* bytes = reinterpret_cast<const unsigned char*>(&storage[place]);
+      if (!element[place] && std::any_of(bytes, bytes + sizeof(T), [](unsigned char b) { return b != kGap; })) {
+        return false;
+      }
+    }
+    return true;
+  }
+
  private:
+  static constexpr unsigned char kGap = 0xa5;
+
+  // Calls visit(row-major index, place in memory) for each element.
+  template <class Visit>
+  void for_each_place(const Visit& visit) const {
+    for (int64_t i = 0; i < view_.numel(); ++i) {
+      int64_t rest = i;
+      int64_t place = first_;
+      for (int d = view_.ndim - 1; d >= 0; --d) {
+        place += rest % view_.shape[d] * view_.strides[d];
+        rest /= view_.shape[d];
+      }
+      visit(i, place);
+    }
+  }
+
+  std::vector<T> read_memory() const {
+    std::vector<T> storage(buffer_.bytes() / sizeof(T));
+    if (storage.empty()) return storage;
+    if (buffer_.device().is_cuda()) {
+      const int32_t device = buffer_.device().index;
+      check_cuda(cuda_backend().copy_to_host(device, storage.data(), buffer_.data(), buffer_.bytes(), nullptr), "read");
+      check_cuda(cuda_backend().synchronize(device, nullptr), "read");
+    } else {
+      std::memcpy(static_cast<void*>(storage.data()), buffer_.data(), buffer_.bytes());
+    }
+    return storage;
+  }
+
   DeviceBuffer buffer_;
   TensorView view_;
+  int64_t first_ = 0;  // place of element 0: not the lowest where strides are negative
 };
 
-// A test body that runs on each device; skipped, with the reason, where there is none.
+// A test body that runs on each device. Without a GPU the CUDA half is skipped with the reason, or fails where
+// ROBOCACHE_REQUIRE_CUDA=1 says that there must be one.
 class OnDevice : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override {
-    if (device().is_cuda() && cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+    if (!device().is_cuda() || cuda_device_count() > 0) return;
+    const char* required = std::getenv("ROBOCACHE_REQUIRE_CUDA");
+    if (required != nullptr && std::string(required) == "1") FAIL() << cuda_unavailable_reason();
+    GTEST_SKIP() << cuda_unavailable_reason();
   }
   static Device device() { return {GetParam(), 0}; }
 };

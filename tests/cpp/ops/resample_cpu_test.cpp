@@ -1,0 +1,156 @@
+#include "robocache/ops/resample/resample_cpu.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/half.hpp"
+#include "tests/cpp/random_data.hpp"
+#include "tests/cpp/reference.hpp"
+
+namespace robocache {
+namespace {
+
+using test::Element;
+using test::Random;
+
+struct Build {
+  std::string name;
+  ResampleRows* rows;
+};
+
+// The builds of the kernel that this processor runs.
+std::vector<Build> builds() {
+  std::vector<Build> all{{"baseline", baseline::resample_rows}};
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::resample_rows});
+  if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::resample_rows});
+#endif
+  return all;
+}
+
+// Values [samples, features] by float64 times, one row, C-contiguous but for a step between features.
+template <class E>
+ResampleParams params_of(const std::vector<typename E::Type>& values, const std::vector<double>& times,
+                         const std::vector<double>& targets, int64_t features, int64_t feature_stride = 1) {
+  ResampleParams p{};
+  p.values = values.data();
+  p.values_sample = features * feature_stride;
+  p.values_feature = feature_stride;
+  p.times = times.data();
+  p.times_sample = 1;
+  p.targets = targets.data();
+  p.targets_target = 1;
+  p.out_target = features * feature_stride;
+  p.out_feature = feature_stride;
+  p.valid_target = 1;
+  p.batch = 1;
+  p.samples = static_cast<int64_t>(times.size());
+  p.targets_count = static_cast<int64_t>(targets.size());
+  p.features = features;
+  p.value_dtype = E::kDType;
+  p.clock_dtype = DType::kFloat64;
+  return p;
+}
+
+template <class T>
+std::vector<T> filled(ResampleRows* rows, ResampleParams p, int64_t begin, int64_t end) {
+  std::vector<T> out(static_cast<size_t>(p.targets_count * p.out_target));
+  std::memset(static_cast<void*>(out.data()), 0x5a, out.size() * sizeof(T));
+  p.out = out.data();
+  rows(p, begin, end);
+  return out;
+}
+
+template <class T>
+void expect_same(const std::vector<T>& got, const std::vector<T>& expected, const std::string& what) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(test::same(got[i], expected[i]))
+        << what << ": element " << i << " is " << test::widened(got[i]) << ", expected " << test::widened(expected[i]);
+  }
+}
+
+// Every pattern of a 16-bit float against every other by way of a permutation, mixed in several proportions.
+template <class E>
+void expect_every_half_mixes_as_the_reference() {
+  using Half = typename E::Type;
+  constexpr int64_t kPatterns = 1 << 16;
+  std::vector<Half> values;
+  for (uint32_t i = 0; i < kPatterns; ++i) values.push_back({static_cast<uint16_t>(i)});
+  for (uint32_t i = 0; i < kPatterns; ++i) values.push_back({static_cast<uint16_t>(i * 40503U + 977U)});
+  const std::vector<double> times{0, 1};
+  const std::vector<double> targets{0, 1.0 / 3, 0.5, 0.999, 1};
+  const ResampleParams p = params_of<E>(values, times, targets, kPatterns);
+  std::vector<Half> expected(static_cast<size_t>(5 * kPatterns));
+  for (size_t i = 0; i < kPatterns; ++i) {
+    const double a = test::widened(values[i]);
+    const double b = test::widened(values[kPatterns + i]);
+    expected[i] = values[i];
+    for (size_t t = 1; t < 4; ++t) {
+      const auto weight = static_cast<double>(static_cast<float>(targets[t]));
+      expected[t * kPatterns + i] = test::rounded<Half>(test::mixed<float>(a, b, weight));
+    }
+    expected[4 * kPatterns + i] = values[kPatterns + i];
+  }
+  for (const Build& build : builds()) expect_same(filled<Half>(build.rows, p, 0, 5), expected, build.name);
+}
+
+TEST(ResampleRows, EveryFloat16MixesAsTheReferenceInEveryBuild) {
+  expect_every_half_mixes_as_the_reference<Element<Float16, DType::kFloat16>>();
+}
+
+TEST(ResampleRows, EveryBFloat16MixesAsTheReferenceInEveryBuild) {
+  expect_every_half_mixes_as_the_reference<Element<BFloat16, DType::kBFloat16>>();
+}
+
+TEST(ResampleRows, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
+  Random random(21);
+  const auto check = [&](auto element) {
+    using E = decltype(element);
+    using T = typename E::Type;
+    for (int64_t features = 1; features <= 40; ++features) {
+      for (const int64_t feature_stride : {1, 2}) {
+        const std::vector<T> values = random.values(element, 6 * features * feature_stride);
+        const std::vector<double> times = random.clock<double>(6);
+        const std::vector<double> targets = random.targets(times, 20);
+        ResampleParams p = params_of<E>(values, times, targets, features, feature_stride);
+        p.method = test::kIsFloat<T> ? ResampleMethod::kLinear : ResampleMethod::kNearest;
+        p.extrapolate = random.one_in(2) && test::kIsFloat<T> ? Extrapolate::kLinear : Extrapolate::kNan;
+        const std::vector<T> expected = filled<T>(baseline::resample_rows, p, 0, 20);
+        for (const Build& build : builds()) {
+          expect_same(
+              filled<T>(build.rows, p, 0, 20), expected,
+              build.name + ", " + std::string(dtype_name(E::kDType)) + ", features " + std::to_string(features));
+        }
+      }
+    }
+  };
+  test::for_each_float(check);
+  test::for_each_integer(check);
+}
+
+TEST(ResampleRows, FillsItsRowsAndNoOther) {
+  Random random(22);
+  using E = Element<float, DType::kFloat32>;
+  const std::vector<float> values = random.values(E{}, 6 * 3);
+  const std::vector<double> times = random.clock<double>(6);
+  const std::vector<double> targets = random.targets(times, 30);
+  const ResampleParams p = params_of<E>(values, times, targets, 3);
+  const std::vector<float> whole = filled<float>(baseline::resample_rows, p, 0, 30);
+  const std::vector<float> none = filled<float>(baseline::resample_rows, p, 0, 0);
+  for (const Build& build : builds()) {
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {7, 19}, {29, 30}, {12, 12}}) {
+      std::vector<float> expected = none;
+      std::copy(whole.begin() + 3 * begin, whole.begin() + 3 * end, expected.begin() + 3 * begin);
+      expect_same(filled<float>(build.rows, p, begin, end), expected, build.name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace robocache
