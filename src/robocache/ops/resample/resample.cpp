@@ -229,6 +229,11 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
 
   if (p.batch == 0 || p.targets_count == 0) return;
   if (values.device.is_cuda()) {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    if (p.samples > kMost)
+      refuse("values: on CUDA expected at most 2^31 - 1 samples a row, got ", std::to_string(p.samples));
+    if (p.features > kMost / 128)
+      refuse("values: on CUDA expected fewer than 2^24 features, got ", std::to_string(p.features));
     using Launch = int(const ResampleParams*, int32_t device, void* stream);
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_resample"));
     check_cuda(launch(&p, values.device.index, stream.handle), "resample_trajectories");

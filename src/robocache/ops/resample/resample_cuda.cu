@@ -7,74 +7,32 @@
 namespace robocache {
 namespace {
 
-// Tuned on an H200: a tile of targets per block; one target's bracket per thread, then 16-byte vectors over the tile's
-// features.
+// A block is a tile of one row's targets: a thread finds a target's samples, then all write 16-byte vectors of any
+// target. Tuned on an H200.
 constexpr int kThreads = 128;
 constexpr int kMaxTile = kThreads;
-constexpr int kCoarse = 512;
-constexpr int kBlocksWanted = 132 * 8;  // enough that every multiprocessor holds several
+constexpr int kVectorsPerThread = 4;  // loads in flight before the first use
+constexpr int kCoarse = 1024;         // times of a row held in shared memory
 
-struct TileEntry {
-  int64_t left;  // element offsets into the row's values
-  int64_t right;
-  double weight;  // holds a float weight exactly
+template <class Work>
+struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
+  int32_t left;
+  int32_t right;
+  Work weight;
   PickKind kind;
 };
 
-__device__ int64_t row_length(const ResampleParams& p, int64_t batch) {
-  if (p.lengths == nullptr) return p.samples;
+__device__ int32_t row_length(const ResampleParams& p, int64_t batch) {
+  const auto samples = static_cast<int32_t>(p.samples);
+  if (p.lengths == nullptr) return samples;
   const int64_t length = p.lengths_dtype == DType::kInt64
                              ? static_cast<const int64_t*>(p.lengths)[batch * p.lengths_batch]
                              : static_cast<const int32_t*>(p.lengths)[batch * p.lengths_batch];
-  return length < 0 ? 0 : (length < p.samples ? length : p.samples);
+  return length < 0 ? 0 : (length < samples ? static_cast<int32_t>(length) : samples);
 }
 
-// Every stride-th time of a row in shared memory: one round trip to main memory instead of one a bisection step.
 template <class Clock>
-__device__ void load_coarse(const ResampleParams& p, int64_t batch, Clock* coarse) {
-  const ClockRow<Clock> times{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};
-  const int64_t n = row_length(p, batch);
-  const int64_t stride = (n + kCoarse - 1) / kCoarse;
-#pragma unroll
-  for (int i = threadIdx.x; i < kCoarse; i += kThreads) {
-    if (i * stride < n) coarse[i] = times[i * stride];
-  }
-}
-
-// The row that `pick` should look at first: on an ascending clock, its answer.
-template <class Clock>
-__device__ int64_t search(const ClockRow<Clock>& times, int64_t n, Clock target, const Clock* coarse) {
-  if (n <= 0) return 0;
-  const int64_t stride = (n + kCoarse - 1) / kCoarse;
-  int64_t low = -1;
-  int64_t high = (n + stride - 1) / stride;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (coarse[middle] <= target) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  if (low < 0) return 0;
-  low *= stride;
-  high = low + stride < n ? low + stride : n;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    if (times[middle] <= target) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-template <class Work, class Clock>
-__device__ void find(const ResampleParams& p, int64_t batch, int64_t target_index, const void* coarse,
-                     TileEntry& entry) {
-  const ClockRow<Clock> times{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};
-  const Clock target = static_cast<const Clock*>(p.targets)[batch * p.targets_batch + target_index * p.targets_target];
+__device__ PickRule<Clock> rule_of(const ResampleParams& p) {
   PickRule<Clock> rule{};
   rule.has_max_gap = p.has_max_gap;
   rule.has_tolerance = p.has_tolerance;
@@ -88,20 +46,56 @@ __device__ void find(const ResampleParams& p, int64_t batch, int64_t target_inde
   rule.method = p.method;
   rule.extrapolate = p.extrapolate;
   rule.causal = p.causal;
-  const int64_t n = row_length(p, batch);
-  int64_t hint = search(times, n, target, static_cast<const Clock*>(coarse));
-  const Pick<Work> picked = pick<Work>(times, n, target, rule, hint);
-  entry = {picked.left * p.values_sample, picked.right * p.values_sample, static_cast<double>(picked.weight),
-           picked.kind};
-  if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
+  return rule;
+}
+
+// Where the last sample at or before the target lies, by every stride-th time of the row: one round trip to main memory
+// for the block instead of one a bisection step. Within `stride` of the answer, and it where stride is 1.
+template <class Clock>
+__device__ int32_t coarse_search(const Clock* coarse, int32_t count, Clock target) {
+  int32_t low = 0;
+  // The same steps for every thread: `reach` halves until it covers one.
+  for (int32_t reach = kCoarse / 2; reach > 0; reach /= 2) {
+    if (low + reach < count && coarse[low + reach] <= target) low += reach;
+  }
+  return low;
 }
 
 template <class Work, class Clock>
-__device__ void find_tile(const ResampleParams& p, int64_t batch, int64_t first, int count, void* coarse,
-                          TileEntry* entries) {
-  load_coarse(p, batch, static_cast<Clock*>(coarse));
+__device__ void find_tile(const ResampleParams& p, int64_t batch, int64_t first, int32_t count, void* memory,
+                          TileEntry<Work>* entries) {
+  auto* const coarse = static_cast<Clock*>(memory);
+  const ClockRow<Clock> row{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};
+  const int32_t n = row_length(p, batch);
+  const int32_t stride = (n + kCoarse - 1) / kCoarse;
+  const int32_t kept = stride > 1 ? (n + stride - 1) / stride : n;
+  Clock target{};
+  if (threadIdx.x < count) {
+    target = static_cast<const Clock*>(p.targets)[batch * p.targets_batch + (first + threadIdx.x) * p.targets_target];
+  }
+#pragma unroll
+  for (int32_t i = 0; i < kCoarse; i += kThreads) {
+    const int32_t at = i + static_cast<int32_t>(threadIdx.x);
+    if (at < kept) coarse[at] = row[at * stride];
+  }
   __syncthreads();
-  for (int i = threadIdx.x; i < count; i += kThreads) find<Work, Clock>(p, batch, first + i, coarse, entries[i]);
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  if (i >= count) return;
+  int32_t hint = coarse_search(coarse, kept, target);
+  Pick<Work, int32_t> picked;
+  if (stride <= 1) {
+    picked = pick<Work>(ClockRow<Clock>{coarse, 1}, n, target, rule_of<Clock>(p), hint);
+  } else {
+    int32_t low = hint * stride;
+    for (int32_t reach = 1 << (31 - __clz(stride - 1)); reach > 0; reach /= 2) {
+      const int32_t at = low + reach;
+      if (at < n && at < (hint + 1) * stride && row[at] <= target) low = at;
+    }
+    hint = low;
+    picked = pick<Work>(row, n, target, rule_of<Clock>(p), hint);
+  }
+  entries[i] = {picked.left, picked.right, picked.weight, picked.kind};
+  if (p.valid != nullptr) p.valid[batch * p.valid_batch + (first + i) * p.valid_target] = picked.valid;
 }
 
 template <class T, int kVector>
@@ -109,18 +103,36 @@ struct alignas(sizeof(T) * kVector) Vector {
   T x[kVector];
 };
 
-template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads)
-    resample_kernel(const __grid_constant__ ResampleParams p, int tile, int64_t tiles_per_row, int64_t tiles) {
-  using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
-  __shared__ TileEntry entries[kMaxTile];
-  __shared__ double coarse[kCoarse];  // of the clock's type, which is 8 bytes at most
-  for (int64_t block = blockIdx.x; block < tiles; block += gridDim.x) {
-    const int64_t batch = block / tiles_per_row;
-    const int64_t first = (block - batch * tiles_per_row) * tile;
-    const int64_t left_in_row = p.targets_count - first;
-    const int count = left_in_row < tile ? static_cast<int>(left_in_row) : tile;
+template <class T, int kVector, class Work>
+__device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
+                                    const Vector<T, kVector>& b) {
+  Vector<T, kVector> y;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) {
+    if (entry.kind == PickKind::kAbsent) {
+      y.x[e] = absent_value<T>();
+    } else if constexpr (std::is_void_v<WorkType<T>>) {
+      y.x[e] = a.x[e];
+    } else {
+      const T between = from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), entry.weight));
+      y.x[e] = entry.kind == PickKind::kMix ? between : a.x[e];
+    }
+  }
+  return y;
+}
 
+template <class T, int kVector>
+__global__ void __launch_bounds__(kThreads) resample_kernel(const __grid_constant__ ResampleParams p, int32_t tile) {
+  using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
+  using V = Vector<T, kVector>;
+  __shared__ TileEntry<Work> entries[kMaxTile];
+  __shared__ double coarse[kCoarse];  // of the clock's type, which is 8 bytes at most
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * tile;
+  const int64_t rest = p.targets_count - first;
+  const auto count = static_cast<int32_t>(rest < tile ? rest : tile);
+  const auto vectors = static_cast<int32_t>(p.features / kVector);
+  const int32_t work = count * vectors;
+  for (int64_t batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
     if (p.clock_dtype == DType::kFloat32) {
       find_tile<Work, float>(p, batch, first, count, coarse, entries);
     } else if (p.clock_dtype == DType::kFloat64) {
@@ -130,48 +142,29 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
 
-    const T* values = static_cast<const T*>(p.values) + batch * p.values_batch;
-    T* out = static_cast<T*>(p.out) + batch * p.out_batch + first * p.out_target;
-    using V = Vector<T, kVector>;
-    const int64_t vectors = p.features > kVector ? p.features / kVector : 1;
-    const int64_t work = count * (p.features / kVector);
-    // Target and feature of this thread's next vector, stepped without a division.
-    int64_t i = threadIdx.x / vectors;
-    int64_t v = threadIdx.x - i * vectors;
-    const int64_t step_i = kThreads / vectors;
-    const int64_t step_v = kThreads - step_i * vectors;
-#pragma unroll 4
-    for (int64_t at = threadIdx.x; at < work; at += kThreads) {
-      const TileEntry entry = entries[i];
-      T* const to = out + i * p.out_target + v * kVector * p.out_feature;
-      V a;
-      V b;
-      if constexpr (kVector > 1) {
-        a = *reinterpret_cast<const V*>(values + entry.left + v * kVector);
-        b = *reinterpret_cast<const V*>(values + entry.right + v * kVector);
-      } else if (entry.kind != PickKind::kAbsent) {
-        a.x[0] = values[entry.left + v * p.values_feature];
-        b.x[0] = values[entry.right + v * p.values_feature];
-      }
-      V result;
+    const T* __restrict__ values = static_cast<const T*>(p.values) + batch * p.values_batch;
+    T* __restrict__ out = static_cast<T*>(p.out) + batch * p.out_batch + first * p.out_target;
+    for (int32_t begin = 0; begin < work; begin += kThreads * kVectorsPerThread) {
+      V a[kVectorsPerThread];
+      V b[kVectorsPerThread];
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) {
-        if (entry.kind == PickKind::kAbsent) {
-          result.x[e] = absent_value<T>();
-        } else if constexpr (std::is_void_v<WorkType<T>>) {
-          result.x[e] = a.x[e];
-        } else {
-          const T mixed =
-              from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), static_cast<Work>(entry.weight)));
-          result.x[e] = entry.kind == PickKind::kMix ? mixed : a.x[e];
-        }
+      for (int u = 0; u < kVectorsPerThread; ++u) {
+        const int32_t at = begin + u * kThreads + static_cast<int32_t>(threadIdx.x);
+        if (at >= work) continue;
+        const int32_t i = at / vectors;
+        const int64_t d = static_cast<int64_t>(at - i * vectors) * kVector * p.values_feature;
+        const TileEntry<Work> entry = entries[i];
+        if (entry.kind == PickKind::kAbsent) continue;
+        a[u] = *reinterpret_cast<const V*>(values + entry.left * p.values_sample + d);
+        b[u] = *reinterpret_cast<const V*>(values + entry.right * p.values_sample + d);
       }
-      *reinterpret_cast<V*>(to) = result;
-      i += step_i;
-      v += step_v;
-      if (v >= vectors) {
-        v -= vectors;
-        ++i;
+#pragma unroll
+      for (int u = 0; u < kVectorsPerThread; ++u) {
+        const int32_t at = begin + u * kThreads + static_cast<int32_t>(threadIdx.x);
+        if (at >= work) continue;
+        const int32_t i = at / vectors;
+        const int64_t d = static_cast<int64_t>(at - i * vectors) * kVector * p.out_feature;
+        *reinterpret_cast<V*>(out + i * p.out_target + d) = mixed(entries[i], a[u], b[u]);
       }
     }
     __syncthreads();
@@ -180,13 +173,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kVector>
 cudaError_t launch(const ResampleParams& p, cudaStream_t stream) {
-  // Tiles as large as still leave work for every multiprocessor.
-  int tile = kMaxTile;
-  while (tile > 8 && p.batch * ((p.targets_count + tile - 1) / tile) < kBlocksWanted) tile /= 2;
-  const int64_t tiles_per_row = (p.targets_count + tile - 1) / tile;
-  const int64_t tiles = p.batch * tiles_per_row;
-  const auto blocks = static_cast<unsigned>(tiles < INT32_MAX ? tiles : INT32_MAX);
-  resample_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p, tile, tiles_per_row, tiles);
+  // As many targets as give each thread its vectors; a tile's vectors are counted in 32 bits.
+  const int64_t vectors = p.features / kVector;
+  if (vectors > INT32_MAX / kMaxTile) return cudaErrorInvalidValue;
+  int32_t tile = 8;
+  while (tile < kMaxTile && tile * vectors < kThreads * kVectorsPerThread) tile *= 2;
+  const int64_t tiles = (p.targets_count + tile - 1) / tile;
+  if (tiles > INT32_MAX || p.samples > INT32_MAX) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(p.batch < 65535 ? p.batch : 65535));
+  resample_kernel<T, kVector><<<grid, kThreads, 0, stream>>>(p, tile);
   return cudaGetLastError();
 }
 

@@ -104,11 +104,11 @@ struct ClockRow {
 };
 
 // The last i in [0, n) with times[i] <= t, or -1. Ascending times; `hint` is where to look first and changes nothing else.
-template <class Times, class Clock>
-ROBOCACHE_HD int64_t last_at_or_before(const Times& times, int64_t n, Clock t, int64_t hint) {
-  int64_t low = hint < 0 ? 0 : (hint < n ? hint : n - 1);
-  int64_t high;
-  int64_t step = 1;
+template <class Times, class Clock, class Index>
+ROBOCACHE_HD Index last_at_or_before(const Times& times, Index n, Clock t, Index hint) {
+  Index low = hint < 0 ? 0 : (hint < n ? hint : n - 1);
+  Index high;
+  Index step = 1;
   if (times[low] <= t) {
     while (low + step < n && times[low + step] <= t) {
       low += step;
@@ -124,7 +124,7 @@ ROBOCACHE_HD int64_t last_at_or_before(const Times& times, int64_t n, Clock t, i
     low = high - step >= 0 ? high - step : -1;
   }
   while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
+    const Index middle = low + (high - low) / 2;
     if (times[middle] <= t) {
       low = middle;
     } else {
@@ -137,10 +137,10 @@ ROBOCACHE_HD int64_t last_at_or_before(const Times& times, int64_t n, Clock t, i
 // What a target takes: one sample, a mixture of two, or nothing.
 enum class PickKind : uint8_t { kAbsent, kOne, kMix };
 
-template <class Work>
+template <class Work, class Index = int64_t>
 struct Pick {
-  int64_t left;
-  int64_t right;
+  Index left;
+  Index right;
   Work weight;  // of right
   PickKind kind;
   bool valid;
@@ -158,21 +158,22 @@ struct PickRule {
   bool causal;
 };
 
-template <class Work>
-ROBOCACHE_HD Pick<Work> pick_one(int64_t row, bool valid) {
+template <class Work, class Index>
+ROBOCACHE_HD Pick<Work, Index> pick_one(Index row, bool valid) {
   return {row, row, Work(0), PickKind::kOne, valid};
 }
 
 // `hint` is where to look first; on return, the last sample at or before the target (0 if none): the next one's hint.
-template <class Work, class Clock, class Times>
-ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const PickRule<Clock>& rule, int64_t& hint) {
-  const Pick<Work> absent{0, 0, Work(0), PickKind::kAbsent, false};
+template <class Work, class Clock, class Times, class Index>
+ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
+                                    Index& hint) {
+  const Pick<Work, Index> absent{0, 0, Work(0), PickKind::kAbsent, false};
   if (n <= 0 || target != target) return absent;
-  const int64_t before = last_at_or_before(times, n, target, hint);
+  const Index before = last_at_or_before(times, n, target, hint);
   hint = before < 0 ? 0 : before;
   if (before >= 0 && times[before] == target) return pick_one<Work>(before, true);
 
-  const auto refused = [&](int64_t row) {
+  const auto refused = [&](Index row) {
     return rule.extrapolate == Extrapolate::kNan ? absent : pick_one<Work>(row, false);
   };
 
@@ -186,27 +187,27 @@ ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const 
   if (before < 0 || before == n - 1) {  // outside
     const bool early = before < 0;
     // A first time that is NaN is not at or before itself.
-    const int64_t first = early ? last_at_or_before(times, n, times[0], int64_t{0}) : 0;
-    const int64_t end = early ? (first < 0 ? 0 : first) : before;
+    const Index first = early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
+    const Index end = early ? (first < 0 ? 0 : first) : before;
     if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
     // The end bracket; its samples are the last of their times. With one time only, or NaN, there is none: hold.
     if (early) {
       if (end + 1 >= n) return pick_one<Work>(end, false);
-      const int64_t right = last_at_or_before(times, n, times[end + 1], end + 1);
+      const Index right = last_at_or_before(times, n, times[end + 1], end + 1);
       if (right <= end) return pick_one<Work>(end, false);
       const auto gap = later_minus_earlier(times[right], times[end]);
       const Work w = -weight_of<Clock, Work>(later_minus_earlier(times[end], target), gap);
       return {end, right, w, PickKind::kMix, false};
     }
-    int64_t left = end;
+    Index left = end;
     while (left >= 0 && times[left] == times[end]) --left;
     if (left < 0) return pick_one<Work>(end, false);
     const auto gap = later_minus_earlier(times[end], times[left]);
     return {left, end, weight_of<Clock, Work>(later_minus_earlier(target, times[left]), gap), PickKind::kMix, false};
   }
 
-  const int64_t left = before;
-  int64_t right = before + 1;
+  const Index left = before;
+  Index right = before + 1;
   if (right + 1 < n && times[right + 1] == times[right]) right = last_at_or_before(times, n, times[right], right);
   const auto gap = later_minus_earlier(times[right], times[left]);
   const auto dt = later_minus_earlier(target, times[left]);
@@ -219,13 +220,13 @@ ROBOCACHE_HD Pick<Work> pick(const Times& times, int64_t n, Clock target, const 
   const bool take_right =
       rule.method == ResampleMethod::kNext || (rule.method == ResampleMethod::kNearest && to_right < dt);
   const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
-  const int64_t row = take_right ? right : left;
+  const Index row = take_right ? right : left;
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
 }
 
 // One feature of a target: a copy keeps every bit.
-template <class T, class Work>
-ROBOCACHE_HD T mix(const Pick<Work>& pick, T a, T b) {
+template <class T, class Work, class Index>
+ROBOCACHE_HD T mix(const Pick<Work, Index>& pick, T a, T b) {
   if constexpr (std::is_void_v<WorkType<T>>) {
     return a;
   } else {
