@@ -46,20 +46,16 @@ std::string one_line(const Json& json) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// Short things and lists of plain values on one line, everything else indented.
+// Lists of plain values and what fits into a line on one line, everything else indented.
 std::string pretty(const Json& json, const std::string& indent) {
   if (!json.is_structured() || json.empty() || (json.is_array() && is_flat(json))) return one_line(json);
-  if (is_flat(json)) {
-    std::string line = one_line(json);
-    if (line.size() + indent.size() <= kLineWidth) return line;
-  }
   const std::string inner = indent + "  ";
   std::string text;
   for (auto item = json.begin(); item != json.end(); ++item) {
+    std::string value = one_line(*item);
+    if (value.size() + inner.size() > kLineWidth) value = pretty(*item, inner);
     text += text.empty() ? "\n" : ",\n";
-    text += inner;
-    if (json.is_object()) text += Json(item.key()).dump() + ": ";
-    text += pretty(*item, inner);
+    text += inner + (json.is_object() ? Json(item.key()).dump() + ": " : "") + value;
   }
   text += "\n" + indent;
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";

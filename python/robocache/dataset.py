@@ -1,0 +1,468 @@
+"""The cache on disk: :class:`Writer` fills one, :func:`open` gives a :class:`Dataset` of read-only, mapped arrays.
+
+The format is docs/format.md. Time is int64 nanoseconds everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from . import _lib, errors
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_writer_open = _lib.function("writer_open")
+_writer_describe_stream = _lib.function("writer_describe_stream")
+_writer_begin_episode = _lib.function("writer_begin_episode")
+_writer_append = _lib.function("writer_append")
+_writer_end_episode = _lib.function("writer_end_episode")
+_writer_abort_episode = _lib.function("writer_abort_episode")
+_writer_close = _lib.function("writer_close")
+_writer_abort = _lib.function("writer_abort")
+_dataset_open = _lib.function("dataset_open")
+_dataset_verify = _lib.function("dataset_verify")
+_dataset_index_of = _lib.function("dataset_index_of")
+_dataset_describe = _lib.function("dataset_describe")
+_dataset_episode = _lib.function("dataset_episode")
+_dataset_provenance = _lib.function("dataset_provenance")
+
+_INT64 = range(-(2**63), 2**63)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes a cache directory, episode by episode; the same as robocache::Writer in C++.
+
+    Until the ``with`` block ends everything lies in ``PATH.partial``, locked while this process lives; then the files
+    are made durable and the directory gets its name in one step. So whatever `path` names is complete: an exception
+    leaves nothing behind, and what a killed process leaves is replaced by the next writer. Several threads may append
+    at once; a process forked while a writer is open must not use it.
+
+    Args:
+        path: the directory to make; missing parents are made too.
+        overwrite: replace the cache that `path` names. It stays as it is until the new one is complete.
+
+    Attributes:
+        provenance: a dict, free to edit until the end, JSON-able: where the data come from. It is stored in the cache.
+
+    Raises:
+        FileError: `path` exists (with `overwrite`: and is no cache), another writer is at work on it, or a write failed.
+
+    Example:
+        >>> with robocache.Writer("cache") as w:
+        ...     with w.episode(task="pick the cup", success=True) as ep:
+        ...         ep.append("joint.position", time_ns, values)  # int64 [n], [n, ...]
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        self.path = os.fspath(path)
+        self.provenance: dict[str, Any] = {}
+        self._handle = _writer_open(self.path, bool(overwrite))
+
+    def stream(self, name: str, *, clock: str = "recorded", names: list[str] | None = None) -> None:
+        """Tells what the rows of a stream do not; optional, at any time before the end.
+
+        Args:
+            name: the stream. If nothing is appended to it, it is left out of the cache.
+            clock: ``"nominal"`` where the stamps are only index / rate, because the recording's own clock is lost.
+            names: the names of its features, one an element of a row's value.
+
+        Raises:
+            ArgumentError: another clock, or a number of names that the stream's shape does not have.
+        """
+        _writer_describe_stream(self._handle, name, clock, json.dumps(list(names or [])))
+
+    def episode(self, /, **metadata: Any) -> EpisodeWriter:
+        """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
+
+        Args:
+            metadata: columns of the episodes table: str, int64, float, bool, None, or lists of str, int64 or float. A
+                column keeps its type in all episodes, None aside; ints beside floats become floats.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: at the start of the ``with`` block, naming the column.
+        """
+        return EpisodeWriter(self._handle, metadata)
+
+    def close(self) -> None:
+        """Computes statistics and findings, makes all durable and gives the cache its name. The ``with`` block does it.
+
+        Raises:
+            FileError: a write failed (then it may be called again), or `path` exists by now.
+            ArgumentError, ArgumentTypeError: an episode is open, or `provenance` is not JSON-able.
+        """
+        _writer_close(self._handle, _json_text("provenance", self.provenance))
+
+    def abort(self) -> None:
+        """Leaves nothing behind. Does nothing after :meth:`close`."""
+        _writer_abort(self._handle)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.abort()
+
+    def __repr__(self) -> str:
+        return f"robocache.Writer({self.path!r})"
+
+
+class EpisodeWriter:
+    """One episode on its way into a cache, from :meth:`Writer.episode`."""
+
+    def __init__(self, writer: Any, metadata: dict[str, Any]) -> None:
+        self._writer = writer
+        self._metadata = metadata
+        self._open = False
+
+    def append(self, stream: str, time_ns: Any, values: Any) -> None:
+        """Adds rows of one stream, whose clock is its own; any number of calls.
+
+        Args:
+            stream: its name: any text, at most 255 bytes (those outside ``[A-Za-z0-9._-]`` count thrice).
+            time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
+            values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
+                dtype and shape.
+
+        Both may be numpy arrays (read-only and memory-mapped ones too), torch tensors, lists, or anything with DLPack.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
+            FileError: the write failed; the episode can only be dropped then.
+        """
+        if not self._open:
+            raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
+        # The library borrows their memory: both must outlive the call, copies made here too.
+        times = _array(stream, "time_ns", time_ns)
+        rows = _array(stream, "values", values)
+        _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
+
+    def __enter__(self) -> EpisodeWriter:
+        _writer_begin_episode(self._writer, _json_text("episode metadata", self._metadata))
+        self._open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+        try:
+            if kind is None:
+                _writer_end_episode(self._writer)
+                return
+        except BaseException:
+            _writer_abort_episode(self._writer)
+            raise
+        _writer_abort_episode(self._writer)
+
+
+def _array(stream: str, argument: str, value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        if hasattr(value, "__dlpack__"):
+            return value
+        try:
+            # Of an empty list numpy would make float64.
+            value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and len(value) == 0 else None)
+        except (TypeError, ValueError) as error:
+            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {error}") from None
+    if not value.dtype.isnative or any(stride % value.itemsize for stride in value.strides):
+        value = value.astype(value.dtype.newbyteorder("="))
+    return value
+
+
+def _tensor(stream: str, argument: str, array: Any) -> Any:
+    # numpy's own DLPack, where it exports the array, costs a twentieth: a recorder appends row by row.
+    if not isinstance(array, np.ndarray) or (
+        array.dtype.kind in "iuf" and array.itemsize <= 8 and array.flags.writeable
+    ):
+        return array
+    try:
+        return _lib.from_numpy(array)
+    except errors.Error as error:
+        raise type(error)(f"stream '{stream}': {argument}: {error}") from None
+
+
+def _json_text(what: str, value: Any) -> str:
+    try:
+        return json.dumps(_plain(value))
+    except TypeError as error:
+        raise errors.ArgumentTypeError(f"{what}: {error}") from None
+    except ValueError as error:
+        raise errors.ArgumentError(f"{what}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it, without losing anything on the way."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, int) and value not in _INT64:
+        raise ValueError(f"expected integers within int64, got {value}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected finite numbers (None says that there is none), got {value}")
+    return value
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+_Value = TypeVar("_Value")
+
+
+class _ByStream(Mapping[str, _Value], Generic[_Value]):
+    """A read-only dict by stream name whose misses name the streams there are."""
+
+    def __init__(self, dataset: Any, streams: Mapping[str, Any], value: Callable[[Any], _Value]) -> None:
+        self._dataset = dataset
+        self._streams = streams
+        self._value = value
+
+    def __getitem__(self, name: str) -> _Value:
+        if name not in self._streams:
+            _dataset_index_of(self._dataset, name)  # raises
+        return self._value(self._streams[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._streams
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self._streams else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
+
+
+class _Mapped:
+    """Lets numpy view a part of a mapped cache, read-only, and keeps the cache mapped."""
+
+    def __init__(self, dataset: Any, address: int, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self._dataset = dataset
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": shape,
+            "typestr": f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str,
+            "version": 3,
+        }
+
+
+def _mapped_array(dataset: Any, address: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    # numpy knows the bits of bfloat16, not its name, before the view.
+    return np.asarray(_Mapped(dataset, address, dtype, shape)).view(dtype)
+
+
+class Stats(NamedTuple):
+    """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
+
+    `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. The
+    quantiles are those of ``numpy.quantile(values.astype(float64), q)``.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    min: np.ndarray
+    max: np.ndarray
+    q01: np.ndarray
+    q10: np.ndarray
+    q50: np.ndarray
+    q90: np.ndarray
+    q99: np.ndarray
+    count: np.ndarray
+
+
+class Stream:
+    """One sensor's rows over all episodes, on its own clock. The arrays are read-only views of the mapped files.
+
+    Attributes:
+        name: as it was appended.
+        shape: of one row's value: ``()`` for scalars.
+        rows: how many, over all episodes.
+        rate_hz: 1e9 / the median period; 0.0 where no episode has two rows, or most stamps are repeated.
+        clock: ``"recorded"``, or ``"nominal"`` where the stamps are only index / rate.
+        names: the names of the features, or an empty list.
+        findings: what the writer found: period_ns (the median), jitter_ns (root mean square of period - period_ns, gaps
+            aside), min_period_ns, max_period_ns, gaps (periods over 1.5 period_ns), duplicates (periods of 0),
+            empty_episodes, nan_values, infinite_values, constant_features (flat indices).
+    """
+
+    def __init__(self, dataset: Any, episodes: int, description: dict[str, Any]) -> None:
+        self._dataset = dataset
+        self._episodes = episodes
+        self._addresses = {key: description[key] for key in ("time_ns", "values", "row_offsets", "stats")}
+        self._dtype: str = description["dtype"]
+        self.name: str = description["name"]
+        self.shape: tuple[int, ...] = tuple(description["shape"])
+        self.rows: int = description["rows"]
+        self.rate_hz: float = description["rate_hz"]
+        self.clock: str = description["clock"]
+        self.names: list[str] = description["names"]
+        self.findings: dict[str, Any] = description["findings"]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of `values`. bfloat16 needs the package ml_dtypes (ArgumentTypeError without it)."""
+        return _lib.numpy_dtype(self._dtype)
+
+    @cached_property
+    def time_ns(self) -> np.ndarray:
+        """int64 ``[rows]``, nanoseconds, not decreasing within an episode."""
+        return self._array("time_ns", np.dtype(np.int64), (self.rows,))
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """``[rows, *shape]`` of `dtype`."""
+        return self._array("values", self.dtype, (self.rows, *self.shape))
+
+    @cached_property
+    def row_offsets(self) -> np.ndarray:
+        """int64 ``[episodes + 1]``: episode e is rows ``row_offsets[e]:row_offsets[e + 1]``."""
+        return self._array("row_offsets", np.dtype(np.int64), (self._episodes + 1,))
+
+    @cached_property
+    def _stats(self) -> Stats:
+        return Stats(*self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape)))
+
+    def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        return _mapped_array(self._dataset, self._addresses[name], dtype, shape)
+
+    def _episode(self, episode: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(*self.row_offsets[episode : episode + 2].tolist())
+        return self.time_ns[rows], self.values[rows]
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, (self.rows, *self.shape)))
+        return f"Stream({self.name!r}, [{shape}] {self._dtype}, {self.rate_hz:.6g} Hz)"
+
+
+class Dataset:
+    """A cache, opened by :func:`open`. Immutable; threads may share one. It pickles as its path.
+
+    Attributes:
+        path: as it was opened.
+        streams: by name, each a :class:`Stream`.
+        stats: by stream name, each a :class:`Stats`.
+        bytes: the size of all files together.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
+        self.path = os.fspath(path)
+        self._handle = _dataset_open(self.path, bool(verify))
+        description = json.loads(_dataset_describe(self._handle))
+        self.bytes: int = description["bytes"]
+        self._episodes: int = description["episodes"]
+        self._episode_columns: list[dict[str, str]] = description["episode_columns"]
+        streams = {stream["name"]: Stream(self._handle, self._episodes, stream) for stream in description["streams"]}
+        self.streams: Mapping[str, Stream] = _ByStream(self._handle, streams, lambda stream: stream)
+        self.stats: Mapping[str, Stats] = _ByStream(self._handle, streams, lambda stream: stream._stats)
+
+    def __len__(self) -> int:
+        """The number of episodes."""
+        return self._episodes
+
+    def episode(self, index: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """One episode's rows: by stream name ``(time_ns [n], values [n, ...])``, views of the mapped files.
+
+        A stream without rows in this episode is there, with n = 0. A negative index counts from the end.
+
+        Raises:
+            ArgumentError: no such episode; and for the name of a stream that does not exist.
+
+        Example:
+            >>> time_ns, values = ds.episode(3)["joint.position"]
+        """
+        number = operator.index(index)
+        if not -self._episodes <= number < self._episodes:
+            raise errors.ArgumentError(f"index: expected an episode below {self._episodes}, got {number}")
+        number %= self._episodes
+        return _ByStream(self._handle, self.streams, lambda stream: stream._episode(number))
+
+    @cached_property
+    def episodes(self) -> pyarrow.Table:
+        """A row an episode: episode_index, start_ns, end_ns (the earliest and latest stamp of any stream, int64, null
+        where there is none), then the metadata the writer was given, null where an episode has none of a column."""
+        import pyarrow as pa
+
+        types = {
+            "bool": pa.bool_(),
+            "int64": pa.int64(),
+            "float64": pa.float64(),
+            "string": pa.string(),
+            "null": pa.null(),
+        }
+        rows = [json.loads(_dataset_episode(self._handle, episode)) for episode in range(self._episodes)]
+        columns = {}
+        for column in self._episode_columns:
+            name, kind = column["name"], column["type"]
+            item = kind.removeprefix("list<").removesuffix(">")
+            values = [row.get(name) for row in rows]
+            columns[name] = pa.array(values, types[kind] if item == kind else pa.list_(types[item]))
+        return pa.table(columns)
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """What the writer was told of the data's origin."""
+        return json.loads(_dataset_provenance(self._handle))
+
+    def verify(self) -> None:
+        """Reads every byte: checks the checksum of every block of every file, and that times do not decrease.
+
+        Raises:
+            FileError: naming the file, the byte, what was expected and what came.
+        """
+        _dataset_verify(self._handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (os.path.abspath(self.path),)
+
+    def __repr__(self) -> str:
+        return f"robocache.Dataset({self.path!r}, {self._episodes} episodes, {len(self.streams)} streams)"
+
+
+def open(path: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
+    """Opens a cache; its files are mapped, not read.
+
+    Always checked: the format's version, the manifest's checksum, every file's size and header against the manifest, and
+    the checksums of all files but times and values.
+
+    Args:
+        path: the directory.
+        verify: check times and values too, which reads every byte (:meth:`Dataset.verify`).
+
+    Raises:
+        FileError: a missing, damaged, truncated or half-written cache, or one of another version; naming the file, the
+            byte, what was expected and what came.
+
+    Example:
+        >>> ds = robocache.open("cache")
+        >>> ds.streams["joint.position"].values[:10], ds.stats["joint.position"].mean, ds.episodes["task"]
+    """
+    return Dataset(path, verify=verify)

@@ -1,0 +1,90 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "robocache/cache/dataset.hpp"
+#include "robocache/cache/writer.hpp"
+#include "robocache/ffi/dataset_handle.hpp"
+#include "robocache/ffi/ffi.hpp"
+
+namespace robocache::ffi {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct WriterHandle {
+  static constexpr const char* kTypeKey = "robocache.Writer";
+  std::unique_ptr<Writer> writer;
+};
+
+Writer& writer_of(const Args& args) { return *args.object<WriterHandle>(0, "writer").writer; }
+
+const Dataset& dataset_of(const Args& args) { return *args.object<DatasetHandle>(0, "dataset").dataset; }
+
+int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
+
+}  // namespace
+
+ROBOCACHE_FFI(writer_open, args, result) {
+  result.set_object(
+      WriterHandle{std::make_unique<Writer>(std::string(args.string(0, "path")), args.boolean(1, "overwrite"))});
+}
+
+ROBOCACHE_FFI(writer_describe_stream, args, result) {
+  writer_of(args).describe_stream(args.string(1, "stream"), clock_from_name(args.string(2, "clock")),
+                                  json::parse(args.string(3, "names")).get<std::vector<std::string>>());
+}
+
+ROBOCACHE_FFI(writer_begin_episode, args, result) { writer_of(args).begin_episode(args.string(1, "metadata")); }
+
+ROBOCACHE_FFI(writer_append, args, result) {
+  writer_of(args).append(args.string(1, "stream"), args.tensor(2, "times"), args.tensor(3, "values"));
+}
+
+ROBOCACHE_FFI(writer_end_episode, args, result) { writer_of(args).end_episode(); }
+
+ROBOCACHE_FFI(writer_abort_episode, args, result) { writer_of(args).abort_episode(); }
+
+ROBOCACHE_FFI(writer_close, args, result) { writer_of(args).close(args.string(1, "provenance")); }
+
+ROBOCACHE_FFI(writer_abort, args, result) { writer_of(args).abort(); }
+
+ROBOCACHE_FFI(dataset_open, args, result) {
+  result.set_object(DatasetHandle{Dataset::open(std::string(args.string(0, "path")), args.boolean(1, "verify"))});
+}
+
+ROBOCACHE_FFI(dataset_verify, args, result) { dataset_of(args).verify(); }
+
+ROBOCACHE_FFI(dataset_index_of, args, result) { result.set(dataset_of(args).index_of(args.string(1, "stream"))); }
+
+// What a dataset says of itself, as JSON; arrays by their address, valid as long as the dataset.
+ROBOCACHE_FFI(dataset_describe, args, result) {
+  const Dataset& dataset = dataset_of(args);
+  json streams = json::array();
+  for (const Stream& stream : dataset.streams()) {
+    streams.push_back({{"name", stream.name},
+                       {"dtype", std::string(dtype_name(stream.dtype))},
+                       {"shape", stream.shape},
+                       {"rows", stream.rows},
+                       {"rate_hz", stream.rate_hz},
+                       {"clock", std::string(clock_name(stream.clock))},
+                       {"names", stream.names},
+                       {"findings", json::parse(dataset.findings_json(static_cast<int64_t>(streams.size())))},
+                       {"time_ns", address(stream.time_ns)},
+                       {"values", address(stream.values)},
+                       {"row_offsets", address(stream.row_offsets.data())},
+                       {"stats", address(stream.stats.mean.data())}});
+  }
+  const json description = {{"episodes", dataset.num_episodes()},
+                            {"episode_columns", json::parse(dataset.episode_columns_json())},
+                            {"streams", std::move(streams)},
+                            {"bytes", dataset.bytes()}};
+  result.set(std::string_view(description.dump()));
+}
+
+ROBOCACHE_FFI(dataset_episode, args, result) { result.set(dataset_of(args).episode_json(args.integer(1, "episode"))); }
+
+ROBOCACHE_FFI(dataset_provenance, args, result) { result.set(std::string_view(dataset_of(args).provenance_json())); }
+
+}  // namespace robocache::ffi
