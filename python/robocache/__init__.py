@@ -6,19 +6,27 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 
 from __future__ import annotations
 
+from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
+from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
+from .loader import Loader
 from .ops import check_times, resample_trajectories
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "Dataset",
     "DeviceError",
     "Error",
     "FileError",
+    "Loader",
+    "Writer",
     "check_installation",
     "check_times",
+    "ingest",
     "num_threads",
+    "open",
     "resample_trajectories",
     "set_num_threads",
 ]
