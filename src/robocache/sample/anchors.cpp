@@ -38,8 +38,8 @@ Anchors Anchors::of_clock(const Dataset& dataset, double hz, std::span<const int
       any = true;
     }
     if (!any || end_ns < start_ns) continue;
-    // The quotient may round up to one tick too many.
-    auto last = static_cast<int64_t>(static_cast<double>(ns_between(end_ns, start_ns)) / made.period_ns_);
+    // One more than the quotient: a tick that is rounded down to the last row counts.
+    auto last = static_cast<int64_t>(static_cast<double>(ns_between(end_ns, start_ns)) / made.period_ns_) + 1;
     while (last > 0 && clock_tick_ns(last, made.period_ns_) > end_ns - start_ns) --last;
     made.table_.push_back({made.anchors_, episode, start_ns});
     made.anchors_ += last + 1;

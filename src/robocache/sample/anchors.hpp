@@ -60,8 +60,9 @@ class Anchors {
   // Every tick of `stream` in the given episodes.
   static Anchors of_stream(const Dataset& dataset, int64_t stream, std::span<const int64_t> episodes);
 
-  // Ticks k / hz after the latest first row of `streams` in each episode, up to their earliest last row: the span that
-  // all of them cover. A stream without rows in an episode does not count there; without any, no anchors.
+  // Ticks k / hz, to the nearest ns, after the latest first row of `streams` in each episode, up to their earliest last
+  // row: the span that all of them cover. A stream without rows in an episode does not count there; without any, no
+  // anchors.
   static Anchors of_clock(const Dataset& dataset, double hz, std::span<const int64_t> streams,
                           std::span<const int64_t> episodes);
 
