@@ -1,0 +1,160 @@
+#include "robocache/sample/order.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace robocache {
+namespace {
+
+std::vector<int64_t> whole_order(int64_t n, uint64_t seed, int64_t epoch, bool shuffle = true) {
+  const Order order = make_order(n, seed, epoch, shuffle);
+  std::vector<int64_t> samples;
+  for (int64_t position = 0; position < n; ++position) samples.push_back(order.at(position));
+  return samples;
+}
+
+void expect_bijection(int64_t n, uint64_t seed, int64_t epoch) {
+  const Order order = make_order(n, seed, epoch);
+  std::vector<bool> seen(static_cast<size_t>(n), false);
+  for (int64_t position = 0; position < n; ++position) {
+    const int64_t sample = order.at(position);
+    ASSERT_TRUE(sample >= 0 && sample < n && !seen[static_cast<size_t>(sample)])
+        << "n " << n << ", seed " << seed << ", epoch " << epoch << ", position " << position << ": " << sample;
+    seen[static_cast<size_t>(sample)] = true;
+  }
+}
+
+TEST(Order, VisitsEverySampleOnce) {
+  for (int64_t n = 1; n <= 300; ++n) expect_bijection(n, 3, 0);
+  for (int64_t power = 512; power <= 65536; power *= 2) {
+    for (const int64_t n : {power - 1, power, power + 1}) {
+      expect_bijection(n, 0, 0);
+      expect_bijection(n, std::numeric_limits<uint64_t>::max(), std::numeric_limits<int64_t>::min());
+    }
+  }
+  expect_bijection(1'000'000, 1, 2);
+}
+
+TEST(Order, WithoutShuffleIsTheIdentity) {
+  std::vector<int64_t> expected(300);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(whole_order(300, 5, 6, false), expected);
+  const int64_t greatest = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(make_order(greatest, 5, 6, false).at(greatest - 1), greatest - 1);
+}
+
+TEST(Order, SeedsAndEpochsGiveOtherOrders) {
+  std::vector<std::vector<int64_t>> orders;
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{1} << 63}) {
+    for (const int64_t epoch : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{2}, int64_t{1} << 40}) {
+      orders.push_back(whole_order(100, seed, epoch));
+    }
+  }
+  for (size_t i = 0; i < orders.size(); ++i) {
+    EXPECT_EQ(whole_order(100, 0, -1), orders[0]);
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(orders[i], orders[j]) << i << ", " << j;
+  }
+}
+
+// Training runs are resumed by (seed, epoch, position): these numbers, worked out by another program, may never change.
+TEST(Order, NeverChanges) {
+  EXPECT_EQ(whole_order(10, 0, 0), (std::vector<int64_t>{2, 5, 0, 8, 6, 1, 9, 3, 7, 4}));
+  EXPECT_EQ(whole_order(10, 0, 1), (std::vector<int64_t>{3, 2, 8, 9, 6, 7, 1, 4, 5, 0}));
+  EXPECT_EQ(whole_order(10, 1, 0), (std::vector<int64_t>{6, 1, 9, 3, 5, 2, 4, 7, 0, 8}));
+  const auto some = [](int64_t n, uint64_t seed, int64_t epoch) {
+    const Order order = make_order(n, seed, epoch);
+    return std::vector<int64_t>{order.at(0), order.at(1), order.at(2), order.at(n / 2), order.at(n - 1)};
+  };
+  EXPECT_EQ(some(257, 7, 3), (std::vector<int64_t>{215, 238, 61, 94, 209}));
+  EXPECT_EQ(some(1'000'003, std::numeric_limits<uint64_t>::max(), 12),
+            (std::vector<int64_t>{720937, 597546, 410014, 252801, 360746}));
+  EXPECT_EQ(some((int64_t{1} << 40) + 1, 42, -1),
+            (std::vector<int64_t>{1029925494238, 16731819491, 845810503007, 776372355500, 318939009401}));
+  EXPECT_EQ(some(std::numeric_limits<int64_t>::max(), 5, int64_t{1} << 40),
+            (std::vector<int64_t>{3442159084096685788, 8496463068582815052, 6936343490032599726, 7737497381770487674,
+                                  2115441781688407216}));
+}
+
+// ---- Statistics. Every count is of fixed seeds, so a test that passes once passes always. ----
+
+// Chi-square of equally likely cells, as the standard normal that its cube root nearly is (Wilson and Hilferty, 1931):
+// four standard deviations either way.
+void expect_uniform(const std::vector<int64_t>& counts, const std::string& what) {
+  const double total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  const double expected = total / static_cast<double>(counts.size());
+  ASSERT_GE(expected, 10) << what << ": too few draws to tell";
+  double chi_square = 0;
+  for (const int64_t count : counts) {
+    const double off = static_cast<double>(count) - expected;
+    chi_square += off * off / expected;
+  }
+  const auto freedom = static_cast<double>(counts.size() - 1);
+  const double variance = 2 / (9 * freedom);
+  const double deviations = (std::cbrt(chi_square / freedom) - (1 - variance)) / std::sqrt(variance);
+  EXPECT_LT(std::abs(deviations), 4) << what << ": chi-square " << chi_square << " of " << freedom;
+}
+
+TEST(Order, EachPositionHoldsEachSampleEquallyOften) {
+  for (const int64_t n : {2, 7, 97, 256, 300}) {
+    for (const int64_t position : {int64_t{0}, n / 2, n - 1}) {
+      std::vector<int64_t> over_epochs(static_cast<size_t>(n), 0);
+      std::vector<int64_t> over_seeds(static_cast<size_t>(n), 0);
+      for (int64_t i = 0; i < 300 * n; ++i) {
+        ++over_epochs[static_cast<size_t>(make_order(n, 9, i).at(position))];
+        ++over_seeds[static_cast<size_t>(make_order(n, static_cast<uint64_t>(i), 9).at(position))];
+      }
+      const std::string what = "n " + std::to_string(n) + ", position " + std::to_string(position);
+      expect_uniform(over_epochs, what + ", epochs");
+      expect_uniform(over_seeds, what + ", seeds");
+    }
+  }
+}
+
+TEST(Order, EveryPermutationOfAFewIsEquallyLikely) {
+  for (const int64_t n : {3, 4, 5}) {
+    std::vector<int64_t> counts(n == 3 ? 6 : n == 4 ? 24 : 120, 0);
+    for (int64_t epoch = 0; epoch < 12'000; ++epoch) {
+      const std::vector<int64_t> order = whole_order(n, 4, epoch);
+      int64_t rank = 0;  // in lexicographic order
+      for (int64_t i = 0; i < n; ++i) {
+        int64_t smaller = 0;
+        for (int64_t j = i + 1; j < n; ++j) smaller += order[static_cast<size_t>(j)] < order[static_cast<size_t>(i)];
+        rank = rank * (n - i) + smaller;
+      }
+      ++counts[static_cast<size_t>(rank)];
+    }
+    expect_uniform(counts, "permutations of " + std::to_string(n));
+  }
+}
+
+TEST(Order, NeighboursInTheOrderAreUnrelated) {
+  for (const int64_t n : {12, 300}) {
+    // The step from a position to the next, cyclic: any but 0.
+    std::vector<int64_t> steps(static_cast<size_t>(n - 1), 0);
+    for (int64_t epoch = 0; epoch < 2000; ++epoch) {
+      const std::vector<int64_t> order = whole_order(n, 6, epoch);
+      for (size_t i = 0; i + 1 < order.size(); ++i) ++steps[static_cast<size_t>((order[i + 1] - order[i] + n) % n - 1)];
+    }
+    expect_uniform(steps, "steps of " + std::to_string(n));
+  }
+}
+
+TEST(Order, AnEpochIsUnrelatedToTheNext) {
+  constexpr int64_t kN = 200;
+  std::vector<int64_t> steps(kN, 0);
+  for (int64_t epoch = 0; epoch < 500; ++epoch) {
+    const Order now = make_order(kN, 8, epoch);
+    const Order next = make_order(kN, 8, epoch + 1);
+    for (int64_t i = 0; i < kN; ++i) ++steps[static_cast<size_t>((next.at(i) - now.at(i) + kN) % kN)];
+  }
+  expect_uniform(steps, "steps between epochs");
+}
+
+}  // namespace
+}  // namespace robocache
