@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,22 @@ def _window_offsets(
     rate_hz: float,
     history: int | Mapping[str, int] | None,
     horizon: int | Mapping[str, int] | None,
-    streams: Iterable[str],
+    streams: Collection[str],
 ) -> dict[str, list[float]]:
     """The second way to say `delta_timestamps`, as the first."""
     if not rate_hz > 0:
         raise errors.ArgumentError(f"rate_hz: expected a rate above 0, got {rate_hz}")
 
+    if history is None and horizon is None:
+        raise errors.ArgumentError("history, horizon: expected at least one of them beside rate_hz, got none")
+
     def steps(name: str, given: int | Mapping[str, int] | None, takes: Any) -> dict[str, int]:
         counts = {s: given for s in streams if takes(s)} if isinstance(given, int) else dict(given or {})
         for stream, count in counts.items():
-            if count < 1:
-                raise errors.ArgumentError(f"{name}['{stream}']: expected at least 1 step, got {count}")
+            if stream not in streams:
+                raise errors.ArgumentError(f"{name}: expected one of {', '.join(streams)}, got '{stream}'")
+            if not isinstance(count, int) or count < 1:
+                raise errors.ArgumentError(f"{name}['{stream}']: expected at least 1 step, got {count!r}")
         return counts
 
     is_action = lambda stream: stream.split(".")[0] == "action"  # noqa: E731
@@ -41,11 +47,19 @@ def _window_offsets(
     return {s: [k / rate_hz for k in range(1 - past.get(s, 1), future.get(s, 1))] for s in named}
 
 
+def _finite(name: str, value: Any) -> Any:
+    """JSON, which carries the options to the library, has no other numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise errors.ArgumentError(f"{name}: expected a finite number, got {value}")
+    return value
+
+
 def _offsets(stream: str, offsets: Any) -> list[float]:
+    name = f"delta_timestamps['{stream}']"
     try:
-        return [float(offset) for offset in offsets]
-    except (TypeError, ValueError):
-        raise errors.ArgumentTypeError(f"delta_timestamps['{stream}']: expected seconds in a list, got {offsets!r}") from None
+        return [_finite(name, float(offset)) for offset in offsets]
+    except TypeError:
+        raise errors.ArgumentTypeError(f"{name}: expected seconds in a list, got {offsets!r}") from None
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -149,16 +163,16 @@ class Loader:
                     "delta_timestamps": _offsets(stream, offsets),
                     "method": of_stream("methods", methods, stream),
                     "normalize": of_stream("normalize", normalize, stream, floats_only=True),
-                    "max_gap_s": of_stream("max_gap_s", max_gap_s, stream),
+                    "max_gap_s": _finite("max_gap_s", of_stream("max_gap_s", max_gap_s, stream)),
                     "dtype": _dtype_name(of_stream("dtype", dtype, stream)) if isinstance(dtype, Mapping) and stream in dtype else None,
                 }
                 for stream, offsets in delta_timestamps.items()
             ],
             "batch_size": batch_size,
             "anchor": anchor,
-            "anchor_hz": anchor_hz,
+            "anchor_hz": _finite("anchor_hz", anchor_hz),
             "episodes": None if episodes is None else [int(e) for e in episodes],
-            "snap_s": snap_s,
+            "snap_s": _finite("snap_s", snap_s),
             "shuffle": shuffle,
             "drop_last": drop_last,
             "dtype": "float32" if isinstance(dtype, Mapping) else _dtype_name(dtype),

@@ -73,11 +73,12 @@ std::vector<Work> rounded(const std::vector<double>& values) {
 
 }  // namespace
 
-Normalize normalize_from_name(std::string_view name) {
+Normalize normalize_from_name(std::string_view name, std::string_view argument) {
   if (name == "mean_std") return Normalize::kMeanStd;
   if (name == "min_max") return Normalize::kMinMax;
   if (name == "q01_q99") return Normalize::kQ01Q99;
-  throw ArgumentError("normalize: expected 'mean_std', 'min_max' or 'q01_q99', got '" + std::string(name) + "'");
+  throw ArgumentError(std::string(argument) + ": expected 'mean_std', 'min_max' or 'q01_q99', got '" +
+                      std::string(name) + "'");
 }
 
 struct Loader::Impl {
@@ -109,9 +110,10 @@ struct Loader::Impl {
       if (!seen.insert(request.stream).second) {
         throw ArgumentError("delta_timestamps: stream '" + request.stream + "' is there twice");
       }
-      check_stream(request, dataset->stream(request.stream));
+      check_stream(request, dataset->streams()[index_of("delta_timestamps", request.stream)]);
     }
     if (options.episodes) {
+      if (options.episodes->empty()) throw ArgumentError("episodes: expected at least one, got none");
       for (const int64_t episode : *options.episodes) {
         if (episode < 0 || episode >= dataset->num_episodes()) {
           throw ArgumentError("episodes: expected indices in [0, " + std::to_string(dataset->num_episodes()) +
@@ -121,6 +123,16 @@ struct Loader::Impl {
     } else {
       options.episodes.emplace(static_cast<size_t>(dataset->num_episodes()));
       std::iota(options.episodes->begin(), options.episodes->end(), int64_t{0});
+    }
+  }
+
+  // The place of a stream; an unknown one is refused in the name of the argument that asked for it.
+  size_t index_of(const char* argument, std::string_view stream) const {
+    try {
+      return static_cast<size_t>(dataset->index_of(stream));
+    } catch (const ArgumentError& error) {
+      const std::string_view text = error.what();
+      throw ArgumentError(argument + std::string(text.substr(std::min(text.size(), text.find(':')))));
     }
   }
 
@@ -163,11 +175,12 @@ struct Loader::Impl {
         options.anchor =
             dataset->streams()[static_cast<size_t>(*std::min_element(indices.begin(), indices.end(), slower))].name;
       }
-      const int64_t stream = dataset->index_of(options.anchor);
+      const auto stream = static_cast<int64_t>(index_of("anchor", options.anchor));
       anchors = Anchors::of_stream(*dataset, stream, *options.episodes);
       anchor_ticks = ResidentStream::get(dataset, stream, options.device);
     }
-    if (anchors.table().empty()) throw ArgumentError("anchor: no episode asked for has a tick to draw");
+    if (anchors.table().empty())
+      throw ArgumentError("anchor: expected a tick to draw, got none in the episodes asked for");
     plan.anchors = anchors.index();
     if (options.drop_last && plan.anchors.anchors < options.batch_size) {
       throw ArgumentError("batch_size: expected at most the " + std::to_string(plan.anchors.anchors) +

@@ -39,7 +39,7 @@ enum class Normalize : uint8_t {
 };
 
 // "mean_std", "min_max", "q01_q99". Throws ArgumentError.
-Normalize normalize_from_name(std::string_view name);
+Normalize normalize_from_name(std::string_view name, std::string_view argument = "normalize");
 
 struct StreamRequest {
   std::string stream;

@@ -39,9 +39,10 @@ StreamRequest stream_request(const json& options) {
     request.method = resample_method_from_name(*name, "methods" + at);
   }
   if (const auto name = field<std::string>(options, "normalize", "normalize" + at)) {
-    request.normalize = normalize_from_name(*name);
+    request.normalize = normalize_from_name(*name, "normalize" + at);
   }
-  if (const auto name = field<std::string>(options, "dtype", "dtype" + at)) request.dtype = dtype_from_name(*name);
+  if (const auto name = field<std::string>(options, "dtype", "dtype" + at))
+    request.dtype = dtype_from_name(*name, "dtype" + at);
   request.max_gap_s = field<double>(options, "max_gap_s", "max_gap_s" + at);
   return request;
 }
