@@ -20,7 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
-constexpr int64_t kLargestCount = int64_t{1} << 62;
+constexpr uint64_t kLargestCount = uint64_t{1} << 62;
+constexpr uint64_t kLargestInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kLineWidth = 100;
 
 // The file begins with these bytes in every version, so that each version can name any other.
@@ -130,7 +131,7 @@ class Node {
   }
 
   int64_t count() const {
-    if (!json_.is_number_integer() || json_ < 0 || json_ > kLargestCount) {
+    if (!json_.is_number_unsigned() || json_.get<uint64_t>() > kLargestCount) {
       refuse("an integer of at least 0", one_line(json_));
     }
     return json_.get<int64_t>();
@@ -266,7 +267,7 @@ std::string scalar_type(const Json& value) {
   if (value.is_boolean()) return "bool";
   if (value.is_string()) return "string";
   if (value.is_number_float()) return "float64";
-  if (value.is_number_integer() && (!value.is_number_unsigned() || value <= std::numeric_limits<int64_t>::max())) {
+  if (value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= kLargestInt64)) {
     return "int64";
   }
   return "";

@@ -1,0 +1,100 @@
+#include "robocache/cache/block_writer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "robocache/cache/crc32.hpp"
+#include "robocache/core/error.hpp"
+#include "tests/cpp/cache/files.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace robocache::cache {
+namespace {
+
+std::string noise(size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+class BlockWriterTest : public testing::Test {
+ protected:
+  std::string path() const { return folder_.path() + "/file"; }
+
+  // The file holds `expected` and the record tells so.
+  void expect_file(const BlockWriter& writer, const std::string& expected) const {
+    const FileRecord record = writer.finish();
+    ASSERT_EQ(test::read_file(path()), expected);
+    EXPECT_EQ(record.bytes, static_cast<int64_t>(expected.size()));
+    const auto block = static_cast<size_t>(kBlockBytes);
+    ASSERT_EQ(record.crc32.size(), (expected.size() + block - 1) / block);
+    for (size_t i = 0; i < record.crc32.size(); ++i) {
+      EXPECT_EQ(record.crc32[i], crc32(expected.data() + i * block, std::min(block, expected.size() - i * block)));
+    }
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(BlockWriterTest, PiecesOfAnySizeAddUp) {
+  const auto block = static_cast<size_t>(kBlockBytes);
+  for (const size_t piece : {size_t{1000003}, block - 1, block, block + 1, 3 * block + 7}) {
+    BlockWriter writer(path());
+    std::string expected;
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::string bytes = noise(piece, i);
+      writer.append(bytes);
+      expected += bytes;
+      EXPECT_EQ(writer.size(), static_cast<int64_t>(expected.size()));
+    }
+    expect_file(writer, expected);
+  }
+}
+
+TEST_F(BlockWriterTest, EmptyFile) { expect_file(BlockWriter(path()), ""); }
+
+TEST_F(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
+  const std::string bytes = noise(3 * static_cast<size_t>(kBlockBytes) + 500, 1);
+  for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 1, kBlockBytes, 2 * kBlockBytes + 5,
+                             3 * kBlockBytes, 3 * kBlockBytes + 499}) {
+    BlockWriter writer(path());
+    writer.append(bytes);
+    writer.truncate(size);
+    EXPECT_EQ(writer.size(), size);
+    const std::string more = noise(static_cast<size_t>(kBlockBytes) + 9, 2);
+    writer.append(more);
+    expect_file(writer, bytes.substr(0, static_cast<size_t>(size)) + more);
+  }
+}
+
+TEST_F(BlockWriterTest, OverwriteStartBeforeAndAfterTheFirstBlockIsWritten) {
+  for (const size_t size : {size_t{100}, static_cast<size_t>(kBlockBytes) + 100}) {
+    std::string expected = noise(size, 3);
+    BlockWriter writer(path());
+    writer.append(expected);
+    writer.overwrite_start("a header of another length");
+    expected.replace(0, 26, "a header of another length");
+    expect_file(writer, expected);
+  }
+}
+
+TEST_F(BlockWriterTest, FinishMayBeRepeated) {
+  BlockWriter writer(path());
+  writer.append("abc");
+  writer.finish();
+  expect_file(writer, "abc");
+}
+
+TEST_F(BlockWriterTest, ErrorsNameTheFileAndTheReason) {
+  const std::string message =
+      test::message_of<FileError>([&] { BlockWriter(folder_.path() + "/missing/file").finish(); });
+  EXPECT_EQ(message, folder_.path() + "/missing/file: making it: No such file or directory");
+}
+
+}  // namespace
+}  // namespace robocache::cache

@@ -1,0 +1,166 @@
+#include "robocache/cache/manifest.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "robocache/cache/crc32.hpp"
+#include "robocache/core/error.hpp"
+#include "tests/cpp/cache/files.hpp"
+
+namespace robocache::cache {
+namespace {
+
+using test::contains;
+using test::message_of;
+
+Manifest example() {
+  Manifest manifest;
+  manifest.episodes = 2;
+  manifest.episode_columns = automatic_columns();
+  manifest.episode_columns.push_back({"task \"x\"", "list<string>"});
+  Stream stream;
+  stream.name = "arm/joint \xc3\xa4";
+  stream.dtype = DType::kBFloat16;
+  stream.shape = {2, 3};
+  stream.rows = 7;
+  stream.clock = Clock::kNominal;
+  stream.names = {"a", "b", "c", "d", "e", "f"};
+  stream.findings.period_ns = 33333333.5;
+  stream.findings.constant_features = {0, 5};
+  manifest.streams.push_back(stream);
+  manifest.files["episodes.jsonl"] = {10, {0x12}};
+  for (const char* file : {"time_ns", "values", "row_offsets", "stats"}) {
+    manifest.files["streams/arm%2Fjoint%20%C3%A4/" + std::string(file) + ".npy"] = {kBlockBytes + 1, {1, 0xffffffff}};
+  }
+  manifest.provenance_json = R"({"source": {"nested": [1, 2.5, null, "ü"]}})";
+  return manifest;
+}
+
+// parse_manifest on a copy of exactly these bytes, so that AddressSanitizer sees a look past their end.
+Manifest parse(const std::string& text) {
+  const auto copy = std::make_unique_for_overwrite<char[]>(text.size());
+  std::memcpy(copy.get(), text.data(), text.size());
+  return parse_manifest("m.json", {copy.get(), text.size()});
+}
+
+std::string refusal(const std::string& text) {
+  return message_of<FileError>([&] { parse(text); });
+}
+
+// The manifest with something replaced and the checksum made anew: damage that only the other checks can find.
+std::string altered(const std::string& from, const std::string& to) {
+  std::string text = manifest_text(example());
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  text.resize(text.rfind("  \"crc32\""));
+  return text + "  \"crc32\": \"" + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
+}
+
+TEST(Manifest, WhatIsWrittenIsRead) {
+  const Manifest written = example();
+  const std::string text = manifest_text(written);
+  const Manifest read = parse(text);
+  EXPECT_EQ(manifest_text(read), text);
+  const Stream& stream = read.streams.at(0);
+  EXPECT_EQ(stream.name, written.streams[0].name);
+  EXPECT_EQ(stream.dtype, DType::kBFloat16);
+  EXPECT_EQ(stream.shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(stream.features, 6);
+  EXPECT_EQ(stream.rows, 7);
+  EXPECT_EQ(stream.clock, Clock::kNominal);
+  EXPECT_EQ(stream.names, written.streams[0].names);
+  EXPECT_EQ(stream.rate_hz, 1e9 / 33333333.5);
+  EXPECT_EQ(stream.findings.constant_features, (std::vector<int64_t>{0, 5}));
+  EXPECT_EQ(read.files.at("episodes.jsonl").crc32, (std::vector<uint32_t>{0x12}));
+  EXPECT_EQ(read.provenance_json, written.provenance_json);
+}
+
+TEST(Manifest, AFutureVersionIsRefusedWithBothVersions) {
+  std::string text = manifest_text(example());
+  text.replace(text.find("_version\": 1") + 11, 1, "27");
+  const std::string message = refusal(text);
+  EXPECT_TRUE(contains(message, "m.json: at byte 47: expected schema version 1, the one that robocache "));
+  EXPECT_TRUE(contains(message, "reads, got 27: another version of robocache wrote this cache"));
+}
+
+TEST(Manifest, EveryTruncationAndEveryFlippedByteIsRefused) {
+  const std::string text = manifest_text(example());
+  for (size_t length = 0; length < text.size(); ++length) {
+    EXPECT_TRUE(contains(refusal(text.substr(0, length)), "m.json: at byte ")) << length;
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string damaged = text;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    EXPECT_TRUE(contains(refusal(damaged), "m.json: at byte ")) << i;
+  }
+  EXPECT_TRUE(contains(refusal(text + "\n"), "damaged"));
+}
+
+TEST(Manifest, ValuesThatCannotBeAreRefusedWithTheirPlace) {
+  EXPECT_TRUE(contains(refusal(altered("\"rows\": 7", "\"rows\": -7")),
+                       "m.json: in 'streams[0].rows': expected an integer of at least 0, got -7"));
+  EXPECT_TRUE(contains(refusal(altered("\"rows\": 7", "\"rows\": 7.0")), "'streams[0].rows'"));
+  EXPECT_TRUE(contains(refusal(altered("\"rows\": 7", "\"rows\": 18446744073709551615")), "'streams[0].rows'"));
+  EXPECT_TRUE(contains(refusal(altered("\"rows\": 7", "\"row\": 7")), "expected a value, got none"));
+  EXPECT_TRUE(contains(refusal(altered("\"episodes\": 2", "\"episodes\": null")), "'episodes'"));
+  EXPECT_TRUE(contains(refusal(altered("bfloat16", "float13")), "dtype: expected one of bool"));
+  EXPECT_TRUE(contains(refusal(altered("nominal", "sundial")), "clock: expected 'recorded' or 'nominal'"));
+  EXPECT_TRUE(contains(refusal(altered("[2, 3]", "[2, 4]")), "'streams[0].names': expected none or 8, got 6"));
+  EXPECT_TRUE(contains(refusal(altered("[2, 3]", "[4611686018427387904, 3]")), "a size within int64"));
+  EXPECT_TRUE(contains(refusal(altered("[2, 3]", "[1, 1, 1, 1, 1, 1, 2, 3]")), "expected at most 7 lengths, got 8"));
+  EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "")), "expected 1 checksums, got 0"));
+  EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "\"0000001\"")), "expected 8 hexadecimal digits"));
+  EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "\"0000001G\"")), "expected 8 hexadecimal digits"));
+  EXPECT_TRUE(contains(refusal(altered("stats.npy", "statistics.npy")), "stats.npy': expected a value, got none"));
+  EXPECT_TRUE(contains(refusal(altered("\"block_bytes\": 1048576", "\"block_bytes\": 0")), "'block_bytes'"));
+  EXPECT_TRUE(contains(refusal(altered("\"provenance\": {", "\"provenance\": 3, \"x\": {")), "expected an object"));
+  EXPECT_TRUE(contains(refusal(altered("\"episodes\": 2", "\"episodes\": ?")), "m.json: at byte "));
+  EXPECT_TRUE(contains(refusal(altered("[1, 2.5", std::string(3000, '[') + "[1, 2.5")), "m.json: "));
+}
+
+TEST(Manifest, StreamDirectoriesHoldAnyName) {
+  EXPECT_EQ(stream_directory("joint.position-1_A"), "streams/joint.position-1_A");
+  EXPECT_EQ(stream_directory("arm/left"), "streams/arm%2Fleft");
+  EXPECT_EQ(stream_directory(".."), "streams/%2E.");
+  EXPECT_EQ(stream_directory("%2E"), "streams/%252E");
+  EXPECT_EQ(stream_directory("\xc3\xa4 \n"), "streams/%C3%A4%20%0A");
+}
+
+TEST(EpisodeMetadata, ColumnsSettleTheirTypes) {
+  std::vector<EpisodeColumn> columns;
+  for (const char* json : {R"({"a": null, "b": 1, "c": "x", "d": [], "e": true})",
+                           R"({"a": [1], "b": 2.5, "d": ["x"], "f": [1, 2.5]})", R"({"a": [], "b": 3, "c": null})"}) {
+    columns = check_metadata(json, columns).columns;
+  }
+  std::string text;
+  for (const EpisodeColumn& column : columns) text += column.name + ":" + column.type + " ";
+  EXPECT_EQ(text, "a:list<int64> b:float64 c:string d:list<string> e:bool f:list<float64> ");
+}
+
+TEST(EpisodeMetadata, WhatNoColumnCanHoldIsRefused) {
+  const std::vector<EpisodeColumn> known{{"task", "string"}, {"ok", "bool"}, {"tags", "list<string>"}};
+  for (const char* json :
+       {"", "3", "[]", "{", R"({"x": {}})", R"({"x": [[1]]})", R"({"x": [null]})", R"({"x": [true]})",
+        R"({"x": [1, "a"]})", R"({"x": 9223372036854775808})", R"({"x": NaN})", R"({"task": 3})", R"({"ok": 1})",
+        R"({"tags": "a"})", R"({"tags": [1]})", R"({"episode_index": 3})", R"({"start_ns": 3})", "{\"x\": \"\xff\"}"}) {
+    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { check_metadata(json, known); }), "episode metadata")) << json;
+  }
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { check_metadata(R"({"task": 3})", known); }),
+                       "'task': expected string as in the episodes before, got int64 3"));
+}
+
+TEST(EpisodeMetadata, LinesBeginWithTheColumnsEveryEpisodeHas) {
+  EXPECT_EQ(episode_line(3, std::pair<int64_t, int64_t>{-5, 7}, R"({"a": 1})"),
+            "{\"episode_index\": 3, \"start_ns\": -5, \"end_ns\": 7, \"a\": 1}\n");
+  EXPECT_EQ(episode_line(0, std::nullopt, "{}"), "{\"episode_index\": 0, \"start_ns\": null, \"end_ns\": null}\n");
+  EXPECT_EQ(check_metadata("{\"a\":\n\"b\\nc\"}", {}).json, R"({"a": "b\nc"})");
+}
+
+}  // namespace
+}  // namespace robocache::cache

@@ -1,0 +1,212 @@
+#include "robocache/cache/statistics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "robocache/core/half.hpp"
+#include "robocache/core/thread_pool.hpp"
+
+namespace robocache::cache {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double as_double(Float16 x) { return to_float(x); }
+double as_double(BFloat16 x) { return to_float(x); }
+template <class T>
+double as_double(T x) {
+  return static_cast<double>(x);
+}
+
+// By sorting, in long double.
+std::vector<double> oracle(std::vector<double> column) {
+  std::erase_if(column, [](double x) { return std::isnan(x); });
+  const auto n = column.size();
+  if (n == 0) return {kNan, kNan, kNan, kNan, kNan, kNan, kNan, kNan, kNan, 0};
+  std::sort(column.begin(), column.end());
+  long double sum = 0;
+  for (const double x : column) sum += x;
+  const long double mean = sum / static_cast<long double>(n);
+  long double squares = 0;
+  for (const double x : column) squares += (x - mean) * (x - mean);
+  std::vector<double> expected{static_cast<double>(mean),
+                               static_cast<double>(std::sqrt(squares / static_cast<long double>(n))), column.front(),
+                               column.back()};
+  for (const double q : {0.01, 0.1, 0.5, 0.9, 0.99}) {
+    const double at = static_cast<double>(n - 1) * q;
+    const double t = at - std::floor(at);
+    const double a = column[static_cast<size_t>(at)];
+    const double b = column[std::min(n - 1, static_cast<size_t>(at) + 1)];
+    expected.push_back(t >= 0.5 ? b - (b - a) * (1 - t) : a + (b - a) * t);
+  }
+  expected.push_back(static_cast<double>(n));
+  return expected;
+}
+
+template <class T>
+void expect_statistics(const std::vector<T>& values, DType dtype, int64_t features) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / features;
+  const ValueStatistics statistics = value_statistics(values.data(), dtype, rows, features);
+  for (int64_t f = 0; f < features; ++f) {
+    std::vector<double> column;
+    for (int64_t row = 0; row < rows; ++row)
+      column.push_back(as_double(values[static_cast<size_t>(row * features + f)]));
+    const std::vector<double> expected = oracle(column);
+    for (int64_t s = 0; s < kStatistics; ++s) {
+      const double got = statistics.table[static_cast<size_t>(s * features + f)];
+      const double want = expected[static_cast<size_t>(s)];
+      if (std::isnan(want)) {
+        EXPECT_TRUE(std::isnan(got)) << s;
+      } else if (s < 2) {
+        // Sums of at most 2^14 float64 terms: their rounding stays far below this.
+        EXPECT_NEAR(got, want, 1e-12 * std::max(1.0, std::max(std::abs(expected[2]), std::abs(expected[3])))) << s;
+      } else {
+        EXPECT_EQ(got, want) << "statistic " << s << " of feature " << f << ", " << dtype_name(dtype);
+      }
+    }
+  }
+}
+
+template <class T>
+std::vector<T> random_values(int64_t n, double low, double high) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<double> distribution(low, high);
+  std::vector<T> values;
+  for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<T>(distribution(random)));
+  return values;
+}
+
+TEST(ValueStatistics, EveryDTypeAgainstSorting) {
+  for (const int64_t features : {1, 3, 40}) {
+    const int64_t n = 257 * features;
+    expect_statistics(random_values<uint8_t>(n, 0, 1.9), DType::kBool, features);
+    expect_statistics(random_values<int8_t>(n, -128, 127), DType::kInt8, features);
+    expect_statistics(random_values<uint8_t>(n, 0, 255), DType::kUInt8, features);
+    expect_statistics(random_values<int16_t>(n, -32768, 32767), DType::kInt16, features);
+    expect_statistics(random_values<uint16_t>(n, 0, 65535), DType::kUInt16, features);
+    expect_statistics(random_values<int32_t>(n, -2e9, 2e9), DType::kInt32, features);
+    expect_statistics(random_values<uint32_t>(n, 0, 4e9), DType::kUInt32, features);
+    expect_statistics(random_values<int64_t>(n, -9e18, 9e18), DType::kInt64, features);
+    expect_statistics(random_values<uint64_t>(n, 0, 1.8e19), DType::kUInt64, features);
+    expect_statistics(random_values<float>(n, -5, 5), DType::kFloat32, features);
+    expect_statistics(random_values<double>(n, -5, 5), DType::kFloat64, features);
+    std::vector<Float16> halves;
+    std::vector<BFloat16> brains;
+    for (const float x : random_values<float>(n, -5, 5)) {
+      halves.push_back(to_float16(x));
+      brains.push_back(to_bfloat16(x));
+    }
+    expect_statistics(halves, DType::kFloat16, features);
+    expect_statistics(brains, DType::kBFloat16, features);
+  }
+}
+
+TEST(ValueStatistics, EveryNumberOfRows) {
+  for (int64_t rows = 1; rows < 130; ++rows) expect_statistics(random_values<float>(rows, -1, 1), DType::kFloat32, 1);
+  expect_statistics(random_values<float>(20000, 1e6, 1e6 + 1), DType::kFloat32, 2);
+}
+
+TEST(ValueStatistics, NanIsLeftOutAndCounted) {
+  std::vector<double> values = random_values<double>(300, -1, 1);
+  for (size_t i = 0; i < values.size(); i += 7) values[i] = kNan;
+  for (size_t row = 0; row < 100; ++row) values[3 * row + 2] = kNan;
+  expect_statistics(values, DType::kFloat64, 3);
+  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat64, 100, 3);
+  EXPECT_EQ(statistics.nan_values, std::ranges::count_if(values, [](double x) { return std::isnan(x); }));
+  EXPECT_EQ(statistics.constant_features, (std::vector<int64_t>{2}));
+  EXPECT_TRUE(std::isnan(statistics.table[2]));
+  EXPECT_EQ(statistics.table[static_cast<size_t>(kCountRow * 3 + 2)], 0);
+}
+
+TEST(ValueStatistics, InfinitiesStayWhereTheyAre) {
+  const std::vector<float> values{-INFINITY, 1, 2, 3, 4, 5, 6, 7, 8, 9, INFINITY};
+  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat32, 11, 1);
+  EXPECT_EQ(statistics.infinite_values, 2);
+  EXPECT_EQ(statistics.table[2], -kInfinity);
+  EXPECT_EQ(statistics.table[3], kInfinity);
+  EXPECT_EQ(statistics.table[5], 1);  // q10 falls on a sample
+  EXPECT_EQ(statistics.table[6], 5);
+}
+
+TEST(ValueStatistics, ConstantFeatureHasItsValueAndStdZero) {
+  const std::vector<double> values(1000, 0.1);
+  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat64, 1000, 1);
+  for (const size_t s : {0, 2, 3, 4, 5, 6, 7, 8}) EXPECT_EQ(statistics.table[s], 0.1);
+  EXPECT_EQ(statistics.table[1], 0);
+  EXPECT_EQ(statistics.constant_features, (std::vector<int64_t>{0}));
+}
+
+TEST(ValueStatistics, NoRowsAndNoFeatures) {
+  const ValueStatistics no_rows = value_statistics(nullptr, DType::kFloat32, 0, 2);
+  EXPECT_TRUE(std::isnan(no_rows.table[0]));
+  EXPECT_EQ(no_rows.table.back(), 0);
+  EXPECT_TRUE(no_rows.constant_features.empty());
+  EXPECT_TRUE(value_statistics(nullptr, DType::kFloat32, 5, 0).table.empty());
+}
+
+TEST(ValueStatistics, ThreadsChangeNoBit) {
+  const std::vector<float> values = random_values<float>(int64_t{64} * 3000, -1, 1);
+  const int before = num_threads();
+  set_num_threads(1);
+  const ValueStatistics one = value_statistics(values.data(), DType::kFloat32, 3000, 64);
+  set_num_threads(4);
+  const ValueStatistics four = value_statistics(values.data(), DType::kFloat32, 3000, 64);
+  set_num_threads(before);
+  EXPECT_EQ(one.table, four.table);
+}
+
+TEST(ClockFindings, OfARegularClockWithAGapAndADuplicate) {
+  //                                       |episode 0             |1 (none) |2
+  const std::vector<int64_t> times{0, 10, 20, 30, 30, 60, 70, /**/ 5, 15, 25};
+  const std::vector<int64_t> offsets{0, 7, 7, 10};
+  const StreamFindings findings = clock_findings(times.data(), offsets);
+  EXPECT_EQ(findings.period_ns, 10);
+  EXPECT_EQ(findings.min_period_ns, 0);
+  EXPECT_EQ(findings.max_period_ns, 30);
+  EXPECT_EQ(findings.gaps, 1);
+  EXPECT_EQ(findings.duplicates, 1);
+  EXPECT_EQ(findings.empty_episodes, 1);
+  EXPECT_DOUBLE_EQ(findings.jitter_ns, std::sqrt(100.0 / 7));  // of the seven periods that are no gap one is 10 off
+}
+
+TEST(ClockFindings, MedianOfAnEvenNumberIsTheMiddle) {
+  const std::vector<int64_t> times{0, 10, 31};
+  const std::vector<int64_t> offsets{0, 3};
+  EXPECT_EQ(clock_findings(times.data(), offsets).period_ns, 15.5);
+}
+
+TEST(ClockFindings, NothingToFind) {
+  const std::vector<int64_t> times{5, 4};
+  for (const auto& offsets : {std::vector<int64_t>{0}, std::vector<int64_t>{0, 0}, std::vector<int64_t>{0, 1, 2}}) {
+    const StreamFindings findings = clock_findings(times.data(), offsets);
+    EXPECT_EQ(findings.period_ns, 0);
+    EXPECT_EQ(findings.gaps, 0);
+  }
+}
+
+TEST(ClockFindings, MostStampsRepeated) {
+  const std::vector<int64_t> times{0, 0, 0, 0, 100};
+  const std::vector<int64_t> offsets{0, 5};
+  const StreamFindings findings = clock_findings(times.data(), offsets);
+  EXPECT_EQ(findings.period_ns, 0);
+  EXPECT_EQ(findings.duplicates, 3);
+  EXPECT_EQ(findings.gaps, 0);
+}
+
+TEST(ClockFindings, TheWholeRangeOfStamps) {
+  const std::vector<int64_t> times{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+  const std::vector<int64_t> offsets{0, 2};
+  const StreamFindings findings = clock_findings(times.data(), offsets);
+  EXPECT_EQ(findings.period_ns, 0x1p64);
+  EXPECT_EQ(findings.max_period_ns, std::numeric_limits<int64_t>::max());
+}
+
+}  // namespace
+}  // namespace robocache::cache

@@ -1,0 +1,425 @@
+#include "robocache/cache/writer.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "tests/cpp/cache/files.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace robocache {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::message_of;
+
+void append(Writer& writer, const std::string& stream, std::vector<int64_t> times, std::vector<float> values) {
+  const auto n = static_cast<int64_t>(times.size());
+  writer.append(stream, TensorView::contiguous(times.data(), DType::kInt64, {n}),
+                TensorView::contiguous(values.data(), DType::kFloat32, {n, n > 0 ? std::ssize(values) / n : 1}));
+}
+
+std::vector<float> values_of(const Stream& stream, int64_t episode) {
+  const auto* values = static_cast<const float*>(stream.values);
+  const auto e = static_cast<size_t>(episode);
+  return {values + stream.row_offsets[e] * stream.features, values + stream.row_offsets[e + 1] * stream.features};
+}
+
+class WriterTest : public testing::Test {
+ protected:
+  std::string path() const { return folder_.path() + "/cache"; }
+  std::string partial() const { return path() + ".partial"; }
+
+  // A finished cache whose one value tells caches apart.
+  void write(float value, bool overwrite = false) const {
+    Writer writer(path(), overwrite);
+    writer.begin_episode();
+    append(writer, "x", {0}, {value});
+    writer.end_episode();
+    writer.close();
+  }
+  float written() const { return values_of(Dataset::open(path(), true)->stream("x"), 0).at(0); }
+
+  // Ends as a killed process does: nothing is flushed, no destructor runs.
+  void write_and_die() const {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto* writer = new Writer(path(), true);
+      writer->begin_episode();
+      append(*writer, "x", {0}, {1});
+      kill(getpid(), SIGKILL);
+    }
+    waitpid(child, nullptr, 0);
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(WriterTest, StreamsKeepTheirOwnClocksAndEpisodes) {
+  {
+    Writer writer(path());
+    writer.describe_stream("slow", Clock::kNominal, {"x", "y"});
+    writer.describe_stream("never appended to", Clock::kNominal);
+    writer.begin_episode(R"({"task": "one"})");
+    append(writer, "fast", {1, 2, 2}, {1, 2, 3});
+    append(writer, "fast", {}, {});
+    append(writer, "fast", {5}, {4});
+    writer.end_episode();
+    writer.begin_episode();
+    append(writer, "slow", {-7}, {5, 6});
+    writer.end_episode();
+    writer.begin_episode();
+    writer.end_episode();
+    EXPECT_EQ(writer.num_episodes(), 3);
+    EXPECT_FALSE(fs::exists(path()));
+    writer.close(R"({"source":"test"})");
+  }
+  EXPECT_FALSE(fs::exists(partial()));
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(dataset->num_episodes(), 3);
+  ASSERT_EQ(dataset->streams().size(), 2u);
+  const Stream& fast = dataset->stream("fast");
+  const Stream& slow = dataset->stream("slow");
+  EXPECT_EQ(std::vector<int64_t>(fast.row_offsets.begin(), fast.row_offsets.end()), (std::vector<int64_t>{0, 4, 4, 4}));
+  EXPECT_EQ(std::vector<int64_t>(slow.row_offsets.begin(), slow.row_offsets.end()), (std::vector<int64_t>{0, 0, 1, 1}));
+  EXPECT_EQ(values_of(fast, 0), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(values_of(slow, 1), (std::vector<float>{5, 6}));
+  EXPECT_EQ(std::vector<int64_t>(fast.time_ns, fast.time_ns + 4), (std::vector<int64_t>{1, 2, 2, 5}));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(fast.values) % 64, 0u);
+  EXPECT_EQ(slow.clock, Clock::kNominal);
+  EXPECT_EQ(slow.names, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(fast.findings.duplicates, 1);
+  EXPECT_EQ(fast.findings.empty_episodes, 2);
+  EXPECT_EQ(fast.stats.count[0], 4);
+  EXPECT_EQ(fast.stats.mean[0], 2.5);
+  EXPECT_EQ(dataset->episode_json(0), R"({"episode_index": 0, "start_ns": 1, "end_ns": 5, "task": "one"})");
+  EXPECT_EQ(dataset->episode_json(1), R"({"episode_index": 1, "start_ns": -7, "end_ns": -7})");
+  EXPECT_EQ(dataset->episode_json(2), R"({"episode_index": 2, "start_ns": null, "end_ns": null})");
+  EXPECT_EQ(dataset->provenance_json(), R"({"source": "test"})");
+}
+
+TEST_F(WriterTest, EmptyCacheAndEmptyStream) {
+  Writer(path()).close();
+  EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 0);
+  {
+    Writer writer(path(), true);
+    writer.begin_episode();
+    append(writer, "x", {}, {});
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(dataset->stream("x").rows, 0);
+  EXPECT_EQ(dataset->stream("x").shape, (std::vector<int64_t>{1}));
+}
+
+TEST_F(WriterTest, StridedAndBroadcastRowsAreGathered) {
+  {
+    Writer writer(path());
+    writer.begin_episode();
+    std::vector<int64_t> times{3, 9, 2, 9, 1, 9};
+    TensorView clock{.data = times.data() + 4, .dtype = DType::kInt64, .ndim = 1};
+    clock.shape = {3};
+    clock.strides = {-2};
+    std::vector<float> values{1, 2, 3, 4, 5, 6};
+    TensorView transposed{.data = values.data(), .ndim = 3};
+    transposed.shape = {3, 2, 2};
+    transposed.strides = {1, 3, 0};
+    writer.append("x", clock, transposed);
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  const Stream& stream = dataset->stream("x");
+  EXPECT_EQ(std::vector<int64_t>(stream.time_ns, stream.time_ns + 3), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(values_of(stream, 0), (std::vector<float>{1, 1, 4, 4, 2, 2, 5, 5, 3, 3, 6, 6}));
+}
+
+TEST_F(WriterTest, StridedRowsLongerThanAPieceAndWiderThanOne) {
+  constexpr int64_t kRows = 5;
+  constexpr int64_t kColumns = 300000;
+  std::vector<float> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  std::vector<int64_t> times(kRows);
+  {
+    Writer writer(path());
+    writer.begin_episode();
+    TensorView rows = TensorView::contiguous(values.data(), DType::kFloat32, {kRows, kColumns / 2});
+    rows.strides = {kColumns, 2};
+    writer.append("x", TensorView::contiguous(times.data(), DType::kInt64, {kRows}), rows);
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  const std::vector<float> got = values_of(dataset->stream("x"), 0);
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], values[2 * i]);
+}
+
+TEST_F(WriterTest, AbortedEpisodeTakesBackItsRowsAndStreams) {
+  // More than a block, so that the rows to take back are in the file already.
+  const std::vector<float> many(size_t{1} << 20, 7.0f);
+  const std::vector<int64_t> times(many.size(), 100);
+  {
+    Writer writer(path());
+    writer.begin_episode();
+    append(writer, "x", {1, 2}, {1, 2});
+    writer.end_episode();
+    writer.begin_episode(R"({"dropped": 1})");
+    append(writer, "x", times, many);
+    append(writer, "new", times, many);
+    writer.abort_episode();
+    writer.begin_episode(R"({"dropped": "another type"})");
+    append(writer, "x", {0}, {3});
+    append(writer, "new", {0}, {1, 2, 3});  // another shape
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(dataset->num_episodes(), 2);
+  EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
+  EXPECT_EQ(values_of(dataset->stream("x"), 1), (std::vector<float>{3}));
+  EXPECT_EQ(values_of(dataset->stream("new"), 1), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(dataset->stream("new").row_offsets[1], 0);
+}
+
+TEST_F(WriterTest, AFirstEpisodeThatIsAbortedLeavesNoStream) {
+  {
+    Writer writer(path());
+    writer.begin_episode();
+    append(writer, "x", {1}, {1});
+    writer.abort_episode();
+    writer.close();
+  }
+  EXPECT_TRUE(Dataset::open(path(), true)->streams().empty());
+  EXPECT_TRUE(fs::is_empty(path() + "/streams"));
+}
+
+TEST_F(WriterTest, RefusalsNameTheStreamAndAddNothing) {
+  {
+    Writer writer(path());
+    writer.begin_episode();
+    append(writer, "x", {10, 20}, {1, 2});
+    const auto refusal = [&](const TensorView& times, const TensorView& values) {
+      return message_of<ArgumentError>([&] { writer.append("x", times, values); });
+    };
+    std::vector<int64_t> time{20, 30, 29};
+    std::vector<double> value(100);
+    const TensorView times = TensorView::contiguous(time.data(), DType::kInt64, {3});
+    const TensorView values = TensorView::contiguous(value.data(), DType::kFloat32, {3, 1});
+    EXPECT_EQ(refusal(times, values),
+              "stream 'x': expected times that do not decrease within an episode, got 29 ns in row 4 after 30 ns");
+    time = {19, 30, 40};
+    EXPECT_EQ(refusal(times, values),
+              "stream 'x': expected times that do not decrease within an episode, got 19 ns in row 2 after 20 ns");
+    time = {20, 30, 40};
+    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat64, {3, 1})),
+              "stream 'x': expected values of float32 as in its first rows, got float64");
+    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {3, 2})),
+              "stream 'x': expected values of shape [n, 1] as in its first rows, got [3, 2]");
+    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {3})),
+              "stream 'x': expected values of shape [n, 1] as in its first rows, got [3]");
+    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {2, 1})),
+              "stream 'x': expected times [n] and values [n, ...], got [3] and [2, 1]");
+    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {})),
+              "stream 'x': expected times [n] and values [n, ...], got [3] and []");
+    EXPECT_EQ(refusal(times, TensorView::contiguous(nullptr, DType::kFloat32, {3, 1}, {DeviceType::kCuda, 0})),
+              "stream 'x': expected times and values on the CPU, got [3] int64 on cpu and [3, 1] float32 on cuda:0");
+    EXPECT_EQ(message_of<ArgumentTypeError>(
+                  [&] { writer.append("x", TensorView::contiguous(value.data(), DType::kFloat64, {3}), values); }),
+              "stream 'x': expected times in int64 nanoseconds, got float64");
+    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "", {1}, {1}); }), "stream: expected UTF-8"));
+    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "\xff", {1}, {1}); }), "stream: expected"));
+    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, std::string(256, 'x'), {1}, {1}); }),
+                         "at most 255 bytes"));
+    append(writer, std::string(255, 'x'), {1}, {1});
+    EXPECT_EQ(message_of<ArgumentError>([&] { writer.describe_stream("x", Clock::kRecorded, {"a", "b"}); }),
+              "stream 'x': expected 1 names, one a feature, got 2");
+    writer.describe_stream("later", Clock::kRecorded, {"a", "b"});
+    EXPECT_EQ(message_of<ArgumentError>([&] { append(writer, "later", {1}, {1}); }),
+              "stream 'later': expected 1 names, one a feature, got 2");
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
+  EXPECT_EQ(dataset->streams().size(), 2u);
+}
+
+TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
+  Writer writer(path());
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "x", {1}, {1}); }), "expected an open episode"));
+  EXPECT_THROW(writer.end_episode(), ArgumentError);
+  EXPECT_THROW(writer.abort_episode(), ArgumentError);
+  writer.begin_episode();
+  EXPECT_THROW(writer.begin_episode(), ArgumentError);
+  EXPECT_THROW(writer.close(), ArgumentError);
+  writer.end_episode();
+  EXPECT_THROW(writer.close("[]"), ArgumentError);
+  EXPECT_THROW(writer.close("{"), ArgumentError);
+  writer.close();
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is closed"));
+  EXPECT_THROW(writer.close(), ArgumentError);
+  writer.abort();
+  EXPECT_TRUE(fs::exists(path()));
+}
+
+TEST_F(WriterTest, WithoutCloseNothingIsLeft) {
+  {
+    Writer writer(path());
+  }
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+  Writer writer(path());
+  writer.abort();
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is aborted"));
+}
+
+TEST_F(WriterTest, AnExistingNameIsNeverTouchedUnasked) {
+  write(1);
+  EXPECT_TRUE(contains(message_of<FileError>([&] { Writer writer(path()); }), "cache: it exists already"));
+  fs::create_directory(folder_.path() + "/photos");
+  test::write_file(folder_.path() + "/photos/cat.jpg", "meow");
+  EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(folder_.path() + "/photos", true).close(); }),
+                       "photos: expected a cache to overwrite, got something else"));
+  fs::create_directory(folder_.path() + "/new.partial");
+  test::write_file(folder_.path() + "/new.partial/cat.jpg", "meow");
+  EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(folder_.path() + "/new").close(); }),
+                       "new.partial: expected nothing of that name or what a writer left"));
+  EXPECT_EQ(test::read_file(folder_.path() + "/photos/cat.jpg"), "meow");
+  EXPECT_EQ(test::read_file(folder_.path() + "/new.partial/cat.jpg"), "meow");
+  EXPECT_EQ(written(), 1);
+}
+
+TEST_F(WriterTest, ANameThatAppearsMeanwhileIsNotReplaced) {
+  Writer writer(path());
+  fs::create_directory(path());
+  EXPECT_THROW(writer.close(), FileError);
+  EXPECT_TRUE(fs::is_empty(path()));
+  fs::remove(path());
+  writer.close();  // may be tried again
+  EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 0);
+}
+
+TEST_F(WriterTest, OverwriteReplacesOnlyAtTheEnd) {
+  write(1);
+  const auto old = Dataset::open(path());
+  {
+    Writer writer(path(), true);
+    writer.begin_episode();
+    append(writer, "x", {0}, {2});
+    EXPECT_EQ(written(), 1);
+  }
+  EXPECT_EQ(written(), 1);
+  write(2, true);
+  EXPECT_EQ(written(), 2);
+  EXPECT_EQ(values_of(old->stream("x"), 0), (std::vector<float>{1}));  // still mapped
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 1);
+  EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
+}
+
+TEST_F(WriterTest, ASecondWriterIsRefusedWhileTheFirstLives) {
+  Writer first(path());
+  EXPECT_EQ(message_of<FileError>([&] { Writer second(path()); }), partial() + ": another writer is at work on it");
+  first.begin_episode();
+  append(first, "x", {0}, {1});
+  first.end_episode();
+  first.close();
+  EXPECT_EQ(written(), 1);
+}
+
+TEST_F(WriterTest, AKilledWriterLeavesNothingThatOpensAndIsReplaced) {
+  write_and_die();
+  EXPECT_TRUE(fs::exists(partial()));
+  EXPECT_THROW(Dataset::open(path()), FileError);
+  EXPECT_THROW(Dataset::open(partial()), FileError);
+  write(3);
+  EXPECT_EQ(written(), 3);
+  write_and_die();
+  EXPECT_EQ(written(), 3);
+  write(4, true);
+  EXPECT_EQ(written(), 4);
+  EXPECT_FALSE(fs::exists(partial()));
+}
+
+TEST_F(WriterTest, AForkedChildCannotHarmItsParentsWriter) {
+  Writer writer(path());
+  writer.begin_episode();
+  const pid_t child = fork();
+  if (child == 0) {
+    int status = 0;
+    try {
+      writer.end_episode();
+      status = 1;
+    } catch (const ArgumentError&) {
+      writer.abort();
+    }
+    _exit(status);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  append(writer, "x", {0}, {5});
+  writer.end_episode();
+  writer.close();
+  EXPECT_EQ(written(), 5);
+}
+
+TEST_F(WriterTest, PathsWithSlashesMissingParentsAndLinks) {
+  {
+    Writer(folder_.path() + "/a/b/cache/").close();
+  }
+  EXPECT_EQ(Dataset::open(folder_.path() + "/a/b/cache/")->num_episodes(), 0);
+  fs::create_directory_symlink(folder_.path() + "/a/b/cache", path());
+  write(6, true);
+  EXPECT_EQ(written(), 6);
+  EXPECT_TRUE(fs::is_symlink(path()));
+  EXPECT_THROW(Writer(""), ArgumentError);
+  test::write_file(folder_.path() + "/file", "");
+  EXPECT_THROW(Writer(folder_.path() + "/file/cache"), FileError);
+}
+
+TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
+  constexpr int64_t kRows = 20000;
+  {
+    Writer writer(path());
+    writer.begin_episode();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&writer, t] {
+        for (int64_t row = 0; row < kRows; ++row) {
+          append(writer, "stream " + std::to_string(t), {row}, {static_cast<float>(t), static_cast<float>(row)});
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  for (int t = 0; t < 4; ++t) {
+    const Stream& stream = dataset->stream("stream " + std::to_string(t));
+    EXPECT_EQ(stream.rows, kRows);
+    EXPECT_EQ(stream.stats.min[0], t);
+    EXPECT_EQ(stream.stats.max[0], t);
+    EXPECT_EQ(stream.stats.max[1], kRows - 1);
+  }
+}
+
+TEST_F(WriterTest, TheSameInputMakesTheSameBytes) {
+  write(1);
+  const std::string first = test::read_file(path() + "/manifest.json");
+  write(1, true);
+  EXPECT_EQ(test::read_file(path() + "/manifest.json"), first);
+}
+
+}  // namespace
+}  // namespace robocache
