@@ -276,7 +276,8 @@ def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
         offsets_ms = np.array(offsets) * 1e3
         aligned = batch[name][chosen, :, 0]
         axis.plot(offsets_ms[~is_pad], aligned[~is_pad], "o", color="C3", fillstyle="none", label="aligned")
-        axis.plot(offsets_ms[is_pad], aligned[is_pad], "x", color="C3", label="aligned, is_pad")
+        if is_pad.any():
+            axis.plot(offsets_ms[is_pad], aligned[is_pad], "x", color="C3", label="aligned, is_pad")
         for offset in offsets_ms:
             axis.axvline(offset, color="C3", alpha=0.15, linewidth=0.8)
         sensor = _SENSORS[name]

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .dataset import Dataset
+from .dataset import Dataset, Stats
 from .errors import Error
 
-_STATS = ("mean", "std", "min", "q01", "q10", "q50", "q90", "q99", "max", "count")
 _FEATURES_SHOWN = 6
 
 
@@ -29,12 +30,12 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         streams[name] = {
             "dtype": str(stream.dtype),
             "shape": list(stream.shape),
-            "rows": len(stream.time_ns),
+            "rows": stream.rows,
             "rate_hz": stream.rate_hz,
             "clock": stream.clock,
             "names": stream.names,
             "findings": stream.findings,
-            "stats": {key: np.asarray(getattr(stats, key)).tolist() for key in _STATS},
+            "stats": {key: np.asarray(getattr(stats, key)).tolist() for key in Stats._fields},
         }
     return _jsonable(
         {
@@ -58,8 +59,9 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
     """Prints a cache's streams, episodes, statistics and provenance as tables."""
     console.print(str(dataset.path), style="bold", highlight=False, markup=False)
     console.print(streams_table(dataset))
-    console.print(_episodes_table(dataset))
-    console.print(_stats_table(dataset, every_feature))
+    console.print(_episodes_line(dataset), highlight=False, markup=False)
+    for name in dataset.streams:
+        console.print(_stats_table(dataset, name, every_feature))
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
     show_omissions(dataset.provenance, console)
@@ -74,65 +76,75 @@ def show_omissions(of: Mapping[str, Any], console: Console) -> None:
 
 
 def streams_table(dataset: Dataset) -> Table:
-    """A row a stream: its clock, rate and whatever is odd about it."""
-    table = Table(title="Streams", title_justify="left")
-    for heading in ("stream", "dtype", "shape", "clock"):
-        table.add_column(heading)
-    for heading in ("rows", "rate Hz", "jitter ms", "longest ms", "gaps", "same time", "NaN", "inf", "constant"):
-        table.add_column(heading, justify="right")
+    """A row a stream: what it is, how fast, and whatever is odd about it."""
+    table = _table("streams", "stream", "values", ">rows", ">Hz", ">jitter ms", ">longest ms", "found")
     for name, stream in dataset.streams.items():
         found = stream.findings
+        counts = {
+            "gaps": found["gaps"],
+            "stamps repeated": found["duplicates"],
+            "NaN": found["nan_values"],
+            "infinite": found["infinite_values"],
+            "constant features": len(found["constant_features"]),
+            "episodes without it": found["empty_episodes"],
+        }
+        odd = [f"{stream.clock} clock", *(f"{count} {what}" for what, count in counts.items() if count)]
         table.add_row(
             name,
-            str(stream.dtype),
-            "x".join(map(str, stream.shape)) or "scalar",
-            stream.clock,
-            str(len(stream.time_ns)),
+            f"{stream.dtype} {list(stream.shape)}",
+            str(stream.rows),
             f"{stream.rate_hz:.4g}",
-            f"{found['jitter_ns'] / 1e6:.3g}",
-            f"{found['max_period_ns'] / 1e6:.4g}",
-            *(_count(found[key]) for key in ("gaps", "duplicates", "nan_values", "infinite_values")),
-            _count(len(found["constant_features"])),
+            f"{found['jitter_ns'] / 1e6:.3f}",
+            f"{found['max_period_ns'] / 1e6:.2f}",
+            "\n".join(odd),
         )
     return table
 
 
-def _count(number: int) -> str:
-    return str(number) if number else "-"
-
-
-def _episodes_table(dataset: Dataset) -> Table:
+def _episodes_line(dataset: Dataset) -> str:
     seconds = episode_seconds(dataset)
-    table = Table(title="Episodes", title_justify="left")
-    for heading in ("episodes", "total s", "shortest s", "median s", "longest s"):
-        table.add_column(heading, justify="right")
-    table.add_column("columns")
-    summary = (seconds.sum(), seconds.min(), np.median(seconds), seconds.max()) if len(seconds) else ()
-    table.add_row(str(len(dataset)), *(f"{s:.2f}" for s in summary), ", ".join(dataset.episodes.column_names))
+    lengths = "none"
+    if len(seconds):
+        lengths = (
+            f"{seconds.min():.2f} to {seconds.max():.2f} s, median {np.median(seconds):.2f}, {seconds.sum():.2f} in all"
+        )
+    return f"{len(dataset)} episodes: {lengths}; columns {', '.join(dataset.episodes.column_names)}"
+
+
+def _stats_table(dataset: Dataset, name: str, every_feature: bool) -> Table:
+    shown = ("mean", "std", "min", "q01", "q50", "q99", "max")
+    table = _table(f"statistics of {name}", "feature", *(f">{heading}" for heading in shown))
+    columns = [np.ravel(getattr(dataset.stats[name], key)) for key in shown]
+    width = len(columns[0])
+    rows = width if every_feature else min(width, _FEATURES_SHOWN)
+    labels = dataset.streams[name].names or range(width)
+    for feature in range(rows):
+        table.add_row(str(labels[feature]), *(f"{column[feature]:.3g}" for column in columns))
+    if rows < width:
+        table.caption = f"and {width - rows} more (--all)"
     return table
 
 
-def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
-    table = Table(title="Statistics", title_justify="left")
-    table.add_column("feature")
-    for heading in _STATS:
-        table.add_column(heading, justify="right")
-    for name, stream in dataset.streams.items():
-        stats = dataset.stats[name]
-        columns = [np.ravel(getattr(stats, key)) for key in _STATS]
-        shown = len(columns[0]) if every_feature else min(len(columns[0]), _FEATURES_SHOWN)
-        for feature in range(shown):
-            label = stream.names[feature] if stream.names else str(feature) if len(columns[0]) > 1 else ""
-            table.add_row(f"{name} {label}".strip(), *(f"{column[feature]:.4g}" for column in columns))
-        if shown < len(columns[0]):
-            table.add_row(f"{name} and {len(columns[0]) - shown} more (--all shows them)", style="dim")
+def _table(title: str, *headings: str) -> Table:
+    """An empty table; a heading that begins with > is of a column of numbers."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in headings:
+        number = heading.startswith(">")
+        table.add_column(heading.lstrip(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")
     return table
 
 
 def episode_seconds(dataset: Dataset) -> np.ndarray:
-    """The time from each episode's first sample to its last, of any stream: float64 [episodes]."""
-    start, end = (dataset.episodes[column].to_numpy() for column in ("start_ns", "end_ns"))
-    return (end - start) / 1e9
+    """The time from each episode's first sample to its last, of any stream, 0 without a sample: float64 [episodes]."""
+    nanoseconds = pc.subtract(dataset.episodes["end_ns"], dataset.episodes["start_ns"])
+    return pc.fill_null(nanoseconds, 0).to_numpy() / 1e9
 
 
 def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
@@ -146,16 +158,16 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     figure.suptitle(f"{dataset.path}: {len(dataset)} episodes")
     rows = dataset.episode(episode)
     rows = {name: times for name, (times, _) in rows.items() if len(times) > 1}
-    start = min((int(times[0]) for times in rows.values()), default=0)
+    start = max((int(times[0]) for times in rows.values()), default=0)
     slowest = max((dataset.streams[name].findings["period_ns"] for name in rows), default=1e9)
     for place, (name, times) in enumerate(rows.items()):
         color = f"C{place}"
         since = (times - start) / 1e9
-        early = since[since <= 12 * slowest / 1e9]
+        early = since[(since >= 0) & (since <= 12 * slowest / 1e9)]
         ticks.plot(early, np.full(len(early), place), "|", color=color, markersize=16)
         periods.plot(since[1:], np.diff(times) / 1e6, ".", color=color, markersize=3, label=name)
-    ticks.set(title=f"ticks at the start of episode {episode}", xlabel="s", yticks=range(len(rows)), yticklabels=rows)
-    ticks.set_ylim(len(rows) - 0.5, -0.5)
+    ticks.set(title=f"ticks where all streams of episode {episode} have begun", xlabel="s")
+    ticks.set(yticks=range(len(rows)), yticklabels=rows, ylim=(max(1, len(rows)) - 0.5, -0.5))
     periods.set(title=f"time from one sample to the next, episode {episode}", xlabel="s", ylabel="ms", yscale="log")
     for place, name in enumerate(rows):
         stream = dataset.streams[name]
@@ -168,6 +180,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     )
     lengths.bar(range(len(dataset)), episode_seconds(dataset), width=1.0, color="0.6", edgecolor="white")
     lengths.set(title="episode lengths", xlabel="episode", ylabel="s")
+    lengths.xaxis.get_major_locator().set_params(integer=True)
     if rows:
         figure.legend(*periods.get_legend_handles_labels(), loc="outside lower center", ncols=4, markerscale=4)
     figure.savefig(path, dpi=110)

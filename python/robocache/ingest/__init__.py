@@ -174,7 +174,7 @@ def ingest(
         )
     written = dataset.open(cache)
     report.episodes = len(written)
-    report.rows = {name: len(stream.time_ns) for name, stream in written.streams.items()}
+    report.rows = {name: stream.rows for name, stream in written.streams.items()}
     report.seconds = time.perf_counter() - started
     return report
 

@@ -9,6 +9,7 @@ import csv
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ _UNIT_IN_NAME = re.compile(
     r"(?<![a-zµ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uµ]s|[uµ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
     r"|(?P<s>s|secs?|seconds?))[\])]?$"
 )
+_EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 
 
@@ -182,20 +184,17 @@ def _read_clock(
     bad = np.flatnonzero(~pc.match_substring_regex(text, f"^{_NUMBER}$").to_numpy(zero_copy_only=False))
     if len(bad):
         raise SourceError(f"{file}: line {bad[0] + first_line}: {text[bad[0]].as_py()!r} is no time")
+    about = text.cast(pa.float64()).to_numpy()
+    if unit is None:
+        whole = not pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
+        unit = _find_unit(name, about, whole, file)
+    if np.abs(about).max() * 10.0 ** _UNITS[unit] > 1e19:
+        raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
+    stamps = [int(_EXACT.to_integral_value(_EXACT.scaleb(Decimal(t), _UNITS[unit]))) for t in text.to_pylist()]
     try:
-        stamps = text.cast(pa.decimal256(76, 40))
-        if unit is None:
-            whole = not pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
-            unit = _find_unit(name, stamps.cast(pa.float64()).to_numpy(), whole, file)
-        digits = _UNITS[unit]
-        scaled = pc.round(stamps, digits, "half_to_even").cast(pa.decimal128(38, digits))
-    except pa.ArrowInvalid as error:
+        return np.array(stamps, np.int64), unit
+    except OverflowError as error:
         raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
-    words = np.frombuffer(scaled.buffers()[1], np.int64).reshape(-1, 2)  # 128-bit integers, low word first
-    time_ns, high = words[scaled.offset : scaled.offset + len(scaled)].T
-    if np.any(high != time_ns >> 63):
-        raise SourceError(f"{file}: a time does not fit int64 nanoseconds, in {unit}")
-    return np.ascontiguousarray(time_ns), unit
 
 
 def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:

@@ -95,7 +95,7 @@ def _load_info(source: Path) -> dict[str, Any]:
     path = source / "meta" / "info.json"
     refuse_git_lfs_pointer(path)
     try:
-        info = json.loads(path.read_bytes())
+        info = _parse_json(path.read_bytes())
         version, fps, features = info["codebase_version"], info["fps"], info["features"]
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path}: expected JSON with codebase_version, fps and features, got {error!r}") from error
@@ -147,7 +147,7 @@ def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
         refuse_git_lfs_pointer(file)
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             try:
-                rows += [json.loads(line)] if line.strip() else []
+                rows += [_parse_json(line)] if line.strip() else []
             except ValueError as error:
                 raise SourceError(f"{file}: line {number}: {error}") from error
     key = {"tasks": "task_index", "episodes": "episode_index"}[name]
@@ -156,6 +156,10 @@ def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
     if not all(isinstance(row, dict) and isinstance(row.get(key), int) for row in rows):
         raise SourceError(f"{files[0]}: expected a whole number as {key} in every row")
     return rows
+
+
+def _parse_json(text: str | bytes) -> Any:
+    return json.loads(text, parse_constant=lambda _: None)  # Python writes NaN, which is no JSON
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,12 +1,12 @@
 """CSV logs become caches: every stamp to the nanosecond, every number as it stands."""
 
 import csv
-from decimal import ROUND_HALF_EVEN, Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robocache
@@ -73,21 +73,22 @@ def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
 # ---- stamps ----
 
 
-@given(stamps=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+@settings(max_examples=30)
+@given(stamps=st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=100))
 def test_nanoseconds_are_exact(stamps, tmp_path):
     stamps.sort()
     assert ingest_lines(tmp_path, *(f"{t},1" for t in stamps), time_unit="ns")[0] == stamps
 
 
+@settings(max_examples=30)
 @given(
-    stamps=st.lists(st.decimals(-9e9, 9e9, allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
+    stamps=st.lists(st.decimals(-2 * 10**9, 2 * 10**9, allow_nan=False, places=None), min_size=1, max_size=100),
     unit=st.sampled_from(["s", "ms", "us", "ns"]),
 )
 def test_decimal_stamps_are_rounded_once(stamps, unit, tmp_path):
     stamps.sort()
     scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
-    assume(all(t.as_tuple().exponent >= -40 for t in stamps))
-    expected = [int((t * scale).to_integral_value(ROUND_HALF_EVEN)) for t in stamps]
+    expected = [round(Fraction(t) * scale) for t in stamps]
     assert ingest_lines(tmp_path, *(f"{t},1" for t in stamps), time_unit=unit)[0] == expected
 
 
@@ -137,7 +138,7 @@ def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
     source = write(tmp_path / "log/imu.csv", *(f"{t},1" for t in stamps))
     refused(source.parent, tmp_path / "cache", "imu.csv", "time_unit")
     robocache.ingest(source.parent, tmp_path / "cache", time_unit="us")
-    expected = [int(Decimal(t) * 1000) for t in stamps]
+    expected = [round(Fraction(t) * 1000) for t in stamps]
     assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected
 
 
@@ -171,7 +172,8 @@ def test_cells_that_are_empty_or_nan_are_nan(tmp_path):
     np.testing.assert_array_equal(values, [[1, np.nan], [np.nan, 2], [np.nan, -np.inf], [np.nan, 1e-3]])
 
 
-@given(rows=st.lists(st.lists(st.floats(allow_nan=False, width=64), min_size=3, max_size=3), min_size=1, max_size=20))
+@settings(max_examples=30)
+@given(rows=st.lists(st.lists(st.floats(allow_nan=False, width=64), min_size=3, max_size=3), min_size=1, max_size=50))
 def test_numbers_are_read_exactly(rows, tmp_path):
     lines = [",".join([str(row), *map(repr, cells)]) for row, cells in enumerate(rows)]
     np.testing.assert_array_equal(ingest_lines(tmp_path, *lines, time_unit="s")[1], rows)
@@ -340,9 +342,7 @@ def test_so100_inference_logs(real_data, tmp_path):
         with file.open(newline="") as lines:
             header, *rows = csv.reader(lines)
         stream = dataset.streams[file.stem]
-        assert stream.time_ns.tolist() == [
-            int((Decimal(row[0]) * 10**9).to_integral_value(ROUND_HALF_EVEN)) for row in rows
-        ]
+        assert stream.time_ns.tolist() == [round(Fraction(row[0]) * 10**9) for row in rows]
         assert list(stream.names) == header[1:]
         expected = [[{"True": 1, "False": 0}.get(cell, cell) for cell in row[1:]] for row in rows]
         np.testing.assert_array_equal(stream.values, np.array(expected, float))

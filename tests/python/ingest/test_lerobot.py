@@ -101,6 +101,15 @@ def test_tasks_and_metadata_are_columns_of_the_episodes_table(version, rng, tmp_
     assert Path(provenance["source"]) == source.resolve()
 
 
+def test_nan_in_meta_is_nothing(rng, tmp_path):
+    episodes = make_episodes(rng, (3, 4))
+    episodes[0].extra["score"], episodes[1].extra["score"] = float("nan"), 0.5
+    robocache.ingest(write_lerobot(tmp_path / "source", episodes, info={"quality": float("nan")}), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.episodes["score"].to_pylist() == [None, 0.5]
+    assert dataset.provenance["lerobot"]["quality"] is None
+
+
 def test_feature_names_are_kept_where_there_is_one_a_feature(rng, tmp_path):
     episodes = make_episodes(rng)
     features = {
