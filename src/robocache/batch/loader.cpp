@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <string_view>
@@ -34,7 +35,8 @@ struct Affine {
   double shift;
 };
 
-Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize) {
+// `largest` is that of the work type.
+Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, double largest) {
   if (stats.count[feature] == 0) return {1, 0};  // nothing but NaN
   double centre = stats.mean[feature];
   double spread = stats.std[feature];
@@ -45,8 +47,11 @@ Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize) {
     spread = (high - low) / 2;
     centre = low + (high - low) / 2;
   }
-  const double scale = spread == 0 ? 1 : 1 / spread;
-  return {scale, -centre * scale};
+  double scale = 1 / spread;
+  // Factors that overflow would make NaN of numbers.
+  if (!(scale > 0 && scale <= largest && std::abs(centre * scale) <= largest)) scale = 1;
+  const double shift = -centre * scale;
+  return {scale, std::abs(shift) <= largest ? shift : 0};
 }
 
 // A table in host memory and, for CUDA, its copy on the device: at() is where a kernel finds it.
@@ -165,8 +170,8 @@ struct Loader::Impl {
     for (const StreamRequest& request : options.streams) indices.push_back(dataset->index_of(request.stream));
     if (options.anchor_hz) {
       if (!options.anchor.empty()) throw ArgumentError("anchor: goes without anchor_hz, got both");
-      if (!(*options.anchor_hz > 0) || !std::isfinite(*options.anchor_hz)) {
-        throw ArgumentError("anchor_hz: expected a rate above 0, got " + std::to_string(*options.anchor_hz));
+      if (!(*options.anchor_hz >= 1e-9 && *options.anchor_hz <= 1e9)) {  // a tick in 31 years to one a ns
+        throw ArgumentError("anchor_hz: expected a rate from 1e-9 to 1e9, got " + std::to_string(*options.anchor_hz));
       }
       anchors = Anchors::of_clock(*dataset, *options.anchor_hz, indices, *options.episodes);
     } else {
@@ -277,14 +282,16 @@ struct Loader::Impl {
   }
 
   void add_normalisation(const Stream& stream, Normalize normalize, WindowSegment& segment) {
+    const bool wide = stream.dtype == DType::kFloat64;
+    const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
     std::vector<double> scale;
     std::vector<double> shift;
     for (size_t feature = 0; feature < static_cast<size_t>(stream.features); ++feature) {
-      const Affine y = affine(stream.stats, feature, normalize);
+      const Affine y = affine(stream.stats, feature, normalize, largest);
       scale.push_back(y.scale);
       shift.push_back(y.shift);
     }
-    if (stream.dtype == DType::kFloat64) {
+    if (wide) {
       segment.scale = tables.put(scale);
       segment.shift = tables.put(shift);
     } else {

@@ -29,8 +29,9 @@
 
 namespace robocache {
 
-// y = (x - centre) / spread, computed as fma(x, 1/spread, -centre/spread) from the cache's statistics; where the spread
-// is 0, x - centre.
+// y = (x - centre) / spread, computed as fma(x, scale, -centre * scale), scale = 1 / spread, from the cache's statistics
+// in float64, both then rounded to the work type. Where that type cannot hold them (the spread is 0), x - centre; where
+// the centre is infinite, x.
 enum class Normalize : uint8_t {
   kNone,
   kMeanStd,  // centre mean, spread std
