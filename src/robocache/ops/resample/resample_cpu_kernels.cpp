@@ -77,6 +77,7 @@ void rows(const ResampleParams& p, int64_t begin, int64_t end) {
         static_cast<const Clock*>(p.targets)[batch * p.targets_batch + target_index * p.targets_target];
     const Pick<Work> picked = pick<Work>(times, length, target, rule, hint);
     if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
+    if (p.features == 0) continue;  // values and out may be null
 
     T* out = static_cast<T*>(p.out) + batch * p.out_batch + target_index * p.out_target;
     if (picked.kind == PickKind::kAbsent) {
