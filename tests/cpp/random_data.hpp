@@ -88,6 +88,19 @@ class Random {
     return made;
   }
 
+  // Floats of everyday size, now and then NaN; integers as above.
+  template <class E>
+  std::vector<typename E::Type> tame_values(E element, int64_t n) {
+    using T = typename E::Type;
+    if constexpr (!kIsFloat<T>) {
+      return values(element, n);
+    } else {
+      std::vector<T> made;
+      for (int64_t i = 0; i < n; ++i) made.push_back(rounded<T>(one_in(30) ? std::nan("") : between(-20, 80)));
+      return made;
+    }
+  }
+
   // Ascending times: quarters of a second, some repeated, some a little off.
   template <class Clock>
   std::vector<Clock> clock(int64_t n) {

@@ -1,0 +1,109 @@
+#include "robocache/align/window_math.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/cpp/random_data.hpp"
+#include "tests/cpp/reference.hpp"
+
+namespace robocache {
+namespace {
+
+template <class Half>
+void expect_one_rounding(double x) {
+  const auto got = rounded_once<Half>(x);
+  const auto expected = test::rounded<Half>(x);
+  ASSERT_TRUE(test::same(got, expected)) << std::hexfloat << x << " became " << test::widened(got) << ", expected "
+                                         << test::widened(expected);
+}
+
+template <class Half>
+class RoundedOnce : public testing::Test {};
+using Halves = testing::Types<Float16, BFloat16>;
+TYPED_TEST_SUITE(RoundedOnce, Halves);
+
+// Where a first rounding to float32 would land on the middle: a double just beside each middle of two halves.
+TYPED_TEST(RoundedOnce, BesideEveryMiddle) {
+  using Format = test::FormatOf<TypeParam>;
+  for (uint16_t below = 0; below < Format::kInfinity; ++below) {
+    const bool last = below + 1 == Format::kInfinity;
+    const double low = Format::value(below);
+    const double high = last ? std::ldexp(1, Format::kBias + 1) : Format::value(static_cast<uint16_t>(below + 1));
+    const double middle = (low + high) / 2;
+    for (const double x :
+         {middle, std::nextafter(middle, 0), std::nextafter(middle, HUGE_VAL), low, std::nextafter(low, HUGE_VAL),
+          middle + (high - low) * 0x1p-20, middle - (high - low) * 0x1p-20}) {
+      expect_one_rounding<TypeParam>(x);
+      expect_one_rounding<TypeParam>(-x);
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TYPED_TEST(RoundedOnce, OfEverySize) {
+  test::Random random(51);
+  for (int i = 0; i < 200'000; ++i) {
+    expect_one_rounding<TypeParam>(std::bit_cast<double>(random.bits()));
+    expect_one_rounding<TypeParam>(std::ldexp(random.between(-2, 2), static_cast<int>(random.below(320)) - 160));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  using Double = std::numeric_limits<double>;
+  for (const double x :
+       {0.0, -0.0, HUGE_VAL, -HUGE_VAL, Double::quiet_NaN(), Double::max(), Double::denorm_min(),
+        static_cast<double>(std::numeric_limits<float>::max()), 0x1.fffffefp127, 0x1p-149, 0x1.8p-150}) {
+    expect_one_rounding<TypeParam>(x);
+    expect_one_rounding<TypeParam>(-x);
+  }
+}
+
+TEST(GuessRow, IsARowWhateverTheTarget) {
+  for (const int64_t rows : {0, 1, 2, 1000}) {
+    for (const double rows_per_ns : {0.0, 1e-9, 1e-3, 1e9}) {
+      if (rows < 2 && rows_per_ns > 0) continue;
+      const EpisodeRows episode{
+          .begin = 7, .rows = rows, .first_ns = 1'700'000'000'000'000'000, .rows_per_ns = rows_per_ns};
+      for (const int64_t offset :
+           {int64_t{0}, int64_t{1}, int64_t{-1}, int64_t{1} << 40, int64_t{1} << 62, -(int64_t{1} << 62)}) {
+        const int64_t guess = guess_row(episode, episode.first_ns + offset);
+        EXPECT_GE(guess, 0);
+        EXPECT_LE(guess, std::max<int64_t>(rows - 1, 0));
+      }
+    }
+  }
+}
+
+TEST(GuessRow, IsTheRowOfARegularClock) {
+  const EpisodeRows episode{.begin = 0, .rows = 101, .first_ns = 500, .rows_per_ns = 100 / 2000.0};
+  for (int64_t row = 0; row <= 100; ++row)
+    EXPECT_EQ(guess_row(episode, 500 + 20 * row + 10), std::min<int64_t>(row, 100));
+}
+
+TEST(Snapped, FindsTheNearestWhereverItBeginsToLook) {
+  const std::vector<int64_t> times{-50, 0, 0, 10, 11, 40};
+  const ClockRow<int64_t> clock{times.data(), 1};
+  const auto n = static_cast<int64_t>(times.size());
+  for (const int64_t snap_ns : {1, 2, 6, 30, 1000}) {
+    for (int64_t target = -90; target <= 80; ++target) {
+      int64_t expected = target;
+      int64_t closest = snap_ns;
+      for (const int64_t time : times) {
+        if (std::abs(time - target) < closest) {
+          closest = std::abs(time - target);
+          expected = time;
+        }
+      }
+      for (int64_t first = -1; first <= n; ++first) {
+        int64_t hint = first;
+        ASSERT_EQ(snapped(clock, n, target, snap_ns, hint), expected) << target << " within " << snap_ns;
+        ASSERT_TRUE(hint >= 0 && hint < n);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace robocache
