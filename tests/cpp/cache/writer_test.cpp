@@ -1,6 +1,7 @@
 #include "robocache/cache/writer.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -385,6 +386,56 @@ TEST_F(WriterTest, PathsWithSlashesMissingParentsAndLinks) {
   EXPECT_THROW(Writer(""), ArgumentError);
   test::write_file(folder_.path() + "/file", "");
   EXPECT_THROW(Writer(folder_.path() + "/file/cache"), FileError);
+}
+
+// A file size limit stands for a full disk: writes fail in the middle of an append.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
+  const std::vector<float> many(size_t{1} << 20, 7.0f);
+  const std::vector<int64_t> times(many.size(), 100);
+  Writer writer(path());
+  writer.begin_episode();
+  append(writer, "x", {1, 2}, {1, 2});
+  writer.end_episode();
+  writer.begin_episode();
+  append(writer, "x", {3}, {3});
+  {
+    const FileSizeLimit limit(3'500'000);
+    const std::string message = message_of<FileError>([&] { append(writer, "x", times, many); });
+    EXPECT_EQ(message, partial() + "/streams/x/time_ns.npy: writing at byte 3500000: File too large");
+    EXPECT_THROW(append(writer, "x", {200}, {4}), FileError);
+    EXPECT_THROW(writer.end_episode(), FileError);
+    writer.abort_episode();
+  }
+  writer.begin_episode();
+  append(writer, "x", times, many);
+  writer.end_episode();
+  {
+    const FileSizeLimit limit(100'000);
+    EXPECT_THROW(writer.close(), FileError);
+  }
+  writer.close();  // may be tried again
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
+  EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
 }
 
 TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
