@@ -25,8 +25,13 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0 done, 1 refused, 2 usage, 3 an ingest that finished with named skips."""
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
-    except Error as error:
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `robocache inspect cache | head`; what is still buffered must not fail at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _REFUSED
+    except (Error, OSError) as error:
         if arguments.debug:
             raise
         message = " ".join(str(error).split())
@@ -35,9 +40,6 @@ def main(argv: list[str] | None = None) -> int:
         return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # `robocache inspect cache | head`; what is still buffered must not fail at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _REFUSED
 
 
 # ---- commands ----
@@ -240,4 +242,4 @@ def _positive(kind: Any) -> Any:
 
 
 def _name_or_number(text: str) -> str | int:
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() else text

@@ -60,9 +60,7 @@ def read(
                     continue
                 known = streams.setdefault(log.stream, log.layout)
                 if log.layout != known:
-                    raise SourceError(
-                        f"{file}: expected as in the files of that name before it {known}, got {log.layout}"
-                    )
+                    raise SourceError(f"{file}: {log.layout}, but before it {known}")
                 logs.append(log)
             except SourceError as error:
                 job.skip(str(file.relative_to(root)), error)
@@ -86,12 +84,12 @@ def read(
 def _find_files(source: Path) -> list[Path]:
     files = [source] if source.is_file() else source.rglob("*")
     found = [file for file in files if file.suffix.lower() == ".csv" and file.is_file() and file.name[0] != "."]
-    return sorted(found, key=lambda file: (_natural(file.parent), _natural(file)))
+    return sorted(found, key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
 
 
 def _natural(path: Path) -> list[str | int]:
     """Sorts run_2 before run_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.as_posix())]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,10 @@ class _Layout:
     time_column: str | int
     time_unit: str
     columns: list[str] | None
+
+    def __str__(self) -> str:
+        names = f"columns {self.columns}" if self.header else "no header"
+        return f"{names}, clock {self.time_column!r} in {self.time_unit}"
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _read_log(file: Path, job: Job, time_column: str | int, time_unit: str | Non
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         cells = [cell.strip() for cell in next(csv.reader(lines), [])]
     if not cells:
-        raise SourceError(f"{file}: empty")
+        raise SourceError(f"{file}: empty, or its first line is")
     names = [cells[0].lstrip("#% "), *cells[1:]]
     clock = next((at for at, pair in enumerate(zip(names, cells, strict=True)) if time_column in pair), time_column)
     if clock not in range(len(names)):

@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,8 @@ _BOOKKEEPING = {
 # Columns of v3.0's episodes table that are about the source's own files and statistics.
 _LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
 # What a row of a column that becomes a stream is made of, in Arrow's words.
-_NUMERIC = {
-    "bool",
-    "halffloat",
-    "float",
-    "double",
-    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-}
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_NUMERIC = {"bool", "halffloat", "float", "double", *_INTEGERS}
 # Relative to the nominal time. Rounding to float32 takes 6e-8; a step of 1/fps that was cut short before it was summed
 # has taken 9.6e-7; a real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
@@ -57,25 +53,28 @@ def read(source: Path, job: Job) -> dict[str, Any]:
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING]
     clocks: Counter[str] = Counter()
     widths: dict[str, int] = {}
-    file = table = None
-    for done, span in enumerate(spans):
-        job.advance(done, len(spans), f"episode {span.episode}")
-        if span.file != file:
-            file, table = span.file, pq.ParquetFile(span.file).read([*streams, *_BOOKKEEPING])
-        rows = table.slice(span.start, span.length)
-        metadata = {
-            "source_episode_index": span.episode,
-            "source_file": str(file.relative_to(source)),
-            **episodes.get(span.episode, {}),
-        }
-        where = f"{file}: episode {span.episode}"
-        with job.episode(f"episode {span.episode}", where, **metadata) as episode:
-            time_ns, clock = _read_clock(rows, info["fps"], where)
-            for name in streams:
-                values = _to_numpy(rows, name, where)
-                episode.append(name, time_ns, values)
-                widths[name] = values[0].size
-            clocks[clock] += 1
+    done = 0
+    for file, spans_of_file in groupby(spans, key=lambda span: span.file):
+        name_of_file = str(file.relative_to(source))
+        try:
+            table = _read_columns(_open_parquet(file), file, [*streams, *_BOOKKEEPING])
+        except SourceError as error:
+            job.skip(name_of_file, error)
+            continue
+        for span in spans_of_file:
+            job.advance(done, len(spans), f"episode {span.episode}")
+            done += 1
+            rows = table.slice(span.start, span.length)
+            where = f"{file}: episode {span.episode}"
+            identity = {"source_episode_index": span.episode, "source_file": name_of_file}
+            metadata = {**episodes.get(span.episode, {}), **identity}
+            with job.episode(f"episode {span.episode}", where, **metadata) as episode:
+                time_ns, clock = _read_clock(rows, info["fps"], where)
+                for name in streams:
+                    values = _to_numpy(rows, name, where)
+                    episode.append(name, time_ns, values)
+                    widths[name] = values[0].size
+                clocks[clock] += 1
 
     for name in widths:
         names = features.get(name, {}).get("names")
@@ -103,8 +102,8 @@ def _load_info(source: Path) -> dict[str, Any]:
         raise FileError(f"{path}: expected codebase_version v2.0, v2.1 or v3.0, got {version!r}; convert with LeRobot")
     if not isinstance(fps, int | float) or not fps > 0:
         raise FileError(f"{path}: expected a positive number as fps, got {fps!r}")
-    if not isinstance(features, dict):
-        raise FileError(f"{path}: expected an object as features, got {type(features).__name__}")
+    if not (isinstance(features, dict) and all(isinstance(feature, dict) for feature in features.values())):
+        raise FileError(f"{path}: expected an object of objects as features, got {features!r:.60}")
     return info
 
 
@@ -134,18 +133,18 @@ def _load_meta(source: Path, job: Job) -> tuple[dict[str, str], dict[int, dict[s
 def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
     """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0)."""
     meta = source / "meta"
-    candidates = [meta / f"{name}.jsonl", meta / f"{name}.parquet", *sorted((meta / name).rglob("*.parquet"))]
-    files = [file for file in candidates if file.is_file()]
+    files = [*meta.glob(f"{name}.parquet"), *sorted((meta / name).rglob("*.parquet"))] or [*meta.glob(f"{name}.jsonl")]
     if not files:
         raise SourceError(f"{meta}: neither {name}.jsonl (v2) nor Parquet files of {name} (v3.0)")
     rows: list[dict[str, Any]] = []
     for file in files:
         if file.suffix == ".parquet":
             parquet = _open_parquet(file)
-            rows += parquet.read([c for c in parquet.schema_arrow.names if not _LOCATORS.match(c)]).to_pylist()
+            columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
+            rows += _read_columns(parquet, file, columns).to_pylist()
             continue
         refuse_git_lfs_pointer(file)
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
             try:
                 rows += [_parse_json(line)] if line.strip() else []
             except ValueError as error:
@@ -158,7 +157,7 @@ def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _parse_json(text: str | bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     return json.loads(text, parse_constant=lambda _: None)  # Python writes NaN, which is no JSON
 
 
@@ -197,7 +196,7 @@ def _survey(source: Path, job: Job, episodes: dict[int, dict[str, Any]]) -> tupl
                 first, columns = file, kinds
             for name in sorted(kinds.keys() | columns.keys()):
                 here, there = kinds.get(name, "missing"), columns.get(name, "missing")
-                if name in _BOOKKEEPING and here not in {*_NUMERIC, "missing"}:
+                if name in _BOOKKEEPING and here not in {"missing", *(_NUMERIC if name == "timestamp" else _INTEGERS)}:
                     raise SourceError(f"{file}: column {name} is {here}, expected numbers")
                 if name not in _BOOKKEEPING and here != there:
                     raise SourceError(f"{file}: column {name} is {here}, but {there} in {first}")
@@ -210,7 +209,7 @@ def _survey(source: Path, job: Job, episodes: dict[int, dict[str, Any]]) -> tupl
             try:
                 if span.episode in spans:
                     raise SourceError(f"{file}: episode {span.episode} is in {spans[span.episode].file} too")
-                if episodes and not listed:
+                if episodes and span.episode not in episodes:
                     raise SourceError(f"{file}: episode {span.episode} is not listed in {source}/meta")
                 if listed.get("length", span.length) != span.length:
                     raise SourceError(
@@ -234,7 +233,7 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
         raise SourceError(f"{file}: no rows")
     named = re.fullmatch(r"episode_(\d+)", file.stem)
     if "episode_index" in parquet.schema_arrow.names:
-        index = _to_numpy(parquet.read(["episode_index"]), "episode_index", file)
+        index = _to_numpy(_read_columns(parquet, file, ["episode_index"]), "episode_index", file).astype(np.int64)
     elif named:
         index = np.full(count, int(named[1]))
     else:
@@ -254,6 +253,13 @@ def _open_parquet(file: Path) -> pq.ParquetFile:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{file}: not a Parquet file that can be read: {error}") from error
+
+
+def _read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.Table:
+    try:
+        return parquet.read(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{file}: damaged: {error}") from error
 
 
 def _kind(dtype: pa.DataType) -> str:
@@ -302,7 +308,7 @@ def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, 
     """
     frame = np.arange(len(rows))
     if "frame_index" in rows.column_names:
-        frame = _to_numpy(rows, "frame_index", where)
+        frame = _to_numpy(rows, "frame_index", where).astype(np.int64)
         back = np.flatnonzero(np.diff(frame) <= 0)
         if len(back):
             row = back[0] + 1

@@ -63,6 +63,14 @@ def test_folders_are_episodes_and_files_are_streams(tmp_path):
     assert ("*.txt", "not CSV: 1 file") in [(o.what, o.reason) for o in report.left_out]
 
 
+def test_folders_that_sort_alike_stay_apart(tmp_path):
+    for name in ("run_1", "run_01", "run_²"):
+        for stream in ("a", "b"):
+            write(tmp_path / f"logs/{name}/{stream}.csv", "0.0,1", "0.5,2")
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    assert (report.episodes, report.rows) == (3, {"a": 6, "b": 6})
+
+
 def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
     file = write(tmp_path / "run/imu.csv", "0.0,1", "0.5,2")
     assert robocache.ingest(file.parent, tmp_path / "a").rows == {"imu": 2}

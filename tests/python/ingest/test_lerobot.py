@@ -380,6 +380,37 @@ def test_a_length_that_meta_does_not_confirm(version, rng, tmp_path):
     assert len(skipped(source, tmp_path / "cache", "episode 1")) == 1
 
 
+def test_damage_that_shows_only_when_values_are_read(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (300, 300)))
+    file = source / "data/chunk-000/episode_000001.parquet"
+    column = next(
+        chunk
+        for chunk in map(pq.read_metadata(file).row_group(0).column, range(pq.read_metadata(file).num_columns))
+        if chunk.path_in_schema.startswith("observation.state")
+    )
+    content = bytearray(file.read_bytes())
+    start = column.dictionary_page_offset or column.data_page_offset
+    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    file.write_bytes(content)
+    refused(source, tmp_path / "cache", "episode_000001.parquet", "damaged")
+    assert len(skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet")) == 1
+
+
+def test_unsigned_frame_numbers_that_go_back(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    file = source / "data/chunk-000/episode_000000.parquet"
+    rewrite(file, with_column("frame_index", np.array([0, 2, 1], np.uint64)))
+    refused(source, tmp_path / "cache", "frame_index", "row 2")
+
+
+def test_meta_with_a_line_separator_in_a_text_and_nothing_but_numbers(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    (source / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick\u2028place"}\n', encoding="utf-8")
+    write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0}])
+    robocache.ingest(source, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").provenance["lerobot"]["tasks"] == {"0": "pick\u2028place"}
+
+
 def test_an_episode_that_meta_does_not_list_or_that_comes_twice(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     first = source / "data/chunk-000/episode_000000.parquet"
