@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     csv = made.add_argument_group("CSV")
-    csv.add_argument("--time-column", type=_name_or_number, help="the clock's column, by name or number (default 0)")
+    csv.add_argument("--time-column", type=_name_or_number, help="the clock's column, by name or number from 0 (default 0)")
     csv.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="default: found from header and values")
     csv.add_argument("--sort-times", action="store_true", default=None, help="sort rows that are out of time order")
     json_option(made)
