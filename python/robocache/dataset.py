@@ -70,6 +70,7 @@ class Writer:
         self.path = os.fspath(path)
         self.provenance: dict[str, Any] = {}
         self._handle = _writer_open(self.path, bool(overwrite))
+        self._aborted = False
 
     def stream(self, name: str, *, clock: str = "recorded", names: list[str] | None = None) -> None:
         """Tells what the rows of a stream do not; optional, at any time before the end.
@@ -97,7 +98,9 @@ class Writer:
         return EpisodeWriter(self._handle, metadata)
 
     def close(self) -> None:
-        """Computes statistics and findings, makes all durable and gives the cache its name. The ``with`` block does it.
+        """Computes statistics and findings, makes all durable and gives the cache its name.
+
+        The ``with`` block does it at its end. Does nothing where it was done.
 
         Raises:
             FileError: a write failed (then it may be called again), or `path` exists by now.
@@ -107,6 +110,7 @@ class Writer:
 
     def abort(self) -> None:
         """Leaves nothing behind. Does nothing after :meth:`close`."""
+        self._aborted = True
         _writer_abort(self._handle)
 
     def __enter__(self) -> Writer:
@@ -116,7 +120,7 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._aborted:
                 self.close()
         finally:
             self.abort()

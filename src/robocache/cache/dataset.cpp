@@ -93,7 +93,7 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', end + 1)) {
     offsets.push_back(end + 1);
   }
-  if (offsets.back() != text.size() || static_cast<int64_t>(offsets.size()) != episodes + 1) {
+  if (offsets.back() != text.size() || static_cast<int64_t>(offsets.size()) - 1 != episodes) {
     cache::refuse_bytes(file.mapping.path(), static_cast<int64_t>(text.size()),
                         std::to_string(episodes) + " lines, one an episode", std::to_string(offsets.size() - 1));
   }

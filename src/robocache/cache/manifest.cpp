@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
-constexpr uint64_t kLargestCount = uint64_t{1} << 62;
 constexpr uint64_t kLargestInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kLineWidth = 100;
 
@@ -131,7 +130,7 @@ class Node {
   }
 
   int64_t count() const {
-    if (!json_.is_number_unsigned() || json_.get<uint64_t>() > kLargestCount) {
+    if (!json_.is_number_unsigned() || json_.get<uint64_t>() > kLargestInt64) {
       refuse("an integer of at least 0", one_line(json_));
     }
     return json_.get<int64_t>();

@@ -420,6 +420,7 @@ Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cac
 }
 
 void Writer::Impl::close(std::string_view provenance_json) {
+  if (state == State::kClosed) return;
   check_usable();
   if (episode) throw ArgumentError(path + ": expected the open episode to end first");
   cache::Manifest manifest;

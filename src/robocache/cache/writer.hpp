@@ -53,9 +53,9 @@ class Writer {
   // Takes back every row of the episode, and streams that it was the first to hold. The writer stays usable.
   void abort_episode();
 
-  // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. The writer is done
-  // then. Throws ArgumentError where an episode is open or `provenance_json` is no JSON object, FileError where a write
-  // fails.
+  // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. Throws ArgumentError
+  // where an episode is open or `provenance_json` is no JSON object, FileError where a write fails; it may then be tried
+  // again. Once it has succeeded the writer is done, and another call does nothing.
   void close(std::string_view provenance_json = "{}");
 
   // Removes PATH.partial. Does nothing after close() or abort(), or in a forked child.

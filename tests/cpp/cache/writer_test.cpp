@@ -268,7 +268,7 @@ TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
   EXPECT_THROW(writer.close("{"), ArgumentError);
   writer.close();
   EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is closed"));
-  EXPECT_THROW(writer.close(), ArgumentError);
+  writer.close();
   writer.abort();
   EXPECT_TRUE(fs::exists(path()));
 }
@@ -282,6 +282,7 @@ TEST_F(WriterTest, WithoutCloseNothingIsLeft) {
   writer.abort();
   EXPECT_TRUE(fs::is_empty(folder_.path()));
   EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is aborted"));
+  EXPECT_THROW(writer.close(), ArgumentError);
 }
 
 TEST_F(WriterTest, AnExistingNameIsNeverTouchedUnasked) {

@@ -1,0 +1,135 @@
+"""Dataset: read-only views that keep the files mapped, and misses that name what there is."""
+
+import gc
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import robocache
+
+
+@pytest.fixture
+def path(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as w:
+        for e in range(3):
+            with w.episode(task=f"task {e}") as ep:
+                ep.append("joint.position", np.arange(4) * 20_000_000, np.full((4, 2), e, np.float32))
+                if e:
+                    ep.append("gripper", [5], [True])
+    return tmp_path / "cache"
+
+
+def test_attributes(path):
+    ds = robocache.open(path)
+    assert len(ds) == 3
+    assert os.fspath(path) == ds.path
+    assert ds.bytes == sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+    s = ds.streams["joint.position"]
+    assert (s.name, s.dtype, s.shape, s.rows, s.clock, s.names) == (
+        "joint.position",
+        np.float32,
+        (2,),
+        12,
+        "recorded",
+        [],
+    )
+    assert s.rate_hz == 50.0
+    assert s.time_ns.dtype == s.row_offsets.dtype == np.int64
+    assert s.row_offsets.tolist() == [0, 4, 8, 12]
+    assert s.values.shape == (12, 2)
+    assert s.values.ctypes.data % 64 == 0
+    assert ds.stats["joint.position"].mean.tolist() == [1, 1]
+    assert ds.stats["joint.position"].count.tolist() == [12, 12]
+    assert ds.stats["gripper"].max.shape == ()
+    assert ds.streams["gripper"].rate_hz == 0.0
+    assert ds.episodes.column("task").to_pylist() == ["task 0", "task 1", "task 2"]
+    assert "joint.position" in repr(ds.streams) and "3 episodes" in repr(ds)
+
+
+def test_one_episode(path):
+    ds = robocache.open(path)
+    time_ns, values = ds.episode(2)["joint.position"]
+    assert time_ns.tolist() == [0, 20_000_000, 40_000_000, 60_000_000]
+    assert values.tolist() == [[2, 2]] * 4
+    assert values.base is not None
+    assert len(ds.episode(0)["gripper"][0]) == 0
+    assert ds.episode(-1)["gripper"][0].tolist() == [5]
+    assert set(ds.episode(np.int64(1))) == {"joint.position", "gripper"}
+    for index in (3, -4):
+        with pytest.raises(robocache.ArgumentError, match="index: expected an episode below 3"):
+            ds.episode(index)
+
+
+def test_misses_name_the_streams(path):
+    ds = robocache.open(path)
+    for mapping in (ds.streams, ds.stats, ds.episode(0)):
+        assert "joints" not in mapping and mapping.get("joints") is None
+        assert len(mapping) == 2 and list(mapping) == ["joint.position", "gripper"]
+        with pytest.raises(
+            robocache.ArgumentError,
+            match=r"expected one of 'joint.position', 'gripper', got 'joint.postion'; did you mean 'joint.position'\?",
+        ):
+            mapping["joint.postion"]
+
+
+def test_arrays_are_read_only_for_good(path):
+    s = robocache.open(path).streams["joint.position"]
+    for array in (s.values, s.time_ns, s.row_offsets, s._stats.mean):
+        with pytest.raises(ValueError):
+            array[...] = 0
+        with pytest.raises(ValueError):
+            array.flags.writeable = True
+
+
+def test_arrays_keep_the_files_mapped(path):
+    values = robocache.open(path).streams["joint.position"].values
+    stats = robocache.open(path).stats["joint.position"]
+    shutil.rmtree(path)
+    gc.collect()
+    assert values.sum() == 24
+    assert stats.max.tolist() == [2, 2]
+
+
+def test_pickle_opens_it_again(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    data = pickle.dumps(robocache.open("cache"))
+    monkeypatch.chdir("/")
+    assert pickle.loads(data).streams["joint.position"].rows == 12
+
+
+def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
+        ep.append("x", [0], torch.ones(1, dtype=torch.bfloat16))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    s = robocache.open(tmp_path / "cache").streams["x"]
+    assert (s.rows, s.time_ns.tolist(), s._stats.mean.tolist()) == (1, [0], 1)
+    with pytest.raises(robocache.ArgumentTypeError, match="ml_dtypes"):
+        _ = s.values
+
+
+def test_pyarrow_is_needed_for_the_table_alone(path):
+    code = f"""
+import sys
+sys.modules["pyarrow"] = None
+import robocache
+ds = robocache.open({os.fspath(path)!r}, verify=True)
+assert ds.episode(1)["joint.position"][1].sum() == 8
+with robocache.Writer({os.fspath(path) + "2"!r}) as w, w.episode() as ep:
+    ep.append("x", [0], [1])
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_cache_there(tmp_path):
+    with pytest.raises(robocache.FileError, match="none: opening the directory: No such file or directory"):
+        robocache.open(tmp_path / "none")
+    with pytest.raises(robocache.FileError, match=r"manifest\.json: opening it: No such file"):
+        robocache.open(tmp_path)
+    with pytest.raises(OSError):
+        robocache.open(tmp_path)

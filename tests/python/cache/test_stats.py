@@ -1,0 +1,124 @@
+"""Statistics and findings against NumPy on the whole column at once."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import robocache
+
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+
+
+def stats_of(path, values):
+    with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
+        ep.append("x", np.arange(len(values)), values)
+    ds = robocache.open(path)
+    return ds.stats["x"], ds.streams["x"].findings
+
+
+def assert_stats(stats, values):
+    columns = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
+    for f, column in enumerate(columns.T):
+        got = {name: getattr(stats, name).reshape(-1)[f] for name in stats._fields}
+        column = column[~np.isnan(column)]
+        assert got["count"] == len(column)
+        if len(column) == 0:
+            assert all(np.isnan(value) for name, value in got.items() if name != "count")
+            continue
+        assert got["min"] == column.min()
+        assert got["max"] == column.max()
+        for name, q in QUANTILES.items():
+            assert got[name] == np.quantile(column, q), name
+        # float64 sums of n terms in another order: n * 2^-53 of the largest at worst.
+        scale = np.abs(column).max() * len(column) * 2.0**-52
+        assert abs(got["mean"] - column.mean()) <= scale
+        assert abs(got["std"] - column.std()) <= scale
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.integers(0, 300),
+    shape=st.lists(st.integers(1, 4), max_size=2),
+    dtype=st.sampled_from(
+        [*"?bBhHiIlLefd", ml_dtypes.bfloat16],
+    ),
+    missing=st.floats(0, 1),
+)
+def test_against_numpy(tmp_path_factory, seed, rows, shape, dtype, missing):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(scale=50, size=(rows, *shape))
+    dtype = np.dtype(dtype)
+    if dtype.kind in "bu":
+        values = np.abs(values) if dtype.kind == "u" else values > 0
+    values = values.astype(dtype)
+    if dtype.kind in "fV":
+        values[rng.random(values.shape) < missing] = np.nan
+    stats, findings = stats_of(tmp_path_factory.mktemp("stats") / "cache", values)
+    assert stats.mean.shape == tuple(shape)
+    assert_stats(stats, values)
+    assert findings["nan_values"] == (np.isnan(values.astype(np.float64)).sum() if rows else 0)
+
+
+@pytest.mark.parametrize("columns", [1, 17, 64])
+def test_many_rows(tmp_path, rng, columns):
+    values = rng.normal(loc=1e6, size=(50_000, columns)).astype(np.float32)
+    stats, _ = stats_of(tmp_path / "cache", values)
+    assert_stats(stats, values)
+    np.testing.assert_allclose(stats.mean, values.astype(np.float64).mean(0), rtol=1e-14)
+    np.testing.assert_allclose(stats.std, values.astype(np.float64).std(0), rtol=1e-9)
+
+
+def test_sorted_repeated_and_constant_columns(tmp_path):
+    n = 10_001
+    values = np.stack([np.arange(n), np.arange(n)[::-1], np.arange(n) % 2, np.full(n, 0.1)], axis=1)
+    stats, findings = stats_of(tmp_path / "cache", values)
+    assert_stats(stats, values[:, :3])
+    assert (stats.mean[3], stats.std[3]) == (0.1, 0.0)
+    assert findings["constant_features"] == [3]
+
+
+def test_no_result_depends_on_the_number_of_threads(tmp_path, rng):
+    values = rng.normal(size=(20_000, 40)).astype(np.float32)
+    tables = []
+    before = robocache.num_threads()
+    try:
+        for threads in (1, 2, 5):
+            robocache.set_num_threads(threads)
+            tables.append(np.stack(stats_of(tmp_path / "cache", values)[0]).tobytes())
+    finally:
+        robocache.set_num_threads(before)
+    assert len(set(tables)) == 1
+
+
+@settings(max_examples=60)
+@given(
+    episodes=st.lists(
+        st.lists(st.one_of(st.integers(0, 3), st.integers(0, 10**10)), max_size=12), min_size=1, max_size=4
+    )
+)
+def test_findings_against_numpy(tmp_path_factory, episodes):
+    path = tmp_path_factory.mktemp("findings") / "cache"
+    clocks = [np.cumsum(np.array(steps, np.int64)) for steps in episodes]
+    with robocache.Writer(path) as w:
+        for clock in clocks:
+            with w.episode() as ep:
+                ep.append("x", clock, np.zeros(len(clock)))
+    stream = robocache.open(path).streams["x"]
+    periods = np.concatenate([np.diff(clock) for clock in clocks])
+    findings = stream.findings
+    assert findings["empty_episodes"] == sum(len(clock) == 0 for clock in clocks)
+    if len(periods) == 0:
+        assert stream.rate_hz == findings["period_ns"] == findings["gaps"] == 0
+        return
+    median = np.median(periods)
+    gaps = periods > 1.5 * median if median > 0 else np.zeros(len(periods), bool)
+    assert findings["period_ns"] == median
+    assert stream.rate_hz == (1e9 / median if median > 0 else 0)
+    assert findings["min_period_ns"] == periods.min()
+    assert findings["max_period_ns"] == periods.max()
+    assert findings["duplicates"] == (periods == 0).sum()
+    assert findings["gaps"] == gaps.sum()
+    assert findings["jitter_ns"] == pytest.approx(np.sqrt(np.mean((periods[~gaps] - median) ** 2)), rel=1e-12)

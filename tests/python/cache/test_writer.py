@@ -1,0 +1,437 @@
+"""Writer: what it takes, what it refuses, and what is left when it is interrupted."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+import ml_dtypes
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import robocache
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache"
+
+
+def write(path, value=0.0, **options):
+    with robocache.Writer(path, **options) as w, w.episode() as ep:
+        ep.append("x", [0], [value])
+
+
+def value_of(path):
+    return robocache.open(path, verify=True).streams["x"].values.tolist()
+
+
+# ---- what append takes -----------------------------------------------------------------------------------------------
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def packed():
+    """A column of C structs: rows are 13 bytes apart."""
+    rows = np.zeros(4, [("v", np.float32, 3), ("flag", np.int8)])
+    rows["v"] = VALUES
+    return rows["v"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VALUES,
+        read_only(VALUES.copy()),
+        VALUES.astype(">f4"),
+        np.asfortranarray(VALUES),
+        np.repeat(VALUES, 2, axis=1)[:, ::2],
+        VALUES[::-1][::-1],
+        packed(),
+        np.ma.masked_array(VALUES),
+    ],
+    ids=["numpy", "read-only", "big-endian", "fortran", "strided", "negative", "record", "subclass"],
+)
+def test_arrays_of_any_layout(path, values):
+    with robocache.Writer(path) as w, w.episode() as ep:
+        ep.append("x", np.arange(4), values)
+    assert np.array_equal(robocache.open(path, verify=True).streams["x"].values, VALUES)
+
+
+def test_lists_memory_maps_and_torch(path, tmp_path):
+    torch = pytest.importorskip("torch")
+    np.save(tmp_path / "values.npy", VALUES)
+    with robocache.Writer(path) as w, w.episode() as ep:
+        ep.append("list", [0, 1], [[1, 2], [3, 4]])
+        ep.append("empty", [], np.empty((0, 2)))
+        ep.append("mapped", range(4), np.load(tmp_path / "values.npy", mmap_mode="r"))
+        ep.append("torch", torch.arange(4), torch.from_numpy(VALUES.T.copy()).T)
+        ep.append("gradient", torch.arange(4), torch.ones(4, 1, requires_grad=True))
+        ep.append("brain", torch.arange(2), torch.ones(2, 1, dtype=torch.bfloat16))
+        ep.append("bool", [5], [True])
+    streams = robocache.open(path, verify=True).streams
+    assert streams["list"].values.tolist() == [[1, 2], [3, 4]]
+    assert streams["list"].dtype == np.int64
+    assert streams["empty"].values.shape == (0, 2)
+    assert np.array_equal(streams["mapped"].values, VALUES)
+    assert np.array_equal(streams["torch"].values, VALUES)
+    assert streams["gradient"].values.tolist() == [[1]] * 4
+    assert streams["brain"].dtype == ml_dtypes.bfloat16
+    assert streams["bool"].values.tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("times", "values", "error", "words"),
+    [
+        ([0.5], [1], robocache.ArgumentTypeError, "expected times in int64 nanoseconds, got float64"),
+        (np.array([0], np.int32), [1], robocache.ArgumentTypeError, "got int32"),
+        ([0], ["a"], robocache.ArgumentTypeError, "values: expected a dtype of numbers or bool, got <U1"),
+        ([0], [1j], robocache.ArgumentTypeError, "got complex128"),
+        ([0], [[1], [2, 3]], robocache.ArgumentTypeError, "values: "),
+        ([0], None, robocache.ArgumentTypeError, "values: "),
+        (0, 1, robocache.ArgumentTypeError, "time_ns: "),
+        (
+            np.array(0),
+            np.array(1),
+            robocache.ArgumentError,
+            r"expected times \[n\] and values \[n, ...\], got \[\] and",
+        ),
+        ([0, 1], [1], robocache.ArgumentError, r"got \[2\] and \[1\]"),
+        ([[0]], [1], robocache.ArgumentError, r"got \[1, 1\] and \[1\]"),
+        ([1, 0], [1, 2], robocache.ArgumentError, "got 0 ns in row 1 after 1 ns"),
+    ],
+)
+def test_what_append_refuses(path, times, values, error, words):
+    with robocache.Writer(path) as w, w.episode() as ep:
+        with pytest.raises(error, match="stream 'wrist/f': .*" + words):
+            ep.append("wrist/f", times, values)
+        ep.append("x", [0], [0.0])
+    assert list(robocache.open(path).streams) == ["x"]
+
+
+def test_a_stream_keeps_dtype_and_shape(path):
+    with robocache.Writer(path) as w:
+        with w.episode() as ep:
+            ep.append("x", [0], np.zeros((1, 3), np.float32))
+        with w.episode() as ep:
+            with pytest.raises(robocache.ArgumentError, match=r"'x': expected values of float32 .* got float64"):
+                ep.append("x", [0], np.zeros((1, 3)))
+            with pytest.raises(
+                robocache.ArgumentError, match=r"'x': expected values of shape \[n, 3\] .* got \[1, 4\]"
+            ):
+                ep.append("x", [0], np.zeros((1, 4), np.float32))
+
+
+def test_times_start_anew_in_each_episode(path):
+    with robocache.Writer(path) as w:
+        for _ in range(2):
+            with w.episode() as ep:
+                ep.append("x", [5, 5, 7], [0, 1, 2])
+                with pytest.raises(robocache.ArgumentError, match="got 6 ns in row 3 after 7 ns"):
+                    ep.append("x", [6], [3])
+
+
+def test_cuda_tensors_are_refused(path, cuda):
+    import torch
+
+    refused = pytest.raises(robocache.ArgumentError, match="expected times and values on the CPU")
+    with robocache.Writer(path) as w, w.episode() as ep, refused:
+        ep.append("x", torch.arange(2, device="cuda"), torch.zeros(2, device="cuda"))
+
+
+# ---- facts of streams and episodes -----------------------------------------------------------------------------------
+
+
+def test_stream_facts(path):
+    with robocache.Writer(path) as w:
+        w.stream("a", clock="nominal", names=["p", "q"])
+        with w.episode() as ep:
+            ep.append("a", [0], [[1, 2]])
+            ep.append("b", [0], [1])
+            with pytest.raises(robocache.ArgumentError, match="'b': expected 1 names, one a feature, got 2"):
+                w.stream("b", names=["p", "q"])
+        with pytest.raises(robocache.ArgumentError, match="clock: expected 'recorded' or 'nominal', got 'moon'"):
+            w.stream("b", clock="moon")
+        w.stream("b", names=["r"])  # after its rows
+    streams = robocache.open(path).streams
+    assert (streams["a"].clock, streams["a"].names) == ("nominal", ["p", "q"])
+    assert (streams["b"].clock, streams["b"].names) == ("recorded", ["r"])
+
+
+def test_metadata_becomes_columns_with_their_types(path):
+    rows = [
+        {"text": 'ä\n"', "flag": True, "count": 2**62, "ratio": 1, "tags": ["a"], "ids": [], "nothing": None},
+        {"text": None, "flag": False, "count": -3, "ratio": 0.1, "tags": [], "weights": [1, 2.5]},
+        {"late": "x", "ids": [2**60], "self": 1},
+    ]
+    with robocache.Writer(path) as w:
+        for row in rows:
+            with w.episode(**row):
+                pass
+    table = robocache.open(path).episodes
+    types = {
+        "episode_index": pa.int64(),
+        "start_ns": pa.int64(),
+        "end_ns": pa.int64(),
+        "text": pa.string(),
+        "flag": pa.bool_(),
+        "count": pa.int64(),
+        "ratio": pa.float64(),
+        "tags": pa.list_(pa.string()),
+        "ids": pa.list_(pa.int64()),
+        "nothing": pa.null(),
+        "weights": pa.list_(pa.float64()),
+        "late": pa.string(),
+        "self": pa.int64(),
+    }
+    assert {field.name: field.type for field in table.schema} == types
+    assert table["episode_index"].to_pylist() == [0, 1, 2]
+    for name in list(types)[3:]:
+        assert table[name].to_pylist() == [row.get(name) for row in rows]
+
+
+def test_metadata_of_numpy_and_paths(path):
+    metadata = {"n": np.int32(3), "x": np.float32(0.5), "ok": np.bool_(True), "source": pathlib.Path("a/b")}
+    with robocache.Writer(path) as w, w.episode(**metadata, k=np.arange(2)):
+        pass
+    row = robocache.open(path).episodes.to_pylist()[0]
+    assert {key: row[key] for key in ("n", "x", "ok", "source", "k")} == {
+        "n": 3,
+        "x": 0.5,
+        "ok": True,
+        "source": "a/b",
+        "k": [0, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"x": float("nan")}, "expected finite numbers"),
+        ({"x": 2**63}, "expected integers within int64"),
+        ({"x": {"a": 1}}, "'x': expected a str, int64"),
+        ({"x": [[1]]}, "'x': expected a str, int64"),
+        ({"x": [1, "a"]}, "'x': expected a str, int64"),
+        ({"x": object()}, "not JSON serializable"),
+        ({"end_ns": 3}, "'end_ns': expected another name"),
+        ({"task": 3}, "'task': expected string as in the episodes before, got int64 3"),
+    ],
+)
+def test_metadata_that_no_column_can_hold(path, metadata, words):
+    with robocache.Writer(path) as w:
+        with w.episode(task="a"):
+            pass
+        with (
+            pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"episode metadata.*{words}"),
+            w.episode(**metadata),
+        ):
+            pytest.fail("the block ran")
+    assert len(robocache.open(path)) == 1
+
+
+def test_provenance_is_free_to_edit_until_the_end(path):
+    with robocache.Writer(path) as w:
+        w.provenance["source"] = {"path": pathlib.Path("/data"), "n": np.int64(3), "list": (1, [None])}
+        w.provenance["note"] = "ä"
+    assert robocache.open(path).provenance == {"source": {"path": "/data", "n": 3, "list": [1, [None]]}, "note": "ä"}
+
+
+def test_provenance_that_is_no_json_leaves_nothing(path):
+    with pytest.raises(robocache.ArgumentTypeError, match="provenance: "), robocache.Writer(path) as w:
+        w.provenance["bad"] = object()
+    assert list(path.parent.iterdir()) == []
+
+
+# ---- interruptions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_drops_the_episode_and_the_writer_goes_on(path):
+    with robocache.Writer(path) as w:
+        for i in range(4):
+            try:
+                with w.episode(number=i) as ep:
+                    ep.append("x", np.arange(1000), np.full((1000, 500), i))
+                    if i % 2:
+                        ep.append("only in dropped ones", [0], [0])
+                        raise KeyError("the robot fell")
+            except KeyError:
+                pass
+    ds = robocache.open(path, verify=True)
+    assert list(ds.streams) == ["x"]
+    assert ds.episodes["number"].to_pylist() == [0, 2]
+    assert ds.episodes["episode_index"].to_pylist() == [0, 1]
+    assert np.unique(ds.episode(1)["x"][1]).tolist() == [2]
+
+
+def test_an_exception_in_the_writer_leaves_nothing(path):
+    with pytest.raises(KeyError), robocache.Writer(path) as w:
+        with w.episode() as ep:
+            ep.append("x", [0], [0])
+        raise KeyError
+    assert list(path.parent.iterdir()) == []
+
+
+def test_an_episode_ends_with_its_block(path):
+    with robocache.Writer(path) as w:
+        with w.episode() as first:
+            pass
+        with w.episode():
+            with pytest.raises(robocache.ArgumentError, match="this episode is not open"):
+                first.append("x", [0], [0])
+            with pytest.raises(robocache.ArgumentError, match="expected the open episode to end first"), w.episode():
+                pass
+    assert len(robocache.open(path)) == 2
+
+
+def test_closed_by_hand_inside_its_block(path):
+    with robocache.Writer(path) as w:
+        w.close()
+        with pytest.raises(robocache.ArgumentError, match="this one is closed"), w.episode():
+            pass
+        w.close()
+        w.abort()
+    assert len(robocache.open(path)) == 0
+
+
+def test_aborted_by_hand_inside_its_block(path):
+    with robocache.Writer(path) as w:
+        w.abort()
+        with pytest.raises(robocache.ArgumentError, match="this one is aborted"):
+            w.close()
+    assert list(path.parent.iterdir()) == []
+
+
+def in_a_process(path, body):
+    """Runs `body` with a writer `w` on `path` in another process; its standard output, line by line, comes back."""
+    code = f"import sys, numpy as np, robocache\nw = robocache.Writer({str(path)!r}, overwrite=True)\n{body}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=path.parent
+    )
+
+
+RECORD = """
+with w.episode() as ep:
+    i = 0
+    while True:
+        ep.append("x", np.arange(i, i + 1000), np.full((1000, 200), 9.0))
+        i += 1000
+        if i == 5000:
+            print("recording", flush=True)
+"""
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_killed_writer_leaves_what_was_there(path, there_before):
+    if there_before:
+        write(path, 1.0)
+    process = in_a_process(path, RECORD)
+    assert process.stdout.readline() == "recording\n"
+    with pytest.raises(robocache.FileError, match="another writer is at work on it"):
+        robocache.Writer(path, overwrite=True)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    if there_before:
+        assert value_of(path) == [1.0]
+    else:
+        with pytest.raises(robocache.FileError):
+            robocache.open(path)
+    with pytest.raises(robocache.FileError):
+        robocache.open(f"{path}.partial")
+    write(path, 2.0, overwrite=True)
+    assert value_of(path) == [2.0]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
+
+
+def test_killed_at_any_moment_of_overwriting(path):
+    """Whatever the moment, the name holds one whole cache: the old one or the new one."""
+    write(path, 1.0)
+    body = """
+def one(value):
+    with robocache.Writer(sys.argv[1] if len(sys.argv) > 1 else w.path, overwrite=True) as again:
+        with again.episode() as ep:
+            ep.append("x", [0], [value])
+w.abort()
+print("ready", flush=True)
+k = 2.0
+while True:
+    one(k)
+    k += 1
+"""
+    for delay_ms in (1, 9, 22, 50):
+        process = in_a_process(path, body)
+        assert process.stdout.readline() == "ready\n"
+        threading.Event().wait(delay_ms / 1000)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert value_of(path)[0] >= 1.0
+    write(path, 0.0, overwrite=True)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
+
+
+def test_existing_names_are_kept(path):
+    write(path, 1.0)
+    with pytest.raises(robocache.FileError, match="cache: it exists already; overwrite=True replaces a cache"):
+        robocache.Writer(path)
+    other = path.parent / "thesis"
+    other.mkdir()
+    (other / "chapter1.tex").write_text("years of work")
+    with pytest.raises(robocache.FileError, match="thesis: expected a cache to overwrite, got something else"):
+        robocache.Writer(other, overwrite=True)
+    assert (other / "chapter1.tex").read_text() == "years of work"
+    assert value_of(path) == [1.0]
+
+
+def test_errors_are_built_in_ones_too(path):
+    write(path)
+    with pytest.raises(OSError):
+        robocache.Writer(path)
+    with pytest.raises(ValueError):
+        robocache.Writer("")
+
+
+def test_a_fork_cannot_harm_the_writer(path):
+    with robocache.Writer(path) as w, w.episode() as ep:
+        ep.append("x", [0], [1.0])
+        child = os.fork()
+        if child == 0:
+            del ep, w  # their ends must not be the parent's
+            os._exit(0)
+        os.waitpid(child, 0)
+        ep.append("x", [1], [2.0])
+    assert value_of(path) == [1.0, 2.0]
+
+
+def test_threads_append_each_its_own_stream(path):
+    with robocache.Writer(path) as w, w.episode() as ep:
+
+        def record(name):
+            for i in range(2000):
+                ep.append(name, np.array([i]), np.array([[i, i]]))
+
+        threads = [threading.Thread(target=record, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    ds = robocache.open(path, verify=True)
+    for name in "abcd":
+        assert ds.streams[name].time_ns.tolist() == list(range(2000))
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with robocache.Writer("cache") as w:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        with w.episode() as ep:
+            ep.append("x", [0], [1.0])
+    assert value_of(tmp_path / "cache") == [1.0]
