@@ -16,6 +16,8 @@ from .dataset import Dataset
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _fill = _lib.function("loader_fill")
+_array = _lib.function("batch_array")
+_array.release_gil = False  # shorter than letting go of the lock and taking it again
 
 
 def _window_offsets(
@@ -186,15 +188,15 @@ class Loader:
         """Samples an epoch: the anchors there are."""
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
-        self._full_steps = self.num_samples // batch_size
-        self._arrays = described["arrays"]
+        self._names = [(index, array["name"]) for index, array in enumerate(described["arrays"])]
         self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
+        # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
+        self._like = None
         if self._torch is not None:
-            self._allocate_like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
-            self._full_views = self._torch_views(batch_size)
+            self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
         else:
-            for array in self._arrays:
-                _lib.numpy_dtype(array["dtype"])
+            for array in described["arrays"]:
+                _lib.numpy_dtype(array["dtype"])  # refuses what numpy cannot hold
 
     @staticmethod
     def _framework(name: str | None) -> Any | None:
@@ -216,16 +218,6 @@ class Loader:
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{self._torch.cuda.current_device()}" if name == "cuda" else name
 
-    def _torch_views(self, count: int) -> list[tuple[Any, list[tuple[str, tuple[int, ...], tuple[int, ...], int]]]]:
-        """Per dtype, what as_strided needs for each array of a batch of `count` samples."""
-        by_dtype: dict[str, list[Any]] = {}
-        for array in self._arrays:
-            shape = (count, *array["shape"])
-            stride = tuple(int(np.prod(shape[d + 1 :])) for d in range(len(shape)))
-            offset = array["offset"] // array["itemsize"]
-            by_dtype.setdefault(array["dtype"], []).append((array["name"], shape, stride, offset))
-        return [(getattr(self._torch, name), views) for name, views in by_dtype.items()]
-
     def __iter__(self) -> Loader:
         return self
 
@@ -235,21 +227,11 @@ class Loader:
             self.epoch += 1
             self.step = 0
             raise StopIteration
-        count = self.batch_size if step < self._full_steps else self.num_samples - step * self.batch_size
-        batch = {}
-        if self._torch is not None:
-            memory = _fill(self._handle, self._allocate_like, self.seed, self.epoch, step)
-            for dtype, views in self._full_views if count == self.batch_size else self._torch_views(count):
-                typed = memory.view(dtype)
-                for name, shape, stride, offset in views:
-                    batch[name] = typed.as_strided(shape, stride, offset)
-        else:
-            memory = _lib.to_numpy(_fill(self._handle, None, self.seed, self.epoch, step))
-            for array in self._arrays:
-                shape = (count, *array["shape"])
-                batch[array["name"]] = np.ndarray(shape, _lib.numpy_dtype(array["dtype"]), memory, array["offset"])
+        batch = _fill(self._handle, self._like, self.seed, self.epoch, step)
         self.step = step + 1
-        return batch
+        if self._torch is not None:
+            return {name: _array(batch, self._like, index) for index, name in self._names}
+        return {name: _lib.to_numpy(_array(batch, None, index)) for index, name in self._names}
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -17,6 +17,14 @@ struct LoaderHandle {
   std::shared_ptr<const Loader> loader;
 };
 
+// One batch, alive as long as Python holds it or an array of it.
+struct BatchHandle {
+  static constexpr const char* kTypeKey = "robocache.Batch";
+  std::shared_ptr<const Loader> loader;
+  std::shared_ptr<const OwnedTensor> memory;
+  int64_t step;
+};
+
 // A field of the options, or nothing where it is absent or null; `name` is the argument Python's users know.
 template <class T>
 std::optional<T> field(const json& options, const char* key, const std::string& name) {
@@ -76,11 +84,7 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   json arrays = json::array();
   for (const BatchArray& array : loader.arrays()) {
-    arrays.push_back({{"name", array.name},
-                      {"dtype", std::string(dtype_name(array.dtype))},
-                      {"itemsize", dtype_size(array.dtype)},
-                      {"shape", array.shape},
-                      {"offset", array.offset}});
+    arrays.push_back({{"name", array.name}, {"dtype", std::string(dtype_name(array.dtype))}});
   }
   const json described = {{"anchors", loader.anchors()},
                           {"steps_per_epoch", loader.steps_per_epoch()},
@@ -90,16 +94,27 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, step) -> the batch's bytes
+// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, step) -> a batch
 ROBOCACHE_FFI(loader_fill, args, result) {
-  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
                                .epoch = args.integer(3, "epoch"),
                                .step = args.integer(4, "step")};
-  const Device device = loader.options().device;
-  OwnedTensor memory = OwnedTensor::allocate(DType::kUInt8, device, {static_cast<int64_t>(loader.batch_bytes())});
-  loader.fill(position, memory.view().data, current_stream(device));
-  result.set(std::move(memory));
+  const Device device = loader->options().device;
+  const auto memory = std::make_shared<const OwnedTensor>(
+      OwnedTensor::allocate(DType::kUInt8, device, {static_cast<int64_t>(loader->batch_bytes())}));
+  loader->fill(position, memory->view().data, current_stream(device));
+  result.set_object(BatchHandle{loader, memory, position.step});
+}
+
+// (batch, a tensor of the framework, or None, place among the arrays) -> that array, over the batch's memory
+ROBOCACHE_FFI(batch_array, args, result) {
+  const auto& batch = args.object<BatchHandle>(0, "batch");
+  const auto& arrays = batch.loader->arrays();
+  const auto index = static_cast<size_t>(args.integer(2, "index"));
+  if (index >= arrays.size()) throw ArgumentError("index: expected fewer than " + std::to_string(arrays.size()));
+  result.set(
+      OwnedTensor::share(batch.loader->view(arrays[index], batch.step, batch.memory->view().data), batch.memory));
 }
 
 }  // namespace robocache::ffi

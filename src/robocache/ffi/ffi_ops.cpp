@@ -48,8 +48,7 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
 // (values, times, target_times) -> an array for `valid`
 ROBOCACHE_FFI(resample_valid, args, result) {
   const TensorView values = args.tensor(0, "values");
-  const ResampleShape shape =
-      resample_shape(values, args.tensor(1, "times"), args.tensor(2, "target_times"));
+  const ResampleShape shape = resample_shape(values, args.tensor(1, "times"), args.tensor(2, "target_times"));
   result.set(shape.batched ? OwnedTensor::allocate(DType::kBool, values.device, {shape.batch, shape.targets})
                            : OwnedTensor::allocate(DType::kBool, values.device, {shape.targets}));
 }

@@ -11,13 +11,14 @@ namespace {
 // target. Tuned on an H200.
 constexpr int kThreads = 128;
 constexpr int kMaxTile = kThreads;
-constexpr int kVectorsPerThread = 4;  // loads in flight before the first use
-constexpr int kCoarse = 1024;         // times of a row held in shared memory
+constexpr int kVectorsPerThread = 4;  // pairs of loads in flight before the first use
+constexpr int kCoarse = kThreads;     // times of a row in shared memory, one a thread
+constexpr int64_t kBlocksWanted = 132 * 6;
 
 template <class Work>
-struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
-  int32_t left;
-  int32_t right;
+struct alignas(16) TileEntry {
+  int64_t left;  // element offsets into the row's values
+  int64_t right;
   Work weight;
   PickKind kind;
 };
@@ -49,53 +50,80 @@ __device__ PickRule<Clock> rule_of(const ResampleParams& p) {
   return rule;
 }
 
-// Where the last sample at or before the target lies, by every stride-th time of the row: one round trip to main memory
-// for the block instead of one a bisection step. Within `stride` of the answer, and it where stride is 1.
+// A clock of stride 1: a multiplication less on every access.
 template <class Clock>
-__device__ int32_t coarse_search(const Clock* coarse, int32_t count, Clock target) {
+struct DenseRow {
+  const Clock* data;
+
+  __device__ Clock operator[](int32_t i) const { return data[i]; }
+};
+
+// The row that `pick` should look at first: on an ascending clock, its answer. Bisection waits for memory at every step,
+// so its first steps go over `coarse`, every stride-th time of the row, fetched by the whole block at once.
+template <class Row, class Clock>
+__device__ int32_t search(const Row& row, int32_t n, int32_t stride, const Clock* coarse, Clock target) {
+  const int32_t kept = (n + stride - 1) / stride;
   int32_t low = 0;
-  // The same steps for every thread: `reach` halves until it covers one.
+#pragma unroll
   for (int32_t reach = kCoarse / 2; reach > 0; reach /= 2) {
-    if (low + reach < count && coarse[low + reach] <= target) low += reach;
+    if (low + reach < kept && coarse[low + reach] <= target) low += reach;
+  }
+  low *= stride;
+  int32_t high = low + stride < n ? low + stride : n;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) >> 1;
+    if (row[middle] <= target) {
+      low = middle;
+    } else {
+      high = middle;
+    }
   }
   return low;
 }
 
-template <class Work, class Clock>
-__device__ void find_tile(const ResampleParams& p, int64_t batch, int64_t first, int32_t count, void* memory,
-                          TileEntry<Work>* entries) {
-  auto* const coarse = static_cast<Clock*>(memory);
-  const ClockRow<Clock> row{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};
-  const int32_t n = row_length(p, batch);
-  const int32_t stride = (n + kCoarse - 1) / kCoarse;
-  const int32_t kept = stride > 1 ? (n + stride - 1) / stride : n;
-  Clock target{};
-  if (threadIdx.x < count) {
-    target = static_cast<const Clock*>(p.targets)[batch * p.targets_batch + (first + threadIdx.x) * p.targets_target];
-  }
-#pragma unroll
-  for (int32_t i = 0; i < kCoarse; i += kThreads) {
-    const int32_t at = i + static_cast<int32_t>(threadIdx.x);
-    if (at < kept) coarse[at] = row[at * stride];
-  }
-  __syncthreads();
+template <class Work, class Clock, class Row>
+__device__ void find_in(const ResampleParams& p, const Row& row, int64_t batch, int64_t first, int32_t count,
+                        Clock* coarse, TileEntry<Work>* entries) {
   const auto i = static_cast<int32_t>(threadIdx.x);
+  const int32_t n = row_length(p, batch);
+  const int32_t stride = n > kCoarse ? (n + kCoarse - 1) / kCoarse : 1;
+  const int64_t target_index = first + (i < count ? i : count - 1);
+  const Clock target = static_cast<const Clock*>(p.targets)[batch * p.targets_batch + target_index * p.targets_target];
+  if (i * stride < n) coarse[i] = row[i * stride];
+  __syncthreads();
   if (i >= count) return;
-  int32_t hint = coarse_search(coarse, kept, target);
+  const int32_t low = n > 0 ? search(row, n, stride, coarse, target) : 0;
+  // Between two samples and nothing asked for but linear: what nearly every target is. All else by the general rule.
   Pick<Work, int32_t> picked;
-  if (stride <= 1) {
-    picked = pick<Work>(ClockRow<Clock>{coarse, 1}, n, target, rule_of<Clock>(p), hint);
-  } else {
-    int32_t low = hint * stride;
-    for (int32_t reach = 1 << (31 - __clz(stride - 1)); reach > 0; reach /= 2) {
-      const int32_t at = low + reach;
-      if (at < n && at < (hint + 1) * stride && row[at] <= target) low = at;
-    }
-    hint = low;
+  bool common = n >= 2 && p.method == ResampleMethod::kLinear && !p.causal && !p.has_max_gap;
+  if (common) {
+    const int32_t left = low < n - 2 ? low : n - 2;
+    const Clock before = row[left];
+    const Clock after = row[left + 1];
+    const Clock beyond = row[left + 2 < n ? left + 2 : left + 1];
+    common = before < target && target < after && (left + 2 >= n || after < beyond);
+    picked = {left, left + 1,
+              weight_of<Clock, Work>(later_minus_earlier(target, before), later_minus_earlier(after, before)),
+              PickKind::kMix, true};
+  }
+  if (!common) {
+    int32_t hint = low;
     picked = pick<Work>(row, n, target, rule_of<Clock>(p), hint);
   }
-  entries[i] = {picked.left, picked.right, picked.weight, picked.kind};
-  if (p.valid != nullptr) p.valid[batch * p.valid_batch + (first + i) * p.valid_target] = picked.valid;
+  entries[i] = {picked.left * p.values_sample, picked.right * p.values_sample, picked.weight, picked.kind};
+  if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
+}
+
+// Called by the whole block. A function of its own, so that the kernels of all value types share its code.
+template <class Work, class Clock>
+__device__ __noinline__ void find(const ResampleParams& p, int64_t batch, int64_t first, int32_t count, void* coarse,
+                                  TileEntry<Work>* entries) {
+  const Clock* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
+  if (p.times_sample == 1) {
+    find_in(p, DenseRow<Clock>{times}, batch, first, count, static_cast<Clock*>(coarse), entries);
+  } else {
+    find_in(p, ClockRow<Clock>{times, p.times_sample}, batch, first, count, static_cast<Clock*>(coarse), entries);
+  }
 }
 
 template <class T, int kVector>
@@ -103,68 +131,103 @@ struct alignas(sizeof(T) * kVector) Vector {
   T x[kVector];
 };
 
+template <class T>
+__device__ void round_pair(float low, float high, T* out) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    uint32_t packed;  // one instruction for two values
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    *reinterpret_cast<uint32_t*>(out) = packed;
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    *reinterpret_cast<uint32_t*>(out) = packed;
+  }
+}
+
 template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
                                     const Vector<T, kVector>& b) {
   Vector<T, kVector> y;
+  if (entry.kind == PickKind::kOne) return a;
+  if constexpr (kVector % 2 == 0 && sizeof(T) == 2 && !std::is_void_v<WorkType<T>>) {
+    if (entry.kind == PickKind::kMix) {
+#pragma unroll
+      for (int e = 0; e < kVector; e += 2) {
+        round_pair<T>(lerp(to_float(a.x[e]), to_float(b.x[e]), entry.weight),
+                      lerp(to_float(a.x[e + 1]), to_float(b.x[e + 1]), entry.weight), y.x + e);
+      }
+      return y;
+    }
+  }
 #pragma unroll
   for (int e = 0; e < kVector; ++e) {
-    if (entry.kind == PickKind::kAbsent) {
+    if constexpr (std::is_void_v<WorkType<T>>) {
       y.x[e] = absent_value<T>();
-    } else if constexpr (std::is_void_v<WorkType<T>>) {
-      y.x[e] = a.x[e];
     } else {
       const T between = from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), entry.weight));
-      y.x[e] = entry.kind == PickKind::kMix ? between : a.x[e];
+      y.x[e] = entry.kind == PickKind::kMix ? between : absent_value<T>();
     }
   }
   return y;
 }
 
 template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads) resample_kernel(const __grid_constant__ ResampleParams p, int32_t tile) {
+__global__ void __launch_bounds__(kThreads, 8)
+    resample_kernel(const __grid_constant__ ResampleParams p, int32_t tile, uint32_t tiles_per_row, int64_t tiles) {
   using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
   using V = Vector<T, kVector>;
   __shared__ TileEntry<Work> entries[kMaxTile];
   __shared__ double coarse[kCoarse];  // of the clock's type, which is 8 bytes at most
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * tile;
-  const int64_t rest = p.targets_count - first;
-  const auto count = static_cast<int32_t>(rest < tile ? rest : tile);
   const auto vectors = static_cast<int32_t>(p.features / kVector);
-  const int32_t work = count * vectors;
-  for (int64_t batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
+  const int32_t step_i = vectors > 0 ? kThreads / vectors : 0;
+  const int32_t step_v = kThreads - step_i * vectors;
+  for (int64_t block = blockIdx.x; block < tiles; block += gridDim.x) {
+    // gridDim.x is below 2^31, so but for the largest calls this is a division of 32 bits.
+    const int64_t batch = tiles <= INT32_MAX ? static_cast<uint32_t>(block) / tiles_per_row : block / tiles_per_row;
+    const int64_t first = (block - batch * tiles_per_row) * tile;
+    const auto count = static_cast<int32_t>(p.targets_count - first < tile ? p.targets_count - first : tile);
     if (p.clock_dtype == DType::kFloat32) {
-      find_tile<Work, float>(p, batch, first, count, coarse, entries);
+      find<Work, float>(p, batch, first, count, coarse, entries);
     } else if (p.clock_dtype == DType::kFloat64) {
-      find_tile<Work, double>(p, batch, first, count, coarse, entries);
+      find<Work, double>(p, batch, first, count, coarse, entries);
     } else {
-      find_tile<Work, int64_t>(p, batch, first, count, coarse, entries);
+      find<Work, int64_t>(p, batch, first, count, coarse, entries);
     }
     __syncthreads();
 
     const T* __restrict__ values = static_cast<const T*>(p.values) + batch * p.values_batch;
-    T* __restrict__ out = static_cast<T*>(p.out) + batch * p.out_batch + first * p.out_target;
-    for (int32_t begin = 0; begin < work; begin += kThreads * kVectorsPerThread) {
+    T* const out = static_cast<T*>(p.out) + batch * p.out_batch + first * p.out_target;
+    // Target and vector of this thread, stepped without a division.
+    int32_t i = vectors > 0 ? static_cast<int32_t>(threadIdx.x) / vectors : count;
+    int32_t v = static_cast<int32_t>(threadIdx.x) - i * vectors;
+    while (i < count) {
       V a[kVectorsPerThread];
       V b[kVectorsPerThread];
+      int32_t of[kVectorsPerThread];
+      int32_t at[kVectorsPerThread];
 #pragma unroll
       for (int u = 0; u < kVectorsPerThread; ++u) {
-        const int32_t at = begin + u * kThreads + static_cast<int32_t>(threadIdx.x);
-        if (at >= work) continue;
-        const int32_t i = at / vectors;
-        const int64_t d = static_cast<int64_t>(at - i * vectors) * kVector * p.values_feature;
-        const TileEntry<Work> entry = entries[i];
-        if (entry.kind == PickKind::kAbsent) continue;
-        a[u] = *reinterpret_cast<const V*>(values + entry.left * p.values_sample + d);
-        b[u] = *reinterpret_cast<const V*>(values + entry.right * p.values_sample + d);
+        of[u] = i;
+        at[u] = v;
+        if (i < count) {
+          const int64_t d = static_cast<int64_t>(v) * kVector * p.values_feature;
+          if (entries[i].kind != PickKind::kAbsent) {
+            a[u] = *reinterpret_cast<const V*>(values + entries[i].left + d);
+            b[u] = *reinterpret_cast<const V*>(values + entries[i].right + d);
+          }
+        }
+        i += step_i;
+        v += step_v;
+        if (v >= vectors) {
+          v -= vectors;
+          ++i;
+        }
       }
 #pragma unroll
       for (int u = 0; u < kVectorsPerThread; ++u) {
-        const int32_t at = begin + u * kThreads + static_cast<int32_t>(threadIdx.x);
-        if (at >= work) continue;
-        const int32_t i = at / vectors;
-        const int64_t d = static_cast<int64_t>(at - i * vectors) * kVector * p.out_feature;
-        *reinterpret_cast<V*>(out + i * p.out_target + d) = mixed(entries[i], a[u], b[u]);
+        if (of[u] >= count) continue;
+        T* const to = out + of[u] * p.out_target + static_cast<int64_t>(at[u]) * kVector * p.out_feature;
+        *reinterpret_cast<V*>(to) = mixed(entries[of[u]], a[u], b[u]);
       }
     }
     __syncthreads();
@@ -173,15 +236,16 @@ __global__ void __launch_bounds__(kThreads) resample_kernel(const __grid_constan
 
 template <class T, int kVector>
 cudaError_t launch(const ResampleParams& p, cudaStream_t stream) {
-  // As many targets as give each thread its vectors; a tile's vectors are counted in 32 bits.
+  // Smaller tiles until every multiprocessor has several, but not so small that threads have nothing to copy.
   const int64_t vectors = p.features / kVector;
-  if (vectors > INT32_MAX / kMaxTile) return cudaErrorInvalidValue;
-  int32_t tile = 8;
-  while (tile < kMaxTile && tile * vectors < kThreads * kVectorsPerThread) tile *= 2;
-  const int64_t tiles = (p.targets_count + tile - 1) / tile;
-  if (tiles > INT32_MAX || p.samples > INT32_MAX) return cudaErrorInvalidValue;
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(p.batch < 65535 ? p.batch : 65535));
-  resample_kernel<T, kVector><<<grid, kThreads, 0, stream>>>(p, tile);
+  int32_t tile = kMaxTile;
+  const auto blocks_of = [&](int32_t size) { return p.batch * ((p.targets_count + size - 1) / size); };
+  while (tile > 8 && blocks_of(tile) < kBlocksWanted && tile / 2 * vectors >= kThreads * 2) tile /= 2;
+  const int64_t tiles_per_row = (p.targets_count + tile - 1) / tile;
+  if (tiles_per_row > INT32_MAX) return cudaErrorInvalidValue;
+  const int64_t tiles = p.batch * tiles_per_row;
+  const auto blocks = static_cast<unsigned>(tiles < INT32_MAX ? tiles : INT32_MAX);
+  resample_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p, tile, static_cast<uint32_t>(tiles_per_row), tiles);
   return cudaGetLastError();
 }
 
