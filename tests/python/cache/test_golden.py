@@ -1,0 +1,110 @@
+"""The first version of the format, as files: today's reader reads them, today's writer writes them, byte for byte.
+
+A new version of the format gets a folder of its own and the old one stays readable. To make the files:
+``python tests/python/cache/test_golden.py tests/golden/cache_v1``.
+"""
+
+import json
+import sys
+import zlib
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+import robocache
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "cache_v1"
+
+TIMES = np.array([1_700_000_000_123_456_789, 1_700_000_000_143_456_789, 1_700_000_000_163_456_790])
+JOINTS = np.array([[0.25, -1.5, 3.0], [0.5, np.nan, 3.0], [-np.inf, 2.5, 3.0]], np.float32)
+
+
+def write(path):
+    with robocache.Writer(path) as w:
+        w.provenance["source"] = {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}
+        w.stream("joint.position", names=["shoulder", "elbow", "wrist"])
+        w.stream("frame", clock="nominal")
+        with w.episode(task='pick the "cup"', success=True, score=1, tags=["a", "ü"]) as ep:
+            ep.append("joint.position", TIMES, JOINTS)
+            ep.append("frame", [0, 33_333_333], np.array([7, 8], np.int64))
+        with w.episode(task="place", success=False, score=0.5, tags=[], weights=[1, 0.25]) as ep:
+            ep.append("joint.position", TIMES[:1], JOINTS[:1])
+            ep.append("camera/left", [5], np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3))
+            ep.append("contact", [5, 5], [True, False])
+        with w.episode():
+            pass
+        with w.episode(task=None) as ep:
+            ep.append("force", [1, 2, 4], np.array([[1, 2], [3, 4], [5, 6.5]], ml_dtypes.bfloat16))
+
+
+def test_todays_reader_reads_it():
+    ds = robocache.open(GOLDEN, verify=True)
+    assert len(ds) == 4
+    assert list(ds.streams) == ["joint.position", "frame", "camera/left", "contact", "force"]
+    assert ds.provenance == {"source": {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}}
+    assert ds.episodes.to_pydict() == {
+        "episode_index": [0, 1, 2, 3],
+        "start_ns": [0, 5, None, 1],
+        "end_ns": [int(TIMES[2]), int(TIMES[0]), None, 4],
+        "task": ['pick the "cup"', "place", None, None],
+        "success": [True, False, None, None],
+        "score": [1.0, 0.5, None, None],
+        "tags": [["a", "ü"], [], None, None],
+        "weights": [None, [1.0, 0.25], None, None],
+    }
+
+    joints = ds.streams["joint.position"]
+    assert (joints.dtype, joints.shape, joints.clock) == (np.float32, (3,), "recorded")
+    assert joints.names == ["shoulder", "elbow", "wrist"]
+    assert joints.row_offsets.tolist() == [0, 3, 4, 4, 4]
+    np.testing.assert_array_equal(ds.episode(0)["joint.position"][0], TIMES)
+    np.testing.assert_array_equal(ds.episode(0)["joint.position"][1], JOINTS)
+    assert joints.findings == {
+        "period_ns": 20000000.5,
+        "jitter_ns": 0.5,
+        "min_period_ns": 20000000,
+        "max_period_ns": 20000001,
+        "gaps": 0,
+        "duplicates": 0,
+        "empty_episodes": 2,
+        "nan_values": 1,
+        "infinite_values": 1,
+        "constant_features": [2],
+    }
+    stats = ds.stats["joint.position"]
+    np.testing.assert_array_equal(stats.min, [-np.inf, -1.5, 3])
+    np.testing.assert_array_equal(stats.q50, [0.25, -1.5, 3])
+    np.testing.assert_array_equal(stats.count, [4, 3, 4])
+    np.testing.assert_array_equal(stats.std[2], 0)
+
+    assert ds.streams["frame"].clock == "nominal"
+    assert ds.streams["frame"].rate_hz == 1e9 / 33_333_333
+    assert ds.episode(1)["camera/left"][1].tolist() == np.arange(12).reshape(1, 2, 2, 3).tolist()
+    assert ds.episode(1)["contact"][1].tolist() == [True, False]
+    assert ds.streams["contact"].findings["duplicates"] == 1
+    assert ds.streams["force"].dtype == ml_dtypes.bfloat16
+    assert ds.episode(3)["force"][1].tolist() == [[1, 2], [3, 4], [5, 6.5]]
+
+
+def test_todays_writer_writes_it(tmp_path):
+    write(tmp_path / "cache")
+    golden = {p.relative_to(GOLDEN): p.read_bytes() for p in GOLDEN.rglob("*") if p.is_file()}
+    written = {
+        p.relative_to(tmp_path / "cache"): p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()
+    }
+    assert set(written) == set(golden)
+    manifest = Path("manifest.json")
+    # The version of robocache is the one thing that may differ.
+    versions = [json.loads(files[manifest])["robocache_version"].encode() for files in (golden, written)]
+    text = golden[manifest].replace(
+        b'"robocache_version": "%s"' % versions[0], b'"robocache_version": "%s"' % versions[1]
+    )
+    text = text[: text.rindex(b'  "crc32"')]
+    golden[manifest] = text + b'  "crc32": "%08x"\n}\n' % zlib.crc32(text)
+    for name, content in written.items():
+        assert content == golden[name], name
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])
