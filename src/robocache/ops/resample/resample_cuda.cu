@@ -9,11 +9,11 @@ namespace {
 
 // A block is a tile of one row's targets: a thread finds a target's samples, then all write 16-byte vectors of any
 // target. Tuned on an H200.
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kVectorsPerThread = 4;  // pairs of loads in flight before the first use
+constexpr int kVectorsPerThread = 2;  // pairs of loads in flight before the first use
 constexpr int kCoarse = kThreads;     // times of a row in shared memory, one a thread
-constexpr int64_t kBlocksWanted = 132 * 6;
+constexpr int64_t kBlocksWanted = 132 * 3;
 
 template <class Work>
 struct alignas(16) TileEntry {
@@ -70,13 +70,17 @@ __device__ int32_t search(const Row& row, int32_t n, int32_t stride, const Clock
   }
   low *= stride;
   int32_t high = low + stride < n ? low + stride : n;
+  // Then seven probes at once: a round trip for three bisection steps.
   while (high - low > 1) {
-    const int32_t middle = (low + high) >> 1;
-    if (row[middle] <= target) {
-      low = middle;
-    } else {
-      high = middle;
+    const int32_t step = (high - low + 7) / 8;
+    int32_t passed = 0;
+#pragma unroll
+    for (int32_t k = 1; k < 8; ++k) {
+      const int32_t at = low + k * step;
+      passed += at < high && row[at < high ? at : low] <= target;
     }
+    low += passed * step;
+    high = low + step < high ? low + step : high;
   }
   return low;
 }
@@ -114,10 +118,10 @@ __device__ void find_in(const ResampleParams& p, const Row& row, int64_t batch, 
   if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
 }
 
-// Called by the whole block. A function of its own, so that the kernels of all value types share its code.
+// Called by the whole block.
 template <class Work, class Clock>
-__device__ __noinline__ void find(const ResampleParams& p, int64_t batch, int64_t first, int32_t count, void* coarse,
-                                  TileEntry<Work>* entries) {
+__device__ void find(const ResampleParams& p, int64_t batch, int64_t first, int32_t count, void* coarse,
+                     TileEntry<Work>* entries) {
   const Clock* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
   if (p.times_sample == 1) {
     find_in(p, DenseRow<Clock>{times}, batch, first, count, static_cast<Clock*>(coarse), entries);
@@ -172,7 +176,7 @@ __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T
 }
 
 template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads, 8)
+__global__ void __launch_bounds__(kThreads, 4)
     resample_kernel(const __grid_constant__ ResampleParams p, int32_t tile, uint32_t tiles_per_row, int64_t tiles) {
   using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
   using V = Vector<T, kVector>;
