@@ -60,9 +60,7 @@ void check_lengths(const TensorView& lengths, int64_t batch, int64_t samples) {
   }
   if (lengths.device.is_cuda()) return;  // cut to [0, S] in the kernel: reading them here would wait for the device
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t at = b * lengths.strides[0];
-    const int64_t length = lengths.dtype == DType::kInt64 ? static_cast<const int64_t*>(lengths.data)[at]
-                                                          : static_cast<const int32_t*>(lengths.data)[at];
+    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], samples);
     if (length < 0 || length > samples) {
       refuse("lengths: expected values in [0, ", std::to_string(samples), "], got ", std::to_string(length), " at ",
              std::to_string(b));
@@ -246,11 +244,7 @@ namespace {
 
 template <class Clock>
 int64_t first_bad_time(const CheckTimesParams& p, int64_t batch) {
-  int64_t n = p.samples;
-  if (p.lengths != nullptr) {
-    n = p.lengths_dtype == DType::kInt64 ? static_cast<const int64_t*>(p.lengths)[batch * p.lengths_batch]
-                                         : static_cast<const int32_t*>(p.lengths)[batch * p.lengths_batch];
-  }
+  const int64_t n = length_at(p.lengths, p.lengths_dtype, batch * p.lengths_batch, p.samples);
   const auto* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
   for (int64_t i = 0; i < n; ++i) {
     const Clock t = times[i * p.times_sample];

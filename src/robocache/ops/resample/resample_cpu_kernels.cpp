@@ -5,7 +5,6 @@
 #endif
 
 #include "robocache/ops/resample/resample_cpu.hpp"
-#include "robocache/ops/resample/resample_math.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
@@ -31,30 +30,6 @@ inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, i
 }
 #endif
 
-template <class Clock>
-PickRule<Clock> rule_of(const ResampleParams& p) {
-  PickRule<Clock> rule{};
-  rule.has_max_gap = p.has_max_gap;
-  rule.has_tolerance = p.has_tolerance;
-  if constexpr (std::is_same_v<Clock, int64_t>) {
-    rule.max_gap = p.max_gap_ns;
-    rule.tolerance = p.tolerance_ns;
-  } else {
-    rule.max_gap = static_cast<Clock>(p.max_gap);
-    rule.tolerance = static_cast<Clock>(p.tolerance);
-  }
-  rule.method = p.method;
-  rule.extrapolate = p.extrapolate;
-  rule.causal = p.causal;
-  return rule;
-}
-
-int64_t row_length(const ResampleParams& p, int64_t batch) {
-  if (p.lengths == nullptr) return p.samples;
-  return p.lengths_dtype == DType::kInt64 ? static_cast<const int64_t*>(p.lengths)[batch * p.lengths_batch]
-                                          : static_cast<const int32_t*>(p.lengths)[batch * p.lengths_batch];
-}
-
 template <class T, class Clock>
 void rows(const ResampleParams& p, int64_t begin, int64_t end) {
   // Copied values have no arithmetic; their weight's type is never used.
@@ -69,7 +44,7 @@ void rows(const ResampleParams& p, int64_t begin, int64_t end) {
     const int64_t target_index = row - batch * p.targets_count;
     if (batch != previous_batch) {
       previous_batch = batch;
-      length = row_length(p, batch);
+      length = length_at(p.lengths, p.lengths_dtype, batch * p.lengths_batch, p.samples);
       hint = 0;
     }
     const ClockRow<Clock> times{static_cast<const Clock*>(p.times) + batch * p.times_batch, p.times_sample};

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/ops/resample/resample_math.hpp"
 #include "robocache/ops/resample/resample_params.hpp"
 
 namespace robocache {
@@ -24,30 +23,8 @@ struct alignas(16) TileEntry {
 };
 
 __device__ int32_t row_length(const ResampleParams& p, int64_t batch) {
-  const auto samples = static_cast<int32_t>(p.samples);
-  if (p.lengths == nullptr) return samples;
-  const int64_t length = p.lengths_dtype == DType::kInt64
-                             ? static_cast<const int64_t*>(p.lengths)[batch * p.lengths_batch]
-                             : static_cast<const int32_t*>(p.lengths)[batch * p.lengths_batch];
-  return length < 0 ? 0 : (length < samples ? static_cast<int32_t>(length) : samples);
-}
-
-template <class Clock>
-__device__ PickRule<Clock> rule_of(const ResampleParams& p) {
-  PickRule<Clock> rule{};
-  rule.has_max_gap = p.has_max_gap;
-  rule.has_tolerance = p.has_tolerance;
-  if constexpr (std::is_same_v<Clock, int64_t>) {
-    rule.max_gap = p.max_gap_ns;
-    rule.tolerance = p.tolerance_ns;
-  } else {
-    rule.max_gap = static_cast<Clock>(p.max_gap);
-    rule.tolerance = static_cast<Clock>(p.tolerance);
-  }
-  rule.method = p.method;
-  rule.extrapolate = p.extrapolate;
-  rule.causal = p.causal;
-  return rule;
+  const int64_t length = length_at(p.lengths, p.lengths_dtype, batch * p.lengths_batch, p.samples);
+  return static_cast<int32_t>(length < 0 ? 0 : (length < p.samples ? length : p.samples));
 }
 
 // A clock of stride 1: a multiplication less on every access.
@@ -281,12 +258,7 @@ __global__ void check_times_kernel(const __grid_constant__ CheckTimesParams p, u
        flat += int64_t{gridDim.x} * blockDim.x) {
     const int64_t batch = flat / p.samples;
     const int64_t i = flat - batch * p.samples;
-    int64_t n = p.samples;
-    if (p.lengths != nullptr) {
-      n = p.lengths_dtype == DType::kInt64 ? static_cast<const int64_t*>(p.lengths)[batch * p.lengths_batch]
-                                           : static_cast<const int32_t*>(p.lengths)[batch * p.lengths_batch];
-    }
-    if (i >= n) continue;
+    if (i >= length_at(p.lengths, p.lengths_dtype, batch * p.lengths_batch, p.samples)) continue;
     const Clock* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
     const Clock t = times[i * p.times_sample];
     if (t != t || (i > 0 && t < times[(i - 1) * p.times_sample])) {

@@ -5,6 +5,7 @@
 
 #include "robocache/core/dtype.hpp"
 #include "robocache/ops/resample/resample.hpp"
+#include "robocache/ops/resample/resample_math.hpp"
 
 namespace robocache {
 
@@ -37,6 +38,31 @@ struct ResampleParams {
   uint64_t max_gap_ns;  // for int64
   uint64_t tolerance_ns;
 };
+
+// The samples of a row that exist, as the caller says: `lengths` holds int32 or int64, or is null for all of them.
+ROBOCACHE_HD int64_t length_at(const void* lengths, DType dtype, int64_t at, int64_t samples) {
+  if (lengths == nullptr) return samples;
+  return dtype == DType::kInt64 ? static_cast<const int64_t*>(lengths)[at] : static_cast<const int32_t*>(lengths)[at];
+}
+
+// The options in a clock's type.
+template <class Clock>
+ROBOCACHE_HD PickRule<Clock> rule_of(const ResampleParams& p) {
+  PickRule<Clock> rule{};
+  rule.has_max_gap = p.has_max_gap;
+  rule.has_tolerance = p.has_tolerance;
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    rule.max_gap = p.max_gap_ns;
+    rule.tolerance = p.tolerance_ns;
+  } else {
+    rule.max_gap = static_cast<Clock>(p.max_gap);
+    rule.tolerance = static_cast<Clock>(p.tolerance);
+  }
+  rule.method = p.method;
+  rule.extrapolate = p.extrapolate;
+  rule.causal = p.causal;
+  return rule;
+}
 
 struct CheckTimesParams {
   const void* times;
