@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import copy_timers, cpu_timer, endless, graph_timer, host_us, median_us, wall_timer
+from measure import copy_timers, cpu_timer, endless, graph_timer, host_timer, median_us, wall_timer
 from peers import loader_numpy, loader_torch
 from record import Report, arguments
 
@@ -182,13 +182,14 @@ def run_case(
         fresh = 8 if quick else int(max(8, min(128, 4 * (60 << 20) // case["bytes"])))
         measures = {
             "wall_us": partial(wall_timer, count=10 if quick else 200),
+            "host_us": partial(host_timer, count=10 if quick else 200),
             "gpu_us": partial(graph_timer, least_calls=fresh),
         }
     else:
         measures = {"wall_us": cpu_timer}
     for measure, timer_of in measures.items():
         timers = {}
-        for name in calls:
+        for name in ["robocache"] if measure == "host_us" else calls:
             try:
                 timers[name] = timer_of(calls[name])
             except Exception as error:
@@ -201,7 +202,6 @@ def run_case(
     copies = median_us(copy_timers(case["bytes"], device), rounds)
     case["copies_us"], case["floor_us"] = copies, min(copies.values())
     if device == "cuda":
-        case["contenders"]["robocache"]["host_us"] = host_us(partial(next, batches), calls=100 if quick else 2000)
         torch.cuda.empty_cache()
 
     for count in workers:

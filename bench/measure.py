@@ -88,6 +88,15 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
 
 def wall_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
     """Wall time of one call as a program sees it: many calls in a row, then one wait for the device."""
+    return _row_timer(calls, count, wait=True)
+
+
+def host_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
+    """CPU time of one call that only queues work: many calls in a row, the wait for the device off the clock."""
+    return _row_timer(calls, count, wait=False)
+
+
+def _row_timer(calls: Sequence[Callable[[], object]], count: int, wait: bool) -> Callable[[], float]:
     rotation = itertools.cycle(calls)
 
     def timer() -> float:
@@ -95,23 +104,11 @@ def wall_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Calla
         start = time.perf_counter_ns()
         for call in itertools.islice(rotation, count):
             call()
-        torch.cuda.synchronize()
+        if wait:
+            torch.cuda.synchronize()
         return (time.perf_counter_ns() - start) / 1e3 / count
 
     return timer
-
-
-def host_us(call: Callable[[], object], calls: int = 2000, burst: int = 100) -> float:
-    """Median CPU time of one call that only queues work; the queue is drained between bursts, off the clock."""
-    taken = []
-    for _ in range(max(1, calls // burst)):
-        torch.cuda.synchronize()
-        for _ in range(burst):
-            start = time.perf_counter_ns()
-            call()
-            taken.append((time.perf_counter_ns() - start) / 1e3)
-    torch.cuda.synchronize()
-    return statistics.median(taken)
 
 
 def copy_timers(total_bytes: int, device: str, sets: int | None = None) -> dict[str, Callable[[], float]]:

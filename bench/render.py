@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NONE = "No results yet: `./dev bench` makes them.\n"
+OURS = "robocache"
 
 # What the README shows of each benchmark, in this order.
 HEADLINES = {
@@ -20,13 +21,22 @@ HEADLINES = {
     "resample": ["B32 S500 T250 D256", "B64 S4096 T1024 D32", "B64 S1000 T512 D512"],
 }
 
+# The measures of a contender, in the order of the columns.
+MEASURES = {
+    "samples_per_s": "samples/s, in a loop",
+    "gpu_samples_per_s": "samples/s, device alone",
+    "wall_us": "a call, in a loop",
+    "cold_us": "a call, cold cache",
+    "host_us": "a call, host alone",
+    "gpu_us": "a call, device alone",
+}
+
 
 def results(folder: Path) -> list[dict]:
-    """The result files, the GPU's before the CPU's."""
+    """The result files, in the order of HEADLINES, the GPU's before the CPU's."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return sorted(
-        found, key=lambda result: (result["bench"], "gpu" not in result["machine"], result["machine"]["name"])
-    )
+    order = list(HEADLINES)
+    return sorted(found, key=lambda result: (order.index(result["bench"]), "gpu" not in result["machine"]))
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -36,7 +46,9 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def number(value: float) -> str:
     """Three digits that count, with thousands where they help."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def duration(us: float) -> str:
@@ -44,111 +56,162 @@ def duration(us: float) -> str:
 
 
 def rate(samples_per_s: float) -> str:
-    million = samples_per_s >= 1e6
-    return f"{number(samples_per_s / (1e6 if million else 1e3))} {'M' if million else 'k'}/s"
+    for unit, word in ((1e6, " M"), (1e3, " k")):
+        if samples_per_s >= unit:
+            return f"{number(samples_per_s / unit)}{word}/s"
+    return f"{number(samples_per_s)}/s"
+
+
+def times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{number(ratio)}x"
+
+
+def measure(key: str, measures: dict) -> str:
+    if key not in measures:
+        return ""
+    return rate(measures[key]) if key.endswith("samples_per_s") else duration(measures[key])
 
 
 def hardware(machine: dict) -> str:
     return machine["gpu"] if "gpu" in machine else f"{machine['cpu']}, {machine['threads']} threads"
 
 
-def speedups(case: dict) -> str:
-    return ", ".join(f"{number(ratio)}x {name}" for name, ratio in case.get("faster_than", {}).items())
+def origin(result: dict) -> str:
+    return f"`{result['command']}`, {result['date']}, commit {result['commit']}"
 
 
-def measured(case: dict) -> str:
-    """What robocache took: samples a second for batches, time on the device or the wall for operations."""
-    ours = case["contenders"]["robocache"]
-    if "samples_per_s" in ours:
-        return f"{rate(ours['samples_per_s'])} samples"
-    return duration(ours.get("gpu_us", ours["wall_us"]))
+def work(result: dict) -> str:
+    """What a case of the benchmark does, in words."""
+    p = result["cases"][0]["parameters"]
+    if result["bench"] == "loader":
+        streams = "; ".join(p["streams"].values())
+        return (
+            f"Windows of {p['steps']} steps drawn at random from {p['episodes']:,} episodes of {p['seconds']:g} s, "
+            f"{len(p['streams'])} streams with clocks of their own ({streams}), interpolated, normalised, {p['dtype']}."
+        )
+    return (
+        f"B episodes of S samples and D features to T target times each, {p['method']}, {p['dtype']}, "
+        f"{p['clock']} clocks of their own."
+    )
+
+
+# ---- README ----
 
 
 def readme(found: list[dict]) -> str:
-    rows = []
-    for bench, names in HEADLINES.items():
-        for result in (r for r in found if r["bench"] == bench):
-            for case in (c for c in result["cases"] if c["name"] in names and "times_the_copy" in c):
-                rows.append(
-                    [
-                        f"{bench}, {case['name']}, {case['parameters']['dtype']}",
-                        hardware(result["machine"]),
-                        measured(case),
-                        number(case["times_the_copy"]),
-                        speedups(case),
-                        f"`{result['command']}`",
-                    ]
-                )
-    if not rows:
-        return NONE
-    header = ["benchmark", "on", "robocache", "time over a copy of the same bytes", "faster than", "command"]
-    return table(header, rows)
+    sections = [section for section in map(readme_section, found) if section]
+    return "\n".join([*sections, NOTES]) if sections else NONE
 
 
-MEASURES = {
-    "gpu_us": "on the device",
-    "wall_us": "wall",
-    "cold_us": "wall, cold cache",
-    "host_us": "on the host",
-    "samples_per_s": "samples, wall",
-    "gpu_samples_per_s": "samples, device",
-}
+NOTES = """\
+A peer does the whole job, and its output is compared with ours before anything is timed. *Time over a copy*: against
+copying as many bytes as the job must read and write, so 1 is the fastest there can be. *In a loop*: what a program sees
+that calls again and again, Python included. All cases, and how each figure is made:
+[docs/benchmarks.md](docs/benchmarks.md).
+"""
+
+
+def readme_section(result: dict) -> str:
+    cases = [c for c in result["cases"] if c["name"] in HEADLINES[result["bench"]] and "times_the_copy" in c]
+    if not cases or result["quick"]:
+        return ""
+    on_gpu = "gpu" in result["machine"]
+    if result["bench"] == "loader":
+        title = "Training batches"
+        ours = {"samples_per_s": "`next(loader)` in a loop"}
+        if on_gpu:
+            ours |= {"gpu_samples_per_s": "its kernel alone", "host_us": "host time of `next(loader)`"}
+        else:
+            ours |= {"wall_us": "time of `next(loader)`"}
+        copy = "kernel's time over a copy" if on_gpu else "time over a copy"
+    else:
+        title = "resample_trajectories"
+        ours = {"gpu_us": "time of the kernel"} if on_gpu else {"wall_us": "time of a call"}
+        copy = "time over a copy"
+    peers = list(dict.fromkeys(name for case in cases for name in case["faster_than"]))
+    rows = [
+        [
+            case["name"],
+            *(measure(key, case["contenders"][OURS]) for key in ours),
+            number(case["times_the_copy"]),
+            *(times(case["faster_than"].get(peer)) for peer in peers),
+        ]
+        for case in cases
+    ]
+    header = ["", *ours.values(), copy, *(f"faster than {peer}" for peer in peers)]
+    return (
+        f"**{title}, {hardware(result['machine'])}.** {work(result)}\n\n{table(header, rows)}\nBy {origin(result)}.\n"
+    )
+
+
+# ---- docs/benchmarks.md ----
 
 
 def page(found: list[dict]) -> str:
-    return "\n".join(section(result) for result in found) or NONE
+    return "\n".join(page_section(result) for result in found) or NONE
 
 
-def section(result: dict) -> str:
+def page_section(result: dict) -> str:
     machine = result["machine"]
-    facts = [f"{key} {value}" for key, value in machine.items() if key != "name"]
+    facts = [f"{key} {value}" for key, value in machine.items() if key != "name" and value is not None]
     text = f"### {result['bench']}, {hardware(machine)}\n\n"
-    text += f"`{result['command']}`, {result['date']}, commit {result['commit']}: {', '.join(facts)}.\n"
+    text += f"{origin(result)}: {', '.join(facts)}.\n"
     if result["quick"]:
         text += "\nA smoke run: the figures mean nothing.\n"
+    if result["cases"]:
+        text += f"\n{work(result)}\n"
     for case in result["cases"]:
-        text += f"\n**{case['name']}** ({', '.join(f'{k} {v}' for k, v in flat(case['parameters']))})\n\n"
+        text += f"\n**{case['name']}**\n\n"
         if "error" in case:
             text += f"Failed: {case['error']}\n"
-        if "contenders" not in case:
-            continue
-        keys = [key for key in MEASURES if any(key in measures for measures in case["contenders"].values())]
-        rows = []
-        for name, measures in case["contenders"].items():
-            faster = case.get("faster_than", {}).get(name)
-            rows.append([name, *(cell(key, measures) for key in keys), "" if faster is None else f"{number(faster)}x"])
-        if "floor_us" in case:
-            copy = {"gpu_us" if "gpu" in machine else "wall_us": case["floor_us"]}
-            rows.append([f"a copy of {case['bytes'] / 1e6:.1f} MB", *(cell(key, copy) for key in keys), ""])
-        text += table(["", *(MEASURES[key] for key in keys), "robocache is faster by"], rows)
+        if "contenders" in case:
+            text += contenders(case, on_gpu="gpu" in machine)
         text += "".join(f"\n{name} failed: {reason}\n" for name, reason in case.get("failures", {}).items())
-        predicted = result["predicted"].get(case["name"])
-        if predicted:
-            text += f"\nPredicted before measuring: {', '.join(f'{k} {shown(v)}' for k, v in flat(predicted))}"
-            text += (
-                f"; measured: time over the copy {number(case['times_the_copy'])}.\n"
-                if "times_the_copy" in case
-                else ".\n"
-            )
+    if result["predicted"]:
+        text += "\nWhat was predicted before the first measurement, and what came:\n\n"
+        text += table(["", "", "predicted", "measured"], predictions(result))
     return text
 
 
-def cell(key: str, measures: dict) -> str:
-    if key not in measures:
-        return ""
-    return rate(measures[key]) if key.endswith("samples_per_s") else duration(measures[key])
+def contenders(case: dict, on_gpu: bool) -> str:
+    keys = [key for key in MEASURES if any(key in measures for measures in case["contenders"].values())]
+    rows = [
+        [name, *(measure(key, measures) for key in keys), times(case.get("faster_than", {}).get(name))]
+        for name, measures in case["contenders"].items()
+    ]
+    if "floor_us" in case:
+        copy = {"gpu_us" if on_gpu else "wall_us": case["floor_us"]}
+        rows.append([f"a copy of {number(case['bytes'] / 1e6)} MB", *(measure(key, copy) for key in keys), ""])
+    text = table(["", *(MEASURES[key] for key in keys), "robocache is faster by"], rows)
+    if "times_the_copy" in case:
+        text += f"\nTime over the copy: {number(case['times_the_copy'])}.\n"
+    return text
 
 
-def flat(values: dict) -> list[tuple[str, object]]:
-    pairs = []
-    for key, value in values.items():
-        word = key.replace("_", " ")
-        pairs += [(f"{word} {k}", v) for k, v in flat(value)] if isinstance(value, dict) else [(word, value)]
-    return pairs
+def predictions(result: dict) -> list[list[str]]:
+    """[case, what, predicted, measured] of every prediction, those of a case that did not run too."""
+    cases = {case["name"]: case for case in result["cases"]}
+    rows = []
+    for name, predicted in result["predicted"].items():
+        case = cases.get(name, {})
+        ours = case.get("contenders", {}).get(OURS, {})
+        for key, value in predicted.items():
+            if key == "faster_than":
+                for peer, ratio in value.items():
+                    # A prediction may leave open what a peer's name ends with: how many workers it had.
+                    came = {n: r for n, r in case.get("faster_than", {}).items() if n.split(",")[0] == peer}
+                    rows += [[name, f"faster than {n}", times(ratio), times(r)] for n, r in came.items()]
+                    if not came:
+                        rows.append([name, f"faster than {peer}", times(ratio), ""])
+            elif key == "times_the_copy":
+                came = number(case[key]) if key in case else ""
+                rows.append([name, "time over the copy", number(value), came])
+            else:
+                rows.append([name, MEASURES[key], measure(key, predicted), measure(key, ours)])
+    return rows
 
 
-def shown(value: object) -> str:
-    return number(value) if isinstance(value, (int, float)) else str(value)
+# ---- The pages ----
 
 
 def replaced(path: Path, block: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from measure import copy_timers, cpu_timer, graph_timer, host_us, median_us, rotations, wall_timer
+from measure import copy_timers, cpu_timer, graph_timer, host_timer, median_us, rotations, wall_timer
 from peers import resample_numpy, resample_torch
 from record import Report, arguments
 
@@ -107,14 +107,19 @@ def run_case(shape: tuple[int, int, int, int], device: str, quick: bool, case: d
 
     rounds = 3 if quick else 101
     if device == "cuda":
-        measures = {"gpu_us": graph_timer, "wall_us": partial(wall_timer, count=10 if quick else 100)}
+        count = 10 if quick else 100
+        measures = {
+            "gpu_us": graph_timer,
+            "wall_us": partial(wall_timer, count=count),
+            "host_us": partial(host_timer, count=count),
+        }
         main_measure, copies = "gpu_us", copy_timers(case["bytes"], device)
     else:
         measures = {"wall_us": lambda calls: cpu_timer(calls[:1]), "cold_us": cpu_timer}
         main_measure, copies = "wall_us", copy_timers(case["bytes"], device, sets=1)
     for measure, timer_of in measures.items():
         timers = {}
-        for name in calls:
+        for name in ["robocache"] if measure == "host_us" else calls:
             try:
                 timers[name] = timer_of(calls[name])
             except Exception as error:
@@ -128,8 +133,6 @@ def run_case(shape: tuple[int, int, int, int], device: str, quick: bool, case: d
         case.setdefault("copies_us", {}).update((name, taken[name]) for name in copies.keys() & taken.keys())
         del timers
     case["floor_us"] = min(case["copies_us"].values())
-    if device == "cuda":
-        case["contenders"]["robocache"]["host_us"] = host_us(calls["robocache"][0], calls=100 if quick else 2000)
 
     ours = case["contenders"]["robocache"]
     case["times_the_copy"] = ours[main_measure] / case["floor_us"]
