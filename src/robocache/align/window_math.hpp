@@ -15,31 +15,32 @@ ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
   return guess > 0 ? static_cast<int64_t>(guess < last ? guess : last) : 0;
 }
 
-// The time of the nearest sample closer than snap_ns (of two, the earlier), else the target itself.
-ROBOCACHE_HD int64_t snapped(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
-                             int64_t& hint) {
-  const int64_t before = last_at_or_before(times, n, target, hint);
-  hint = before < 0 ? 0 : before;
-  const auto limit = static_cast<uint64_t>(snap_ns);
-  const uint64_t to_left = before >= 0 ? ns_between(target, times[before]) : limit;
-  const uint64_t to_right = before + 1 < n ? ns_between(times[before + 1], target) : limit;
-  if (to_left < limit && to_left <= to_right) return times[before];
-  return to_right < limit ? times[before + 1] : target;
-}
-
 // What one step of a window takes, rows counted from the episode's first. `hint`: where to look first; on return where
 // the next step's target is probably near.
 template <class Work>
 ROBOCACHE_HD Pick<Work> pick_step(const WindowSegment& segment, const EpisodeRows& rows, int64_t target,
                                   int64_t snap_ns, int64_t& hint) {
+  const int64_t n = rows.rows;
+  if (n <= 0) return {0, 0, Work(0), PickKind::kAbsent, false};
   PickRule<int64_t> rule{};
   rule.method = segment.method;
   rule.extrapolate = Extrapolate::kClamp;
   rule.has_max_gap = segment.max_gap_ns >= 0;
   rule.max_gap = static_cast<uint64_t>(segment.max_gap_ns);
   const ClockRow<int64_t> times{segment.time_ns + rows.begin, 1};
-  if (snap_ns > 0 && rows.rows > 0) target = snapped(times, rows.rows, target, snap_ns, hint);
-  return pick<Work>(times, rows.rows, target, rule, hint);
+  int64_t before = last_at_or_before(times, n, target, hint);
+  // The nearest sample closer than snap_ns is the target; of two as near, the earlier.
+  const auto limit = static_cast<uint64_t>(snap_ns);
+  const uint64_t to_left = before >= 0 ? ns_between(target, times[before]) : limit;
+  const uint64_t to_right = before + 1 < n ? ns_between(times[before + 1], target) : limit;
+  if (to_left < limit && to_left <= to_right) {
+    target = times[before];
+  } else if (to_right < limit) {
+    target = times[before + 1];
+    before = last_at_or_before(times, n, target, before + 1);
+  }
+  hint = before < 0 ? 0 : before;
+  return pick_from<Work>(times, n, target, rule, before);
 }
 
 // float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond, "Emulation of

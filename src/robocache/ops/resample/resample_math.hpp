@@ -163,14 +163,11 @@ ROBOCACHE_HD Pick<Work, Index> pick_one(Index row, bool valid) {
   return {row, row, Work(0), PickKind::kOne, valid};
 }
 
-// `hint` is where to look first; on return, the last sample at or before the target (0 if none): the next one's hint.
+// What a target takes, once `before` is known: the last sample at or before it, or -1. n >= 1 and the target is no NaN.
 template <class Work, class Clock, class Times, class Index>
-ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
-                                    Index& hint) {
+ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
+                                         Index before) {
   const Pick<Work, Index> absent{0, 0, Work(0), PickKind::kAbsent, false};
-  if (n <= 0 || target != target) return absent;
-  const Index before = last_at_or_before(times, n, target, hint);
-  hint = before < 0 ? 0 : before;
   if (before >= 0 && times[before] == target) return pick_one<Work>(before, true);
 
   const auto refused = [&](Index row) {
@@ -222,6 +219,17 @@ ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, c
   const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
   const Index row = take_right ? right : left;
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
+}
+
+// The same from the start. `hint` is where to look first; on return, the last sample at or before the target (0 if none):
+// the next one's hint.
+template <class Work, class Clock, class Times, class Index>
+ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
+                                    Index& hint) {
+  if (n <= 0 || target != target) return {0, 0, Work(0), PickKind::kAbsent, false};
+  const Index before = last_at_or_before(times, n, target, hint);
+  hint = before < 0 ? 0 : before;
+  return pick_from<Work>(times, n, target, rule, before);
 }
 
 // One feature of a target: a copy keeps every bit.
