@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "tests/cpp/random_data.hpp"
@@ -82,24 +83,37 @@ TEST(GuessRow, IsTheRowOfARegularClock) {
     EXPECT_EQ(guess_row(episode, 500 + 20 * row + 10), std::min<int64_t>(row, 100));
 }
 
-TEST(Snapped, FindsTheNearestWhereverItBeginsToLook) {
-  const std::vector<int64_t> times{-50, 0, 0, 10, 11, 40};
-  const ClockRow<int64_t> clock{times.data(), 1};
+TEST(PickStep, IsTheReferencesChoiceWhereverItBeginsToLook) {
+  const std::vector<int64_t> times{-50, 0, 0, 10, 11, 11, 40};
   const auto n = static_cast<int64_t>(times.size());
-  for (const int64_t snap_ns : {1, 2, 6, 30, 1000}) {
-    for (int64_t target = -90; target <= 80; ++target) {
-      int64_t expected = target;
-      int64_t closest = snap_ns;
-      for (const int64_t time : times) {
-        if (std::abs(time - target) < closest) {
-          closest = std::abs(time - target);
-          expected = time;
+  const EpisodeRows rows{.begin = 0, .rows = n, .first_ns = -50, .rows_per_ns = 0};
+  for (const ResampleMethod method : {ResampleMethod::kLinear, ResampleMethod::kNearest, ResampleMethod::kNext}) {
+    for (const int64_t snap_ns : {0, 1, 2, 6, 30, 1000}) {
+      for (int64_t target = -90; target <= 80; ++target) {
+        int64_t nearest = target;
+        int64_t closest = snap_ns;
+        for (const int64_t time : times) {
+          if (std::abs(time - target) < closest) {
+            closest = std::abs(time - target);
+            nearest = time;
+          }
         }
-      }
-      for (int64_t first = -1; first <= n; ++first) {
-        int64_t hint = first;
-        ASSERT_EQ(snapped(clock, n, target, snap_ns, hint), expected) << target << " within " << snap_ns;
-        ASSERT_TRUE(hint >= 0 && hint < n);
+        const auto expected =
+            test::choose<float>(std::span(times), nearest, {.method = method, .max_gap = int64_t{40}});
+        WindowSegment segment{};
+        segment.time_ns = times.data();
+        segment.max_gap_ns = 40;
+        segment.method = method;
+        for (int64_t first = -1; first <= n; ++first) {
+          int64_t hint = first;
+          const Pick<float> got = pick_step<float>(segment, rows, target, snap_ns, hint);
+          ASSERT_EQ(got.kind == PickKind::kMix, expected.kind == test::Choice::kMixture) << target << " by " << snap_ns;
+          ASSERT_EQ(got.left, expected.left) << target << " by " << snap_ns;
+          ASSERT_EQ(got.right, expected.right) << target << " by " << snap_ns;
+          ASSERT_EQ(static_cast<double>(got.weight), expected.weight) << target << " by " << snap_ns;
+          ASSERT_EQ(got.valid, expected.valid) << target << " by " << snap_ns;
+          ASSERT_TRUE(hint >= 0 && hint < n);
+        }
       }
     }
   }

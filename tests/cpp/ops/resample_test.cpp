@@ -524,13 +524,39 @@ TEST_P(Resample, LongClocksAndWideRows) {
   }
 }
 
-// Rows enough that a GPU's tile of targets takes each of its sizes.
-TEST_P(Resample, ManyRows) {
+// Targets and rows enough, and features few and many, that a GPU's tile of targets takes each of its sizes.
+TEST_P(Resample, ManyTargetsAndRows) {
   Random random(15);
-  using V = Element<BFloat16, DType::kBFloat16>;
   using C = Element<int64_t, DType::kInt64>;
-  for (const int64_t batch : {70, 140, 280, 560, 1060}) {
-    expect_reference(random_problem<V, C>(random, {batch, 6, 130, 2}, false), {}, device());
+  for (const int64_t features : {16, 32, 64, 128, 256}) {
+    expect_reference(random_problem<Element<float, DType::kFloat32>, C>(random, {2, 6, 300, features}, false), {},
+                     device());
+  }
+  for (const int64_t batch : {70, 500}) {
+    expect_reference(random_problem<Element<BFloat16, DType::kBFloat16>, C>(random, {batch, 6, 260, 2}, false), {},
+                     device());
+  }
+}
+
+// All samples are one, in memory: a row may be longer than 32 bits count.
+TEST_P(Resample, RowsOfMoreSamplesThan32BitsCount) {
+  const DeviceArray<float> values({7}, DType::kFloat32, {1, 1}, device());
+  const DeviceArray<double> times({3}, DType::kFloat64, {1}, device());
+  const DeviceArray<double> targets({2, 3, 4}, DType::kFloat64, {3}, device());
+  for (const int64_t samples : {int64_t{1} << 30, int64_t{1} << 31, (int64_t{1} << 32) + 1, int64_t{1} << 40}) {
+    TensorView many_values = values.view();
+    TensorView many_times = times.view();
+    many_values.shape[0] = many_times.shape[0] = samples;
+    many_values.strides[0] = many_times.strides[0] = 0;
+    for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan}) {
+      const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
+      const DeviceArray<uint8_t> valid({7, 7, 7}, DType::kBool, {3}, device());
+      resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate}, out.view(),
+                            std::nullopt, valid.view());
+      EXPECT_EQ(out.read()[1], 7) << samples;
+      EXPECT_EQ(std::isnan(out.read()[0]), extrapolate == Extrapolate::kNan) << samples;
+      EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 1, 0})) << samples;
+    }
   }
 }
 
