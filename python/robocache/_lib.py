@@ -58,7 +58,7 @@ class _Owner:
 
 def to_numpy(tensor: Any) -> np.ndarray:
     """A writable numpy view of a contiguous CPU tensor that the library returned."""
-    dtype = numpy_dtype(str(tensor.dtype))
+    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # torch's where another argument was torch's
     return np.asarray(_Owner(tensor, f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str)).view(dtype)
 
 
@@ -69,7 +69,9 @@ def numpy_dtype(name: str) -> np.dtype:
     try:
         import ml_dtypes
     except ImportError as error:
-        raise errors.ArgumentTypeError("numpy holds bfloat16 only with the package ml_dtypes; pip install ml_dtypes, or ask for float32") from error
+        raise errors.ArgumentTypeError(
+            "numpy holds bfloat16 only with the package ml_dtypes; pip install ml_dtypes, or ask for float32"
+        ) from error
     return np.dtype(ml_dtypes.bfloat16)
 
 

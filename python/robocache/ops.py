@@ -21,6 +21,11 @@ def _argument(name: str, value: Any) -> Any:
         except errors.Error as error:
             raise type(error)(f"{name}: {error}") from None
     if hasattr(value, "__dlpack__"):
+        torch = _lib.torch_module()
+        if torch is not None and isinstance(value, torch.Tensor) and value.is_neg():
+            raise errors.ArgumentError(
+                f"{name}: a view whose sign torch has not applied yet, which DLPack cannot tell; pass {name}.resolve_neg()"
+            )
         return value
     raise errors.ArgumentTypeError(
         f"{name}: expected an array (torch, numpy or anything with DLPack), got {type(value).__name__}"

@@ -1340,3 +1340,22 @@ def test_use_from_many_threads_at_once(rng):
     with ThreadPoolExecutor(8) as executor:
         for out in executor.map(lambda _: robocache.resample_trajectories(*case), range(40)):
             assert_same_bits(out, expected)
+
+
+def test_numpy_values_beside_torch_tensors_give_numpy():
+    torch = pytest.importorskip("torch")
+    times = torch.arange(4.0)
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    out, valid = robocache.resample_trajectories(values, times, times + 0.5, return_valid=True)
+    assert isinstance(out, np.ndarray) and isinstance(valid, np.ndarray)
+    assert out.tolist() == [[1, 2], [3, 4], [5, 6], [6, 7]]
+    assert valid.tolist() == [True, True, True, False]
+
+
+def test_a_view_that_torch_has_not_negated_yet_is_refused():
+    torch = pytest.importorskip("torch")
+    values = torch.complex(torch.zeros(4, 2), torch.ones(4, 2)).conj().imag
+    times = torch.arange(4.0)
+    with pytest.raises(robocache.ArgumentError, match="values"):
+        robocache.resample_trajectories(values, times, times)
+    assert robocache.resample_trajectories(values.resolve_neg(), times, times).tolist() == [[-1, -1]] * 4
