@@ -82,8 +82,12 @@ class Writer:
 
         Raises:
             ArgumentError: another clock, or a number of names that the stream's shape does not have.
+            ArgumentTypeError: `names` holds something else than str.
         """
-        _writer_describe_stream(self._handle, name, clock, json.dumps(list(names or [])))
+        names = list(names or [])
+        if not all(isinstance(feature, str) for feature in names):
+            raise errors.ArgumentTypeError(f"names: expected a list of str, got {names!r}")
+        _writer_describe_stream(self._handle, name, clock, json.dumps(names))
 
     def episode(self, /, **metadata: Any) -> EpisodeWriter:
         """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
@@ -230,6 +234,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"expected finite numbers (None says that there is none), got {value}")
     return value
+
+
+def _floats(value: Any) -> Any:
+    """Whole numbers as floats, rounded where they are beyond 2^53, which pyarrow refuses to do by itself."""
+    if isinstance(value, list):
+        return [float(item) for item in value]
+    return None if value is None else float(value)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -428,6 +439,8 @@ class Dataset:
             name, kind = column["name"], column["type"]
             item = kind.removeprefix("list<").removesuffix(">")
             values = [row.get(name) for row in rows]
+            if item == "float64":
+                values = [_floats(value) for value in values]
             columns[name] = pa.array(values, types[kind] if item == kind else pa.list_(types[item]))
         return pa.table(columns)
 

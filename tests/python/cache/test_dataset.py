@@ -113,6 +113,26 @@ def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
         _ = s.values
 
 
+def test_whole_numbers_beyond_float64_beside_floats(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as w:
+        for number, weights in ((0.5, [2**60 + 1]), (2**60 + 1, [0.5]), (None, [])):
+            with w.episode(number=number, weights=weights):
+                pass
+    table = robocache.open(tmp_path / "cache").episodes
+    assert table["number"].to_pylist() == [0.5, 2.0**60, None]
+    assert table["weights"].to_pylist() == [[2.0**60], [0.5], []]
+
+
+def test_a_bfloat16_stream_loads_without_ml_dtypes(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
+        ep.append("x", [0, 1], torch.ones(2, 3, dtype=torch.bfloat16))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    ds = robocache.open(tmp_path / "cache")
+    loader = robocache.Loader(ds, batch_size=2, delta_timestamps={"x": [0]}, normalize="min_max", framework="torch")
+    assert next(loader)["x"].tolist() == [[[0, 0, 0]], [[0, 0, 0]]]
+
+
 def test_pyarrow_is_needed_for_the_table_alone(path):
     code = f"""
 import sys
