@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -27,13 +28,17 @@ def _window_offsets(
     streams: Collection[str],
 ) -> dict[str, list[float]]:
     """The second way to say `delta_timestamps`, as the first."""
-    if not rate_hz > 0:
-        raise errors.ArgumentError(f"rate_hz: expected a rate above 0, got {rate_hz}")
+    if not isinstance(rate_hz, int | float):
+        raise errors.ArgumentTypeError(f"rate_hz: expected a number, got {rate_hz!r}")
+    if not 0 < rate_hz < math.inf:
+        raise errors.ArgumentError(f"rate_hz: expected a finite rate above 0, got {rate_hz}")
 
     if history is None and horizon is None:
         raise errors.ArgumentError("history, horizon: expected at least one of them beside rate_hz, got none")
 
     def steps(name: str, given: int | Mapping[str, int] | None, takes: Any) -> dict[str, int]:
+        if not isinstance(given, int | Mapping | None):
+            raise errors.ArgumentTypeError(f"{name}: expected an int or {{stream: int}}, got {given!r}")
         counts = {s: given for s in streams if takes(s)} if isinstance(given, int) else dict(given or {})
         for stream, count in counts.items():
             if stream not in streams:
@@ -56,18 +61,39 @@ def _finite(name: str, value: Any) -> Any:
     return value
 
 
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: numpy's numbers as Python's."""
+    if not isinstance(value, np.generic):
+        raise errors.ArgumentTypeError(f"expected numbers, names and mappings of them as options, got {value!r}")
+    return _finite("options", value.item())
+
+
 def _offsets(stream: str, offsets: Any) -> list[float]:
     name = f"delta_timestamps['{stream}']"
     try:
         return [_finite(name, float(offset)) for offset in offsets]
-    except TypeError:
+    except (TypeError, ValueError) as error:
+        if isinstance(error, errors.Error):
+            raise
         raise errors.ArgumentTypeError(f"{name}: expected seconds in a list, got {offsets!r}") from None
+
+
+def _indices(episodes: Any) -> list[int]:
+    try:
+        return [operator.index(episode) for episode in episodes]
+    except TypeError:
+        raise errors.ArgumentTypeError(f"episodes: expected a list of ints, got {episodes!r}") from None
 
 
 def _dtype_name(dtype: Any) -> str:
     """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
     name = str(dtype)
-    return name.removeprefix("torch.") if isinstance(dtype, str) or name.startswith("torch.") else np.dtype(dtype).name
+    if isinstance(dtype, str) or name.startswith("torch."):
+        return name.removeprefix("torch.")
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        raise errors.ArgumentTypeError(f"dtype: expected a dtype or its name, got {dtype!r}") from None
 
 
 class Loader:
@@ -136,14 +162,20 @@ class Loader:
         drop_last: bool = False,
         framework: str | None = None,
     ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise errors.ArgumentTypeError(
+                f"dataset: expected what robocache.open() gave, got {type(dataset).__name__}"
+            )
         if (delta_timestamps is None) == (rate_hz is None):
-            raise errors.ArgumentError("delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon")
+            raise errors.ArgumentError(
+                "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon"
+            )
         if delta_timestamps is None:
             delta_timestamps = _window_offsets(rate_hz, history, horizon, dataset.streams)
         elif history is not None or horizon is not None:
             raise errors.ArgumentError("history, horizon: go with rate_hz, not with delta_timestamps")
-        if not isinstance(dataset, Dataset):
-            raise errors.ArgumentTypeError(f"dataset: expected what robocache.open() gave, got {type(dataset).__name__}")
+        elif not isinstance(delta_timestamps, Mapping):
+            raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
         if not isinstance(batch_size, int) or isinstance(batch_size, bool):
             raise errors.ArgumentTypeError(f"batch_size: expected an int, got {batch_size!r}")
         self._torch = self._framework(framework)
@@ -153,9 +185,12 @@ class Loader:
             if isinstance(given, Mapping):
                 for key in given:
                     if key not in dataset.streams:
-                        raise errors.ArgumentError(f"{name}: no stream '{key}' in {dataset.path}; there are {', '.join(dataset.streams)}")
+                        raise errors.ArgumentError(
+                            f"{name}: no stream '{key}' in {dataset.path}; there are {', '.join(dataset.streams)}"
+                        )
                 return given.get(stream)
-            floating = stream not in dataset.streams or dataset.streams[stream].dtype.kind in "fV"
+            # By its name: the dtype itself needs ml_dtypes where it is bfloat16, which torch does not.
+            floating = stream not in dataset.streams or "float" in dataset.streams[stream]._dtype
             return given if floating or not floats_only else None
 
         options = {
@@ -166,21 +201,23 @@ class Loader:
                     "method": of_stream("methods", methods, stream),
                     "normalize": of_stream("normalize", normalize, stream, floats_only=True),
                     "max_gap_s": _finite("max_gap_s", of_stream("max_gap_s", max_gap_s, stream)),
-                    "dtype": _dtype_name(of_stream("dtype", dtype, stream)) if isinstance(dtype, Mapping) and stream in dtype else None,
+                    "dtype": _dtype_name(of_stream("dtype", dtype, stream))
+                    if isinstance(dtype, Mapping) and stream in dtype
+                    else None,
                 }
                 for stream, offsets in delta_timestamps.items()
             ],
             "batch_size": batch_size,
             "anchor": anchor,
             "anchor_hz": _finite("anchor_hz", anchor_hz),
-            "episodes": None if episodes is None else [int(e) for e in episodes],
+            "episodes": None if episodes is None else _indices(episodes),
             "snap_s": _finite("snap_s", snap_s),
             "shuffle": shuffle,
             "drop_last": drop_last,
             "dtype": "float32" if isinstance(dtype, Mapping) else _dtype_name(dtype),
             "device": self._device,
         }
-        self._handle = _open(dataset._handle, json.dumps(options))
+        self._handle = _open(dataset._handle, json.dumps(options, default=_plain))
         described = json.loads(_describe(self._handle))
         self.dataset = dataset
         self.batch_size = batch_size
@@ -213,7 +250,9 @@ class Loader:
         if name == "cpu" or not name.startswith("cuda"):
             return name
         if self._torch is None:
-            raise errors.ArgumentError(f"device: framework 'numpy' is on the CPU, got {name!r}; CUDA batches need torch")
+            raise errors.ArgumentError(
+                f"device: framework 'numpy' is on the CPU, got {name!r}; CUDA batches need torch"
+            )
         if reason := _lib.function("cuda_unavailable_reason")():
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{self._torch.cuda.current_device()}" if name == "cuda" else name

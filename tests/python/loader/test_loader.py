@@ -857,3 +857,34 @@ def test_a_missing_gpu_is_said_plainly(dataset):
         pytest.skip("this machine has a GPU")
     with pytest.raises(robocache.Error, match=r"(?i)cuda"):
         robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"delta_timestamps": ["x"]}, "delta_timestamps"),
+        ({"delta_timestamps": {"x": "abc"}}, "delta_timestamps"),
+        ({"rate_hz": "5", "history": 2}, "rate_hz"),
+        ({"rate_hz": 5, "history": 2.0}, "history"),
+        ({"delta_timestamps": {"x": [0]}, "episodes": [0.5]}, "episodes"),
+        ({"delta_timestamps": {"x": [0]}, "dtype": object()}, "dtype"),
+        ({"delta_timestamps": {"x": [0]}, "methods": object()}, "options"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
+        ep.append("x", np.arange(4), np.zeros(4))
+    dataset = robocache.open(tmp_path / "cache")
+    with pytest.raises(robocache.ArgumentTypeError, match=name):
+        robocache.Loader(dataset, batch_size=2, **options)
+    with pytest.raises(robocache.ArgumentTypeError, match="dataset"):
+        robocache.Loader(str(tmp_path / "cache"), batch_size=2, **options)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
+        ep.append("x", np.arange(4), np.zeros(4))
+    dataset = robocache.open(tmp_path / "cache")
+    robocache.Loader(
+        dataset, batch_size=2, delta_timestamps={"x": [0]}, max_gap_s=np.float32(0.5), episodes=np.array([0])
+    )
