@@ -85,7 +85,7 @@ class Job:
         self._report.skipped.append(Omission(what, str(error)))
 
     @contextmanager
-    def episode(self, what: str, where: str, **metadata: Any) -> Iterator[Any]:
+    def episode(self, what: str, where: str, /, **metadata: Any) -> Iterator[Any]:
         """An episode of the writer; where its rows cannot be read or written, it is skipped whole as `what`.
 
         `where` begins the message of what the writer refuses.

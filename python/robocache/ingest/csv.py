@@ -120,7 +120,10 @@ def _read_log(file: Path, job: Job, time_column: str | int, time_unit: str | Non
     """Reads a file; None where it has nothing that is numeric beside the clock."""
     refuse_git_lfs_pointer(file)
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-        cells = [cell.strip() for cell in next(csv.reader(lines), [])]
+        try:
+            cells = [cell.strip() for cell in next(csv.reader(lines), [])]
+        except csv.Error as error:
+            raise SourceError(f"{file}: line 1: {error}") from error
     if not cells:
         raise SourceError(f"{file}: empty, or its first line is")
     names = [cells[0].lstrip("#% "), *cells[1:]]

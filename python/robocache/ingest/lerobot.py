@@ -7,6 +7,7 @@ of info.json are not used. The tables in meta/ say which episodes and how many r
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _NUMERIC = {"bool", "halffloat", "float", "double", *_INTEGERS}
 # Relative to the nominal time. Rounding to float32 takes 6e-8; a step of 1/fps that was cut short before it was summed
 # has taken 9.6e-7; a real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
+# Below what int64 nanoseconds hold.
+_LARGEST_S = 9.2e9
 
 
 def recognises(source: Path) -> bool:
@@ -121,7 +124,7 @@ def _load_meta(source: Path, job: Job) -> tuple[dict[str, str], dict[int, dict[s
             index = row.pop("episode_index")
             if index in episodes:
                 raise SourceError(f"{source}/meta: episode {index} is listed twice")
-            episodes[index] = {key: value for key, value in row.items() if _is_plain(value)}
+            episodes[index] = {key: _or_null(value) for key, value in row.items() if _is_plain(value)}
             for key in row.keys() - episodes[index].keys():
                 job.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
     except SourceError as error:
@@ -162,8 +165,15 @@ def _parse_json(text: bytes) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    scalars = value if isinstance(value, list) else [value]
-    return all(scalar is None or isinstance(scalar, str | int | float) for scalar in scalars)
+    """Whether the episodes table can hold it."""
+    if isinstance(value, list):
+        return all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in value)
+    return value is None or isinstance(value, str | int | float)
+
+
+def _or_null(value: Any) -> Any:
+    """None for NaN, which is how pandas writes that a column of numbers has no value, and for infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ---- data/ ----
@@ -317,9 +327,9 @@ def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, 
     if "timestamp" not in rows.column_names:
         return exact, "nominal"
     seconds = _to_numpy(rows, "timestamp", where).reshape(len(rows)).astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(seconds))
+    bad = np.flatnonzero(~(np.abs(seconds) < _LARGEST_S))
     if len(bad):
-        raise SourceError(f"{where}: column timestamp: row {bad[0]} is {seconds[bad[0]]}")
+        raise SourceError(f"{where}: column timestamp: row {bad[0]} is {seconds[bad[0]]}, expected seconds")
     for clock, first in (("nominal", 0), ("nominal_from_1", 1)):
         nominal = (frame + first) / fps
         if np.all(np.abs(seconds - nominal) <= _NOMINAL_TOLERANCE * np.maximum(nominal, 1 / fps)):
@@ -384,5 +394,6 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join("-".join(map(str, run)) for run in runs)
 
 
-def _by_number(file: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", file.as_posix())]
+def _by_number(file: Path) -> tuple[list[int], str]:
+    path = file.as_posix()
+    return [int(number) for number in re.findall(r"\d+", path)], path

@@ -374,3 +374,10 @@ def test_gtsam_logs_that_are_odd(real_data, tmp_path):
     stream = robocache.open(tmp_path / "cache").streams["quadraped_imu_data"]
     assert len(stream.time_ns) == 2635
     assert stream.findings["duplicates"] == 248
+
+
+def test_a_first_line_that_no_parser_takes(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/blob.csv").write_text("a" * 200_000)
+    with pytest.raises(robocache.FileError, match=r"blob\.csv: line 1: field larger"):
+        robocache.ingest(tmp_path / "logs", tmp_path / "cache")

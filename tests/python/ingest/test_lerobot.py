@@ -346,6 +346,7 @@ def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
         ("frame_index", [0, 2, 1, 3], ["frame_index", "row 2", "1 after 2"]),
         ("timestamp", [0.0, 0.1, None, 0.3], ["timestamp", "row 2"]),
         ("timestamp", [0.0, 0.2, 0.1, 0.3], ["row", "100000000"]),
+        ("timestamp", [1.7e18, 1.7e18, 1.8e18, 1.9e18], ["timestamp", "row 0", "seconds"]),
         ("observation.count", [1, None, 3, 4], ["observation.count", "row 1", "null"]),
         ("action", [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0]], ["action", "row 2", "1 value"]),
         ("action", [[1.0, 2.0], None, [1.0, 2.0], [1.0, 2.0]], ["action", "row 1", "null"]),
@@ -360,6 +361,19 @@ def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):
     dataset = skipped(source, tmp_path / "cache", "episode 1")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]
     assert len(dataset.streams["action"].time_ns) == 8
+
+
+def test_metadata_of_any_name_and_numbers_that_are_none(rng, tmp_path):
+    episodes = make_episodes(rng, (3, 4))
+    for episode, score in zip(episodes, (float("nan"), 0.5), strict=True):
+        episode.extra = {"what": "a cup", "where": "a table", "score": score, "flags": [True, False]}
+    source = write_lerobot(tmp_path / "source", episodes, "v3.0")
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert "episodes.flags" in [omission.what for omission in report.left_out]
+    table = robocache.open(tmp_path / "cache").episodes
+    assert table["what"].to_pylist() == ["a cup"] * 2
+    assert table["where"].to_pylist() == ["a table"] * 2
+    assert table["score"].to_pylist() == [None, 0.5]
 
 
 def test_in_v3_only_the_broken_episode_of_a_file_is_skipped(rng, tmp_path):
