@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from . import dataset, demo, view
-from .errors import ArgumentError, ArgumentTypeError, Error
+from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .ingest import FORMATS, SourceError, ingest
 from .installation import check_installation
 from .loader import Loader
@@ -92,6 +92,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     opened = dataset.open(arguments.cache)
     device = arguments.device or ("cuda" if not check_installation()["cuda"]["reason"] else "cpu")
+    if not opened.streams:
+        raise FileError(f"{arguments.cache}: expected a cache with streams, got one without")
     slowest = min(opened.streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
     loader = Loader(
@@ -178,7 +180,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     csv = made.add_argument_group("CSV")
-    csv.add_argument("--time-column", type=_name_or_number, help="the clock's column, by name or number from 0 (default 0)")
+    csv.add_argument(
+        "--time-column", type=_name_or_number, help="the clock's column, by name or number from 0 (default 0)"
+    )
     csv.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="default: found from header and values")
     csv.add_argument("--sort-times", action="store_true", default=None, help="sort rows that are out of time order")
     json_option(made)

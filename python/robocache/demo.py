@@ -63,7 +63,10 @@ def run(
 
     Raises:
         Error: mujoco or matplotlib is not installed.
+        ArgumentError: `seed` is below 0.
     """
+    if seed < 0:
+        raise ArgumentError(f"seed: expected 0 or more, got {seed}")
     console = console or Console()
     plt, physics = view.pyplot(), _Physics(seed)
     cache, picture = Path(out) / "cache", Path(out) / "window.png"

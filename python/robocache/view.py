@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .dataset import Dataset, Stats
-from .errors import Error
+from .errors import ArgumentError, Error
 
 _FEATURES_SHOWN = 6
 
@@ -152,6 +152,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
 
     Raises:
         Error: matplotlib is not installed.
+        ArgumentError: no such episode, or a file name whose ending is no format of matplotlib's.
     """
     plt = pyplot()
     figure, ((ticks, jitter), (periods, lengths)) = plt.subplots(2, 2, figsize=(14, 8), layout="constrained")
@@ -183,8 +184,12 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     lengths.xaxis.get_major_locator().set_params(integer=True)
     if rows:
         figure.legend(*periods.get_legend_handles_labels(), loc="outside lower center", ncols=4, markerscale=4)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    try:
+        figure.savefig(path, dpi=110)
+    except ValueError as error:  # the name's ending is no format of matplotlib's
+        raise ArgumentError(f"{path}: {error}") from error
+    finally:
+        plt.close(figure)
 
 
 def show_installation(found: dict[str, Any], console: Console) -> None:

@@ -232,6 +232,18 @@ def test_help_has_examples(command, capsys):
     assert f"robocache {command}" in out.partition("examples:")[2]
 
 
+def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_path):
+    with robocache.Writer(tmp_path / "empty"):
+        pass
+    code, out, err = run(capsys, "bench", tmp_path / "empty")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "streams" in err
+    pytest.importorskip("matplotlib")
+    code, out, err = run(capsys, "inspect", cache, "--plot", tmp_path / "picture.xyz")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "picture.xyz" in err and "supported formats" in err
+
+
 # ---- as a process ----
 
 
