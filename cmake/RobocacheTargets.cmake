@@ -41,8 +41,6 @@ function(robocache_cpu_kernels target)
     robocache_compile_options(${objects})
     target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${objects} PRIVATE ROBOCACHE_ISA=${isa})
-    # Loops are what these files are: worth -O3 also where the rest is built for debugging or with sanitizers.
-    target_compile_options(${objects} PRIVATE -O3)
     if(NOT isa STREQUAL baseline)
       target_compile_options(${objects} PRIVATE -march=x86-64-${isa})
     endif()

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -80,7 +81,8 @@ class ThreadPool {
     work();
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this] { return busy_ == 0; });
-    if (error_) std::rethrow_exception(error_);
+    // The pool keeps no reference: the exception is the caller's alone.
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
  private:
