@@ -40,10 +40,13 @@ def _torch() -> Any | None:
     return torch if torch.cuda.is_available() else None
 
 
-def _resamples(array: Any) -> bool:
-    """Whether a first operation on arrays made by `array` gives what it should."""
-    out = ops.resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))
-    return float(out[0, 0]) == 2.0
+def _failure(array: Any) -> str | None:
+    """Why a first operation on arrays made by `array` does not give what it should; None where it does."""
+    try:
+        out = float(ops.resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
+    except RuntimeError as error:  # of this package or of torch: a GPU that neither was built for, or a full one
+        return str(error)
+    return None if out == 2.0 else f"resample_trajectories gave {out}, expected 2.0"
 
 
 def _cuda_version(number: int) -> str | None:
@@ -56,8 +59,8 @@ def check_installation() -> dict[str, Any]:
     Returns:
         A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
         ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used or None, ``runtime``, ``driver``,
-        ``devices`` with name, compute capability, memory in bytes, and ``works``: None where torch, which makes the arrays, is
-        missing), ``ok``.
+        ``devices`` with name, compute capability, memory in bytes, ``works``: None where torch, which makes the arrays, is
+        missing, and ``failure``: why it does not work, or None), ``ok``.
     """
     call = _lib.function
     plugin = _lib.path.with_name("librobocache_cuda.so")
@@ -77,10 +80,13 @@ def check_installation() -> dict[str, Any]:
             for index in range(call("cuda_device_count")())
         ],
     }
-    works = _resamples(np.array)
+    works = _failure(np.array) is None
     torch = _torch() if cuda["devices"] else None
     for device in cuda["devices"]:
-        device["works"] = _resamples(partial(torch.tensor, device=device["index"])) if torch is not None else None
+        device["works"], device["failure"] = None, None
+        if torch is not None:
+            device["failure"] = _failure(partial(torch.tensor, device=f"cuda:{device['index']}"))
+            device["works"] = device["failure"] is None
     return {
         "versions": {
             "robocache": _version("robocache"),

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from .dataset import Dataset, Stats
@@ -205,6 +206,8 @@ def show_installation(found: dict[str, Any], console: Console) -> None:
     for device in cuda["devices"]:
         memory = f"{device['memory_free'] / 2**30:.1f} of {device['memory_total'] / 2**30:.1f} GiB free"
         table.add_row(f"cuda:{device['index']}", f"{device['name']}, sm {device['compute_capability']}, {memory}")
+        if device["failure"]:
+            table.add_row("", escape(f"does not work: {device['failure']}"))
     table.add_row("works", "yes" if found["ok"] else "no")
     console.print(table)
 
