@@ -551,6 +551,12 @@ TEST_P(Resample, RowsOfMoreSamplesThan32BitsCount) {
     for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan}) {
       const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
       const DeviceArray<uint8_t> valid({7, 7, 7}, DType::kBool, {3}, device());
+      if (device().is_cuda() && samples > int64_t{1} << 30) {
+        EXPECT_THROW(resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate},
+                                           out.view(), std::nullopt, valid.view()),
+                     ArgumentError);
+        continue;
+      }
       resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate}, out.view(),
                             std::nullopt, valid.view());
       EXPECT_EQ(out.read()[1], 7) << samples;

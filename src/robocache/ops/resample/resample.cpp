@@ -227,11 +227,15 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
 
   if (p.batch == 0 || p.targets_count == 0) return;
   if (values.device.is_cuda()) {
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-    if (p.samples > kMost)
-      refuse("values: on CUDA expected at most 2^31 - 1 samples a row, got ", std::to_string(p.samples));
-    if (p.features > kMost / 128)
-      refuse("values: on CUDA expected fewer than 2^24 features, got ", std::to_string(p.features));
+    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
+    constexpr int64_t kMostSamples = int64_t{1} << 30;
+    constexpr int64_t kMostFeatures = int64_t{1} << 23;
+    if (p.samples > kMostSamples) {
+      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(p.samples));
+    }
+    if (p.features > kMostFeatures) {
+      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(p.features));
+    }
     using Launch = int(const ResampleParams*, int32_t device, void* stream);
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_resample"));
     check_cuda(launch(&p, values.device.index, stream.handle), "resample_trajectories");

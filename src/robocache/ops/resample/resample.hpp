@@ -24,7 +24,7 @@
 // Nothing there (no samples, a NaN target, causal before the first): NaN, or 0 for integers and bool; invalid.
 //
 // Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. On the CPU and
-// on CUDA the same bits. Work is queued on `stream` and not waited for; nothing is allocated.
+// on CUDA the same bits; on CUDA a row has at most 2^30 samples and 2^23 features. Work is queued on `stream` and not waited for; nothing is allocated.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
 //

@@ -110,11 +110,11 @@ ROBOCACHE_HD Index last_at_or_before(const Times& times, Index n, Clock t, Index
   Index high;
   Index step = 1;
   if (times[low] <= t) {
-    while (low + step < n && times[low + step] <= t) {
+    while (step < n - low && times[low + step] <= t) {
       low += step;
       step *= 2;
     }
-    high = low + step < n ? low + step : n;
+    high = step < n - low ? low + step : n;
   } else {
     high = low;
     while (high - step >= 0 && !(times[high - step] <= t)) {
