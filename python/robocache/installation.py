@@ -14,7 +14,10 @@ from . import _lib, errors, ops
 
 
 def set_num_threads(n: int) -> None:
-    """Threads that CPU work runs on, the caller's included; no result depends on it. Raises ArgumentError for n < 1."""
+    """Threads that CPU work runs on, the caller's included; no result depends on it.
+
+    Raises ArgumentError unless 1 <= n <= 4096, ArgumentTypeError for what is no int.
+    """
     if not isinstance(n, int) or isinstance(n, bool):
         raise errors.ArgumentTypeError(f"n: expected a whole number of threads, got {n!r}")
     _lib.function("set_num_threads")(n)

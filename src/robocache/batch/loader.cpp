@@ -146,6 +146,10 @@ struct Loader::Impl {
     if (request.delta_timestamps.empty()) {
       throw ArgumentError("delta_timestamps" + at + ": expected at least one offset, got none");
     }
+    if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
+      throw ArgumentError("delta_timestamps" + at + ": expected rows of at most " + std::to_string(kMaxDims - 2) +
+                          " dimensions, got " + std::to_string(stream.shape.size()));
+    }
     const bool floating = is_floating(stream.dtype);
     if (!floating && request.method == ResampleMethod::kLinear) {
       throw ArgumentTypeError("methods" + at + ": 'linear' expects a floating stream, got " +
@@ -349,9 +353,6 @@ void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream
 }
 
 TensorView Loader::view(const BatchArray& array, int64_t step, void* memory) const {
-  if (array.shape.size() + 1 > static_cast<size_t>(kMaxDims)) {
-    throw ArgumentError(array.name + ": expected at most " + std::to_string(kMaxDims) + " dimensions");
-  }
   TensorView view{
       .data = static_cast<char*>(memory) + array.offset, .dtype = array.dtype, .device = impl_->options.device};
   view.ndim = static_cast<int>(array.shape.size()) + 1;

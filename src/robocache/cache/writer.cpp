@@ -453,8 +453,7 @@ void Writer::Impl::publish() {
       if (errno != EINVAL && errno != ENOSYS) cache::refuse_errno(path, "replacing the old cache");
       // A file system that cannot exchange two names, such as NFS, has none of this name for a moment.
       old = path + ".replaced";
-      cache::remove_directory(old);
-      if (::rename(path.c_str(), old.c_str()) != 0) cache::refuse_errno(path, "replacing the old cache");
+      if (::rename(path.c_str(), old.c_str()) != 0) cache::refuse_errno(old, "moving the old cache out of the way");
       if (::rename(partial.c_str(), path.c_str()) != 0) {
         const int reason = errno;
         ::rename(old.c_str(), path.c_str());

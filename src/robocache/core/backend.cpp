@@ -98,7 +98,7 @@ DeviceBuffer::DeviceBuffer(Device device, size_t bytes) : device_(device), bytes
     const int code = cuda_backend().allocate(device.index, bytes, &data_);
     check_cuda(code, ("allocating " + std::to_string(bytes) + " bytes on " + device_name(device)).c_str());
   } else {
-    data_ = ::operator new (bytes, std::align_val_t{64});
+    data_ = ::operator new(bytes, std::align_val_t{64});
   }
 }
 
@@ -116,7 +116,7 @@ DeviceBuffer::~DeviceBuffer() {
   if (device_.is_cuda()) {
     plugin().backend->release(device_.index, data_);
   } else {
-    ::operator delete (data_, std::align_val_t{64});
+    ::operator delete(data_, std::align_val_t{64});
   }
 }
 

@@ -172,9 +172,9 @@ ThreadPool& the_pool() {
 
 int num_threads() { return the_pool().threads(); }
 
-void set_num_threads(int n) {
-  if (n < 1) throw ArgumentError("n: expected at least 1 thread, got " + std::to_string(n));
-  the_pool().resize(n);
+void set_num_threads(int64_t n) {
+  if (n < 1 || n > 4096) throw ArgumentError("n: expected 1 to 4096 threads, got " + std::to_string(n));
+  the_pool().resize(static_cast<int>(n));
 }
 
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {

@@ -10,8 +10,8 @@ namespace robocache {
 // run on.
 int num_threads();
 
-// Throws ArgumentError for n < 1. Not while a parallel_for runs in another thread.
-void set_num_threads(int n);
+// Throws ArgumentError unless 1 <= n <= 4096. Not while a parallel_for runs in another thread.
+void set_num_threads(int64_t n);
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n), each at most `grain` long, and returns when all are
 // done. The caller works too. Ranges run in any order on any thread. The first exception a range throws is rethrown

@@ -192,12 +192,6 @@ void Result::set(int64_t value) {
   out_->v_int64 = value;
 }
 
-void Result::set(double value) {
-  out_->type_index = kTVMFFIFloat;
-  out_->zero_padding = 0;
-  out_->v_float64 = value;
-}
-
 void Result::set(bool value) {
   set(static_cast<int64_t>(value));
   out_->type_index = kTVMFFIBool;

@@ -106,7 +106,6 @@ class Result {
   explicit Result(TVMFFIAny* out) : out_(out) {}
 
   void set(int64_t value);
-  void set(double value);
   void set(bool value);
   void set(std::string_view value);
   void set(OwnedTensor tensor);

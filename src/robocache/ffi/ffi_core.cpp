@@ -8,7 +8,7 @@ namespace robocache::ffi {
 
 ROBOCACHE_FFI(num_threads, args, result) { result.set(static_cast<int64_t>(num_threads())); }
 
-ROBOCACHE_FFI(set_num_threads, args, result) { set_num_threads(static_cast<int>(args.integer(0, "n"))); }
+ROBOCACHE_FFI(set_num_threads, args, result) { set_num_threads(args.integer(0, "n")); }
 
 // (address, dtype name, shape..., strides...) -> a tensor that owns nothing. For numpy arrays that DLPack refuses:
 // read-only ones and bfloat16. The caller keeps the array alive.
