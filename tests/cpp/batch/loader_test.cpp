@@ -967,6 +967,25 @@ TEST_P(LoaderRefuses, Streams) {
   }
 }
 
+TEST_P(LoaderRefuses, RowsOfMoreDimensionsThanABatchHolds) {
+  for (const size_t dimensions : {6, 7}) {
+    test::CacheWriter writer;
+    writer.begin_episode();
+    writer.append("x", U8{}, {0}, {1}, std::vector<int64_t>(dimensions, 1));
+    writer.end_episode();
+    const auto dataset = writer.dataset();
+    LoaderOptions asked;
+    asked.device = device();
+    asked.streams = {{.stream = "x", .delta_timestamps = {0.0}}};
+    if (dimensions == 6) {
+      const Loader loader(dataset, asked);
+      EXPECT_EQ(loader.view(loader.arrays()[0], 0, nullptr).ndim, kMaxDims);
+    } else {
+      EXPECT_THROW(Loader(dataset, asked), ArgumentError);
+    }
+  }
+}
+
 TEST_P(LoaderRefuses, Types) {
   when<ArgumentTypeError>([](LoaderOptions& o) { o.streams[1].method = ResampleMethod::kLinear; },
                           "methods['int16.2']: 'linear' expects a floating stream, got int16");

@@ -210,9 +210,10 @@ TEST_P(ThreadPool, AChildForkedWhileAnotherThreadWorksHasThreadsOfItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPool, testing::Values(1, 2, 5));
 
-TEST(SetNumThreads, RefusesFewerThanOne) {
-  EXPECT_THROW(set_num_threads(0), ArgumentError);
-  EXPECT_THROW(set_num_threads(-3), ArgumentError);
+TEST(SetNumThreads, RefusesFewerThanOneAndAnAbsurdNumber) {
+  for (const int64_t bad : {int64_t{0}, int64_t{-3}, int64_t{4097}, int64_t{1} << 32}) {
+    EXPECT_THROW(set_num_threads(bad), ArgumentError) << bad;
+  }
 }
 
 // The environment is read once a process, so each value needs a process of its own.
