@@ -195,7 +195,7 @@ def run_case(
             except Exception as error:
                 case["failures"][f"{name}, {measure}"] = f"{type(error).__name__}: {error}"
                 print(f"  {name}, {measure} failed: {error}", flush=True)
-        taken = median_us(timers, rounds)
+        taken = median_us(timers, rounds, apart=device == "cpu")
         for name in timers:
             case["contenders"][name][measure] = taken[name]
         del timers

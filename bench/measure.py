@@ -1,7 +1,8 @@
-"""How time is taken: medians of interleaved rounds, on CUDA by graph replay over inputs that do not fit the L2 cache.
+"""How time is taken: medians, on CUDA by graph replay over inputs that do not fit the L2 cache.
 
-Every contender of a case is measured in turn, round after round, so that a slow moment of the machine meets all of
-them alike. A floor stands beside each case: a plain copy that moves the same number of bytes in the same run.
+On a GPU the contenders of a case take turns, round after round, so that a slow moment of the machine meets all of them
+alike; on the CPU they follow one another, since their threads get in each other's way. A floor stands beside each case:
+a plain copy that moves the same number of bytes in the same run.
 """
 
 from __future__ import annotations
@@ -26,11 +27,22 @@ def rotations(bytes_per_call: int, device: str, most: int = 256) -> int:
     return max(2, min(most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
 
 
-def median_us(timers: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Median microseconds of each timer; a timer runs its work once and returns the microseconds of one call."""
+def median_us(timers: dict[str, Callable[[], float]], rounds: int, apart: bool = False) -> dict[str, float]:
+    """Median microseconds of each timer; a timer runs its work once and returns the microseconds of one call.
+
+    Contenders take turns, round after round, or with `apart` one after the other with a rest between them: on the CPU
+    the threads of one contender's runtime go on spinning for a while and would take a core from the next.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in timers}
+    if apart:
+        for name, timer in timers.items():
+            time.sleep(0.5)
+            for _ in range(3):
+                timer()
+            taken[name] = [timer() for _ in range(rounds)]
+        return {name: statistics.median(times) for name, times in taken.items()}
     for timer in timers.values():
         timer()
-    taken: dict[str, list[float]] = {name: [] for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():
             taken[name].append(timer())

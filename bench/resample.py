@@ -127,7 +127,7 @@ def run_case(shape: tuple[int, int, int, int], device: str, quick: bool, case: d
                 print(f"  {name}, {measure} failed: {error}", flush=True)
         if measure == main_measure:
             timers |= copies
-        taken = median_us(timers, rounds)
+        taken = median_us(timers, rounds, apart=device == "cpu")
         for name in calls.keys() & taken.keys():
             case["contenders"][name][measure] = taken[name]
         case.setdefault("copies_us", {}).update((name, taken[name]) for name in copies.keys() & taken.keys())
