@@ -73,13 +73,14 @@ class ThreadPool {
       const std::lock_guard<std::mutex> lock(mutex_);
       job_ = {n, grain, &body};
       next_.store(0, std::memory_order_relaxed);
-      busy_ = static_cast<int>(workers_.size());
-      error_ = nullptr;
+      open_ = true;
       ++generation_;
     }
     wake_.notify_all();
     work();
     std::unique_lock<std::mutex> lock(mutex_);
+    // A worker that has not woken up yet is not waited for: nothing is left for it.
+    open_ = false;
     done_.wait(lock, [this] { return busy_ == 0; });
     // The pool keeps no reference: the exception is the caller's alone.
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -110,9 +111,10 @@ class ThreadPool {
     uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return stopping_ || generation_ != seen; });
+      wake_.wait(lock, [&] { return stopping_ || (open_ && generation_ != seen); });
       if (stopping_) return;
       seen = generation_;
+      ++busy_;
       lock.unlock();
       work();
       lock.lock();
@@ -145,7 +147,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Job job_;
   std::atomic<int64_t> next_{0};
-  int busy_ = 0;
+  int busy_ = 0;       // workers inside the job
+  bool open_ = false;  // workers may still join it
   uint64_t generation_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;
