@@ -30,14 +30,16 @@ def rotations(bytes_per_call: int, device: str, most: int = 256) -> int:
 def median_us(timers: dict[str, Callable[[], float]], rounds: int, apart: bool = False) -> dict[str, float]:
     """Median microseconds of each timer; a timer runs its work once and returns the microseconds of one call.
 
-    Contenders take turns, round after round, or with `apart` one after the other with a rest between them: on the CPU
-    the threads of one contender's runtime go on spinning for a while and would take a core from the next.
+    Contenders take turns, round after round, or with `apart` one after the other, each after a rest and half a second of
+    its own work: on the CPU the threads of one contender's runtime go on spinning for a while and would take a core from
+    the next, and a core that has rested is slow at first.
     """
     taken: dict[str, list[float]] = {name: [] for name in timers}
     if apart:
         for name, timer in timers.items():
             time.sleep(0.5)
-            for _ in range(3):
+            warm_until = time.perf_counter() + 0.5
+            while time.perf_counter() < warm_until:
                 timer()
             taken[name] = [timer() for _ in range(rounds)]
         return {name: statistics.median(times) for name, times in taken.items()}
@@ -50,15 +52,10 @@ def median_us(timers: dict[str, Callable[[], float]], rounds: int, apart: bool =
 
 
 def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Wall time of one call, the next of the rotation each time, right after another one off the clock.
-
-    The pause lets the threads of the contender before go to sleep: OpenMP's spin for a while after their work is done.
-    """
+    """Wall time of one call, the next of the rotation each time, in a loop without pauses."""
     rotation = itertools.cycle(calls)
 
     def timer() -> float:
-        time.sleep(0.005)
-        next(rotation)()
         call = next(rotation)
         start = time.perf_counter_ns()
         call()
