@@ -10,6 +10,7 @@ namespace {
 // A sample's memory is nowhere near the last one's, so each visit would wait for main memory. Samples go through the
 // stages together instead, each stage asking for what the next one reads.
 constexpr int kTogether = 8;
+constexpr int64_t kTimesPerLine = 64 / sizeof(int64_t);
 
 void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
 
@@ -17,26 +18,39 @@ const char* row_address(const WindowSegment& s, const EpisodeRows& rows, int64_t
   return static_cast<const char*>(s.values) + (rows.begin + row) * s.features * dtype_size(s.value_dtype);
 }
 
+// Features [begin, begin + kCount) of a row; of a fixed number, so that it becomes vector code without a remainder.
+template <int kCount, class In, class Out, class Work>
+void write_chunk(const In* a, const In* b, Work w, bool mix, const Work* scale, const Work* shift, Out* out,
+                 int64_t begin) {
+  Work y[kCount];
+  for (int i = 0; i < kCount; ++i) y[i] = to_work<Work>(a[begin + i]);
+  if (mix) {
+    for (int i = 0; i < kCount; ++i) y[i] = lerp(y[i], to_work<Work>(b[begin + i]), w);
+  }
+  if (scale != nullptr) {
+    for (int i = 0; i < kCount; ++i) y[i] = multiply_add(y[i], scale[begin + i], shift[begin + i]);
+  }
+  for (int i = 0; i < kCount; ++i) out[begin + i] = rounded_once<Out>(y[i]);
+}
+
+// Chunks of kCount; the last reaches back over what is already written where they do not come out even.
+template <int kCount, class In, class Out, class Work>
+void write_chunks(const In* a, const In* b, Work w, bool mix, const Work* scale, const Work* shift, Out* out,
+                  int64_t n) {
+  if constexpr (kCount > 1) {
+    if (n < kCount) return write_chunks<kCount / 2>(a, b, w, mix, scale, shift, out, n);
+  }
+  int64_t d = 0;
+  for (; d + kCount <= n; d += kCount) write_chunk<kCount>(a, b, w, mix, scale, shift, out, d);
+  if (d < n) write_chunk<kCount>(a, b, w, mix, scale, shift, out, n - kCount);
+}
+
 template <class In, class Out>
 void write_row(const WindowSegment& s, const char* a_row, const char* b_row, double weight, bool mix, char* out_row) {
   using Work = WorkType<In>;
-  const auto* a = reinterpret_cast<const In*>(a_row);
-  const auto* b = reinterpret_cast<const In*>(b_row);
-  auto* out = reinterpret_cast<Out*>(out_row);
-  const auto w = static_cast<Work>(weight);
-  const auto* scale = static_cast<const Work*>(s.scale);
-  const auto* shift = static_cast<const Work*>(s.shift);
-  const int64_t n = s.features;
-  // Four loops, so that each has no decision inside and becomes vector code.
-  if (mix && scale != nullptr) {
-    for (int64_t d = 0; d < n; ++d) out[d] = window_value<Out>(a[d], b[d], w, true, scale, shift, d);
-  } else if (mix) {
-    for (int64_t d = 0; d < n; ++d) out[d] = window_value<Out, Work>(a[d], b[d], w, true, nullptr, nullptr, d);
-  } else if (scale != nullptr) {
-    for (int64_t d = 0; d < n; ++d) out[d] = window_value<Out>(a[d], a[d], w, false, scale, shift, d);
-  } else {
-    for (int64_t d = 0; d < n; ++d) out[d] = window_value<Out, Work>(a[d], a[d], w, false, nullptr, nullptr, d);
-  }
+  write_chunks<16>(reinterpret_cast<const In*>(a_row), reinterpret_cast<const In*>(b_row), static_cast<Work>(weight),
+                   mix, static_cast<const Work*>(s.scale), static_cast<const Work*>(s.shift),
+                   reinterpret_cast<Out*>(out_row), s.features);
 }
 
 template <class In>
@@ -75,11 +89,26 @@ void write_step(const WindowSegment& s, const EpisodeRows& rows, const Pick<doub
   }
 }
 
-Pick<double> pick_wide(const WindowSegment& s, const EpisodeRows& rows, int64_t target, int64_t snap_ns,
-                       int64_t& hint) {
-  if (s.value_dtype == DType::kFloat64) return pick_step<double>(s, rows, target, snap_ns, hint);
-  const Pick<float> narrow = pick_step<float>(s, rows, target, snap_ns, hint);
-  return {narrow.left, narrow.right, static_cast<double>(narrow.weight), narrow.kind, narrow.valid};
+// The hint for the next target, where it lies a few rows on: all are compared at once, without a branch to guess wrong.
+int64_t advanced(const WindowSegment& s, const EpisodeRows& rows, int64_t target, int64_t hint) {
+  constexpr int kRows = 8;
+  if (hint + kRows >= rows.rows) return hint;
+  const int64_t* times = s.time_ns + rows.begin + hint;
+  int64_t passed = 0;
+  for (int k = 1; k <= kRows; ++k) passed += times[k] <= target ? 1 : 0;
+  return hint + passed;
+}
+
+// Field by field: a whole Pick read back right after its fields were written waits for every one of them.
+template <class Work>
+void pick_into(Pick<double>& picked, const WindowSegment& s, const EpisodeRows& rows, int64_t target, int64_t snap_ns,
+               int64_t& hint) {
+  const Pick<Work> found = pick_step<Work>(s, rows, target, snap_ns, hint);
+  picked.left = found.left;
+  picked.right = found.right;
+  picked.weight = static_cast<double>(found.weight);
+  picked.kind = found.kind;
+  picked.valid = found.valid;
 }
 
 }  // namespace
@@ -110,7 +139,7 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
           const int64_t* times = s.time_ns + rows.begin;
           const int64_t from = guess_row(rows, anchors[i].time_ns + s.delta_ns[0]);
           const int64_t to = guess_row(rows, anchors[i].time_ns + s.delta_ns[s.steps - 1]);
-          prefetch(times + from);
+          for (int64_t row = from; row < to; row += kTimesPerLine) prefetch(times + row);
           prefetch(times + to);
           prefetch(row_address(s, rows, from));
         }
@@ -123,8 +152,14 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
           int64_t hint = guess_row(rows, anchors[i].time_ns + s.delta_ns[0]);
           const char* asked = nullptr;
           for (int32_t k = 0; k < s.steps; ++k) {
-            const Pick<double> picked = pick_wide(s, rows, anchors[i].time_ns + s.delta_ns[k], plan.snap_ns, hint);
-            picks[i][s.pick_begin + k] = picked;
+            const int64_t target = anchors[i].time_ns + s.delta_ns[k];
+            Pick<double>& picked = picks[i][s.pick_begin + k];
+            hint = advanced(s, rows, target, hint);
+            if (s.value_dtype == DType::kFloat64) {
+              pick_into<double>(picked, s, rows, target, plan.snap_ns, hint);
+            } else {
+              pick_into<float>(picked, s, rows, target, plan.snap_ns, hint);
+            }
             reinterpret_cast<bool*>(memory + s.pad_offset + (first + i) * s.pad_sample)[k] = !picked.valid;
             const char* line = row_address(s, rows, picked.left);
             const char* stop = row_address(s, rows, picked.right) + row_bytes;
