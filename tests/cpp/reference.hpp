@@ -171,13 +171,13 @@ Choice choose(std::span<const Clock> times, Clock target, const ResampleOptions&
 
   const size_t previous = next - 1;
   const bool wide = detail::exceeds<Clock>(detail::from_to(time(previous), time(next)), options.max_gap);
-  if (options.method == ResampleMethod::kLinear) {
+  if (options.method == InterpolationMethod::kLinear) {
     return wide && options.extrapolate == Extrapolate::kNan ? Choice{} : mixture(previous, next, !wide);
   }
   const auto to_previous = detail::from_to(time(previous), target);
   const auto to_next = detail::from_to(target, time(next));
   const bool forward =
-      options.method == ResampleMethod::kNext || (options.method == ResampleMethod::kNearest && to_next < to_previous);
+      options.method == InterpolationMethod::kNext || (options.method == InterpolationMethod::kNearest && to_next < to_previous);
   const bool far = detail::exceeds<Clock>(forward ? to_next : to_previous, options.tolerance);
   const size_t taken = forward ? next : previous;
   return wide || far ? invalid_row(taken) : row(taken, true);

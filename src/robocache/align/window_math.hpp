@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "robocache/align/window_params.hpp"
-#include "robocache/ops/resample/resample_math.hpp"
+#include "robocache/interpolation/pick.hpp"
 
 namespace robocache {
 
@@ -41,36 +41,6 @@ ROBOCACHE_HD Pick<Work> pick_step(const WindowSegment& segment, const EpisodeRow
   }
   hint = before < 0 ? 0 : before;
   return pick_from<Work>(times, n, target, rule, before);
-}
-
-// float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond, "Emulation of
-// FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
-ROBOCACHE_HD float round_to_odd(double x) {
-  const auto nearest = static_cast<float>(x);
-  if (static_cast<double>(nearest) == x || x != x) return nearest;
-#ifdef __CUDA_ARCH__
-  uint32_t bits = __float_as_uint(nearest);
-#else
-  auto bits = std::bit_cast<uint32_t>(nearest);
-#endif
-  const double magnitude = nearest < 0 ? -static_cast<double>(nearest) : static_cast<double>(nearest);
-  if (magnitude > (x < 0 ? -x : x)) --bits;
-  bits |= 1u;
-#ifdef __CUDA_ARCH__
-  return __uint_as_float(bits);
-#else
-  return std::bit_cast<float>(bits);
-#endif
-}
-
-// One rounding from the work type to the output's.
-template <class Out, class Work>
-ROBOCACHE_HD Out rounded_once(Work x) {
-  if constexpr (std::is_same_v<Work, double> && (std::is_same_v<Out, Float16> || std::is_same_v<Out, BFloat16>)) {
-    return from_work<Out>(round_to_odd(x));
-  } else {
-    return from_work<Out>(x);
-  }
 }
 
 // One feature of a step: mixed or copied, normalised, rounded once. `scale` null: not normalised.

@@ -5,7 +5,7 @@
 
 #include "robocache/cache/residency.hpp"
 #include "robocache/core/dtype.hpp"
-#include "robocache/ops/resample/resample.hpp"
+#include "robocache/interpolation/method.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/order.hpp"
 
@@ -32,7 +32,7 @@ struct WindowSegment {
   int32_t item_begin;  // place of the first vector among its group's vectors; so the next segment's tells the end
   DType value_dtype;
   DType out_dtype;
-  ResampleMethod method;
+  InterpolationMethod method;
 };
 
 // A group has at most this many picks (steps of all segments) and segments; a segment of very many features has few

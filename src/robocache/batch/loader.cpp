@@ -151,7 +151,7 @@ struct Loader::Impl {
                           " dimensions, got " + std::to_string(stream.shape.size()));
     }
     const bool floating = is_floating(stream.dtype);
-    if (!floating && request.method == ResampleMethod::kLinear) {
+    if (!floating && request.method == InterpolationMethod::kLinear) {
       throw ArgumentTypeError("methods" + at + ": 'linear' expects a floating stream, got " +
                               std::string(dtype_name(stream.dtype)) + "; use 'previous', 'nearest' or 'next'");
     }
@@ -239,7 +239,7 @@ struct Loader::Impl {
     whole.features = stream.features;
     whole.value_dtype = stream.dtype;
     whole.out_dtype = floating ? request.dtype.value_or(options.dtype) : stream.dtype;
-    whole.method = request.method.value_or(floating ? ResampleMethod::kLinear : ResampleMethod::kPrevious);
+    whole.method = request.method.value_or(floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious);
     whole.max_gap_ns = request.max_gap_s ? checked_ns(std::min(*request.max_gap_s, 1e9), "max_gap_s") : -1;
     whole.vector = !floating ? 1 : stream.features % 4 == 0 ? 4 : stream.features % 2 == 0 ? 2 : 1;
     if (request.normalize != Normalize::kNone) add_normalisation(stream, request.normalize, whole);

@@ -25,7 +25,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/tensor_view.hpp"
-#include "robocache/ops/resample/resample.hpp"
+#include "robocache/interpolation/method.hpp"
 
 namespace robocache {
 
@@ -45,7 +45,7 @@ Normalize normalize_from_name(std::string_view name, std::string_view argument =
 struct StreamRequest {
   std::string stream;
   std::vector<double> delta_timestamps;  // seconds from the anchor, any order, at least one
-  std::optional<ResampleMethod> method;  // linear for floats; integers and bool: previous
+  std::optional<InterpolationMethod> method;  // linear for floats; integers and bool: previous
   Normalize normalize = Normalize::kNone;
   std::optional<double> max_gap_s;
   std::optional<DType> dtype;  // floats: options.dtype; integers and bool keep their own

@@ -44,7 +44,7 @@ StreamRequest stream_request(const json& options) {
   request.delta_timestamps =
       field<std::vector<double>>(options, "delta_timestamps", "delta_timestamps" + at).value_or(std::vector<double>());
   if (const auto name = field<std::string>(options, "method", "methods" + at)) {
-    request.method = resample_method_from_name(*name, "methods" + at);
+    request.method = interpolation_method_from_name(*name, "methods" + at);
   }
   if (const auto name = field<std::string>(options, "normalize", "normalize" + at)) {
     request.normalize = normalize_from_name(*name, "normalize" + at);

@@ -24,7 +24,7 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   const TensorView times = args.tensor(1, "times");
   const TensorView target_times = args.tensor(2, "target_times");
   ResampleOptions options;
-  options.method = resample_method_from_name(args.string(3, "method"));
+  options.method = interpolation_method_from_name(args.string(3, "method"));
   options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
   options.causal = args.boolean(5, "causal");
   options.max_gap = optional_duration(args, 6, "max_gap");

@@ -126,7 +126,7 @@ class EveryConversion {
     segment.vector = 1;
     segment.value_dtype = stream.dtype;
     segment.out_dtype = out;
-    segment.method = is_floating(stream.dtype) ? ResampleMethod::kLinear : ResampleMethod::kPrevious;
+    segment.method = is_floating(stream.dtype) ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
     if (groups_.empty() || groups_.back().segment_end - groups_.back().segment_begin == kMaxGroupSegments) {
       const auto next = static_cast<int32_t>(segments_.size());
       groups_.push_back({next, next, 0, 0});

@@ -119,7 +119,7 @@ TEST(ResampleRows, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
         const std::vector<double> times = random.clock<double>(6);
         const std::vector<double> targets = random.targets(times, 20);
         ResampleParams p = params_of<E>(values, times, targets, features, feature_stride);
-        p.method = test::kIsFloat<T> ? ResampleMethod::kLinear : ResampleMethod::kNearest;
+        p.method = test::kIsFloat<T> ? InterpolationMethod::kLinear : InterpolationMethod::kNearest;
         p.extrapolate = random.one_in(2) && test::kIsFloat<T> ? Extrapolate::kLinear : Extrapolate::kNan;
         const std::vector<T> expected = filled<T>(baseline::resample_rows, p, 0, 20);
         for (const Build& build : builds()) {

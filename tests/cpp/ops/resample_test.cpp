@@ -27,8 +27,8 @@ using test::Random;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr ResampleMethod kMethods[] = {ResampleMethod::kLinear, ResampleMethod::kNearest, ResampleMethod::kPrevious,
-                                       ResampleMethod::kNext};
+constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kPrevious,
+                                       InterpolationMethod::kNext};
 
 // ---- Problems, and their answer by the reference ----
 
@@ -180,8 +180,8 @@ std::vector<ResampleOptions> all_options(bool with_linear) {
   std::vector<ResampleOptions> all;
   const Duration half = std::is_same_v<Clock, int64_t> ? Duration(int64_t{500'000'000}) : Duration(0.5);
   const Duration quarter = std::is_same_v<Clock, int64_t> ? Duration(250'000'000.0) : Duration(0.25);
-  for (const ResampleMethod method : kMethods) {
-    const bool linear = method == ResampleMethod::kLinear;
+  for (const InterpolationMethod method : kMethods) {
+    const bool linear = method == InterpolationMethod::kLinear;
     if (linear && !with_linear) continue;
     for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan, Extrapolate::kLinear}) {
       if (extrapolate == Extrapolate::kLinear && !linear) continue;
@@ -189,7 +189,7 @@ std::vector<ResampleOptions> all_options(bool with_linear) {
         ResampleOptions options{.method = method, .extrapolate = extrapolate, .causal = (bits & 1) != 0};
         if ((bits & 2) != 0) options.max_gap = half;
         if ((bits & 4) != 0) options.tolerance = quarter;
-        if (options.causal && method == ResampleMethod::kNext) continue;
+        if (options.causal && method == InterpolationMethod::kNext) continue;
         if (options.tolerance && linear) continue;
         all.push_back(options);
       }
@@ -236,11 +236,11 @@ TEST_P(Resample, EachMethodPicksItsSample) {
   const std::vector<double> values{0, 10, 30};
   const std::vector<double> times{0, 1, 3};
   const std::vector<double> targets{0, 0.5, 1, 1.5, 2, 2.5, 3};
-  const auto with = [&](ResampleMethod method) { return at(values, times, targets, {.method = method}).values; };
-  EXPECT_EQ(with(ResampleMethod::kLinear), (std::vector<double>{0, 5, 10, 15, 20, 25, 30}));
-  EXPECT_EQ(with(ResampleMethod::kNearest), (std::vector<double>{0, 0, 10, 10, 10, 30, 30}));
-  EXPECT_EQ(with(ResampleMethod::kPrevious), (std::vector<double>{0, 0, 10, 10, 10, 10, 30}));
-  EXPECT_EQ(with(ResampleMethod::kNext), (std::vector<double>{0, 10, 10, 30, 30, 30, 30}));
+  const auto with = [&](InterpolationMethod method) { return at(values, times, targets, {.method = method}).values; };
+  EXPECT_EQ(with(InterpolationMethod::kLinear), (std::vector<double>{0, 5, 10, 15, 20, 25, 30}));
+  EXPECT_EQ(with(InterpolationMethod::kNearest), (std::vector<double>{0, 0, 10, 10, 10, 30, 30}));
+  EXPECT_EQ(with(InterpolationMethod::kPrevious), (std::vector<double>{0, 0, 10, 10, 10, 10, 30}));
+  EXPECT_EQ(with(InterpolationMethod::kNext), (std::vector<double>{0, 10, 10, 30, 30, 30, 30}));
 }
 
 TEST_P(Resample, TargetsInAnyOrderEachGetTheirOwn) {
@@ -252,7 +252,7 @@ TEST_P(Resample, OutsideIsInvalidAndHoldsWhatExtrapolateSays) {
   const std::vector<double> values{1, 2};
   const std::vector<double> times{0, 1};
   const std::vector<double> targets{-1, 0, 2};
-  for (const ResampleMethod method : kMethods) {
+  for (const InterpolationMethod method : kMethods) {
     const Answer<double> clamped = at(values, times, targets, {.method = method});
     EXPECT_EQ(clamped.values, (std::vector<double>{1, 1, 2}));
     EXPECT_EQ(clamped.valid, (std::vector<uint8_t>{0, 1, 0}));
@@ -281,12 +281,12 @@ TEST_P(Resample, OneSampleIsHeldByClampAndLinear) {
 
 TEST_P(Resample, OfSamplesWithOneTimeOnlyTheLastExists) {
   EXPECT_EQ(at({0, 5, 10, 20}, {0, 1, 1, 2}, {0.5, 1, 1.5}, {}).values, (std::vector<double>{5, 10, 15}));
-  const auto step = [&](ResampleMethod method) {
+  const auto step = [&](InterpolationMethod method) {
     return at({0, 1, 2, 3, 4, 5}, {0, 0, 1, 1, 1, 2}, {0, 0.25, 0.75, 1, 1.5}, {.method = method}).values;
   };
-  EXPECT_EQ(step(ResampleMethod::kNearest), (std::vector<double>{1, 1, 4, 4, 4}));
-  EXPECT_EQ(step(ResampleMethod::kPrevious), (std::vector<double>{1, 1, 1, 4, 4}));
-  EXPECT_EQ(step(ResampleMethod::kNext), (std::vector<double>{1, 4, 4, 4, 5}));
+  EXPECT_EQ(step(InterpolationMethod::kNearest), (std::vector<double>{1, 1, 4, 4, 4}));
+  EXPECT_EQ(step(InterpolationMethod::kPrevious), (std::vector<double>{1, 1, 1, 4, 4}));
+  EXPECT_EQ(step(InterpolationMethod::kNext), (std::vector<double>{1, 4, 4, 4, 5}));
   // At both ends, clamped and straight on.
   EXPECT_EQ(at({9, 1, 9, 2}, {0, 0, 1, 1}, {-1, 2}, {}).values, (std::vector<double>{1, 2}));
   EXPECT_EQ(at({9, 1, 9, 2}, {0, 0, 1, 1}, {-1, 2}, {.extrapolate = Extrapolate::kLinear}).values,
@@ -297,7 +297,7 @@ TEST_P(Resample, AHitReturnsEveryBitWhateverTheNeighboursHold) {
   const std::vector<uint32_t> patterns{0x7fa12345, 0xff800000, 0x80000000, 0x00000001, 0xffc54321, 0x7f7fffff};
   std::vector<float> values;
   for (const uint32_t pattern : patterns) values.push_back(std::bit_cast<float>(pattern));
-  for (const ResampleMethod method : kMethods) {
+  for (const InterpolationMethod method : kMethods) {
     for (const int64_t spread : {1, 2}) {  // dense and strided rows take different loops
       const auto n = static_cast<int64_t>(values.size());
       const DeviceArray<float> in(values, DType::kFloat32, {n, 1}, device(), {spread, 1});
@@ -328,18 +328,18 @@ TEST_P(Resample, ABracketLongerThanMaxGapIsInvalidEqualIsValid) {
 
 TEST_P(Resample, AStepFartherThanToleranceIsInvalidEqualIsValid) {
   const std::vector<double> targets{0.25, 0.5, 0.75};
-  const auto with = [&](ResampleMethod method, Extrapolate extrapolate) {
+  const auto with = [&](InterpolationMethod method, Extrapolate extrapolate) {
     return at({1, 2}, {0, 1}, targets, {.method = method, .extrapolate = extrapolate, .tolerance = 0.25});
   };
-  EXPECT_EQ(with(ResampleMethod::kNearest, Extrapolate::kClamp).valid, (std::vector<uint8_t>{1, 0, 1}));
-  EXPECT_EQ(with(ResampleMethod::kNearest, Extrapolate::kClamp).values, (std::vector<double>{1, 1, 2}));
-  EXPECT_EQ(with(ResampleMethod::kPrevious, Extrapolate::kClamp).valid, (std::vector<uint8_t>{1, 0, 0}));
-  EXPECT_EQ(with(ResampleMethod::kNext, Extrapolate::kClamp).valid, (std::vector<uint8_t>{0, 0, 1}));
-  EXPECT_TRUE(std::isnan(with(ResampleMethod::kNext, Extrapolate::kNan).values[0]));
+  EXPECT_EQ(with(InterpolationMethod::kNearest, Extrapolate::kClamp).valid, (std::vector<uint8_t>{1, 0, 1}));
+  EXPECT_EQ(with(InterpolationMethod::kNearest, Extrapolate::kClamp).values, (std::vector<double>{1, 1, 2}));
+  EXPECT_EQ(with(InterpolationMethod::kPrevious, Extrapolate::kClamp).valid, (std::vector<uint8_t>{1, 0, 0}));
+  EXPECT_EQ(with(InterpolationMethod::kNext, Extrapolate::kClamp).valid, (std::vector<uint8_t>{0, 0, 1}));
+  EXPECT_TRUE(std::isnan(with(InterpolationMethod::kNext, Extrapolate::kNan).values[0]));
 }
 
 TEST_P(Resample, CausalHoldsTheLastAndFindsNothingBeforeTheFirst) {
-  for (const ResampleMethod method : {ResampleMethod::kLinear, ResampleMethod::kNearest, ResampleMethod::kPrevious}) {
+  for (const InterpolationMethod method : {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kPrevious}) {
     const Answer<double> answer = at({5, 6}, {0, 1}, {-0.5, 0.75, 1, 2}, {.method = method, .causal = true});
     EXPECT_TRUE(std::isnan(answer.values[0]));
     EXPECT_EQ(answer.values[1], 5);
@@ -365,7 +365,7 @@ TEST_P(Resample, NothingThere) {
   const DeviceArray<float> targets({-1, std::nanf("")}, DType::kFloat32, {2}, device());
   const DeviceArray<int32_t> out({9, 9}, DType::kInt32, {2, 1}, device());
   resample_trajectories(whole.view(), times.view(), targets.view(),
-                        {.method = ResampleMethod::kPrevious, .causal = true}, out.view());
+                        {.method = InterpolationMethod::kPrevious, .causal = true}, out.view());
   EXPECT_EQ(out.read(), (std::vector<int32_t>{0, 0}));
 }
 
@@ -438,7 +438,7 @@ TEST_P(Resample, EveryLayoutGivesTheReferencesBits) {
       for (const int64_t features : {1, 3, 16}) {
         for (const int64_t batch : {1, 3}) {
           ResampleOptions options;
-          if (!test::kIsFloat<typename V::Type>) options.method = ResampleMethod::kNearest;
+          if (!test::kIsFloat<typename V::Type>) options.method = InterpolationMethod::kNearest;
           const auto p = random_problem<V, C>(random, {batch, 9, 21, features}, random.one_in(2));
           expect_reference(p, options, device(), layout);
           if (testing::Test::HasFatalFailure()) return;
@@ -516,7 +516,7 @@ TEST_P(Resample, LongClocksAndWideRows) {
     expect_reference(random_problem<V, Element<double, DType::kFloat64>>(random, {1, samples, 150, 1}, false), {},
                      device());
     expect_reference(random_problem<V, Element<int64_t, DType::kInt64>>(random, {2, samples, 150, 1}, true),
-                     {.method = ResampleMethod::kNearest}, device());
+                     {.method = InterpolationMethod::kNearest}, device());
   }
   for (const int64_t features : {127, 128, 129, 260, 1024}) {
     expect_reference(random_problem<V, Element<double, DType::kFloat64>>(random, {2, 7, 11, features}, false), {},
@@ -573,7 +573,7 @@ TEST_P(Resample, EmptyDimensions) {
   for (const Sizes& sizes : {Sizes{0, 3, 2, 4}, Sizes{2, 0, 3, 4}, Sizes{2, 3, 0, 4}, Sizes{2, 3, 4, 0},
                              Sizes{0, 0, 0, 0}, Sizes{2, 0, 3, 0}}) {
     expect_reference(random_problem<V, C>(random, sizes, false), {}, device());
-    expect_reference(random_problem<V, C>(random, sizes, true), {.method = ResampleMethod::kPrevious}, device());
+    expect_reference(random_problem<V, C>(random, sizes, true), {.method = InterpolationMethod::kPrevious}, device());
   }
 }
 
@@ -673,7 +673,7 @@ TEST_P(Resample, BadClocksNeverReadOutsideTheirRow) {
   for (const int64_t samples : {513, 1030}) {
     test::for_each_clock([&](auto clock) {
       check(clock, {.extrapolate = Extrapolate::kLinear}, samples);
-      check(clock, {.method = ResampleMethod::kNearest}, samples);
+      check(clock, {.method = InterpolationMethod::kNearest}, samples);
     });
   }
 }
@@ -824,9 +824,9 @@ TEST_P(ResampleRefuses, Types) {
 }
 
 TEST_P(ResampleRefuses, OptionsThatDoNotGoTogether) {
-  when<ArgumentError>([](Call& c) { c.options = {.method = ResampleMethod::kNext, .causal = true}; }, "causal: ");
+  when<ArgumentError>([](Call& c) { c.options = {.method = InterpolationMethod::kNext, .causal = true}; }, "causal: ");
   when<ArgumentError>([](Call& c) { c.options.tolerance = 1.0; }, "tolerance: ", "not with 'linear'");
-  for (const ResampleMethod method : {ResampleMethod::kNearest, ResampleMethod::kPrevious, ResampleMethod::kNext}) {
+  for (const InterpolationMethod method : {InterpolationMethod::kNearest, InterpolationMethod::kPrevious, InterpolationMethod::kNext}) {
     when<ArgumentError>([&](Call& c) { c.options = {.method = method, .extrapolate = Extrapolate::kLinear}; },
                         "extrapolate: 'linear' goes with method 'linear'");
   }
@@ -835,7 +835,7 @@ TEST_P(ResampleRefuses, OptionsThatDoNotGoTogether) {
 TEST_P(ResampleRefuses, Durations) {
   for (const Duration& bad : {Duration(-1.0), Duration(int64_t{-1}), Duration(kNan), Duration(-kInfinity)}) {
     when<ArgumentError>([&](Call& c) { c.options.max_gap = bad; }, "max_gap: expected 0 or more, got ");
-    when<ArgumentError>([&](Call& c) { c.options = {.method = ResampleMethod::kNearest, .tolerance = bad}; },
+    when<ArgumentError>([&](Call& c) { c.options = {.method = InterpolationMethod::kNearest, .tolerance = bad}; },
                         "tolerance: expected 0 or more, got ");
   }
   const auto with_nanoseconds = [](Call& c) { c.times.dtype = c.targets.dtype = DType::kInt64; };
@@ -882,16 +882,16 @@ TEST_P(ResampleRefuses, AnotherDevice) {
 }
 
 TEST(ResampleNames, ComeBackOrAreRefusedWithTheKnownOnes) {
-  EXPECT_EQ(resample_method_from_name("linear"), ResampleMethod::kLinear);
-  EXPECT_EQ(resample_method_from_name("nearest"), ResampleMethod::kNearest);
-  EXPECT_EQ(resample_method_from_name("previous"), ResampleMethod::kPrevious);
-  EXPECT_EQ(resample_method_from_name("next"), ResampleMethod::kNext);
+  EXPECT_EQ(interpolation_method_from_name("linear"), InterpolationMethod::kLinear);
+  EXPECT_EQ(interpolation_method_from_name("nearest"), InterpolationMethod::kNearest);
+  EXPECT_EQ(interpolation_method_from_name("previous"), InterpolationMethod::kPrevious);
+  EXPECT_EQ(interpolation_method_from_name("next"), InterpolationMethod::kNext);
   EXPECT_EQ(extrapolate_from_name("clamp"), Extrapolate::kClamp);
   EXPECT_EQ(extrapolate_from_name("nan"), Extrapolate::kNan);
   EXPECT_EQ(extrapolate_from_name("linear"), Extrapolate::kLinear);
-  expect_refused<ArgumentError>([] { resample_method_from_name("cubic"); },
+  expect_refused<ArgumentError>([] { interpolation_method_from_name("cubic"); },
                                 "method: expected 'linear', 'nearest', 'previous' or 'next', got 'cubic'");
-  expect_refused<ArgumentError>([] { resample_method_from_name("", "methods['a']"); }, "methods['a']: ", "got ''");
+  expect_refused<ArgumentError>([] { interpolation_method_from_name("", "methods['a']"); }, "methods['a']: ", "got ''");
   expect_refused<ArgumentError>([] { extrapolate_from_name("hold"); },
                                 "extrapolate: expected 'clamp', 'nan' or 'linear', got 'hold'");
 }

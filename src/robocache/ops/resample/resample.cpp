@@ -6,8 +6,8 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
-#include "robocache/ops/resample/resample_cpu.hpp"
-#include "robocache/ops/resample/resample_params.hpp"
+#include "robocache/interpolation/interpolate.hpp"
+#include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
 namespace {
@@ -120,21 +120,6 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
 
 }  // namespace
 
-ResampleMethod resample_method_from_name(std::string_view name, std::string_view argument) {
-  if (name == "linear") return ResampleMethod::kLinear;
-  if (name == "nearest") return ResampleMethod::kNearest;
-  if (name == "previous") return ResampleMethod::kPrevious;
-  if (name == "next") return ResampleMethod::kNext;
-  refuse(argument, ": expected 'linear', 'nearest', 'previous' or 'next', got '", name, "'");
-}
-
-Extrapolate extrapolate_from_name(std::string_view name) {
-  if (name == "clamp") return Extrapolate::kClamp;
-  if (name == "nan") return Extrapolate::kNan;
-  if (name == "linear") return Extrapolate::kLinear;
-  refuse("extrapolate: expected 'clamp', 'nan' or 'linear', got '", name, "'");
-}
-
 ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times) {
   if (values.ndim != 2 && values.ndim != 3) {
     refuse("values: expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
@@ -165,7 +150,7 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
   check_device(times, "times", values.device);
   check_device(target_times, "target_times", values.device);
 
-  const bool step = options.method != ResampleMethod::kLinear;
+  const bool step = options.method != InterpolationMethod::kLinear;
   if (!step && !is_floating(values.dtype)) {
     refuse_type("values: method 'linear' expects float64, float32, float16 or bfloat16, got ", dtype_name(values.dtype),
                 "; use 'nearest', 'previous' or 'next'");
@@ -174,7 +159,7 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     refuse("extrapolate: 'linear' goes with method 'linear', not with a step method");
   }
   if (!step && options.tolerance) refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with 'linear'");
-  if (options.causal && options.method == ResampleMethod::kNext) {
+  if (options.causal && options.method == InterpolationMethod::kNext) {
     refuse("causal: method 'next' takes samples later than the target");
   }
   if (lengths) {
@@ -183,65 +168,66 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
   }
   check_out(out, shape, values, times, target_times, lengths);
 
-  ResampleParams p{};
-  p.values = values.data;
-  p.values_batch = shape.batched ? values.strides[0] : 0;
-  p.values_sample = values.strides[first];
-  p.values_feature = values.strides[first + 1];
-  p.times = times.data;
-  p.times_batch = times.ndim == 2 ? times.strides[0] : 0;
-  p.times_sample = times.strides[times.ndim - 1];
-  p.targets = target_times.data;
-  p.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  p.targets_target = target_times.strides[target_times.ndim - 1];
+  Segment s{};
+  s.values = values.data;
+  s.values_batch = shape.batched ? values.strides[0] : 0;
+  s.values_sample = values.strides[first];
+  s.values_feature = values.strides[first + 1];
+  s.times = times.data;
+  s.times_batch = times.ndim == 2 ? times.strides[0] : 0;
+  s.times_sample = times.strides[times.ndim - 1];
   if (lengths) {
-    p.lengths = lengths->data;
-    p.lengths_batch = lengths->strides[0];
-    p.lengths_dtype = lengths->dtype;
+    s.lengths = lengths->data;
+    s.lengths_batch = lengths->strides[0];
+    s.lengths_dtype = lengths->dtype;
   }
-  p.out = out.data;
-  p.out_batch = shape.batched ? out.strides[0] : 0;
-  p.out_target = out.strides[first];
-  p.out_feature = out.strides[first + 1];
+  s.out = out.data;
+  s.out_batch = shape.batched ? out.strides[0] : 0;
+  s.out_target = out.strides[first];
+  s.out_feature = out.strides[first + 1];
   if (valid) {
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
         (shape.batched && valid->shape[0] != shape.batch)) {
       refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
     }
     check_device(*valid, "valid", values.device);
-    p.valid = static_cast<bool*>(valid->data);
-    p.valid_batch = shape.batched ? valid->strides[0] : 0;
-    p.valid_target = valid->strides[first];
+    s.valid = static_cast<bool*>(valid->data);
+    s.valid_batch = shape.batched ? valid->strides[0] : 0;
+    s.valid_target = valid->strides[first];
   }
-  p.batch = shape.batch;
-  p.samples = shape.samples;
-  p.targets_count = shape.targets;
-  p.features = shape.features;
-  p.value_dtype = values.dtype;
-  p.clock_dtype = times.dtype;
-  p.method = options.method;
-  p.extrapolate = options.extrapolate;
-  p.causal = options.causal;
-  set_duration(options.max_gap, "max_gap", times.dtype, p.has_max_gap, p.max_gap, p.max_gap_ns);
-  set_duration(options.tolerance, "tolerance", times.dtype, p.has_tolerance, p.tolerance, p.tolerance_ns);
+  s.samples = shape.samples;
+  s.features = shape.features;
+  s.value_dtype = values.dtype;
+  s.out_dtype = out.dtype;
+  s.clock_dtype = times.dtype;
+  s.method = options.method;
+  s.extrapolate = options.extrapolate;
+  s.causal = options.causal;
+  set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns);
+  set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns);
 
-  if (p.batch == 0 || p.targets_count == 0) return;
+
   if (values.device.is_cuda()) {
     // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
     constexpr int64_t kMostSamples = int64_t{1} << 30;
     constexpr int64_t kMostFeatures = int64_t{1} << 23;
-    if (p.samples > kMostSamples) {
-      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(p.samples));
+    if (s.samples > kMostSamples) {
+      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(s.samples));
     }
-    if (p.features > kMostFeatures) {
-      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(p.features));
+    if (s.features > kMostFeatures) {
+      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(s.features));
     }
-    using Launch = int(const ResampleParams*, int32_t device, void* stream);
-    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_resample"));
-    check_cuda(launch(&p, values.device.index, stream.handle), "resample_trajectories");
-  } else {
-    resample_cpu(p);
   }
+  Interpolation call{};
+  call.targets = target_times.data;
+  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  call.targets_target = target_times.strides[target_times.ndim - 1];
+  call.target_dtype = target_times.dtype;
+  call.batch = shape.batch;
+  call.targets_count = shape.targets;
+  call.segments = &s;
+  call.segment_count = 1;
+  interpolate(call, values.device, stream);
 }
 
 namespace {

@@ -35,28 +35,16 @@
 //                         TensorView::contiguous(out.data(), DType::kFloat32, {2, 1}));   // out = {5, 15}
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
-#include <variant>
 
 #include "robocache/core/tensor_view.hpp"
+#include "robocache/interpolation/method.hpp"
 
 namespace robocache {
 
-enum class ResampleMethod : uint8_t { kLinear, kNearest, kPrevious, kNext };
-enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
-
-// "linear", "nearest", "previous", "next"; "clamp", "nan", "linear". Throw ArgumentError listing these.
-ResampleMethod resample_method_from_name(std::string_view name, std::string_view argument = "method");
-Extrapolate extrapolate_from_name(std::string_view name);
-
-// In the clock's unit: seconds, or for int64 clocks whole nanoseconds.
-using Duration = std::variant<int64_t, double>;
-
 struct ResampleOptions {
-  ResampleMethod method = ResampleMethod::kLinear;
+  InterpolationMethod method = InterpolationMethod::kLinear;
   Extrapolate extrapolate = Extrapolate::kClamp;
   bool causal = false;
   std::optional<Duration> max_gap;

@@ -1,79 +1,16 @@
-// The scalar rule of resample: which samples a target takes, and in what proportion. Shared by the CPU loop, the CUDA
-// kernel and the loader's windows.
+// Which samples a target takes, and in what proportion. Shared by the CPU loop, the CUDA kernel and the loader's windows.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 
-#include "robocache/core/half.hpp"
 #include "robocache/core/host_device.hpp"
 #include "robocache/core/time.hpp"
-#include "robocache/ops/resample/resample.hpp"
+#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/number.hpp"
 
 namespace robocache {
-
-// The type arithmetic on T runs in; void where there is none (integers and bool are only ever copied).
-template <class T>
-struct WorkTypeOf {
-  using type = void;
-};
-template <>
-struct WorkTypeOf<double> {
-  using type = double;
-};
-template <>
-struct WorkTypeOf<float> {
-  using type = float;
-};
-template <>
-struct WorkTypeOf<Float16> {
-  using type = float;
-};
-template <>
-struct WorkTypeOf<BFloat16> {
-  using type = float;
-};
-template <class T>
-using WorkType = typename WorkTypeOf<T>::type;
-
-template <class Work, class T>
-ROBOCACHE_HD Work to_work(T x) {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    return static_cast<Work>(to_float(x));
-  } else {
-    return static_cast<Work>(x);
-  }
-}
-
-template <class T, class Work>
-ROBOCACHE_HD T from_work(Work x) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    return to_float16(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return to_bfloat16(static_cast<float>(x));
-  } else {
-    return static_cast<T>(x);
-  }
-}
-
-// The value of a target with nothing there.
-template <class T>
-ROBOCACHE_HD T absent_value() {
-  if constexpr (std::is_void_v<WorkType<T>>) {
-    return T{};
-  } else {
-    return from_work<T>(static_cast<WorkType<T>>(__builtin_nanf("")));
-  }
-}
-
-ROBOCACHE_HD float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-ROBOCACHE_HD double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
-
-template <class Work>
-ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
-  return multiply_add(w, b - a, a);
-}
 
 // Differences of a clock: its own type, and for int64 the magnitude as uint64, which cannot overflow.
 template <class Clock>
@@ -146,14 +83,14 @@ struct Pick {
   bool valid;
 };
 
-// ResampleOptions in a clock's type.
+// What the caller asked for, in a clock's type.
 template <class Clock>
 struct PickRule {
   ClockDifference<Clock> max_gap;
   ClockDifference<Clock> tolerance;
   bool has_max_gap;
   bool has_tolerance;
-  ResampleMethod method;
+  InterpolationMethod method;
   Extrapolate extrapolate;
   bool causal;
 };
@@ -209,13 +146,13 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   const auto gap = later_minus_earlier(times[right], times[left]);
   const auto dt = later_minus_earlier(target, times[left]);
   const bool wide_gap = rule.has_max_gap && gap > rule.max_gap;
-  if (rule.method == ResampleMethod::kLinear) {
+  if (!is_step(rule.method)) {
     if (wide_gap && rule.extrapolate == Extrapolate::kNan) return absent;
     return {left, right, weight_of<Clock, Work>(dt, gap), PickKind::kMix, !wide_gap};
   }
   const auto to_right = later_minus_earlier(times[right], target);
   const bool take_right =
-      rule.method == ResampleMethod::kNext || (rule.method == ResampleMethod::kNearest && to_right < dt);
+      rule.method == InterpolationMethod::kNext || (rule.method == InterpolationMethod::kNearest && to_right < dt);
   const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
   const Index row = take_right ? right : left;
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);

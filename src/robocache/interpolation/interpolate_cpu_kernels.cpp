@@ -1,0 +1,241 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+#include <cstdint>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#include "robocache/interpolation/interpolate.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+// Writes what a target takes: `values` is the batch row's first sample, `out` the target's first feature.
+template <class Work>
+using RowWriter = void(const Segment& s, const Pick<Work>& picked, const char* values, char* out);
+
+// ---- values to the same type ------------------------------------------------------------------------------------------
+
+// out = fma(w, b - a, a) over a row.
+template <class T, class Work>
+void mix_row(const T* a, const T* b, Work w, T* out, int64_t n) {
+  for (int64_t d = 0; d < n; ++d) out[d] = from_work<T>(lerp(to_work<Work>(a[d]), to_work<Work>(b[d]), w));
+}
+
+#ifdef __F16C__
+// The compiler does not vectorise float16 conversions by itself.
+inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, int64_t n) {
+  const __m256 weight = _mm256_set1_ps(w);
+  int64_t d = 0;
+  for (; d + 8 <= n; d += 8) {
+    const __m256 left = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + d)));
+    const __m256 right = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + d)));
+    const __m256 mixed = _mm256_fmadd_ps(weight, _mm256_sub_ps(right, left), left);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + d), _mm256_cvtps_ph(mixed, _MM_FROUND_TO_NEAREST_INT));
+  }
+  for (; d < n; ++d) out[d] = from_work<Float16>(lerp(to_work<float>(a[d]), to_work<float>(b[d]), w));
+}
+#endif
+
+template <class T, class Work>
+void write_same(const Segment& s, const Pick<Work>& picked, const char* values, char* to) {
+  T* out = reinterpret_cast<T*>(to);
+  if (picked.kind == PickKind::kAbsent) {
+    for (int64_t d = 0; d < s.features; ++d) out[d * s.out_feature] = absent_value<T>();
+    return;
+  }
+  const T* a = reinterpret_cast<const T*>(values) + picked.left * s.values_sample;
+  const T* b = reinterpret_cast<const T*>(values) + picked.right * s.values_sample;
+  if (s.values_feature != 1 || s.out_feature != 1) {
+    for (int64_t d = 0; d < s.features; ++d) {
+      out[d * s.out_feature] = mix(picked, a[d * s.values_feature], b[d * s.values_feature]);
+    }
+  } else if (picked.kind == PickKind::kOne) {
+    __builtin_memcpy(out, a, static_cast<size_t>(s.features) * sizeof(T));
+  } else if constexpr (!std::is_void_v<WorkType<T>>) {
+    mix_row(a, b, picked.weight, out, s.features);
+  }
+}
+
+template <class Work>
+RowWriter<Work>* same_type_writer(DType dtype) {
+  if constexpr (std::is_same_v<Work, double>) {
+    return write_same<double, double>;
+  } else {
+    switch (dtype) {
+      case DType::kFloat32:
+        return write_same<float, float>;
+      case DType::kFloat16:
+        return write_same<Float16, float>;
+      case DType::kBFloat16:
+        return write_same<BFloat16, float>;
+      default:
+        break;
+    }
+    switch (dtype_size(dtype)) {
+      case 1:
+        return write_same<uint8_t, float>;
+      case 2:
+        return write_same<uint16_t, float>;
+      case 4:
+        return write_same<uint32_t, float>;
+      default:
+        return write_same<uint64_t, float>;
+    }
+  }
+}
+
+// ---- values scaled, or to another type: a piece of the row at a time through the work type ----------------------------
+
+constexpr int64_t kPiece = 64;
+
+template <class Work, class T>
+void load_as(const void* from, int64_t stride, int64_t n, Work* to) {
+  const T* x = static_cast<const T*>(from);
+  for (int64_t d = 0; d < n; ++d) to[d] = to_work<Work>(x[d * stride]);
+}
+
+template <class Work>
+void load_piece(DType dtype, const char* row, int64_t first, int64_t stride, int64_t n, Work* to) {
+  const void* from = row + first * stride * dtype_size(dtype);
+  switch (dtype) {
+    case DType::kFloat64:
+      return load_as<Work, double>(from, stride, n, to);
+    case DType::kFloat32:
+      return load_as<Work, float>(from, stride, n, to);
+    case DType::kFloat16:
+      return load_as<Work, Float16>(from, stride, n, to);
+    case DType::kBFloat16:
+      return load_as<Work, BFloat16>(from, stride, n, to);
+    case DType::kInt8:
+      return load_as<Work, int8_t>(from, stride, n, to);
+    case DType::kInt16:
+      return load_as<Work, int16_t>(from, stride, n, to);
+    case DType::kInt32:
+      return load_as<Work, int32_t>(from, stride, n, to);
+    case DType::kInt64:
+      return load_as<Work, int64_t>(from, stride, n, to);
+    case DType::kUInt16:
+      return load_as<Work, uint16_t>(from, stride, n, to);
+    case DType::kUInt32:
+      return load_as<Work, uint32_t>(from, stride, n, to);
+    case DType::kUInt64:
+      return load_as<Work, uint64_t>(from, stride, n, to);
+    default:  // bool is 0 or 1
+      return load_as<Work, uint8_t>(from, stride, n, to);
+  }
+}
+
+template <class Work, class T>
+void store_as(const Work* from, int64_t n, void* to, int64_t stride) {
+  T* y = static_cast<T*>(to);
+  for (int64_t d = 0; d < n; ++d) y[d * stride] = rounded_once<T>(from[d]);
+}
+
+template <class Work>
+void store_piece(DType dtype, const Work* from, int64_t n, char* row, int64_t first, int64_t stride) {
+  void* to = row + first * stride * dtype_size(dtype);
+  switch (dtype) {
+    case DType::kFloat64:
+      return store_as<Work, double>(from, n, to, stride);
+    case DType::kFloat32:
+      return store_as<Work, float>(from, n, to, stride);
+    case DType::kFloat16:
+      return store_as<Work, Float16>(from, n, to, stride);
+    default:
+      return store_as<Work, BFloat16>(from, n, to, stride);
+  }
+}
+
+template <class Work>
+void write_converted(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
+  const char* const a = values + picked.left * s.values_sample * dtype_size(s.value_dtype);
+  const char* const b = values + picked.right * s.values_sample * dtype_size(s.value_dtype);
+  Work y[kPiece];
+  Work right[kPiece];
+  for (int64_t first = 0; first < s.features; first += kPiece) {
+    const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
+    if (picked.kind == PickKind::kAbsent) {
+      // Integers have no NaN: theirs is 0, scaled or not.
+      for (int64_t d = 0; d < n; ++d) y[d] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
+    } else {
+      load_piece(s.value_dtype, a, first, s.values_feature, n, y);
+      if (picked.kind == PickKind::kMix) {
+        load_piece(s.value_dtype, b, first, s.values_feature, n, right);
+        for (int64_t d = 0; d < n; ++d) y[d] = lerp(y[d], right[d], picked.weight);
+      }
+      if (s.scale != nullptr) {
+        const Work* scale = static_cast<const Work*>(s.scale) + first;
+        const Work* shift = static_cast<const Work*>(s.shift) + first;
+        for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+      }
+    }
+    store_piece(s.out_dtype, y, n, out, first, s.out_feature);
+  }
+}
+
+// ---- the rows ----------------------------------------------------------------------------------------------------------
+
+// The entries [begin, end) of one segment's [batch, targets_count].
+template <class Work, class Clock>
+void segment_entries(const Interpolation& call, const Segment& s, int64_t begin, int64_t end) {
+  const PickRule<Clock> rule = rule_of<Clock>(s);
+  RowWriter<Work>* const write = s.value_dtype == s.out_dtype && s.scale == nullptr
+                                     ? same_type_writer<Work>(s.value_dtype)
+                                     : write_converted<Work>;
+  const int64_t value_size = dtype_size(s.value_dtype);
+  const int64_t out_size = dtype_size(s.out_dtype);
+  int64_t hint = 0;
+  int64_t previous_batch = -1;
+  int64_t length = 0;
+  for (int64_t entry = begin; entry < end; ++entry) {
+    const int64_t batch = entry / call.targets_count;
+    const int64_t index = entry - batch * call.targets_count;
+    if (batch != previous_batch) {
+      previous_batch = batch;
+      length = row_length(s, batch);
+      hint = 0;
+    }
+    const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+    const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
+    const Pick<Work> picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
+    if (s.valid != nullptr) s.valid[batch * s.valid_batch + index * s.valid_target] = picked.valid;
+    if (s.age != nullptr) {
+      const bool exists = picked.kind != PickKind::kAbsent;
+      write_age<Clock>(call, s, batch, index, exists, target.time, exists ? times[picked.left] : Clock{});
+    }
+    if (s.features == 0) continue;  // values and out may be null
+    write(s, picked, static_cast<const char*>(s.values) + batch * s.values_batch * value_size,
+          static_cast<char*>(s.out) + (batch * s.out_batch + index * s.out_target) * out_size);
+  }
+}
+
+template <class Work>
+void segment_entries_of_clock(const Interpolation& call, const Segment& s, int64_t begin, int64_t end) {
+  switch (s.clock_dtype) {
+    case DType::kFloat32:
+      return segment_entries<Work, float>(call, s, begin, end);
+    case DType::kFloat64:
+      return segment_entries<Work, double>(call, s, begin, end);
+    default:
+      return segment_entries<Work, int64_t>(call, s, begin, end);
+  }
+}
+
+}  // namespace
+
+void interpolate_entries(const Interpolation& call, int64_t begin, int64_t end) {
+  const int64_t rows = call.batch * call.targets_count;
+  while (begin < end) {
+    const int64_t segment = begin / rows;
+    const int64_t stop = end < (segment + 1) * rows ? end : (segment + 1) * rows;
+    const Segment& s = call.segments[segment];
+    if (works_in_double(s)) {
+      segment_entries_of_clock<double>(call, s, begin - segment * rows, stop - segment * rows);
+    } else {
+      segment_entries_of_clock<float>(call, s, begin - segment * rows, stop - segment * rows);
+    }
+    begin = stop;
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA

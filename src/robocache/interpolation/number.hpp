@@ -1,0 +1,105 @@
+// Element types and the type their arithmetic runs in.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/core/half.hpp"
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+// The type arithmetic on T runs in; void where there is none (integers and bool are only ever copied).
+template <class T>
+struct WorkTypeOf {
+  using type = void;
+};
+template <>
+struct WorkTypeOf<double> {
+  using type = double;
+};
+template <>
+struct WorkTypeOf<float> {
+  using type = float;
+};
+template <>
+struct WorkTypeOf<Float16> {
+  using type = float;
+};
+template <>
+struct WorkTypeOf<BFloat16> {
+  using type = float;
+};
+template <class T>
+using WorkType = typename WorkTypeOf<T>::type;
+
+template <class Work, class T>
+ROBOCACHE_HD Work to_work(T x) {
+  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    return static_cast<Work>(to_float(x));
+  } else {
+    return static_cast<Work>(x);
+  }
+}
+
+template <class T, class Work>
+ROBOCACHE_HD T from_work(Work x) {
+  if constexpr (std::is_same_v<T, Float16>) {
+    return to_float16(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_bfloat16(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+// The value of a target with nothing there.
+template <class T>
+ROBOCACHE_HD T absent_value() {
+  if constexpr (std::is_void_v<WorkType<T>>) {
+    return T{};
+  } else {
+    return from_work<T>(static_cast<WorkType<T>>(__builtin_nanf("")));
+  }
+}
+
+ROBOCACHE_HD float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+ROBOCACHE_HD double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
+
+template <class Work>
+ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
+  return multiply_add(w, b - a, a);
+}
+
+// float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond, "Emulation of
+// FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+ROBOCACHE_HD float round_to_odd(double x) {
+  const auto nearest = static_cast<float>(x);
+  if (static_cast<double>(nearest) == x || x != x) return nearest;
+#ifdef __CUDA_ARCH__
+  uint32_t bits = __float_as_uint(nearest);
+#else
+  auto bits = std::bit_cast<uint32_t>(nearest);
+#endif
+  const double magnitude = nearest < 0 ? -static_cast<double>(nearest) : static_cast<double>(nearest);
+  if (magnitude > (x < 0 ? -x : x)) --bits;
+  bits |= 1u;
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
+// One rounding from the work type to the output's.
+template <class Out, class Work>
+ROBOCACHE_HD Out rounded_once(Work x) {
+  if constexpr (std::is_same_v<Work, double> && (std::is_same_v<Out, Float16> || std::is_same_v<Out, BFloat16>)) {
+    return from_work<Out>(round_to_odd(x));
+  } else {
+    return from_work<Out>(x);
+  }
+}
+
+}  // namespace robocache

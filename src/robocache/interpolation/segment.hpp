@@ -1,0 +1,176 @@
+// What an operation hands to either backend: validated, plain C. Strides count elements.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/dtype.hpp"
+#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/pick.hpp"
+
+namespace robocache {
+
+// Features of one stream that one method brings to the call's targets.
+struct Segment {
+  const void* values;
+  int64_t values_batch, values_sample, values_feature;
+  const void* times;
+  int64_t times_batch, times_sample;
+  const void* lengths;  // samples of each row that exist; null: all
+  int64_t lengths_batch;
+  const void* slopes;  // cubic alone: the spline's slope at each sample, dense [batch, samples, features], of the work type
+  const void* scale;   // dense [features] of the work type, or null: y = fma(x, scale, shift)
+  const void* shift;
+  void* out;
+  int64_t out_batch, out_target, out_feature;
+  bool* valid;  // or null
+  int64_t valid_batch, valid_target;
+  void* age;  // of the targets' type, or null
+  int64_t age_batch, age_target;
+
+  int64_t samples, features;
+  double max_gap;  // for a floating clock
+  double tolerance;
+  double offset;         // the sample stamped t was taken at t - offset
+  uint64_t max_gap_ns;   // for int64
+  uint64_t tolerance_ns;
+  int64_t offset_ns;
+  DType value_dtype;
+  DType out_dtype;
+  DType clock_dtype;
+  DType lengths_dtype;
+  InterpolationMethod method;
+  Extrapolate extrapolate;
+  bool causal;
+  bool has_max_gap;
+  bool has_tolerance;
+};
+
+// Any number of segments on one target clock.
+struct Interpolation {
+  const void* targets;
+  int64_t targets_batch, targets_target;
+  const void* target_lengths;  // targets of each row that exist; null: all
+  int64_t target_lengths_batch;
+  int64_t batch, targets_count;
+  const Segment* segments;
+  int32_t segment_count;
+  DType target_dtype;
+  DType target_lengths_dtype;
+};
+
+// An entry of `lengths`: int32 or int64, or `all` where it is null.
+ROBOCACHE_HD int64_t length_at(const void* lengths, DType dtype, int64_t offset, int64_t all) {
+  if (lengths == nullptr) return all;
+  return dtype == DType::kInt32 ? static_cast<const int32_t*>(lengths)[offset]
+                                : static_cast<const int64_t*>(lengths)[offset];
+}
+
+// The samples of a row: never more than there are, whatever the caller says.
+ROBOCACHE_HD int64_t row_length(const Segment& s, int64_t batch) {
+  const int64_t length = length_at(s.lengths, s.lengths_dtype, batch * s.lengths_batch, s.samples);
+  return length < 0 ? 0 : (length < s.samples ? length : s.samples);
+}
+
+// The work type: float64 for float64 values and for integers that become floats, else float32. Integers that stay what
+// they are have no arithmetic.
+ROBOCACHE_HD bool works_in_double(const Segment& s) {
+  return s.value_dtype == DType::kFloat64 || (!is_floating(s.value_dtype) && is_floating(s.out_dtype));
+}
+
+// The options in a clock's type.
+template <class Clock>
+ROBOCACHE_HD PickRule<Clock> rule_of(const Segment& s) {
+  PickRule<Clock> rule{};
+  rule.has_max_gap = s.has_max_gap;
+  rule.has_tolerance = s.has_tolerance;
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    rule.max_gap = s.max_gap_ns;
+    rule.tolerance = s.tolerance_ns;
+  } else {
+    rule.max_gap = static_cast<Clock>(s.max_gap);
+    rule.tolerance = static_cast<Clock>(s.tolerance);
+  }
+  rule.method = s.method;
+  rule.extrapolate = s.extrapolate;
+  rule.causal = s.causal;
+  return rule;
+}
+
+// A target on a stream's clock.
+template <class Clock>
+struct StreamTarget {
+  Clock time;
+  bool exists;  // not NaN and not past `target_lengths`
+};
+
+// int64 nanoseconds nearest to x; what int64 cannot hold becomes its end.
+ROBOCACHE_HD int64_t nearest_ns(double x) {
+  if (x >= 0x1p63) return INT64_MAX;
+  if (x < -0x1p63) return INT64_MIN;
+  return static_cast<int64_t>(__builtin_rint(x));
+}
+
+ROBOCACHE_HD int64_t saturating_add(int64_t x, int64_t y) {
+  if (y > 0 && x > INT64_MAX - y) return INT64_MAX;
+  if (y < 0 && x < INT64_MIN - y) return INT64_MIN;
+  return x + y;
+}
+
+// Target `index` of a row in the stream's clock type, moved by the stream's offset: where on its stamps to look.
+template <class Clock>
+ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segment& s, int64_t batch, int64_t index) {
+  const int64_t at = batch * call.targets_batch + index * call.targets_target;
+  const bool inside = index < length_at(call.target_lengths, call.target_lengths_dtype,
+                                        batch * call.target_lengths_batch, call.targets_count);
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    if (call.target_dtype == DType::kInt64) {
+      return {saturating_add(static_cast<const int64_t*>(call.targets)[at], s.offset_ns), inside};
+    }
+    const double seconds = call.target_dtype == DType::kFloat32
+                               ? static_cast<double>(static_cast<const float*>(call.targets)[at])
+                               : static_cast<const double*>(call.targets)[at];
+    if (seconds != seconds) return {0, false};
+    return {saturating_add(nearest_ns(seconds * 1e9), s.offset_ns), inside};
+  } else {
+    Clock time;
+    if (call.target_dtype == DType::kInt64) {
+      time = static_cast<Clock>(static_cast<double>(static_cast<const int64_t*>(call.targets)[at]) / 1e9);
+    } else if (call.target_dtype == DType::kFloat32) {
+      time = static_cast<Clock>(static_cast<const float*>(call.targets)[at]);
+    } else {
+      time = static_cast<Clock>(static_cast<const double*>(call.targets)[at]);
+    }
+    if (s.offset != 0) time += static_cast<Clock>(s.offset);
+    return {time, inside && time == time};
+  }
+}
+
+// Target minus the sample used, in the targets' unit.
+template <class Clock>
+ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t batch, int64_t index, bool exists,
+                            Clock target, Clock used) {
+  const int64_t at = batch * s.age_batch + index * s.age_target;
+  double seconds = 0;
+  int64_t ns = 0;
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    const bool later = target >= used;
+    const uint64_t apart = later ? ns_between(target, used) : ns_between(used, target);
+    const auto most = static_cast<uint64_t>(INT64_MAX);
+    ns = static_cast<int64_t>(apart < most ? apart : most);
+    if (!later) ns = -ns;
+    seconds = static_cast<double>(ns) / 1e9;
+  } else {
+    const Clock difference = target - used;  // in the clock's type
+    seconds = static_cast<double>(difference);
+    if (exists && call.target_dtype == DType::kInt64) ns = nearest_ns(seconds * 1e9);
+  }
+  if (call.target_dtype == DType::kInt64) {
+    static_cast<int64_t*>(s.age)[at] = exists ? ns : INT64_MIN;
+  } else if (call.target_dtype == DType::kFloat32) {
+    static_cast<float*>(s.age)[at] = exists ? static_cast<float>(seconds) : __builtin_nanf("");
+  } else {
+    static_cast<double*>(s.age)[at] = exists ? seconds : __builtin_nan("");
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,58 @@
+#include <cuda_runtime.h>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/interpolation/segment.hpp"
+#include "robocache/ops/resample/check_times_params.hpp"
+
+namespace robocache {
+namespace {
+
+template <class Clock>
+__global__ void check_times_kernel(const __grid_constant__ CheckTimesParams p, unsigned long long* first_bad) {
+  const int64_t total = p.batch * p.samples;
+  for (int64_t flat = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; flat < total;
+       flat += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t batch = flat / p.samples;
+    const int64_t i = flat - batch * p.samples;
+    if (i >= length_at(p.lengths, p.lengths_dtype, batch * p.lengths_batch, p.samples)) continue;
+    const Clock* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
+    const Clock t = times[i * p.times_sample];
+    if (t != t || (i > 0 && t < times[(i - 1) * p.times_sample])) {
+      atomicMin(first_bad, static_cast<unsigned long long>(flat));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace robocache
+
+// Writes the flat index of the first bad time, or -1, and waits for it.
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_check_times(
+    const robocache::CheckTimesParams* params, int64_t* flat, int32_t device, void* stream_handle) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const auto stream = static_cast<cudaStream_t>(stream_handle);
+  *flat = -1;
+  if (params->batch * params->samples == 0) return cudaSuccess;
+  unsigned long long* found = nullptr;
+  cudaError_t code = cudaMallocAsync(&found, sizeof(*found), stream);
+  if (code != cudaSuccess) return code;
+  code = cudaMemsetAsync(found, 0xff, sizeof(*found), stream);
+  if (code == cudaSuccess) {
+    const int64_t blocks = (params->batch * params->samples + 255) / 256;
+    const auto grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
+    if (params->clock_dtype == DType::kFloat32) {
+      check_times_kernel<float><<<grid, 256, 0, stream>>>(*params, found);
+    } else if (params->clock_dtype == DType::kFloat64) {
+      check_times_kernel<double><<<grid, 256, 0, stream>>>(*params, found);
+    } else {
+      check_times_kernel<int64_t><<<grid, 256, 0, stream>>>(*params, found);
+    }
+    code = cudaGetLastError();
+  }
+  if (code == cudaSuccess) code = cudaMemcpyAsync(flat, found, sizeof(*found), cudaMemcpyDeviceToHost, stream);
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  const cudaError_t freed = cudaFreeAsync(found, stream);
+  return code != cudaSuccess ? code : freed;
+}

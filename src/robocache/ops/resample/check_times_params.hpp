@@ -1,0 +1,20 @@
+// What check_times hands to CUDA: validated, plain C. Strides count elements.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/dtype.hpp"
+
+namespace robocache {
+
+struct CheckTimesParams {
+  const void* times;
+  int64_t times_batch, times_sample;
+  const void* lengths;  // or null
+  int64_t lengths_batch;
+  int64_t batch, samples;
+  DType clock_dtype;
+  DType lengths_dtype;
+};
+
+}  // namespace robocache
