@@ -39,17 +39,11 @@
 #include <optional>
 
 #include "robocache/core/tensor_view.hpp"
-#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 
-struct ResampleOptions {
-  InterpolationMethod method = InterpolationMethod::kLinear;
-  Extrapolate extrapolate = Extrapolate::kClamp;
-  bool causal = false;
-  std::optional<Duration> max_gap;
-  std::optional<Duration> tolerance;  // step methods alone
-};
+using ResampleOptions = InterpolationOptions;
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
