@@ -163,10 +163,11 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
         load_piece(s.value_dtype, b, first, s.values_feature, n, right);
         for (int64_t d = 0; d < n; ++d) y[d] = lerp(y[d], right[d], picked.weight);
       }
-      if (s.scale != nullptr) {
-        const Work* scale = static_cast<const Work*>(s.scale) + first;
-        const Work* shift = static_cast<const Work*>(s.shift) + first;
-        for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+      if (s.scaled) {
+        for (int64_t d = 0; d < n; ++d) {
+          y[d] = multiply_add(y[d], number_of<Work>(s.scale, s.scale_per_feature, first + d),
+                              number_of<Work>(s.shift, s.shift_per_feature, first + d));
+        }
       }
     }
     store_piece(s.out_dtype, y, n, out, first, s.out_feature);
@@ -179,9 +180,8 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
 template <class Work, class Clock>
 void segment_entries(const Interpolation& call, const Segment& s, int64_t begin, int64_t end) {
   const PickRule<Clock> rule = rule_of<Clock>(s);
-  RowWriter<Work>* const write = s.value_dtype == s.out_dtype && s.scale == nullptr
-                                     ? same_type_writer<Work>(s.value_dtype)
-                                     : write_converted<Work>;
+  RowWriter<Work>* const write =
+      s.value_dtype == s.out_dtype && !s.scaled ? same_type_writer<Work>(s.value_dtype) : write_converted<Work>;
   const int64_t value_size = dtype_size(s.value_dtype);
   const int64_t out_size = dtype_size(s.out_dtype);
   int64_t hint = 0;
