@@ -241,12 +241,13 @@ def fuse_multimodal(
             value = default
         shared.append(_stream_option(name, value))
 
-    outs = []
-    if out is not None:
+    if out is None:
+        outs = []
+    elif separate:
+        by_place = dict(_one_a_stream("out", out, keys, len(pairs)))
+        outs = [_writable("out", by_place.get(place)) for place in range(len(pairs))]
+    else:
         outs = [_writable("out", out)]
-        if separate:
-            by_place = dict(_one_a_stream("out", out, keys, len(pairs)))
-            outs = [_writable("out", by_place.get(place)) for place in range(len(pairs))]
     made = _fuse(
         len(pairs),
         _argument("target_times", target_times),
