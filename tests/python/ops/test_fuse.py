@@ -274,11 +274,12 @@ def test_rule_1_seconds_become_the_nearest_nanosecond(device):
     assert_same_bits(out, values)
     assert valid.all()
     assert not age.any()
-    # Ties to even: 0.5 ns is 0, 1.5 ns is 2, 2.5 ns is 2.
-    stream = np.arange(5, dtype=np.float32)[:, None], np.arange(5)
-    targets = np.array([0.5, 1.5, 2.5, 0.49, 0.51, 2.75]) * 1e-9
-    assert (targets * 1e9)[:3].tolist() == [0.5, 1.5, 2.5]
-    assert fuse([stream], targets, device)[0][:, 0].tolist() == [0, 2, 2, 0, 1, 3]
+    # Ties to even: 2^-10 s is 976562.5 ns.
+    stamps = np.array([976_562, 976_563, 2_929_687, 2_929_688])
+    stream = np.arange(4, dtype=np.float32)[:, None], stamps
+    out, valid, _ = fuse([stream], np.array([1, 3]) * 2.0**-10, device, max_gap=0)
+    assert out[:, 0].tolist() == [0, 3]
+    assert valid.all()
 
 
 def test_rule_1_nanoseconds_become_seconds_as_numpy_divides(device):
@@ -698,7 +699,7 @@ def test_rule_15_lengths_beyond_what_there_is_are_cut_on_cuda(rng, cuda):
 @pytest.mark.parametrize(
     ("argument", "shapes", "match"),
     [
-        ("values", {"b": ((4, 5), (5,))}, r"streams\['b'\].values: expected \[3, S, D\] like streams\['a'\].values"),
+        ("values", {"b": ((5, 2), (5,))}, r"streams\['b'\].values: expected \[3, S, D\] like streams\['a'\].values"),
         ("batch", {"b": ((4, 5, 2), (5,))}, r"streams\['b'\].values: expected \[3, S, D\].*got \[4, 5, 2\]"),
         ("one row", {"b": ((1, 5, 2), (5,))}, r"streams\['b'\].values: expected \[3, S, D\].*got \[1, 5, 2\]"),
         ("rank", {"b": ((3, 5, 2, 2), (5,))}, r"streams\['b'\].values: expected \[B, S, D\] or \[S, D\]"),
