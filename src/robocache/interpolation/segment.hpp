@@ -17,7 +17,7 @@ struct Segment {
   int64_t times_batch, times_sample;
   const void* lengths;  // samples of each row that exist; null: all
   int64_t lengths_batch;
-  const void* slopes;  // cubic alone: the spline's slope at each sample, dense [batch, samples, features], of the work type
+  const void* slopes;  // cubic alone, of the work type: what spline.hpp makes
   const void* scale;   // dense [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   void* out;
