@@ -30,8 +30,8 @@ struct Segment {
   int64_t samples, features;
   double max_gap;  // for a floating clock
   double tolerance;
-  double offset;         // the sample stamped t was taken at t - offset
-  uint64_t max_gap_ns;   // for int64
+  double offset;        // the sample stamped t was taken at t - offset
+  uint64_t max_gap_ns;  // for int64
   uint64_t tolerance_ns;
   int64_t offset_ns;
   DType value_dtype;
