@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,20 @@ def _optional(name: str, value: Any) -> Any:
     return None if value is None else _argument(name, value)
 
 
+def _feature_blocks(methods: Any) -> Iterator[Any]:
+    """start, stop, method of each block, one after the other; the library knows how many features there are."""
+    for block in methods or ():
+        try:
+            features, method = block
+        except (TypeError, ValueError):
+            raise errors.ArgumentTypeError(f"methods: expected (slice, method), got {block!r}") from None
+        if not isinstance(features, slice):
+            raise errors.ArgumentTypeError(f"methods: expected a slice of features, got {features!r}")
+        if features.step not in (None, 1):
+            raise errors.ArgumentError(f"methods: expected slices of step 1, got {features!r}")
+        yield from (features.start, features.stop, method)
+
+
 def _refuse_gradients(torch: Any, **tensors: Any) -> None:
     for name, value in tensors.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -53,11 +67,14 @@ def resample_trajectories(
     target_times: Any,
     *,
     method: str = "linear",
+    methods: Sequence[tuple[slice, str]] | None = None,
     extrapolate: str = "clamp",
     lengths: Any = None,
+    target_lengths: Any = None,
     max_gap: float | None = None,
     causal: bool = False,
     tolerance: float | None = None,
+    bc_type: str = "not-a-knot",
     return_valid: bool = False,
     out: Any = None,
 ) -> Any:
@@ -68,13 +85,18 @@ def resample_trajectories(
         times: ``[B, S]`` or ``[S]`` (one clock for every row): float32 or float64 seconds, or int64 nanoseconds.
             Ascending; of samples with one time only the last counts.
         target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
-        method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``.
+        method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``; the curves ``"pchip"``
+            (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as scipy has them;
+            ``"slerp"`` for the 4 components of a quaternion, in any order; ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
+        methods: ``[(slice, method), ...]`` for features of other methods: ``[(slice(3, 7), "slerp")]``. No overlaps.
         extrapolate: outside the samples ``"clamp"`` holds the end sample, ``"nan"`` gives NaN, ``"linear"`` goes
-            straight on with the end bracket (method linear alone). Never valid.
+            straight on: with the end bracket, a curve with its end slope, a rotation at its rate (no step). Never valid.
         lengths: ``[B]`` int32/int64, the samples of each row that exist.
+        target_lengths: ``[B]`` int32/int64, the targets of each row that exist; past them there is nothing.
         max_gap: a bracket longer than this, in the clock's unit, is invalid.
         causal: never use a sample later than the target: every method holds the one before.
         tolerance: for the step methods: a sample farther than this is invalid.
+        bc_type: what a cubic's ends obey, ``"not-a-knot"`` or ``"natural"``.
         return_valid: return ``(out, valid)``, valid being bool ``[B, T]``.
         out: where to write, ``[B, T, D]`` of values' dtype.
 
@@ -108,6 +130,9 @@ def resample_trajectories(
         _optional("lengths", lengths),
         None if out is None else _writable("out", out),
         valid,
+        _optional("target_lengths", target_lengths),
+        bc_type,
+        *_feature_blocks(methods),
     )
     if out is not None:
         made = out
@@ -159,7 +184,7 @@ def fuse_multimodal(
     list, a dict by name for a dict of streams. None in the list and a name missing in the dict mean the default.
 
     Args:
-        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, up to 128 of them. Values ``[B, S,
+        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, up to 112 of them. Values ``[B, S,
             D]`` or ``[S, D]``, times ``[B, S]`` or ``[S]``, as of :func:`resample_trajectories`; S, D, both dtypes are
             each stream's own. Also taken: ``fuse_multimodal(v1, t1, v2, t2, v3, t3, target_times)``.
         target_times: ``[B, T]`` or ``[T]``, float32 or float64 seconds or int64 nanoseconds, in any order. Turned into

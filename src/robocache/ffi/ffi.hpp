@@ -51,7 +51,7 @@ class Args {
  public:
   Args(const TVMFFIAny* args, int32_t count) : args_(args), count_(count) {}
 
-  int size() const { return count_; }
+  int count() const { return count_; }
   bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
   bool is_tensor(int i) const;
 

@@ -19,10 +19,21 @@ std::optional<Duration> optional_duration(const Args& args, int i, const char* n
   return args.is_integer(i) ? Duration(args.integer(i, name)) : Duration(args.real(i, name));
 }
 
+// Triples (start, stop, method) from argument i on; a bound that is None is the end on its side.
+std::vector<FeatureBlock> feature_blocks_from(const Args& args, int i, int64_t features) {
+  std::vector<FeatureBlock> blocks;
+  for (; i + 2 < args.count(); i += 3) {
+    blocks.push_back({args.is_none(i) ? 0 : args.integer(i, "methods"),
+                      args.is_none(i + 1) ? features : args.integer(i + 1, "methods"),
+                      interpolation_method_from_name(args.string(i + 2, "methods"), "methods")});
+  }
+  return blocks;
+}
+
 }  // namespace
 
-// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out, valid) -> out; allocated
-// where `out` is None.
+// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out, valid, target_lengths,
+// bc_type, [start, stop, method]...) -> out; allocated where `out` is None.
 ROBOCACHE_FFI(resample_trajectories, args, result) {
   const TensorView values = args.tensor(0, "values");
   const TensorView times = args.tensor(1, "times");
@@ -36,16 +47,19 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   const auto lengths = optional_tensor(args, 8, "lengths");
   const auto out = optional_tensor(args, 9, "out");
   const auto valid = optional_tensor(args, 10, "valid");
+  const auto target_lengths = optional_tensor(args, 11, "target_lengths");
+  options.boundary = boundary_from_name(args.string(12, "bc_type"));
+  options.methods = feature_blocks_from(args, 13, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
   const CudaStream stream = current_stream(values.device);
   if (out) {
-    resample_trajectories(values, times, target_times, options, *out, lengths, valid, stream);
+    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, stream);
     return;
   }
   const ResampleShape shape = resample_shape(values, times, target_times);
   OwnedTensor made =
       shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
                     : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
-  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, stream);
+  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths, stream);
   result.set(std::move(made));
 }
 
@@ -166,7 +180,7 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   std::vector<TensorView> out;
   for (size_t i = 0; i < outs; ++i) out.push_back(args.tensor(at++, "out"));
   FusedStream own;
-  while (at < args.size()) {
+  while (at < args.count()) {
     const auto i = static_cast<size_t>(args.integer(at, "stream"));
     const auto option = static_cast<StreamOption>(args.integer(at + 1, "option"));
     own.stream = streams[i];

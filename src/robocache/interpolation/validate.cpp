@@ -111,25 +111,42 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
   return {batched, batch, samples, values.shape[first + 1]};
 }
 
+namespace {
+
+// What the method of some features asks of the other arguments.
+void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
+                  const ArgumentsOf& of) {
+  const bool step = is_step(method);
+  const auto name = [&] { return "'" + std::string(method_name(method)) + "'"; };
+  if (!step && !is_floating(values)) {
+    refuse_type(of("values"), ": method ", name(), " expects float64, float32, float16 or bfloat16, got ",
+                dtype_name(values), "; use 'nearest', 'previous' or 'next'");
+  }
+  if (step && options.extrapolate == Extrapolate::kLinear) {
+    refuse(of("extrapolate"), ": 'linear' goes with no step method, got ", name());
+  }
+  if (!step && options.tolerance) {
+    refuse(of("tolerance"), ": goes with 'nearest', 'previous' and 'next', not with ", name());
+  }
+  if (options.causal && method == InterpolationMethod::kNext) {
+    refuse(of("causal"), ": method 'next' takes samples later than the target");
+  }
+}
+
+std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& options, const ArgumentsOf& of) {
+  try {
+    return feature_blocks(features, options.method, options.methods);
+  } catch (const ArgumentError& error) {  // begins with the argument's name
+    throw ArgumentError(of(error.what()));
+  }
+}
+
+}  // namespace
+
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of) {
   const StreamShape shape = stream_shape(values, times, of);
   check_device(times, "times", values.device, of);
-
-  const bool step = options.method != InterpolationMethod::kLinear;
-  if (!step && !is_floating(values.dtype)) {
-    refuse_type(of("values"), ": method 'linear' expects float64, float32, float16 or bfloat16, got ",
-                dtype_name(values.dtype), "; use 'nearest', 'previous' or 'next'");
-  }
-  if (step && options.extrapolate == Extrapolate::kLinear) {
-    refuse(of("extrapolate"), ": 'linear' goes with method 'linear', not with a step method");
-  }
-  if (!step && options.tolerance) {
-    refuse(of("tolerance"), ": goes with 'nearest', 'previous' and 'next', not with 'linear'");
-  }
-  if (options.causal && options.method == InterpolationMethod::kNext) {
-    refuse(of("causal"), ": method 'next' takes samples later than the target");
-  }
   if (lengths) {
     check_device(*lengths, "lengths", values.device, of);
     check_lengths(*lengths, "lengths", shape.batch, shape.samples, of);
@@ -164,12 +181,36 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
   s.features = shape.features;
   s.value_dtype = values.dtype;
   s.clock_dtype = times.dtype;
-  s.method = options.method;
   s.extrapolate = options.extrapolate;
   s.causal = options.causal;
   set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns, of);
   set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns, of);
   return s;
+}
+
+void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments,
+                     const ArgumentsOf& of) {
+  const auto runs = runs_of(stream.features, options, of);
+  for (const FeatureBlock& run : runs) {
+    check_method(run.method, stream.value_dtype, options, of);
+    if (options.tolerance && run.method != runs[0].method) {
+      refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
+             method_name(run.method), "'");  // a target would be valid by one and not by the other
+    }
+    Segment s = stream;
+    s.values = static_cast<const char*>(s.values) + run.begin * s.values_feature * dtype_size(s.value_dtype);
+    s.out = static_cast<char*>(s.out) + run.begin * s.out_feature * dtype_size(s.out_dtype);
+    const int64_t skipped = run.begin * (works_in_double(s) ? 8 : 4);
+    if (s.scale_per_feature) s.scale.array = static_cast<const char*>(s.scale.array) + skipped;
+    if (s.shift_per_feature) s.shift.array = static_cast<const char*>(s.shift.array) + skipped;
+    if (&run != runs.data()) {
+      s.valid = nullptr;
+      s.age = nullptr;
+    }
+    s.features = run.end - run.begin;
+    s.method = run.method;
+    segments.push_back(s);
+  }
 }
 
 }  // namespace robocache

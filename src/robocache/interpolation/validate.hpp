@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "robocache/core/error.hpp"
 #include "robocache/core/tensor_view.hpp"
+#include "robocache/interpolation/blocks.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/interpolation/segment.hpp"
 
@@ -40,10 +42,12 @@ struct ArgumentsOf {
 // How one stream is brought to the targets.
 struct InterpolationOptions {
   InterpolationMethod method = InterpolationMethod::kLinear;
+  std::vector<FeatureBlock> methods = {};  // features of another method; see blocks.hpp
   Extrapolate extrapolate = Extrapolate::kClamp;
   bool causal = false;
-  std::optional<Duration> max_gap;
-  std::optional<Duration> tolerance;  // step methods alone
+  std::optional<Duration> max_gap = {};
+  std::optional<Duration> tolerance = {};   // step methods alone
+  Boundary boundary = Boundary::kNotAKnot;  // cubic alone
 };
 
 // A clock is [N] for every row or [B, N]; `length` is the letter of its last extent.
@@ -77,8 +81,13 @@ struct StreamShape {
 };
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of = {});
 
-// A segment of the stream's samples and options, all checked; where its results go is left to the operation.
+// A segment of all the stream's samples and features, checked but for their methods; where its results go is left to the
+// operation.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
+
+// That segment, complete, as one for each run of features of one method, checked. Valid and age go with the first.
+void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments,
+                     const ArgumentsOf& of = {});
 
 }  // namespace robocache

@@ -206,10 +206,11 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
     }
     set_offset(s, from.offset, of);
     set_scale_and_shift(s, from, of);
-    segments.push_back(s);
+    append_segments(s, from.options, segments, of);
   }
   if (segments.size() > kMaxSegments) {
-    refuse("streams: expected at most ", std::to_string(kMaxSegments), ", got ", std::to_string(segments.size()));
+    refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
+           std::to_string(segments.size()));
   }
 
   Interpolation call{};

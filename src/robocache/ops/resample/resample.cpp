@@ -1,6 +1,7 @@
 #include "robocache/ops/resample/resample.hpp"
 
 #include <string>
+#include <vector>
 
 #include "robocache/core/backend.hpp"
 #include "robocache/interpolation/interpolate.hpp"
@@ -10,7 +11,8 @@ namespace robocache {
 namespace {
 
 void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
-               const TensorView& targets, const std::optional<TensorView>& lengths) {
+               const TensorView& targets, const std::optional<TensorView>& lengths,
+               const std::optional<TensorView>& target_lengths) {
   if (out.dtype != values.dtype) {
     refuse_type("out: expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
   }
@@ -26,6 +28,7 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
   if (overlaps(out, times)) refuse("out: overlaps times");
   if (overlaps(out, targets)) refuse("out: overlaps target_times");
   if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
   if (out.numel() > 0) check_elements_apart(out, "out");
 }
 
@@ -44,12 +47,16 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           CudaStream stream) {
+                           const std::optional<TensorView>& target_lengths, CudaStream stream) {
   const ResampleShape shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
   Segment s = stream_segment(values, times, lengths, options);
   check_device(target_times, "target_times", values.device);
-  check_out(out, shape, values, times, target_times, lengths);
+  if (target_lengths) {
+    check_device(*target_lengths, "target_lengths", values.device);
+    check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
+  }
+  check_out(out, shape, values, times, target_times, lengths, target_lengths);
   s.out = out.data;
   s.out_batch = shape.batched ? out.strides[0] : 0;
   s.out_target = out.strides[first];
@@ -66,15 +73,27 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     s.valid_target = valid->strides[first];
   }
 
+  std::vector<Segment> segments;
+  append_segments(s, options, segments);
+  if (segments.size() > kMaxSegments) {
+    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
+           std::to_string(segments.size()));
+  }
+
   Interpolation call{};
   call.targets = target_times.data;
   call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
   call.targets_target = target_times.strides[target_times.ndim - 1];
   call.target_dtype = target_times.dtype;
+  if (target_lengths) {
+    call.target_lengths = target_lengths->data;
+    call.target_lengths_batch = target_lengths->strides[0];
+    call.target_lengths_dtype = target_lengths->dtype;
+  }
   call.batch = shape.batch;
   call.targets_count = shape.targets;
-  call.segments = &s;
-  call.segment_count = 1;
+  call.segments = segments.data();
+  call.segment_count = static_cast<int32_t>(segments.size());
   interpolate(call, values.device, stream);
 }
 
