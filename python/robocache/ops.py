@@ -158,6 +158,7 @@ _STREAM_OPTIONS = {
     "dtype": None,
 }
 _METHODS = len(_STREAM_OPTIONS)  # counts after them
+_LISTS = list, tuple
 _PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
 
 
@@ -236,10 +237,10 @@ def fuse_multimodal(
                 f"target_times, got {2 + len(three)} positional arguments"
             )
         streams, target_times = [(streams, target_times), three[:2], three[2:4]], three[4]
-    if isinstance(streams, Mapping):
-        keys, pairs = list(streams), list(streams.values())
-    elif isinstance(streams, list | tuple):
+    if isinstance(streams, _LISTS):
         keys, pairs = None, streams
+    elif isinstance(streams, Mapping):
+        keys, pairs = list(streams), list(streams.values())
     else:
         raise errors.ArgumentTypeError(
             f"streams: expected a list of (values, times) or a dict of them, got {type(streams).__name__}"
@@ -249,33 +250,33 @@ def fuse_multimodal(
     separate = output == "dict"
 
     torch = _lib.torch_module()
-    plain = np.ndarray if torch is None else torch.Tensor
+    tensor = None if torch is None else torch.Tensor
     recorded = torch is not None and torch.is_grad_enabled()
     arrays = []
     for place, pair in enumerate(pairs):
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            key = place if keys is None else keys[place]
+        key = place if keys is None else keys[place]
+        if not isinstance(pair, _LISTS) or len(pair) != 2:
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
-        arrays.append(None if keys is None else str(keys[place]))
-        for array in pair:
-            if type(array) is not plain or plain is np.ndarray or array.is_neg() or (recorded and array.requires_grad):
-                array = _stream_array(place if keys is None else keys[place], array is not pair[0], array, recorded)
-            arrays.append(array)
+        values, times = pair
+        # What most calls are made of takes the short way.
+        if type(values) is not tensor or values.is_neg() or (recorded and values.requires_grad):
+            values = _stream_array(key, "values", values, recorded)
+        if type(times) is not tensor or times.is_neg() or (recorded and times.requires_grad):
+            times = _stream_array(key, "times", times, recorded)
+        arrays += None if keys is None else str(key), values, times
 
     given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
-    shared = [value if type(value) in _PLAIN else ... for value in given]
-    own = []
-    if ... in shared:
+    shared, own = given, []
+    if not _PLAIN.issuperset(map(type, given)):
+        shared = []
         for option, (name, default) in enumerate(_STREAM_OPTIONS.items()):
-            if shared[option] is not ...:
-                continue
-            if not isinstance(given[option], list | tuple | Mapping):
-                shared[option] = _stream_option(name, given[option])
-                continue
-            shared[option] = default
-            for place, value in _one_a_stream(name, given[option], keys, len(pairs)):
-                if value is not None:
-                    own += place, option, _stream_option(name, value)
+            value = given[option]
+            if isinstance(value, (*_LISTS, Mapping)):
+                for place, its in _one_a_stream(name, value, keys, len(pairs)):
+                    if its is not None:
+                        own += place, option, _stream_option(name, its)
+                value = default
+            shared.append(_stream_option(name, value))
     if methods is not None:
         own += _methods_of_streams(methods, keys, len(pairs))
 
@@ -299,25 +300,25 @@ def fuse_multimodal(
         *outs,
         *own,
     )
-    count = (0 if outs else len(pairs) if separate else 1) + return_valid + return_age
+    extra = return_valid + return_age
+    count = (0 if outs else len(pairs) if separate else 1) + extra
     made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
     if isinstance(pairs[0][0], np.ndarray):
         made = [_lib.to_numpy(array) for array in made]
-    extra = made[len(made) - return_valid - return_age :]
     if out is not None:
         fused = out
     elif not separate:
         fused = made[0]
     else:
         fused = made[: len(pairs)] if keys is None else dict(zip(keys, made, strict=False))
-    return (fused, *extra) if extra else fused
+    return (fused, *made[count - extra :]) if extra else fused
 
 
 def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
     """(place, value) of each stream that a list or a dict of one option names."""
     if keys is None:
-        if isinstance(given, Mapping) or not isinstance(given, list | tuple) or len(given) != count:
-            got = f"{len(given)}" if isinstance(given, list | tuple) else type(given).__name__
+        if isinstance(given, Mapping) or not isinstance(given, _LISTS) or len(given) != count:
+            got = f"{len(given)}" if isinstance(given, _LISTS) else type(given).__name__
             raise errors.ArgumentError(f"{name}: expected one for each of the {count} streams, in a list, got {got}")
         return enumerate(given)
     if not isinstance(given, Mapping):
@@ -328,8 +329,7 @@ def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
     return [(keys.index(key), value) for key, value in given.items()]
 
 
-def _stream_array(key: Any, is_times: bool, array: Any, recorded: bool) -> Any:
-    name = "times" if is_times else "values"
+def _stream_array(key: Any, name: str, array: Any, recorded: bool) -> Any:
     try:
         if recorded:
             _refuse_gradients(_lib.torch_module(), **{name: array})
