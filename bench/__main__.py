@@ -1,6 +1,6 @@
 """Every benchmark in turn, or those named, and then the pages.
 
-python -m bench [resample] [loader] [options of the benchmarks]
+python -m bench [resample] [fuse] [sweep] [loader] [options of the benchmarks]
 """
 
 import runpy
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHES = ["resample", "loader"]
+BENCHES = ["resample", "fuse", "sweep", "loader"]
 
 
 def main() -> int:
@@ -25,7 +25,8 @@ def main() -> int:
             runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as exit:
             failed |= bool(exit.code)
-    if not {"--quick", "--help", "-h"} & set(options) and not any(o.startswith("--out") for o in options):
+    elsewhere = any(option.startswith(("--out", "--only")) for option in options)
+    if not {"--quick", "--help", "-h"} & set(options) and not elsewhere:
         sys.argv = [str(HERE / "render.py")]
         runpy.run_path(sys.argv[0])["main"]()
     return failed

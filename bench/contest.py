@@ -61,7 +61,7 @@ def contest(
                 fail(case, f"{name}, {measure}", error)
         if measure == main:
             timers |= copies
-        taken = median_us(timers, rounds, seconds=SECONDS, apart=device == "cpu")
+        taken = median_us(timers, rounds, seconds=SECONDS, apart=device == "cpu" and not quick)
         for name in calls.keys() & taken.keys():
             case["contenders"][name][measure] = taken[name]
         case.setdefault("copies_us", {}).update((name, taken[name]) for name in copies.keys() & taken.keys())
@@ -88,7 +88,7 @@ def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) ->
     rounds, count = (3, 10) if quick else (201, 100)
     case["contenders"], case["failures"] = {}, {}
     timers = {name: host_timer([call], count) for name, call in calls.items()}
-    case["contenders"] = {name: {"host_us": us} for name, us in median_us(timers, rounds, apart=True).items()}
+    case["contenders"] = {name: {"host_us": us} for name, us in median_us(timers, rounds, apart=not quick).items()}
     if torch.cuda.is_available():
         try:
             case["launch_us"] = launch_us(rounds, count)

@@ -47,9 +47,8 @@ class Axis:
     alike: bool = True
 
 
-def numbers(name: str, values: list[int], **others: Callable[[int], int]) -> Axis:
-    """An axis of sizes; `others` follow from each."""
-    return Axis(name, {str(x): {name: x} | {other: of(x) for other, of in others.items()} for x in values})
+def sizes(name: str, values: list[int]) -> Axis:
+    return Axis(name, {str(x): {name: x} for x in values})
 
 
 POWERS = [2**k for k in range(1, 16)]
@@ -67,15 +66,16 @@ TYPES = Axis(
     },
 )
 JITTER = Axis("jitter", {name: {"jitter": name} for name in ("uniform", "30% jitter", "bursts", "random")})
+SAMPLES = Axis("S, and T half of it", {str(x): {"S": x, "T": x // 2} for x in POWERS})
 METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "cubic")
 METHOD = Axis("method", {name: {"method": name} for name in METHODS}, alike=False)
 PLANES = [
-    (numbers("B", [2**k for k in range(11)]), numbers("D", WIDTHS)),
-    (numbers("S", POWERS), numbers("T", POWERS)),
-    (TYPES, numbers("D", WIDTHS)),
-    (JITTER, numbers("D", WIDTHS)),
-    (JITTER, numbers("S", POWERS, T=lambda samples: samples // 2)),
-    (METHOD, numbers("D", WIDTHS)),
+    (sizes("B", [2**k for k in range(11)]), sizes("D", WIDTHS)),
+    (sizes("S", POWERS), sizes("T", POWERS)),
+    (TYPES, sizes("D", WIDTHS)),
+    (JITTER, sizes("D", WIDTHS)),
+    (JITTER, SAMPLES),
+    (METHOD, sizes("D", WIDTHS)),
 ]
 
 
@@ -170,9 +170,10 @@ def main() -> int:
     report = Report("sweep", options, {})
     copy_of = copy_us(device, quick)
     for rows, columns in PLANES:
-        others = {key: value for key, value in CENTRE.items() if key not in (rows.name, columns.name)}
+        varied = {key for axis in (rows, columns) for changes in axis.ticks.values() for key in changes}
+        held = {key: value for key, value in CENTRE.items() if key not in varied}
         work = partial(sweep, rows, columns, device, quick, copy_of)
-        report.run(f"{rows.name} and {columns.name}", others, work)
+        report.run(f"{rows.name} by {columns.name}", held, work)
     return int(report.failed)
 
 
