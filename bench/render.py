@@ -1,7 +1,7 @@
-"""Renders bench/results/*.json into README.md and docs/benchmarks.md, between their markers.
+"""Renders bench/results/*.json into README.md and the pages of docs that show figures, between their markers.
 
-python bench/render.py            # rewrite both
-python bench/render.py --check    # exit 1 if either is out of date
+python bench/render.py            # rewrite them, and draw the sweep where matplotlib is
+python bench/render.py --check    # exit 1 if one of them is out of date
 """
 
 from __future__ import annotations
@@ -123,6 +123,16 @@ def work(result: dict) -> str:
 def readme(found: list[dict]) -> str:
     sections = [section for section in map(readme_section, found) if section]
     return "\n".join([*sections, NOTES]) if sections else NONE
+
+
+def cost(*benches: str) -> Callable[[list[dict]], str]:
+    """What the page of an operation in docs shows: the README's sections of these benchmarks."""
+
+    def render(found: list[dict]) -> str:
+        sections = [section for result in found if result["bench"] in benches and (section := readme_section(result))]
+        return "\n".join(sections).replace("](docs/", "](") or NONE
+
+    return render
 
 
 NOTES = """\
@@ -356,13 +366,21 @@ def replaced(path: Path, block: str) -> str:
     return f"{before}{BEGIN}\n{block}{END}{rest.split(END)[1]}"
 
 
+PAGES = {
+    "README.md": readme,
+    "docs/benchmarks.md": page,
+    "docs/resample.md": cost("resample", "sweep"),
+    "docs/fuse.md": cost("fuse"),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     options = parser.parse_args()
     found = results(ROOT / "bench/results")
     stale = 0
-    for name, render in {"README.md": readme, "docs/benchmarks.md": page}.items():
+    for name, render in PAGES.items():
         path = ROOT / name
         text = replaced(path, render(found))
         if text == path.read_text():
