@@ -1,4 +1,4 @@
-"""Every benchmark in turn, or those named, and then the pages.
+"""Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
 
 python -m bench [resample] [fuse] [sweep] [loader] [options of the benchmarks]
 """
@@ -7,13 +7,17 @@ import runpy
 import sys
 from pathlib import Path
 
+import torch
+
 HERE = Path(__file__).resolve().parent
 BENCHES = ["resample", "fuse", "sweep", "loader"]
 
 
 def main() -> int:
     sys.path.insert(0, str(HERE))
-    names = [argument for argument in sys.argv[1:] if argument in BENCHES] or BENCHES
+    names = [argument for argument in sys.argv[1:] if argument in BENCHES]
+    if not names:
+        names = [name for name in BENCHES if name != "sweep" or torch.cuda.is_available()]
     options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
     if "--help" in options or "-h" in options:
         print(__doc__)
