@@ -1,53 +1,64 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/ops/resample/resample_params.hpp"
+#include "robocache/interpolation/segment.hpp"
 
 namespace robocache {
 namespace {
 
-// A block is a tile of one row's targets: a thread finds a target's samples, then all write 16-byte vectors of any
-// target. Tuned on an H200.
+// A block is a tile of one row's targets. It expects their samples where they would be if both clocks ran evenly, and
+// copies that window of the row's clock to shared memory; each thread finds a target's samples there, or in the row itself
+// where the window missed them; then all write vectors of any target. So a value waits for two trips to memory. For most
+// calls the kernel is over before its instructions have all been fetched: what is rare stands apart. Tuned on an H200.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kVectorsPerThread = 2;  // pairs of loads in flight before the first use
-constexpr int kCoarse = kThreads;     // times of a row in shared memory, one a thread
+constexpr int kVectorsPerThread = 4;  // pairs of loads in flight before the first use
+constexpr int kTimesPerThread = 4;    // of the window
+constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
 constexpr int64_t kBlocksWanted = 132 * 3;
+constexpr int64_t kMargin = 32;  // samples that a window reaches beyond the even place, and 1/32 of the row
 
 template <class Work>
 struct alignas(16) TileEntry {
-  int64_t left;  // element offsets into the row's values
-  int64_t right;
+  int32_t left;  // samples of the row
+  int32_t right;
   Work weight;
   PickKind kind;
 };
 
-__device__ int32_t row_length(const ResampleParams& p, int64_t batch) {
-  const int64_t length = length_at(p.lengths, p.lengths_dtype, batch * p.lengths_batch, p.samples);
-  return static_cast<int32_t>(length < 0 ? 0 : (length < p.samples ? length : p.samples));
-}
-
-// A clock of stride 1: a multiplication less on every access.
-template <class Clock>
-struct DenseRow {
-  const Clock* data;
-
-  __device__ Clock operator[](int32_t i) const { return data[i]; }
+// A call as the kernel gets it.
+struct TiledCall {
+  const void* targets;
+  int64_t targets_batch, targets_target;
+  int64_t targets_count;
+  int64_t batch;
+  int32_t tile;    // targets
+  int32_t times;   // of the window
+  int32_t margin;  // of those, before the even place of the tile's first target
+  float samples_per_target;
+  bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
+  Segment segment;
 };
 
-// The row that `pick` should look at first: on an ascending clock, its answer. Bisection waits for memory at every step,
-// so its first steps go over `coarse`, every stride-th time of the row, fetched by the whole block at once.
-template <class Row, class Clock>
-__device__ int32_t search(const Row& row, int32_t n, int32_t stride, const Clock* coarse, Clock target) {
-  const int32_t kept = (n + stride - 1) / stride;
+// The last of n ascending times at or before `target`, or 0. As many steps in every thread.
+template <class Clock>
+__device__ int32_t search(const Clock* times, int32_t n, Clock target) {
   int32_t low = 0;
-#pragma unroll
-  for (int32_t reach = kCoarse / 2; reach > 0; reach /= 2) {
-    if (low + reach < kept && coarse[low + reach] <= target) low += reach;
+  while (n > 1) {
+    const int32_t half = n / 2;
+    if (times[low + half] <= target) low += half;
+    n -= half;
   }
-  low *= stride;
-  int32_t high = low + stride < n ? low + stride : n;
-  // Then seven probes at once: a round trip for three bisection steps.
+  return low;
+}
+
+// By the general rule, on the row itself. Seven probes at once: a trip to memory for three steps of bisection.
+template <class Work, class Clock>
+__device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target) {
+  int32_t low = 0;
+  int32_t high = n;
   while (high - low > 1) {
     const int32_t step = (high - low + 7) / 8;
     int32_t passed = 0;
@@ -59,52 +70,67 @@ __device__ int32_t search(const Row& row, int32_t n, int32_t stride, const Clock
     low += passed * step;
     high = low + step < high ? low + step : high;
   }
-  return low;
+  return pick<Work>(ClockRow<Clock>{row, 1}, n, target, rule_of<Clock>(s), low);
 }
 
-template <class Work, class Clock, class Row>
-__device__ void find_in(const ResampleParams& p, const Row& row, int64_t batch, int64_t first, int32_t count,
-                        Clock* coarse, TileEntry<Work>* entries) {
-  const auto i = static_cast<int32_t>(threadIdx.x);
-  const int32_t n = row_length(p, batch);
-  const int32_t stride = n > kCoarse ? (n + kCoarse - 1) / kCoarse : 1;
-  const int64_t target_index = first + (i < count ? i : count - 1);
-  const Clock target = static_cast<const Clock*>(p.targets)[batch * p.targets_batch + target_index * p.targets_target];
-  if (i * stride < n) coarse[i] = row[i * stride];
-  __syncthreads();
-  if (i >= count) return;
-  const int32_t low = n > 0 ? search(row, n, stride, coarse, target) : 0;
-  // Between two samples and nothing asked for but linear: what nearly every target is. All else by the general rule.
-  Pick<Work, int32_t> picked;
-  bool common = n >= 2 && p.method == InterpolationMethod::kLinear && !p.causal && !p.has_max_gap;
-  if (common) {
-    const int32_t left = low < n - 2 ? low : n - 2;
-    const Clock before = row[left];
-    const Clock after = row[left + 1];
-    const Clock beyond = row[left + 2 < n ? left + 2 : left + 1];
-    common = before < target && target < after && (left + 2 >= n || after < beyond);
-    picked = {left, left + 1,
-              weight_of<Clock, Work>(later_minus_earlier(target, before), later_minus_earlier(after, before)),
-              PickKind::kMix, true};
-  }
-  if (!common) {
-    int32_t hint = low;
-    picked = pick<Work>(row, n, target, rule_of<Clock>(p), hint);
-  }
-  entries[i] = {picked.left * p.values_sample, picked.right * p.values_sample, picked.weight, picked.kind};
-  if (p.valid != nullptr) p.valid[batch * p.valid_batch + target_index * p.valid_target] = picked.valid;
-}
-
-// Called by the whole block.
+// Nearly always the target's samples lie inside the window and it is their mixture or a hit.
 template <class Work, class Clock>
-__device__ void find(const ResampleParams& p, int64_t batch, int64_t first, int32_t count, void* coarse,
-                     TileEntry<Work>* entries) {
-  const Clock* times = static_cast<const Clock*>(p.times) + batch * p.times_batch;
-  if (p.times_sample == 1) {
-    find_in(p, DenseRow<Clock>{times}, batch, first, count, static_cast<Clock*>(coarse), entries);
-  } else {
-    find_in(p, ClockRow<Clock>{times, p.times_sample}, batch, first, count, static_cast<Clock*>(coarse), entries);
+__device__ Pick<Work, int32_t> pick_from_window(const TiledCall& call, const Clock* row, int32_t n, const Clock* window,
+                                                int32_t begin, int32_t size, Clock target) {
+  if (size >= 2) {
+    const int32_t low = search(window, size, target);
+    const Clock before = window[low];
+    const bool last = begin + low + 1 == n;
+    if (before == target && (last || low + 1 < size)) return pick_one<Work>(begin + low, true);
+    if (call.only_mix && low + 1 < size) {
+      const Clock after = window[low + 1];
+      const bool single = low + 2 < size ? after < window[low + 2] : begin + low + 2 == n;
+      if (before < target && target < after && single) {
+        return {begin + low, begin + low + 1,
+                weight_of<Clock, Work>(later_minus_earlier(target, before), later_minus_earlier(after, before)),
+                PickKind::kMix, true};
+      }
+    }
   }
+  return pick_from_row<Work>(call.segment, row, n, target);
+}
+
+// By the whole block: fills the tile's entries.
+template <class Work, class Clock>
+__device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_t count, Clock* window,
+                     TileEntry<Work>* entries) {
+  const Segment& s = call.segment;
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  const auto n = static_cast<int32_t>(row_length(s, batch));
+  const Clock* const row = static_cast<const Clock*>(s.times) + batch * s.times_batch;
+  int32_t begin = 0;
+  int32_t size = call.times;
+  if (size < n) {
+    const auto even = static_cast<int32_t>(static_cast<float>(first) * call.samples_per_target) - call.margin;
+    begin = even < 0 ? 0 : (even < n - size ? even : n - size);
+  } else {
+    size = n;
+  }
+  Clock target{};
+  if (i < count) {
+    target = static_cast<const Clock*>(call.targets)[batch * call.targets_batch + (first + i) * call.targets_target];
+  }
+  Clock kept[kTimesPerThread];
+#pragma unroll
+  for (int u = 0; u < kTimesPerThread; ++u) {
+    if (i + u * kThreads < size) kept[u] = row[begin + i + u * kThreads];
+  }
+#pragma unroll
+  for (int u = 0; u < kTimesPerThread; ++u) {
+    if (i + u * kThreads < size) window[i + u * kThreads] = kept[u];
+  }
+  __syncthreads();
+  if (i < count) {
+    const Pick<Work, int32_t> picked = pick_from_window<Work>(call, row, n, window, begin, size, target);
+    entries[i] = {picked.left, picked.right, picked.weight, picked.kind};
+    if (s.valid != nullptr) s.valid[batch * s.valid_batch + (first + i) * s.valid_target] = picked.valid;
+  }
+  __syncthreads();
 }
 
 template <class T, int kVector>
@@ -152,135 +178,165 @@ __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T
   return y;
 }
 
-template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads, 4)
-    resample_kernel(const __grid_constant__ ResampleParams p, int32_t tile, uint32_t tiles_per_row, int64_t tiles) {
-  using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
+// The tile's targets, one vector at a time, straight from global memory.
+template <class T, int kVector, class Work>
+__device__ void write_from_rows(const Segment& s, const T* __restrict__ values, const TileEntry<Work>* entries,
+                                int32_t count, T* out) {
   using V = Vector<T, kVector>;
-  __shared__ TileEntry<Work> entries[kMaxTile];
-  __shared__ double coarse[kCoarse];  // of the clock's type, which is 8 bytes at most
-  const auto vectors = static_cast<int32_t>(p.features / kVector);
-  const int32_t step_i = vectors > 0 ? kThreads / vectors : 0;
+  const auto vectors = static_cast<int32_t>(s.features / kVector);
+  if (vectors == 0) return;
+  // Target and vector of this thread, stepped without a division.
+  const int32_t step_i = kThreads / vectors;
   const int32_t step_v = kThreads - step_i * vectors;
-  for (int64_t block = blockIdx.x; block < tiles; block += gridDim.x) {
-    // gridDim.x is below 2^31, so but for the largest calls this is a division of 32 bits.
-    const int64_t batch = tiles <= INT32_MAX ? static_cast<uint32_t>(block) / tiles_per_row : block / tiles_per_row;
-    const int64_t first = (block - batch * tiles_per_row) * tile;
-    const auto count = static_cast<int32_t>(p.targets_count - first < tile ? p.targets_count - first : tile);
-    if (p.clock_dtype == DType::kFloat32) {
-      find<Work, float>(p, batch, first, count, coarse, entries);
-    } else if (p.clock_dtype == DType::kFloat64) {
-      find<Work, double>(p, batch, first, count, coarse, entries);
-    } else {
-      find<Work, int64_t>(p, batch, first, count, coarse, entries);
+  int32_t i = static_cast<int32_t>(threadIdx.x) / vectors;
+  int32_t v = static_cast<int32_t>(threadIdx.x) - i * vectors;
+  while (i < count) {
+    V a[kVectorsPerThread];
+    V b[kVectorsPerThread];
+    int32_t of[kVectorsPerThread];
+    int32_t at[kVectorsPerThread];
+#pragma unroll
+    for (int u = 0; u < kVectorsPerThread; ++u) {
+      of[u] = i;
+      at[u] = v;
+      if (i < count) {
+        const int64_t d = static_cast<int64_t>(v) * kVector * s.values_feature;
+        if (entries[i].kind != PickKind::kAbsent) {
+          a[u] = *reinterpret_cast<const V*>(values + entries[i].left * s.values_sample + d);
+          b[u] = *reinterpret_cast<const V*>(values + entries[i].right * s.values_sample + d);
+        }
+      }
+      i += step_i;
+      v += step_v;
+      if (v >= vectors) {
+        v -= vectors;
+        ++i;
+      }
     }
-    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < kVectorsPerThread; ++u) {
+      if (of[u] >= count) continue;
+      T* const to = out + of[u] * s.out_target + static_cast<int64_t>(at[u]) * kVector * s.out_feature;
+      *reinterpret_cast<V*>(to) = mixed(entries[of[u]], a[u], b[u]);
+    }
+  }
+}
 
-    const T* __restrict__ values = static_cast<const T*>(p.values) + batch * p.values_batch;
-    T* const out = static_cast<T*>(p.out) + batch * p.out_batch + first * p.out_target;
-    // Target and vector of this thread, stepped without a division.
-    int32_t i = vectors > 0 ? static_cast<int32_t>(threadIdx.x) / vectors : count;
-    int32_t v = static_cast<int32_t>(threadIdx.x) - i * vectors;
-    while (i < count) {
-      V a[kVectorsPerThread];
-      V b[kVectorsPerThread];
-      int32_t of[kVectorsPerThread];
-      int32_t at[kVectorsPerThread];
-#pragma unroll
-      for (int u = 0; u < kVectorsPerThread; ++u) {
-        of[u] = i;
-        at[u] = v;
-        if (i < count) {
-          const int64_t d = static_cast<int64_t>(v) * kVector * p.values_feature;
-          if (entries[i].kind != PickKind::kAbsent) {
-            a[u] = *reinterpret_cast<const V*>(values + entries[i].left + d);
-            b[u] = *reinterpret_cast<const V*>(values + entries[i].right + d);
-          }
-        }
-        i += step_i;
-        v += step_v;
-        if (v >= vectors) {
-          v -= vectors;
-          ++i;
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kVectorsPerThread; ++u) {
-        if (of[u] >= count) continue;
-        T* const to = out + of[u] * p.out_target + static_cast<int64_t>(at[u]) * kVector * p.out_feature;
-        *reinterpret_cast<V*>(to) = mixed(entries[of[u]], a[u], b[u]);
-      }
-    }
+template <class T, int kVector, class Clock>
+__global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant__ TiledCall call) {
+  using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
+  __shared__ TileEntry<Work> entries[kMaxTile];
+  __shared__ Clock window[kMostTimes];
+  const Segment& s = call.segment;
+  const int64_t first = int64_t{blockIdx.x} * call.tile;
+  const auto count = static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
+  wait_for_work_before();
+  for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
+    find(call, batch, first, count, window, entries);
+    write_from_rows<T, kVector>(s, static_cast<const T*>(s.values) + batch * s.values_batch, entries, count,
+                                static_cast<T*>(s.out) + batch * s.out_batch + first * s.out_target);
     __syncthreads();
   }
 }
 
+template <class T, int kVector, class Clock>
+cudaError_t launch(const Interpolation& call, const Segment& s, cudaStream_t stream) {
+  TiledCall tiled{};
+  tiled.targets = call.targets;
+  tiled.targets_batch = call.targets_batch;
+  tiled.targets_target = call.targets_target;
+  tiled.targets_count = call.targets_count;
+  tiled.batch = call.batch;
+  tiled.segment = s;
+  tiled.only_mix = s.method == InterpolationMethod::kLinear && !s.causal && !s.has_max_gap;
+  tiled.samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
+  const int64_t margin = kMargin + s.samples / 32;
+  const auto times = [&](int64_t tile) {
+    return std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * tiled.samples_per_target) + 2 * margin);
+  };
+  // Smaller tiles until a window fits and every multiprocessor has several, but not so small that threads have nothing
+  // to copy.
+  const int64_t vectors = s.features / kVector;
+  int64_t tile = kMaxTile;
+  const auto blocks_of = [&](int64_t size) { return call.batch * ((call.targets_count + size - 1) / size); };
+  while (tile > 8 && ((blocks_of(tile) < kBlocksWanted && tile / 2 * vectors >= kThreads * 2) || times(tile) > kMostTimes)) {
+    tile /= 2;
+  }
+  // A window that does not fit is none: every target is then looked up in the row itself.
+  tiled.times = times(tile) <= kMostTimes ? static_cast<int32_t>(times(tile)) : 0;
+  tiled.margin = static_cast<int32_t>(margin);
+  tiled.tile = static_cast<int32_t>(tile);
+  const int64_t tiles = (call.targets_count + tile - 1) / tile;
+  if (tiles > INT32_MAX) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(call.batch, 65535)));
+  return launch_overlapped(tile_kernel<T, kVector, Clock>, grid, kThreads, 0, stream, tiled);
+}
+
 template <class T, int kVector>
-cudaError_t launch(const ResampleParams& p, cudaStream_t stream) {
-  // Smaller tiles until every multiprocessor has several, but not so small that threads have nothing to copy.
-  const int64_t vectors = p.features / kVector;
-  int32_t tile = kMaxTile;
-  const auto blocks_of = [&](int32_t size) { return p.batch * ((p.targets_count + size - 1) / size); };
-  while (tile > 8 && blocks_of(tile) < kBlocksWanted && tile / 2 * vectors >= kThreads * 2) tile /= 2;
-  const int64_t tiles_per_row = (p.targets_count + tile - 1) / tile;
-  if (tiles_per_row > INT32_MAX) return cudaErrorInvalidValue;
-  const int64_t tiles = p.batch * tiles_per_row;
-  const auto blocks = static_cast<unsigned>(tiles < INT32_MAX ? tiles : INT32_MAX);
-  resample_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p, tile, static_cast<uint32_t>(tiles_per_row), tiles);
-  return cudaGetLastError();
+cudaError_t launch_of_clock(const Interpolation& call, const Segment& s, cudaStream_t stream) {
+  switch (s.clock_dtype) {
+    case DType::kFloat32:
+      return launch<T, kVector, float>(call, s, stream);
+    case DType::kFloat64:
+      return launch<T, kVector, double>(call, s, stream);
+    default:
+      return launch<T, kVector, int64_t>(call, s, stream);
+  }
 }
 
 template <class T>
-bool fits_vectors(const ResampleParams& p, int count) {
+bool fits_vectors(const Segment& s, int count) {
   const auto whole = [count](int64_t elements) { return elements % count == 0; };
   const auto aligned = [count](const void* at) { return reinterpret_cast<uintptr_t>(at) % (count * sizeof(T)) == 0; };
-  return p.samples > 0 && p.values_feature == 1 && p.out_feature == 1 && whole(p.features) && whole(p.values_batch) &&
-         whole(p.values_sample) && whole(p.out_batch) && whole(p.out_target) && aligned(p.values) && aligned(p.out);
+  return s.samples > 0 && s.values_feature == 1 && s.out_feature == 1 && whole(s.features) && whole(s.values_batch) &&
+         whole(s.values_sample) && whole(s.out_batch) && whole(s.out_target) && aligned(s.values) && aligned(s.out);
 }
 
 template <class T>
-cudaError_t launch_widest(const ResampleParams& p, cudaStream_t stream) {
+cudaError_t launch_widest(const Interpolation& call, const Segment& s, cudaStream_t stream) {
   constexpr int kWidest = 16 / sizeof(T);
-  if (p.features == 0 && p.valid == nullptr) return cudaSuccess;
+  if (s.features == 0 && s.valid == nullptr) return cudaSuccess;
   if constexpr (kWidest >= 2) {
-    if (p.features > 0 && fits_vectors<T>(p, kWidest)) return launch<T, kWidest>(p, stream);
+    if (s.features > 0 && fits_vectors<T>(s, kWidest)) return launch_of_clock<T, kWidest>(call, s, stream);
   }
   if constexpr (kWidest >= 4) {
-    if (p.features > 0 && fits_vectors<T>(p, 2)) return launch<T, 2>(p, stream);
+    if (s.features > 0 && fits_vectors<T>(s, 2)) return launch_of_clock<T, 2>(call, s, stream);
   }
-  return launch<T, 1>(p, stream);
+  return launch_of_clock<T, 1>(call, s, stream);
+}
+
+cudaError_t launch_of_dtype(const Interpolation& call, const Segment& s, cudaStream_t stream) {
+  switch (s.value_dtype) {
+    case DType::kFloat64:
+      return launch_widest<double>(call, s, stream);
+    case DType::kFloat32:
+      return launch_widest<float>(call, s, stream);
+    case DType::kFloat16:
+      return launch_widest<Float16>(call, s, stream);
+    case DType::kBFloat16:
+      return launch_widest<BFloat16>(call, s, stream);
+    case DType::kBool:
+    case DType::kInt8:
+    case DType::kUInt8:
+      return launch_widest<uint8_t>(call, s, stream);
+    case DType::kInt16:
+    case DType::kUInt16:
+      return launch_widest<uint16_t>(call, s, stream);
+    case DType::kInt32:
+    case DType::kUInt32:
+      return launch_widest<uint32_t>(call, s, stream);
+    default:
+      return launch_widest<uint64_t>(call, s, stream);
+  }
 }
 
 }  // namespace
 }  // namespace robocache
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_resample(const robocache::ResampleParams* params,
-                                                                              int32_t device, void* stream_handle) {
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate(
+    const robocache::Interpolation* call, int32_t device, void* stream) {
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  const auto stream = static_cast<cudaStream_t>(stream_handle);
-  const ResampleParams& p = *params;
-  switch (p.value_dtype) {
-    case DType::kFloat64:
-      return launch_widest<double>(p, stream);
-    case DType::kFloat32:
-      return launch_widest<float>(p, stream);
-    case DType::kFloat16:
-      return launch_widest<Float16>(p, stream);
-    case DType::kBFloat16:
-      return launch_widest<BFloat16>(p, stream);
-    case DType::kBool:
-    case DType::kInt8:
-    case DType::kUInt8:
-      return launch_widest<uint8_t>(p, stream);
-    case DType::kInt16:
-    case DType::kUInt16:
-      return launch_widest<uint16_t>(p, stream);
-    case DType::kInt32:
-    case DType::kUInt32:
-      return launch_widest<uint32_t>(p, stream);
-    default:
-      return launch_widest<uint64_t>(p, stream);
-  }
+  return launch_of_dtype(*call, call->segments[0], static_cast<cudaStream_t>(stream));
 }
