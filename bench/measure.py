@@ -119,7 +119,7 @@ def host_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Calla
 
 
 def wait_for_device() -> None:
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
