@@ -14,10 +14,10 @@ namespace {
 // calls the kernel is over before its instructions have all been fetched: what is rare stands apart. Tuned on an H200.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kVectorsPerThread = 4;  // pairs of loads in flight before the first use
 constexpr int kTimesPerThread = 4;    // of the window
 constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
 constexpr int64_t kBlocksWanted = 132 * 3;
+constexpr int64_t kMostVectors = kThreads * 8;  // of a tile: blocks of even length end together
 constexpr int64_t kMargin = 32;  // samples that a window reaches beyond the even place, and 1/32 of the row
 
 template <class Work>
@@ -25,7 +25,7 @@ struct alignas(16) TileEntry {
   int32_t left;  // samples of the row
   int32_t right;
   Work weight;
-  PickKind kind;
+  int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
 
 // A call as the kernel gets it.
@@ -38,18 +38,31 @@ struct TiledCall {
   int32_t times;   // of the window
   int32_t margin;  // of those, before the even place of the tile's first target
   float samples_per_target;
+  int32_t vectors;  // of a row
+  int32_t width;    // threads side by side on a row
+  int32_t groups;   // of so many threads, each on a row of its own
+  int32_t value_sample, value_vector;  // strides in bytes
+  int32_t out_target, out_vector;
   bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
   Segment segment;
 };
 
-// The last of n ascending times at or before `target`, or 0. As many steps in every thread.
 template <class Clock>
-__device__ int32_t search(const Clock* times, int32_t n, Clock target) {
+__device__ Clock latest() {
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    return INT64_MAX;
+  } else {
+    return static_cast<Clock>(__builtin_huge_val());
+  }
+}
+
+// The last of kMostTimes ascending times at or before `target`, or 0. Few instructions: the steps are constants.
+template <class Clock>
+__device__ int32_t search(const Clock* times, Clock target) {
   int32_t low = 0;
-  while (n > 1) {
-    const int32_t half = n / 2;
-    if (times[low + half] <= target) low += half;
-    n -= half;
+#pragma unroll
+  for (int32_t step = kMostTimes / 2; step > 0; step /= 2) {
+    if (times[low + step] <= target) low += step;
   }
   return low;
 }
@@ -78,7 +91,8 @@ template <class Work, class Clock>
 __device__ Pick<Work, int32_t> pick_from_window(const TiledCall& call, const Clock* row, int32_t n, const Clock* window,
                                                 int32_t begin, int32_t size, Clock target) {
   if (size >= 2) {
-    const int32_t low = search(window, size, target);
+    const int32_t found = search(window, target);
+    const int32_t low = found < size ? found : size - 1;
     const Clock before = window[low];
     const bool last = begin + low + 1 == n;
     if (before == target && (last || low + 1 < size)) return pick_one<Work>(begin + low, true);
@@ -118,16 +132,15 @@ __device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_
   Clock kept[kTimesPerThread];
 #pragma unroll
   for (int u = 0; u < kTimesPerThread; ++u) {
-    if (i + u * kThreads < size) kept[u] = row[begin + i + u * kThreads];
+    const int32_t at = i + u * kThreads;
+    kept[u] = at < size ? row[begin + at] : latest<Clock>();
   }
 #pragma unroll
-  for (int u = 0; u < kTimesPerThread; ++u) {
-    if (i + u * kThreads < size) window[i + u * kThreads] = kept[u];
-  }
+  for (int u = 0; u < kTimesPerThread; ++u) window[i + u * kThreads] = kept[u];
   __syncthreads();
   if (i < count) {
     const Pick<Work, int32_t> picked = pick_from_window<Work>(call, row, n, window, begin, size, target);
-    entries[i] = {picked.left, picked.right, picked.weight, picked.kind};
+    entries[i] = {picked.left, picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
     if (s.valid != nullptr) s.valid[batch * s.valid_batch + (first + i) * s.valid_target] = picked.valid;
   }
   __syncthreads();
@@ -155,9 +168,9 @@ template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
                                     const Vector<T, kVector>& b) {
   Vector<T, kVector> y;
-  if (entry.kind == PickKind::kOne) return a;
+  if (entry.kind == static_cast<int32_t>(PickKind::kOne)) return a;
   if constexpr (kVector % 2 == 0 && sizeof(T) == 2 && !std::is_void_v<WorkType<T>>) {
-    if (entry.kind == PickKind::kMix) {
+    if (entry.kind == static_cast<int32_t>(PickKind::kMix)) {
 #pragma unroll
       for (int e = 0; e < kVector; e += 2) {
         round_pair<T>(lerp(to_float(a.x[e]), to_float(b.x[e]), entry.weight),
@@ -172,52 +185,47 @@ __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T
       y.x[e] = absent_value<T>();
     } else {
       const T between = from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), entry.weight));
-      y.x[e] = entry.kind == PickKind::kMix ? between : absent_value<T>();
+      y.x[e] = entry.kind == static_cast<int32_t>(PickKind::kMix) ? between : absent_value<T>();
     }
   }
   return y;
 }
 
-// The tile's targets, one vector at a time, straight from global memory.
+// `at` + index * stride bytes: one instruction.
+template <class V>
+__device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
+  return reinterpret_cast<V*>(reinterpret_cast<uintptr_t>(at) +
+                              static_cast<uintptr_t>(int64_t{index} * int64_t{stride_bytes}));
+}
+
+// The tile's targets. A thread keeps its place in the rows and goes from target to target, `groups` of them abreast.
 template <class T, int kVector, class Work>
-__device__ void write_from_rows(const Segment& s, const T* __restrict__ values, const TileEntry<Work>* entries,
-                                int32_t count, T* out) {
+__device__ void write_tile(const TiledCall& call, const T* values, const TileEntry<Work>* entries, int32_t count,
+                           T* out) {
   using V = Vector<T, kVector>;
-  const auto vectors = static_cast<int32_t>(s.features / kVector);
-  if (vectors == 0) return;
-  // Target and vector of this thread, stepped without a division.
-  const int32_t step_i = kThreads / vectors;
-  const int32_t step_v = kThreads - step_i * vectors;
-  int32_t i = static_cast<int32_t>(threadIdx.x) / vectors;
-  int32_t v = static_cast<int32_t>(threadIdx.x) - i * vectors;
-  while (i < count) {
-    V a[kVectorsPerThread];
-    V b[kVectorsPerThread];
-    int32_t of[kVectorsPerThread];
-    int32_t at[kVectorsPerThread];
+  constexpr int kAtOnce = sizeof(V) == 16 ? 4 : 8;  // pairs of loads in flight before the first use
+  const auto group = static_cast<int32_t>(threadIdx.x / static_cast<uint32_t>(call.width));
+  const int32_t first = static_cast<int32_t>(threadIdx.x) - group * call.width;
+  if (group >= call.groups) return;
+  for (int32_t v = first; v < call.vectors; v += call.width) {
+    const auto* const from = reinterpret_cast<const V*>(stepped(values, v, call.value_vector));
+    auto* const to = reinterpret_cast<V*>(stepped(out, v, call.out_vector));
+    for (int32_t i = group; i < count; i += kAtOnce * call.groups) {
+      V a[kAtOnce];
+      V b[kAtOnce];
 #pragma unroll
-    for (int u = 0; u < kVectorsPerThread; ++u) {
-      of[u] = i;
-      at[u] = v;
-      if (i < count) {
-        const int64_t d = static_cast<int64_t>(v) * kVector * s.values_feature;
-        if (entries[i].kind != PickKind::kAbsent) {
-          a[u] = *reinterpret_cast<const V*>(values + entries[i].left * s.values_sample + d);
-          b[u] = *reinterpret_cast<const V*>(values + entries[i].right * s.values_sample + d);
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int32_t at = i + u * call.groups;
+        if (at < count && entries[at].kind != static_cast<int32_t>(PickKind::kAbsent)) {
+          a[u] = *stepped(from, entries[at].left, call.value_sample);
+          b[u] = *stepped(from, entries[at].right, call.value_sample);
         }
       }
-      i += step_i;
-      v += step_v;
-      if (v >= vectors) {
-        v -= vectors;
-        ++i;
-      }
-    }
 #pragma unroll
-    for (int u = 0; u < kVectorsPerThread; ++u) {
-      if (of[u] >= count) continue;
-      T* const to = out + of[u] * s.out_target + static_cast<int64_t>(at[u]) * kVector * s.out_feature;
-      *reinterpret_cast<V*>(to) = mixed(entries[of[u]], a[u], b[u]);
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int32_t at = i + u * call.groups;
+        if (at < count) *stepped(to, at, call.out_target) = mixed(entries[at], a[u], b[u]);
+      }
     }
   }
 }
@@ -233,15 +241,39 @@ __global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant
   wait_for_work_before();
   for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
     find(call, batch, first, count, window, entries);
-    write_from_rows<T, kVector>(s, static_cast<const T*>(s.values) + batch * s.values_batch, entries, count,
-                                static_cast<T*>(s.out) + batch * s.out_batch + first * s.out_target);
+    write_tile<T, kVector>(call, static_cast<const T*>(s.values) + batch * s.values_batch, entries, count,
+                           static_cast<T*>(s.out) + batch * s.out_batch + first * s.out_target);
     __syncthreads();
   }
 }
 
+// Threads side by side on a row of so many vectors: a divisor of the row in passes, so that few stay idle.
+int32_t width_of(int64_t vectors) {
+  if (vectors <= kThreads / 4) return static_cast<int32_t>(std::max<int64_t>(1, vectors));
+  int32_t best = 1;
+  double best_busy = 0;
+  for (int32_t width = kThreads / 8; width <= kThreads; ++width) {
+    const int64_t passes = (vectors + width - 1) / width;
+    const double busy = static_cast<double>(vectors * (kThreads / width)) / static_cast<double>(passes * kThreads);
+    if (busy < best_busy) continue;
+    best = width;
+    best_busy = busy;
+  }
+  return best;
+}
+
 template <class T, int kVector, class Clock>
 cudaError_t launch(const Interpolation& call, const Segment& s, cudaStream_t stream) {
+  const int64_t vectors = s.features / kVector;
   TiledCall tiled{};
+  tiled.vectors = static_cast<int32_t>(vectors);
+  tiled.width = width_of(vectors);
+  tiled.groups = kThreads / tiled.width;
+  constexpr int64_t kSize = sizeof(T);
+  tiled.value_sample = static_cast<int32_t>(s.values_sample * kSize);
+  tiled.value_vector = static_cast<int32_t>(s.values_feature * kVector * kSize);
+  tiled.out_target = static_cast<int32_t>(s.out_target * kSize);
+  tiled.out_vector = static_cast<int32_t>(s.out_feature * kVector * kSize);
   tiled.targets = call.targets;
   tiled.targets_batch = call.targets_batch;
   tiled.targets_target = call.targets_target;
@@ -256,10 +288,11 @@ cudaError_t launch(const Interpolation& call, const Segment& s, cudaStream_t str
   };
   // Smaller tiles until a window fits and every multiprocessor has several, but not so small that threads have nothing
   // to copy.
-  const int64_t vectors = s.features / kVector;
   int64_t tile = kMaxTile;
   const auto blocks_of = [&](int64_t size) { return call.batch * ((call.targets_count + size - 1) / size); };
-  while (tile > 8 && ((blocks_of(tile) < kBlocksWanted && tile / 2 * vectors >= kThreads * 2) || times(tile) > kMostTimes)) {
+  const bool wide = kVector * sizeof(T) == 16;
+  while (tile > 8 && ((blocks_of(tile) < kBlocksWanted && tile / 2 * vectors >= kThreads * 2) ||
+                      (wide && tile * vectors > kMostVectors) || times(tile) > kMostTimes)) {
     tile /= 2;
   }
   // A window that does not fit is none: every target is then looked up in the row itself.
