@@ -55,17 +55,26 @@ def on_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return seconds.to(dtype)
 
 
-def bytes_read(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor, reach: int = 0) -> int:
-    """At least: the samples beside each target and `reach` more to either side, in whole sectors, each once; and of
-    every clock what a binary search looks at, or all of it where that is less."""
+# How many samples beyond the two beside a target a method looks at, to either side; None: at the whole row.
+REACH = {"pchip": 1, "akima": 2, "cubic": None}
+
+
+def bytes_moved(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor, method: str = "linear") -> int:
+    """At least: the samples that the method looks at, in whole sectors, each once; of every clock what a binary search
+    looks at, or all of it where that is less; the targets; and the output."""
     batch, samples, features = values.shape
-    right = torch.searchsorted(times, targets, right=True).clamp(1, max(1, samples - 1))
-    touched = torch.zeros(batch, samples, dtype=torch.bool, device=values.device)
-    for step in range(-1 - reach, reach + 1):
-        touched.scatter_(1, (right + step).clamp(0, samples - 1), True)
-    rows = touched.view(-1).nonzero().squeeze(1)
     row_bytes, sector = features * values.element_size(), SECTOR_BYTES[values.device.type]
+    touched = torch.zeros(batch, samples, dtype=torch.bool, device=values.device)
+    reach = REACH.get(method, 0)
+    if reach is None:
+        touched[:] = True
+    else:
+        right = torch.searchsorted(times, targets, right=True).clamp(1, max(1, samples - 1))
+        for step in range(-1 - reach, reach + 1):
+            touched.scatter_(1, (right + step).clamp(0, samples - 1), True)
+    rows = touched.view(-1).nonzero().squeeze(1)
     first, last = rows * row_bytes // sector, ((rows + 1) * row_bytes - 1) // sector
     sectors = int((last - first + 1).sum() - (first[1:] == last[:-1]).sum())
     looked_at = min(samples, targets.shape[1] * math.ceil(math.log2(samples) + 1))
-    return sectors * sector + batch * looked_at * times.element_size()
+    read = sectors * sector + batch * looked_at * times.element_size() + targets.nbytes
+    return read + targets.numel() * row_bytes

@@ -97,7 +97,7 @@ def origin(result: dict) -> str:
 
 def work(result: dict) -> str:
     """What a case of the benchmark does, in words."""
-    p = result["cases"][0]["parameters"]
+    p = next((case for case in result["cases"] if "bytes" in case), result["cases"][0])["parameters"]
     if result["bench"] == "loader":
         streams = "; ".join(p["streams"].values())
         return (

@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from inputs import bytes_read, make_clock, make_targets
+from inputs import bytes_moved, make_clock, make_targets
 from measure import copy_timers, cpu_timer, graph_timer, median_us, rotations
 from record import Report, arguments
 
@@ -35,7 +35,6 @@ CENTRE = {
 }
 CLIFF = 2.0
 LARGEST_BYTES = {"cuda": 2 << 30, "cpu": 32 << 20}  # a plane leaves out what moves more
-REACH = {"pchip": 1, "akima": 2}  # samples looked at beyond the two beside a target; a cubic looks at all
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,6 @@ def make_inputs(case: dict, device: str, sets: int) -> list[tuple[torch.Tensor, 
     return list(zip(*(x.split(case["B"]) for x in (values, times, targets)), strict=True))
 
 
-def bytes_moved(case: dict, values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor) -> int:
-    reach = case["S"] if case["method"] == "cubic" else REACH.get(case["method"], 0)
-    read = bytes_read(values, times, targets, reach) if reach < case["S"] else values.nbytes + times.nbytes
-    return read + targets.nbytes + targets.numel() * values.shape[2] * values.element_size()
-
-
 def copy_us(device: str, quick: bool) -> Callable[[int], float]:
     """Microseconds of a copy that moves so many bytes, between measured ones along a straight line."""
     largest = math.log2(LARGEST_BYTES[device])
@@ -131,7 +124,7 @@ def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable
             continue
         try:
             first = make_inputs(case, device, sets=1)[0]
-            size = bytes_moved(case, *first)
+            size = bytes_moved(*first, case["method"])
             us = time_us(case, device, make_inputs(case, device, rotations(about, device, most=64)), size)
             plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
         except Exception as error:

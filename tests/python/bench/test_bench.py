@@ -81,7 +81,7 @@ def test_a_wrong_peer_is_reported_and_not_timed(tmp_path):
     only = ("--only", "B3")
     code, text = run("-c", program, "--quick", *only, "--device", "cpu", "--out", str(tmp_path), "--machine", "here")
     assert code == 1, text
-    case = json.loads((tmp_path / "here-resample.json").read_text())["cases"][0]
+    case = json.loads((tmp_path / "here-resample.json").read_text())["cases"][-1]
     assert "differs from robocache" in case["failures"]["torch eager"]
     assert "torch eager" not in case["contenders"]
     assert "numpy" in case["contenders"]
@@ -255,6 +255,52 @@ def test_the_readme_sets_the_variants_of_a_shape_beside_one_another(render, monk
     }
     assert "A call from Python keeps the host 6.50 us, of which 4.00 us are not the launch itself" in others
     assert "`torch.lerp` takes 5.50 us" in others
+
+
+# ---- What the cases are made of ----
+
+
+@pytest.fixture
+def inputs(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("inputs")
+
+
+@pytest.mark.parametrize(("method", "reach"), [("linear", 0), ("slerp", 0), ("pchip", 1), ("akima", 2), ("cubic", 999)])
+@pytest.mark.parametrize(("samples", "targets", "features"), [(50, 20, 7), (50, 3, 16), (300, 2, 1), (2, 9, 40)])
+def test_the_bytes_of_a_case_are_those_of_the_sectors_it_touches(inputs, method, reach, samples, targets, features):
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(samples)
+    times = inputs.make_clock("50% jitter", 2, samples, torch.float32, generator, "cpu")
+    asked = inputs.make_targets(2, targets, torch.float32, "cpu")
+    values = torch.zeros(2, samples, features, dtype=torch.bfloat16)
+
+    sectors, row_bytes = set(), 2 * features
+    for row in range(2):
+        for target in asked[row].tolist():
+            right = sum(time <= target for time in times[row].tolist())
+            right = min(max(right, 1), samples - 1)
+            for sample in range(max(0, right - 1 - reach), min(samples, right + reach + 1)):
+                begin = (row * samples + sample) * row_bytes
+                sectors |= {byte // 64 for byte in range(begin, begin + row_bytes)}
+    looked_at = {(50, 20): 50, (50, 3): 21, (300, 2): 20, (2, 9): 2}[samples, targets]  # of each clock
+    expected = 64 * len(sectors) + 2 * 4 * looked_at + 2 * 4 * targets + 2 * targets * row_bytes
+    assert inputs.bytes_moved(values, times, asked, method) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("jitter", ["uniform", "30% jitter", "50% jitter", "bursts", "random"])
+def test_clocks_ascend_from_the_first_target_to_the_last(inputs, jitter, dtype):
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, dtype)
+    for samples in (2, 3, 9, 1000):
+        times = inputs.make_clock(jitter, 3, samples, dtype, torch.Generator().manual_seed(0), "cpu")
+        asked = inputs.make_targets(3, 5, dtype, "cpu")
+        assert times.dtype == asked.dtype == dtype
+        assert (times.diff(dim=1) >= 0).all()
+        assert times[:, 0].tolist() == asked[:, 0].tolist()
+        assert times[:, -1].tolist() == asked[:, -1].tolist()
 
 
 # ---- The sweep ----
