@@ -51,7 +51,9 @@ class Args {
  public:
   Args(const TVMFFIAny* args, int32_t count) : args_(args), count_(count) {}
 
+  int count() const { return count_; }
   bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
+  bool is_tensor(int i) const;
 
   // Each throws ArgumentTypeError naming `name` where the argument is something else.
   int64_t integer(int i, const char* name) const;

@@ -1,96 +1,18 @@
 #include "robocache/ops/resample/resample.hpp"
 
-#include <cmath>
-#include <limits>
 #include <string>
+#include <vector>
 
 #include "robocache/core/backend.hpp"
-#include "robocache/core/error.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentError(text);
-}
-
-template <class... Parts>
-[[noreturn]] void refuse_type(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentTypeError(text);
-}
-
-bool is_clock(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64; }
-
-// A clock is [N] for every row or [B, N]; its length is the last extent.
-void check_clock(const TensorView& clock, const char* name, const char* length, bool batched, int64_t batch) {
-  if (!is_clock(clock.dtype)) {
-    refuse_type(name, ": expected float32, float64 (seconds) or int64 (nanoseconds), got ", dtype_name(clock.dtype));
-  }
-  const auto expected = [&] {
-    return std::string(batched ? "[" + std::to_string(batch) + ", " + length + "] or [" : "[") + length + "]";
-  };
-  if (clock.ndim != 1 && (clock.ndim != 2 || !batched)) {
-    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim));
-  }
-  if (clock.ndim == 2 && clock.shape[0] != batch) {
-    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
-           clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
-  }
-}
-
-void check_device(const TensorView& tensor, const char* name, Device device) {
-  if (tensor.device != device) {
-    refuse(name, ": expected on ", device_name(device), " like values, got on ", device_name(tensor.device));
-  }
-}
-
-void check_lengths(const TensorView& lengths, int64_t batch, int64_t samples) {
-  if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
-    refuse_type("lengths: expected int32 or int64, got ", dtype_name(lengths.dtype));
-  }
-  if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse("lengths: expected [", std::to_string(batch), "], got ", shape_string(lengths.shape.data(), lengths.ndim));
-  }
-  if (lengths.device.is_cuda()) return;  // cut to [0, S] in the kernel: reading them here would wait for the device
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], samples);
-    if (length < 0 || length > samples) {
-      refuse("lengths: expected values in [0, ", std::to_string(samples), "], got ", std::to_string(length), " at ",
-             std::to_string(b));
-    }
-  }
-}
-
-// Into both forms; the clock takes the one it needs.
-void set_duration(const std::optional<Duration>& duration, const char* name, DType clock, bool& has, double& seconds,
-                  uint64_t& ns) {
-  has = duration.has_value();
-  if (!has) return;
-  const bool whole = std::holds_alternative<int64_t>(*duration);
-  const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
-  if (!(value >= 0)) refuse(name, ": expected 0 or more, got ", std::to_string(value));
-  seconds = value;
-  if (clock != DType::kInt64) return;
-  if (whole) {
-    ns = static_cast<uint64_t>(std::get<int64_t>(*duration));
-  } else if (value >= 0x1p64) {
-    ns = std::numeric_limits<uint64_t>::max();
-  } else if (value == std::floor(value)) {
-    ns = static_cast<uint64_t>(value);
-  } else {
-    refuse(name, ": expected whole nanoseconds for an int64 clock, got ", std::to_string(value));
-  }
-}
-
 void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
-               const TensorView& targets, const std::optional<TensorView>& lengths) {
+               const TensorView& targets, const std::optional<TensorView>& lengths,
+               const std::optional<TensorView>& target_lengths) {
   if (out.dtype != values.dtype) {
     refuse_type("out: expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
   }
@@ -102,89 +24,44 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
     refuse("out: expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
            shape_string(out.shape.data(), out.ndim));
   }
-  if (out.numel() == 0) return;  // touches no memory, whatever its address and strides
-  const auto [low, high] = out.extent();
-  const auto overlaps = [&](const TensorView& input) {
-    const auto [input_low, input_high] = input.extent();
-    return low < input_high && input_low < high;
-  };
-  if (overlaps(values)) refuse("out: overlaps values");
-  if (overlaps(times)) refuse("out: overlaps times");
-  if (overlaps(targets)) refuse("out: overlaps target_times");
-  if (lengths && overlaps(*lengths)) refuse("out: overlaps lengths");
-  for (int d = 0; d < out.ndim; ++d) {
-    if (out.shape[d] > 1 && out.strides[d] == 0)
-      refuse("out: expected memory of its own for each element, got stride 0");
-  }
+  if (overlaps(out, values)) refuse("out: overlaps values");
+  if (overlaps(out, times)) refuse("out: overlaps times");
+  if (overlaps(out, targets)) refuse("out: overlaps target_times");
+  if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
+  if (out.numel() > 0) check_elements_apart(out, "out");
 }
 
 }  // namespace
 
 ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times) {
-  if (values.ndim != 2 && values.ndim != 3) {
-    refuse("values: expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
-  }
-  const bool batched = values.ndim == 3;
-  const int first = batched ? 1 : 0;
-  const int64_t batch = batched ? values.shape[0] : 1;
-  check_clock(times, "times", "S", batched, batch);
-  const int64_t samples = times.shape[times.ndim - 1];
-  if (samples != values.shape[first]) {
-    refuse("times: expected ", std::to_string(values.shape[first]), " samples like values, got ",
-           std::to_string(samples));
-  }
+  const auto [batched, batch, samples, features] = stream_shape(values, times);
   check_clock(target_times, "target_times", "T", batched, batch);
   if (target_times.dtype != times.dtype) {
     refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ",
                 dtype_name(target_times.dtype));
   }
-  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
+  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], features};
 }
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           CudaStream stream) {
+                           const std::optional<TensorView>& target_lengths, CudaStream stream) {
   const ResampleShape shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
-  check_device(times, "times", values.device);
+  Segment s = stream_segment(values, times, lengths, options);
   check_device(target_times, "target_times", values.device);
-
-  const bool step = options.method != InterpolationMethod::kLinear;
-  if (!step && !is_floating(values.dtype)) {
-    refuse_type("values: method 'linear' expects float64, float32, float16 or bfloat16, got ", dtype_name(values.dtype),
-                "; use 'nearest', 'previous' or 'next'");
+  if (target_lengths) {
+    check_device(*target_lengths, "target_lengths", values.device);
+    check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
-  if (step && options.extrapolate == Extrapolate::kLinear) {
-    refuse("extrapolate: 'linear' goes with method 'linear', not with a step method");
-  }
-  if (!step && options.tolerance) refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with 'linear'");
-  if (options.causal && options.method == InterpolationMethod::kNext) {
-    refuse("causal: method 'next' takes samples later than the target");
-  }
-  if (lengths) {
-    check_device(*lengths, "lengths", values.device);
-    check_lengths(*lengths, shape.batch, shape.samples);
-  }
-  check_out(out, shape, values, times, target_times, lengths);
-
-  Segment s{};
-  s.values = values.data;
-  s.values_batch = shape.batched ? values.strides[0] : 0;
-  s.values_sample = values.strides[first];
-  s.values_feature = values.strides[first + 1];
-  s.times = times.data;
-  s.times_batch = times.ndim == 2 ? times.strides[0] : 0;
-  s.times_sample = times.strides[times.ndim - 1];
-  if (lengths) {
-    s.lengths = lengths->data;
-    s.lengths_batch = lengths->strides[0];
-    s.lengths_dtype = lengths->dtype;
-  }
+  check_out(out, shape, values, times, target_times, lengths, target_lengths);
   s.out = out.data;
   s.out_batch = shape.batched ? out.strides[0] : 0;
   s.out_target = out.strides[first];
   s.out_feature = out.strides[first + 1];
+  s.out_dtype = out.dtype;
   if (valid) {
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
         (shape.batched && valid->shape[0] != shape.batch)) {
@@ -195,38 +72,28 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     s.valid_batch = shape.batched ? valid->strides[0] : 0;
     s.valid_target = valid->strides[first];
   }
-  s.samples = shape.samples;
-  s.features = shape.features;
-  s.value_dtype = values.dtype;
-  s.out_dtype = out.dtype;
-  s.clock_dtype = times.dtype;
-  s.method = options.method;
-  s.extrapolate = options.extrapolate;
-  s.causal = options.causal;
-  set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns);
-  set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns);
 
-
-  if (values.device.is_cuda()) {
-    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
-    constexpr int64_t kMostSamples = int64_t{1} << 30;
-    constexpr int64_t kMostFeatures = int64_t{1} << 23;
-    if (s.samples > kMostSamples) {
-      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(s.samples));
-    }
-    if (s.features > kMostFeatures) {
-      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(s.features));
-    }
+  std::vector<Segment> segments;
+  append_segments(s, options, segments);
+  if (segments.size() > kMaxSegments) {
+    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
+           std::to_string(segments.size()));
   }
+
   Interpolation call{};
   call.targets = target_times.data;
   call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
   call.targets_target = target_times.strides[target_times.ndim - 1];
   call.target_dtype = target_times.dtype;
+  if (target_lengths) {
+    call.target_lengths = target_lengths->data;
+    call.target_lengths_batch = target_lengths->strides[0];
+    call.target_lengths_dtype = target_lengths->dtype;
+  }
   call.batch = shape.batch;
   call.targets_count = shape.targets;
-  call.segments = &s;
-  call.segment_count = 1;
+  call.segments = segments.data();
+  call.segment_count = static_cast<int32_t>(segments.size());
   interpolate(call, values.device, stream);
 }
 
@@ -257,7 +124,7 @@ void check_times(const TensorView& times, const std::optional<TensorView>& lengt
   p.clock_dtype = times.dtype;
   if (lengths) {
     check_device(*lengths, "lengths", times.device);
-    check_lengths(*lengths, p.batch, p.samples);
+    check_lengths(*lengths, "lengths", p.batch, p.samples);
     p.lengths = lengths->data;
     p.lengths_batch = lengths->strides[0];
     p.lengths_dtype = lengths->dtype;

@@ -39,22 +39,17 @@
 #include <optional>
 
 #include "robocache/core/tensor_view.hpp"
-#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 
-struct ResampleOptions {
-  InterpolationMethod method = InterpolationMethod::kLinear;
-  Extrapolate extrapolate = Extrapolate::kClamp;
-  bool causal = false;
-  std::optional<Duration> max_gap;
-  std::optional<Duration> tolerance;  // step methods alone
-};
+using ResampleOptions = InterpolationOptions;
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths = std::nullopt,
-                           const std::optional<TensorView>& valid = std::nullopt, CudaStream stream = {});
+                           const std::optional<TensorView>& valid = std::nullopt,
+                           const std::optional<TensorView>& target_lengths = std::nullopt, CudaStream stream = {});
 
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {
