@@ -18,7 +18,7 @@ import robocache
 HERE = Path(__file__).resolve().parent
 
 # Irregular samples: a burst, a long gap, a jump, a plateau.
-TIMES = np.array([0.0, 0.35, 0.5, 0.6, 1.3, 1.45, 2.4, 2.55, 3.0, 3.6, 3.8])
+TIMES = np.array([0.0, 0.3, 0.5, 0.7, 1.3, 1.55, 2.1, 2.35, 3.0, 3.5, 3.8])
 VALUES = np.array([0.1, 0.45, 0.8, 0.6, 0.55, -0.35, -0.5, 0.35, 0.35, 0.35, 0.9])
 TARGETS = np.linspace(-0.3, 4.1, 881)
 STEPS = ["nearest", "previous", "next"]
