@@ -48,15 +48,23 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   options.boundary = boundary_from_name(args.string(12, "bc_type"));
   options.methods = feature_blocks_from(args, 13, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
   const CudaStream stream = current_stream(values.device);
+  std::optional<OwnedTensor> memory;
+  std::optional<TensorView> workspace;
+  if (const int64_t bytes = resample_workspace_bytes(values, options); bytes > 0) {
+    memory.emplace(OwnedTensor::allocate(DType::kUInt8, values.device, {bytes}));
+    workspace = memory->view();
+  }
   if (out) {
-    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, stream);
+    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, workspace,
+                          stream);
     return;
   }
   const ResampleShape shape = resample_shape(values, times, target_times);
   OwnedTensor made =
       shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
                     : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
-  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths, stream);
+  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths, workspace,
+                        stream);
   result.set(std::move(made));
 }
 

@@ -9,6 +9,7 @@
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/spline.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
@@ -110,6 +111,15 @@ void check_method(InterpolationMethod method, DType values, const ResampleOption
   }
 }
 
+void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
+  if (!workspace || !workspace->is_contiguous() || workspace->numel() * dtype_size(workspace->dtype) < bytes ||
+      reinterpret_cast<uintptr_t>(workspace->data) % 16 != 0) {
+    refuse("workspace: expected contiguous memory of ", std::to_string(bytes), " bytes aligned to 16 for 'cubic', got ",
+           workspace ? workspace->describe() : "none");
+  }
+  check_device(*workspace, "workspace", device);
+}
+
 void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
                const TensorView& targets, const std::optional<TensorView>& lengths,
                const std::optional<TensorView>& target_lengths) {
@@ -164,23 +174,41 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
   return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
 }
 
+int64_t resample_workspace_bytes(const TensorView& values, const ResampleOptions& options) {
+  if (options.causal || values.ndim < 2) return 0;
+  Segment s{};
+  s.samples = values.shape[values.ndim - 2];
+  s.value_dtype = values.dtype;
+  int64_t bytes = 0;
+  for (const FeatureBlock& block : feature_blocks(values.shape[values.ndim - 1], options.method, options.methods)) {
+    if (block.method != InterpolationMethod::kCubic) continue;
+    s.features = block.end - block.begin;
+    bytes += spline_workspace_bytes(s, values.ndim == 3 ? values.shape[0] : 1);
+  }
+  return bytes;
+}
+
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           const std::optional<TensorView>& target_lengths, CudaStream stream) {
+                           const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& workspace,
+                           CudaStream stream) {
   const ResampleShape shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
   check_device(times, "times", values.device);
   check_device(target_times, "target_times", values.device);
 
   const std::vector<FeatureBlock> blocks = feature_blocks(shape.features, options.method, options.methods);
+  bool cubic = false;
   for (const FeatureBlock& block : blocks) {
     check_method(block.method, values.dtype, options);
+    cubic = cubic || block.method == InterpolationMethod::kCubic;
     if (options.tolerance && block.method != blocks[0].method) {
       refuse("tolerance: expected one method for all features, got '", method_name(blocks[0].method), "' and '",
              method_name(block.method), "'");  // a target would be valid by one and not by the other
     }
   }
+  if (!cubic && options.boundary != Boundary::kNotAKnot) refuse("bc_type: goes with 'cubic' alone");
   if (blocks.size() > static_cast<size_t>(kMaxSegments)) {
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
            std::to_string(blocks.size()));
@@ -231,6 +259,7 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
   }
 
   std::array<Segment, kMaxSegments> segments;
+  int64_t needed = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     Segment& s = segments[i] = whole;
     const int64_t size = dtype_size(values.dtype);
@@ -238,7 +267,9 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     s.out = static_cast<char*>(out.data) + blocks[i].begin * whole.out_feature * size;
     s.features = blocks[i].end - blocks[i].begin;
     s.method = blocks[i].method;
+    if (s.method == InterpolationMethod::kCubic) needed += spline_workspace_bytes(s, shape.batch);
   }
+  if (needed > 0) check_workspace(workspace, needed, values.device);
   if (valid) {  // of a target, whichever method brings a feature to it
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
         (shape.batched && valid->shape[0] != shape.batch)) {
@@ -248,6 +279,14 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     segments[0].valid = static_cast<bool*>(valid->data);
     segments[0].valid_batch = shape.batched ? valid->strides[0] : 0;
     segments[0].valid_target = valid->strides[first];
+  }
+
+  auto* memory = needed > 0 ? static_cast<char*>(workspace->data) : nullptr;
+  for (size_t i = 0; i < blocks.size() && memory != nullptr; ++i) {
+    if (blocks[i].method != InterpolationMethod::kCubic) continue;
+    const int64_t bytes = spline_workspace_bytes(segments[i], shape.batch);
+    make_spline(segments[i], shape.batch, options.boundary, memory, values.device, stream);
+    memory += bytes;
   }
 
   Interpolation call{};

@@ -59,7 +59,11 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths = std::nullopt,
                            const std::optional<TensorView>& valid = std::nullopt,
-                           const std::optional<TensorView>& target_lengths = std::nullopt, CudaStream stream = {});
+                           const std::optional<TensorView>& target_lengths = std::nullopt,
+                           const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+
+// Bytes of `workspace` that a call needs; 0 but for cubic.
+int64_t resample_workspace_bytes(const TensorView& values, const ResampleOptions& options);
 
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {
