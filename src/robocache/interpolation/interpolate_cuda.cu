@@ -15,7 +15,7 @@ namespace {
 // calls the kernel is over before its instructions have all been fetched: what is rare stands apart. Tuned on an H200.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kTimesPerThread = 4;    // of the window
+constexpr int kTimesPerThread = 4;  // of the window
 constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
 constexpr int64_t kBlocksWanted = 132 * 3;
 constexpr int64_t kMostVectors = kThreads * 8;  // of a tile: blocks of even length end together
@@ -39,9 +39,9 @@ struct TiledCall {
   int32_t times;   // of the window
   int32_t margin;  // of those, before the even place of the tile's first target
   float samples_per_target;
-  int32_t vectors;  // of a row
-  int32_t width;    // threads side by side on a row
-  int32_t groups;   // of so many threads, each on a row of its own
+  int32_t vectors;                     // of a row
+  int32_t width;                       // threads side by side on a row
+  int32_t groups;                      // of so many threads, each on a row of its own
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
   bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
@@ -238,7 +238,8 @@ __global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant
   __shared__ Clock window[kMostTimes];
   const Segment& s = call.segment;
   const int64_t first = int64_t{blockIdx.x} * call.tile;
-  const auto count = static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
+  const auto count =
+      static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
   wait_for_work_before();
   for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
     find(call, batch, first, count, window, entries);
@@ -381,8 +382,8 @@ bool is_tiled(const Interpolation& call) {
 }  // namespace
 }  // namespace robocache
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate(
-    const robocache::Interpolation* call, int32_t device, void* stream) {
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate(const robocache::Interpolation* call,
+                                                                                 int32_t device, void* stream) {
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
