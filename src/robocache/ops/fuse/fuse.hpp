@@ -12,6 +12,7 @@
 //   out           one [B, T, sum of D], the streams side by side in their order, or one [B, T, D] for each stream
 //   valid         [B, T, streams], none   bool
 //   age           [B, T, streams], none   the dtype of target_times: target minus the sample used, in the targets' unit
+//   workspace     for cubic alone         the sum of the streams' stream_workspace_bytes, aligned to 16
 //
 // S, D and dtypes are each stream's own; B is one for all, and is missing from every shape where values are [S, D]. [S]
 // and [T] serve every row. Strides are free (0 included, [D] apart); all tensors lie on one device.
@@ -79,7 +80,8 @@ struct FuseStream {
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
                      std::span<const TensorView> out, const std::optional<TensorView>& target_lengths = std::nullopt,
                      const std::optional<TensorView>& valid = std::nullopt,
-                     const std::optional<TensorView>& age = std::nullopt, CudaStream stream = {});
+                     const std::optional<TensorView>& age = std::nullopt,
+                     const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
 // The sizes of a call: what `out`, `valid` and `age` must be. `batched` is false for values [S, D]. Throws as above.
 struct FuseShape {
