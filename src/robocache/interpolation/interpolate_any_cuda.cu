@@ -191,36 +191,31 @@ struct ScalarSource {
   static constexpr bool kVector = false;
 
   static __device__ Work load_one(DType dtype, const char* row, int64_t at) {
-    if constexpr (std::is_same_v<Work, float>) {
-      switch (dtype) {
-        case DType::kFloat32:
-          return load_as<Work, float>(row, at);
-        case DType::kBFloat16:
-          return load_as<Work, BFloat16>(row, at);
-        case DType::kFloat16:
-          return load_as<Work, Float16>(row, at);
-        case DType::kInt8:
-          return load_as<Work, int8_t>(row, at);
-        case DType::kInt16:
-          return load_as<Work, int16_t>(row, at);
-        case DType::kUInt16:
-          return load_as<Work, uint16_t>(row, at);
-        default:  // bool is 0 or 1
-          return load_as<Work, uint8_t>(row, at);
-      }
-    } else {
-      switch (dtype) {
-        case DType::kFloat64:
-          return load_as<Work, double>(row, at);
-        case DType::kInt32:
-          return load_as<Work, int32_t>(row, at);
-        case DType::kInt64:
-          return load_as<Work, int64_t>(row, at);
-        case DType::kUInt32:
-          return load_as<Work, uint32_t>(row, at);
-        default:
-          return load_as<Work, uint64_t>(row, at);
-      }
+    switch (dtype) {
+      case DType::kFloat64:
+        return load_as<Work, double>(row, at);
+      case DType::kFloat32:
+        return load_as<Work, float>(row, at);
+      case DType::kFloat16:
+        return load_as<Work, Float16>(row, at);
+      case DType::kBFloat16:
+        return load_as<Work, BFloat16>(row, at);
+      case DType::kInt8:
+        return load_as<Work, int8_t>(row, at);
+      case DType::kInt16:
+        return load_as<Work, int16_t>(row, at);
+      case DType::kInt32:
+        return load_as<Work, int32_t>(row, at);
+      case DType::kInt64:
+        return load_as<Work, int64_t>(row, at);
+      case DType::kUInt16:
+        return load_as<Work, uint16_t>(row, at);
+      case DType::kUInt32:
+        return load_as<Work, uint32_t>(row, at);
+      case DType::kUInt64:
+        return load_as<Work, uint64_t>(row, at);
+      default:  // bool is 0 or 1
+        return load_as<Work, uint8_t>(row, at);
     }
   }
 
