@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/spline.hpp"
 
 namespace robocache {
 namespace {
@@ -134,7 +135,8 @@ DType common_dtype(std::span<const FuseStream> streams) {
 
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
                      std::span<const TensorView> out, const std::optional<TensorView>& target_lengths,
-                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age, CudaStream stream) {
+                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age,
+                     const std::optional<TensorView>& workspace, CudaStream stream) {
   const FuseShape shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   const auto count = static_cast<int64_t>(streams.size());
@@ -212,6 +214,7 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));
   }
+  make_splines(segments, shape.batch, workspace, device, stream);
 
   Interpolation call{};
   call.targets = target_times.data;

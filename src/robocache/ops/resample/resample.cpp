@@ -5,6 +5,7 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/spline.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
@@ -47,7 +48,8 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           const std::optional<TensorView>& target_lengths, CudaStream stream) {
+                           const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& workspace,
+                           CudaStream stream) {
   const ResampleShape shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
   Segment s = stream_segment(values, times, lengths, options);
@@ -79,6 +81,8 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
            std::to_string(segments.size()));
   }
+
+  make_splines(segments, shape.batch, workspace, values.device, stream);
 
   Interpolation call{};
   call.targets = target_times.data;
