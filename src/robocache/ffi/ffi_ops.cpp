@@ -15,6 +15,17 @@ std::optional<Duration> optional_duration(const Args& args, int i, const char* n
   return args.is_integer(i) ? Duration(args.integer(i, name)) : Duration(args.real(i, name));
 }
 
+// Arguments 3 to 7 of a call and of its gradient.
+ResampleOptions resample_options(const Args& args) {
+  ResampleOptions options;
+  options.method = interpolation_method_from_name(args.string(3, "method"));
+  options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
+  options.causal = args.boolean(5, "causal");
+  options.max_gap = optional_duration(args, 6, "max_gap");
+  options.tolerance = optional_duration(args, 7, "tolerance");
+  return options;
+}
+
 }  // namespace
 
 // (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out, valid) -> out; allocated
@@ -23,12 +34,7 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   const TensorView values = args.tensor(0, "values");
   const TensorView times = args.tensor(1, "times");
   const TensorView target_times = args.tensor(2, "target_times");
-  ResampleOptions options;
-  options.method = interpolation_method_from_name(args.string(3, "method"));
-  options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
-  options.causal = args.boolean(5, "causal");
-  options.max_gap = optional_duration(args, 6, "max_gap");
-  options.tolerance = optional_duration(args, 7, "tolerance");
+  const ResampleOptions options = resample_options(args);
   const auto lengths = optional_tensor(args, 8, "lengths");
   const auto out = optional_tensor(args, 9, "out");
   const auto valid = optional_tensor(args, 10, "valid");
@@ -43,6 +49,17 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
                     : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
   resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, stream);
   result.set(std::move(made));
+}
+
+// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out_gradient, values_gradient,
+// times_gradient, targets_gradient): adds to the last three, each an array or None.
+ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
+  const TensorView values = args.tensor(0, "values");
+  resample_trajectories_backward(
+      values, args.tensor(1, "times"), args.tensor(2, "target_times"), resample_options(args),
+      args.tensor(9, "out_gradient"), optional_tensor(args, 10, "values_gradient"),
+      optional_tensor(args, 11, "times_gradient"), optional_tensor(args, 12, "targets_gradient"),
+      optional_tensor(args, 8, "lengths"), current_stream(values.device));
 }
 
 // (values, times, target_times) -> an array for `valid`

@@ -7,6 +7,7 @@
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
@@ -141,11 +142,12 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
   return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
 }
 
-void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                           const ResampleOptions& options, const TensorView& out,
-                           const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           CudaStream stream) {
-  const ResampleShape shape = resample_shape(values, times, target_times);
+namespace {
+
+// A call's segment, validated, all but where it writes.
+Segment checked_segment(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                        const ResampleOptions& options, const std::optional<TensorView>& lengths,
+                        const ResampleShape& shape) {
   const int first = shape.batched ? 1 : 0;
   check_device(times, "times", values.device);
   check_device(target_times, "target_times", values.device);
@@ -166,7 +168,6 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     check_device(*lengths, "lengths", values.device);
     check_lengths(*lengths, shape.batch, shape.samples);
   }
-  check_out(out, shape, values, times, target_times, lengths);
 
   Segment s{};
   s.values = values.data;
@@ -181,6 +182,54 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     s.lengths_batch = lengths->strides[0];
     s.lengths_dtype = lengths->dtype;
   }
+  s.samples = shape.samples;
+  s.features = shape.features;
+  s.value_dtype = values.dtype;
+  s.out_dtype = values.dtype;
+  s.clock_dtype = times.dtype;
+  s.method = options.method;
+  s.extrapolate = options.extrapolate;
+  s.causal = options.causal;
+  set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns);
+  set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns);
+
+  if (values.device.is_cuda()) {
+    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
+    constexpr int64_t kMostSamples = int64_t{1} << 30;
+    constexpr int64_t kMostFeatures = int64_t{1} << 23;
+    if (s.samples > kMostSamples) {
+      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(s.samples));
+    }
+    if (s.features > kMostFeatures) {
+      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(s.features));
+    }
+  }
+  return s;
+}
+
+Interpolation call_of(const Segment& segment, const TensorView& target_times, const ResampleShape& shape) {
+  Interpolation call{};
+  call.targets = target_times.data;
+  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  call.targets_target = target_times.strides[target_times.ndim - 1];
+  call.target_dtype = target_times.dtype;
+  call.batch = shape.batch;
+  call.targets_count = shape.targets;
+  call.segments = &segment;
+  call.segment_count = 1;
+  return call;
+}
+
+}  // namespace
+
+void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                           const ResampleOptions& options, const TensorView& out,
+                           const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
+                           CudaStream stream) {
+  const ResampleShape shape = resample_shape(values, times, target_times);
+  const int first = shape.batched ? 1 : 0;
+  Segment s = checked_segment(values, times, target_times, options, lengths, shape);
+  check_out(out, shape, values, times, target_times, lengths);
   s.out = out.data;
   s.out_batch = shape.batched ? out.strides[0] : 0;
   s.out_target = out.strides[first];
@@ -195,39 +244,66 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     s.valid_batch = shape.batched ? valid->strides[0] : 0;
     s.valid_target = valid->strides[first];
   }
-  s.samples = shape.samples;
-  s.features = shape.features;
-  s.value_dtype = values.dtype;
-  s.out_dtype = out.dtype;
-  s.clock_dtype = times.dtype;
-  s.method = options.method;
-  s.extrapolate = options.extrapolate;
-  s.causal = options.causal;
-  set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns);
-  set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns);
+  interpolate(call_of(s, target_times, shape), values.device, stream);
+}
 
-
-  if (values.device.is_cuda()) {
-    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
-    constexpr int64_t kMostSamples = int64_t{1} << 30;
-    constexpr int64_t kMostFeatures = int64_t{1} << 23;
-    if (s.samples > kMostSamples) {
-      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(s.samples));
+void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                                    const ResampleOptions& options, const TensorView& out_gradient,
+                                    const std::optional<TensorView>& values_gradient,
+                                    const std::optional<TensorView>& times_gradient,
+                                    const std::optional<TensorView>& targets_gradient,
+                                    const std::optional<TensorView>& lengths, CudaStream stream) {
+  const ResampleShape shape = resample_shape(values, times, target_times);
+  const int first = shape.batched ? 1 : 0;
+  const Segment s = checked_segment(values, times, target_times, options, lengths, shape);
+  const auto check = [&](const TensorView& gradient, const char* name, DType dtype, bool dense,
+                         std::initializer_list<int64_t> extents) {
+    const TensorView expected = TensorView::contiguous(gradient.data, dtype, extents, values.device);
+    if (gradient.dtype != dtype) {
+      refuse_type(name, ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
     }
-    if (s.features > kMostFeatures) {
-      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(s.features));
+    check_device(gradient, name, values.device);
+    if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
+      refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+             shape_string(gradient.shape.data(), gradient.ndim));
     }
+    if (dense && gradient.numel() > 0 && !gradient.is_contiguous()) {
+      refuse(name, ": expected a dense array, got ", gradient.describe());
+    }
+  };
+  const bool clock_moves = times.dtype != DType::kInt64;
+  if (!is_floating(values.dtype)) {
+    refuse_type("values: expected a floating dtype to take the gradient of, got ", dtype_name(values.dtype));
   }
-  Interpolation call{};
-  call.targets = target_times.data;
-  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  call.targets_target = target_times.strides[target_times.ndim - 1];
-  call.target_dtype = target_times.dtype;
-  call.batch = shape.batch;
-  call.targets_count = shape.targets;
-  call.segments = &s;
-  call.segment_count = 1;
-  interpolate(call, values.device, stream);
+  SegmentGradient g{};
+  if (shape.batched) {
+    check(out_gradient, "out_gradient", values.dtype, false, {shape.batch, shape.targets, shape.features});
+  } else {
+    check(out_gradient, "out_gradient", values.dtype, false, {shape.targets, shape.features});
+  }
+  g.out = out_gradient.data;
+  g.out_batch = shape.batched ? out_gradient.strides[0] : 0;
+  g.out_target = out_gradient.strides[first];
+  g.out_feature = out_gradient.strides[first + 1];
+  if (values_gradient) {
+    check(*values_gradient, "values_gradient", works_in_double(s) ? DType::kFloat64 : DType::kFloat32, true,
+          {shape.batch, shape.samples, shape.features});
+    g.values = values_gradient->data;
+    g.values_batch = shape.samples * shape.features;
+    g.values_sample = shape.features;
+    g.values_feature = 1;
+  }
+  if (times_gradient) {
+    if (!clock_moves) refuse_type("times_gradient: an int64 clock has no gradient");
+    check(*times_gradient, "times_gradient", DType::kFloat64, true, {shape.batch, shape.samples});
+    g.times = static_cast<double*>(times_gradient->data);
+  }
+  if (targets_gradient) {
+    if (!clock_moves) refuse_type("targets_gradient: an int64 clock has no gradient");
+    check(*targets_gradient, "targets_gradient", DType::kFloat64, true, {shape.batch, shape.targets});
+    g.targets = static_cast<double*>(targets_gradient->data);
+  }
+  interpolate_backward(call_of(s, target_times, shape), &g, values.device, stream);
 }
 
 namespace {
