@@ -36,14 +36,6 @@ def _optional(name: str, value: Any) -> Any:
     return None if value is None else _argument(name, value)
 
 
-def _refuse_gradients(torch: Any, **tensors: Any) -> None:
-    for name, value in tensors.items():
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            raise errors.ArgumentError(
-                f"{name}: requires grad, which resample_trajectories does not carry through; pass {name}.detach()"
-            )
-
-
 def resample_trajectories(
     values: Any,
     times: Any,
@@ -91,23 +83,38 @@ def resample_trajectories(
         array([[2.5]])
     """
     torch = _lib.torch_module()
-    if torch is not None and torch.is_grad_enabled():
-        _refuse_gradients(torch, values=values, times=times, target_times=target_times)
+    if torch is not None and (
+        torch.compiler.is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+        or (torch.is_grad_enabled() and _requires_gradient(values, times, target_times))
+    ):
+        return _by_dispatcher(
+            values,
+            times,
+            target_times,
+            method,
+            extrapolate,
+            causal,
+            max_gap,
+            tolerance,
+            lengths,
+            return_valid=return_valid,
+            out=out,
+        )
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise errors.ArgumentError("out: expected an array that can be written, got a read-only one")
     arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
-    valid = _valid(*arrays) if return_valid else None
-    made = _resample(
-        *arrays,
-        method,
-        extrapolate,
-        causal,
-        max_gap,
-        tolerance,
-        _optional("lengths", lengths),
-        _optional("out", out),
-        valid,
-    )
+    options = method, extrapolate, causal, max_gap, tolerance, _optional("lengths", lengths)
+    hidden = False
+    try:
+        valid = _valid(*arrays) if return_valid else None
+        made = _resample(*arrays, *options, _optional("out", out), valid)
+    except Exception:
+        hidden = torch is not None and _needs_dispatcher(values, times, target_times)
+        if not hidden:
+            raise
+    if hidden:
+        return _by_dispatcher(values, times, target_times, *options, return_valid=return_valid, out=out)
     if out is not None:
         made = out
     elif isinstance(values, np.ndarray):
@@ -115,6 +122,22 @@ def resample_trajectories(
     if not return_valid:
         return made
     return made, _lib.to_numpy(valid) if isinstance(values, np.ndarray) else valid
+
+
+def _requires_gradient(*arrays: Any) -> bool:
+    return any(getattr(array, "requires_grad", False) for array in arrays)
+
+
+def _by_dispatcher(*arguments: Any, **options: Any) -> Any:
+    from . import torch_ops  # defines torch's operators, so not before torch is there and they are wanted
+
+    return torch_ops.resample_trajectories(*arguments, **options)
+
+
+def _needs_dispatcher(*arrays: Any) -> bool:
+    from . import torch_ops
+
+    return torch_ops.needs_dispatcher(*arrays)
 
 
 def check_times(times: Any, lengths: Any = None) -> None:

@@ -1,0 +1,281 @@
+"""The operations as torch operators: gradients, torch.compile, vmap and all else that goes through torch's dispatcher.
+
+`robocache.ops` imports this where one of these is at work; calls without them go straight to the library. Each operation
+is here twice: as an operator, which a traced graph holds, and as an autograd.Function around the library, which costs a
+tenth of an operator's dispatch and which torch.func can look into.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _lib, errors
+
+_call = _lib.function("resample_trajectories")
+_call_backward = _lib.function("resample_trajectories_backward")
+_call_valid = _lib.function("resample_valid")
+
+_ARRAYS = "Tensor values, Tensor times, Tensor target_times"
+_OPTIONS = "str method, str extrapolate, bool causal, Scalar? max_gap, Scalar? tolerance, Tensor? lengths"
+
+# What is not asked for is an empty tensor: an operator returns no None.
+torch.library.define(
+    "robocache::resample_trajectories",
+    f"({_ARRAYS}, {_OPTIONS}, bool return_valid) -> (Tensor out, Tensor valid)",
+)
+torch.library.define(
+    "robocache::resample_trajectories_out",
+    f"({_ARRAYS}, {_OPTIONS}, bool return_valid, Tensor(a!) out) -> Tensor valid",
+)
+# Gradients row by row, [B, S, D], [B, S] and [B, T], before they are summed over shared clocks and rounded.
+torch.library.define(
+    "robocache::resample_trajectories_backward",
+    f"({_ARRAYS}, {_OPTIONS}, Tensor out_gradient, bool[3] wanted)"
+    " -> (Tensor values_gradient, Tensor times_gradient, Tensor targets_gradient)",
+)
+_resample = torch.ops.robocache.resample_trajectories.default
+_resample_out = torch.ops.robocache.resample_trajectories_out.default
+_resample_backward = torch.ops.robocache.resample_trajectories_backward.default
+
+
+def needs_dispatcher(*arrays: Any) -> bool:
+    """Whether torch keeps some array's memory from the library: tensors in a transform, fake and meta tensors."""
+    return any(isinstance(array, torch.Tensor) and (_is_shape_alone(array) or _is_wrapped(array)) for array in arrays)
+
+
+def _is_shape_alone(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor)
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
+def resample_trajectories(
+    values: Any, times: Any, target_times: Any, *options: Any, return_valid: bool, out: Any
+) -> Any:
+    """As robocache.resample_trajectories; `options` in the operators' order."""
+    for name, array in (("values", values), ("times", times), ("target_times", target_times)):
+        if not isinstance(array, torch.Tensor):
+            raise errors.ArgumentTypeError(
+                f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
+            )
+    if out is None:
+        out, valid = _recorded(values, times, target_times, *options, return_valid)
+    else:
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (values, times, target_times, out)):
+            raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
+        valid = _resample_out(values, times, target_times, *options, return_valid, out)
+    return (out, valid) if return_valid else out
+
+
+def _recorded(values, *rest):
+    """By the operator where a graph is traced, else by the Function."""
+    if torch.compiler.is_compiling() or _is_shape_alone(values):
+        return _resample(values, *rest)
+    return _Resample.apply(values, *rest)
+
+
+# ---- By the library ----
+
+
+def _run(values, times, target_times, *rest):
+    *options, return_valid = rest
+    arrays = values, times, target_times
+    valid = _call_valid(*arrays) if return_valid else None
+    return _call(*arrays, *options, None, valid), valid
+
+
+def _run_backward(values, times, target_times, *rest):
+    *options, out_gradient, wanted = rest
+    buffers = _gradient_buffers(values, times, target_times, wanted)
+    _call_backward(values, times, target_times, *options, out_gradient, *buffers)
+    return buffers
+
+
+def _gradient_buffers(values, times, target_times, wanted):
+    batch, samples, features = (1, *values.shape)[-3:]
+    work = torch.float64 if values.dtype == torch.float64 else torch.float32
+    shapes = (batch, samples, features), (batch, samples), (batch, target_times.shape[-1])
+    dtypes = work, torch.float64, torch.float64
+    return tuple(
+        values.new_zeros(shape, dtype=dtype) if asked else None
+        for shape, dtype, asked in zip(shapes, dtypes, wanted, strict=True)
+    )
+
+
+# ---- Operators ----
+
+
+def _tensors(values, *results):
+    return tuple(values.new_empty(0) if result is None else result for result in results)
+
+
+def _implement(values, *rest):
+    out, valid = _run(values, *rest)
+    return out, values.new_empty(0, dtype=torch.bool) if valid is None else valid
+
+
+def _implement_out(values, times, target_times, *rest):
+    *options, return_valid, out = rest
+    arrays = values, times, target_times
+    valid = _call_valid(*arrays) if return_valid else None
+    _call(*arrays, *options, out, valid)
+    return values.new_empty(0, dtype=torch.bool) if valid is None else valid
+
+
+def _implement_backward(values, *rest):
+    return _tensors(values, *_run_backward(values, *rest))
+
+
+for _name, _implementation in (
+    ("resample_trajectories", _implement),
+    ("resample_trajectories_out", _implement_out),
+    ("resample_trajectories_backward", _implement_backward),
+):
+    torch.library.impl(f"robocache::{_name}", ("cpu", "cuda"), _implementation)
+
+
+def _fake_valid(values, target_times, return_valid):
+    shape = (*values.shape[:-2], target_times.shape[-1]) if return_valid else 0
+    return values.new_empty(shape, dtype=torch.bool)
+
+
+@torch.library.register_fake("robocache::resample_trajectories")
+def _fake(values, times, target_times, *rest):
+    out = values.new_empty((*values.shape[:-2], target_times.shape[-1], values.shape[-1]))
+    return out, _fake_valid(values, target_times, rest[-1])
+
+
+@torch.library.register_fake("robocache::resample_trajectories_out")
+def _fake_out(values, times, target_times, *rest):
+    return _fake_valid(values, target_times, rest[-2])
+
+
+@torch.library.register_fake("robocache::resample_trajectories_backward")
+def _fake_backward(values, times, target_times, *rest):
+    return _tensors(values, *_gradient_buffers(values, times, target_times, rest[-1]))
+
+
+# ---- Gradients ----
+
+
+def _remember(ctx, inputs, output):
+    values, times, target_times, *options, lengths, _return_valid = inputs
+    ctx.save_for_backward(values, times, target_times, lengths)
+    ctx.options = options
+
+
+def _backward_by(gradient_rows):
+    """The formula, with the operator where it is the operator's own, else with the Function."""
+
+    def backward(ctx, out_gradient, _valid_gradient):
+        values, times, target_times, lengths = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:3])
+        rows = gradient_rows(values, times, target_times, *ctx.options, lengths, out_gradient, wanted)
+        gradients = []
+        for array, gradient, asked in zip((values, times, target_times), rows, wanted, strict=True):
+            if asked and array.ndim < gradient.ndim:  # values [S, D], or a clock that serves every row
+                gradient = gradient.sum(0)
+            gradients.append(gradient.to(array.dtype) if asked else None)
+        return *gradients, *(None for _ in ctx.options), None, None
+
+    return backward
+
+
+def _remember_nothing(ctx, inputs, output):
+    pass
+
+
+def _refuse_second_derivative(ctx, *gradients):
+    raise errors.ArgumentError("resample_trajectories: carries first derivatives only, got a second backward pass")
+
+
+# ---- vmap: one more batch dimension, folded into the rows ----
+
+
+def _in_front(array, dim, size):
+    return array.expand(size, *array.shape) if dim is None else array.movedim(dim, 0)
+
+
+def _fold(size, dims, values, times, target_times, lengths):
+    """The arrays of `size` calls as those of one."""
+    values = _in_front(values, dims[0], size)
+    batch = values.shape[1] if values.ndim == 4 else 1
+
+    def clock(array, dim):
+        if dim is None and array.ndim == 1:
+            return array  # serves every row of every call
+        array = _in_front(array, dim, size)
+        if array.ndim == 2:
+            array = array[:, None].expand(size, batch, -1)
+        return array.reshape(size * batch, array.shape[-1])
+
+    if lengths is not None:
+        lengths = _in_front(lengths, dims[3], size).reshape(-1)
+    values = values.reshape(size * batch, *values.shape[-2:])
+    return values, clock(times, dims[1]), clock(target_times, dims[2]), lengths
+
+
+def _unfold(array, size, batched):
+    array = array.reshape(size, array.shape[0] // size, *array.shape[1:])
+    return array if batched else array[:, 0]
+
+
+def _vmap_by(call):
+    def vmap(info, in_dims, values, times, target_times, *rest):
+        *options, lengths, return_valid = rest
+        size, batched = info.batch_size, values.ndim == (3 if in_dims[0] is None else 4)
+        arrays = _fold(size, (*in_dims[:3], in_dims[-2]), values, times, target_times, lengths)
+        out, valid = call(*arrays[:3], *options, arrays[3], return_valid)
+        if return_valid:
+            return (_unfold(out, size, batched), _unfold(valid, size, batched)), (0, 0)
+        return (_unfold(out, size, batched), valid), (0, None)
+
+    return vmap
+
+
+def _vmap_backward_by(gradient_rows):
+    def vmap(info, in_dims, values, times, target_times, *rest):
+        *options, lengths, out_gradient, wanted = rest
+        size = info.batch_size
+        arrays = _fold(size, (*in_dims[:3], in_dims[-3]), values, times, target_times, lengths)
+        out_gradient = _in_front(out_gradient, in_dims[-2], size)
+        out_gradient = out_gradient.reshape(arrays[0].shape[0], *out_gradient.shape[-2:])
+        rows = gradient_rows(*arrays[:3], *options, arrays[3], out_gradient, wanted)
+        unfolded = (_unfold(row, size, True) if asked else row for row, asked in zip(rows, wanted, strict=True))
+        return tuple(unfolded), tuple(0 if asked else None for asked in wanted)
+
+    return vmap
+
+
+# ---- How torch finds these ----
+
+torch.library.register_autograd(
+    "robocache::resample_trajectories", _backward_by(_resample_backward), setup_context=_remember
+)
+torch.library.register_autograd("robocache::resample_trajectories_backward", _refuse_second_derivative)
+torch.library.register_vmap("robocache::resample_trajectories", _vmap_by(_resample))
+torch.library.register_vmap("robocache::resample_trajectories_backward", _vmap_backward_by(_resample_backward))
+
+
+class _ResampleBackward(torch.autograd.Function):
+    forward = staticmethod(_run_backward)
+    setup_context = staticmethod(_remember_nothing)
+    backward = staticmethod(_refuse_second_derivative)
+
+
+class _Resample(torch.autograd.Function):
+    forward = staticmethod(_run)
+    setup_context = staticmethod(_remember)
+    backward = staticmethod(_backward_by(_ResampleBackward.apply))
+
+
+_ResampleBackward.vmap = staticmethod(_vmap_backward_by(_ResampleBackward.apply))
+_Resample.vmap = staticmethod(_vmap_by(_Resample.apply))
