@@ -105,14 +105,15 @@ def resample_trajectories(
         raise errors.ArgumentError("out: expected an array that can be written, got a read-only one")
     arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
     options = method, extrapolate, causal, max_gap, tolerance, _optional("lengths", lengths)
-    hidden = False
     try:
         valid = _valid(*arrays) if return_valid else None
         made = _resample(*arrays, *options, _optional("out", out), valid)
     except Exception:
-        hidden = torch is not None and _needs_dispatcher(values, times, target_times)
-        if not hidden:
+        if torch is None or not _needs_dispatcher(values, times, target_times, lengths, out):
             raise
+        hidden = True
+    else:
+        hidden = False
     if hidden:
         return _by_dispatcher(values, times, target_times, *options, return_valid=return_valid, out=out)
     if out is not None:
@@ -124,8 +125,12 @@ def resample_trajectories(
     return made, _lib.to_numpy(valid) if isinstance(values, np.ndarray) else valid
 
 
-def _requires_gradient(*arrays: Any) -> bool:
-    return any(getattr(array, "requires_grad", False) for array in arrays)
+def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
+    return (
+        getattr(values, "requires_grad", False)
+        or getattr(times, "requires_grad", False)
+        or getattr(target_times, "requires_grad", False)
+    )
 
 
 def _by_dispatcher(*arguments: Any, **options: Any) -> Any:

@@ -87,7 +87,8 @@ def _recorded(values, *rest):
 
 def _run(values, times, target_times, *rest):
     *options, return_valid = rest
-    arrays = values, times, target_times
+    # DLPack cannot tell that a sign is still to be applied.
+    arrays = values.resolve_neg(), times.resolve_neg(), target_times.resolve_neg()
     valid = _call_valid(*arrays) if return_valid else None
     return _call(*arrays, *options, None, valid), valid
 
@@ -95,7 +96,8 @@ def _run(values, times, target_times, *rest):
 def _run_backward(values, times, target_times, *rest):
     *options, out_gradient, wanted = rest
     buffers = _gradient_buffers(values, times, target_times, wanted)
-    _call_backward(values, times, target_times, *options, out_gradient, *buffers)
+    arrays = values.resolve_neg(), times.resolve_neg(), target_times.resolve_neg()
+    _call_backward(*arrays, *options, out_gradient.resolve_neg(), *buffers)
     return buffers
 
 
