@@ -116,13 +116,8 @@ def resample_trajectories(
         hidden = False
     if hidden:
         return _by_dispatcher(values, times, target_times, *options, return_valid=return_valid, out=out)
-    if out is not None:
-        made = out
-    elif isinstance(values, np.ndarray):
-        made = _lib.to_numpy(made)
-    if not return_valid:
-        return made
-    return made, _lib.to_numpy(valid) if isinstance(values, np.ndarray) else valid
+    made = _lib.in_framework_of(values, made) if out is None else out
+    return (made, _lib.in_framework_of(values, valid)) if return_valid else made
 
 
 def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
