@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,34 @@ def _optional(name: str, value: Any) -> Any:
     return None if value is None else _argument(name, value)
 
 
+def _feature_blocks(methods: Any) -> Iterator[Any]:
+    """start, stop, method of each block, one after the other; the library knows how many features there are."""
+    for block in methods or ():
+        try:
+            features, method = block
+        except (TypeError, ValueError):
+            raise errors.ArgumentTypeError(f"methods: expected (slice, method), got {block!r}") from None
+        if not isinstance(features, slice):
+            raise errors.ArgumentTypeError(f"methods: expected a slice of features, got {features!r}")
+        if features.step not in (None, 1):
+            raise errors.ArgumentError(f"methods: expected slices of step 1, got {features!r}")
+        yield from (features.start, features.stop, method)
+
+
 def resample_trajectories(
     values: Any,
     times: Any,
     target_times: Any,
     *,
     method: str = "linear",
+    methods: Sequence[tuple[slice, str]] | None = None,
     extrapolate: str = "clamp",
     lengths: Any = None,
+    target_lengths: Any = None,
     max_gap: float | None = None,
     causal: bool = False,
     tolerance: float | None = None,
+    bc_type: str = "not-a-knot",
     return_valid: bool = False,
     out: Any = None,
 ) -> Any:
@@ -57,13 +75,18 @@ def resample_trajectories(
         times: ``[B, S]`` or ``[S]`` (one clock for every row): float32 or float64 seconds, or int64 nanoseconds.
             Ascending; of samples with one time only the last counts.
         target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
-        method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``.
+        method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``; the curves ``"pchip"``
+            (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as scipy has them;
+            ``"slerp"`` for the 4 components of a quaternion, in any order; ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
+        methods: ``[(slice, method), ...]`` for features of other methods: ``[(slice(3, 7), "slerp")]``. No overlaps.
         extrapolate: outside the samples ``"clamp"`` holds the end sample, ``"nan"`` gives NaN, ``"linear"`` goes
-            straight on with the end bracket (method linear alone). Never valid.
+            straight on: with the end bracket, a curve with its end slope, a rotation at its rate (no step). Never valid.
         lengths: ``[B]`` int32/int64, the samples of each row that exist.
+        target_lengths: ``[B]`` int32/int64, the targets of each row that exist; past them there is nothing.
         max_gap: a bracket longer than this, in the clock's unit, is invalid.
         causal: never use a sample later than the target: every method holds the one before.
         tolerance: for the step methods: a sample farther than this is invalid.
+        bc_type: what a cubic's ends obey, ``"not-a-knot"`` or ``"natural"``.
         return_valid: return ``(out, valid)``, valid being bool ``[B, T]``.
         out: where to write, ``[B, T, D]`` of values' dtype.
 
@@ -88,6 +111,33 @@ def resample_trajectories(
         or torch.autograd.forward_ad._current_level >= 0
         or (torch.is_grad_enabled() and _requires_gradient(values, times, target_times))
     ):
+        hidden = True
+    else:
+        if isinstance(out, np.ndarray) and not out.flags.writeable:
+            raise errors.ArgumentError("out: expected an array that can be written, got a read-only one")
+        arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
+        try:
+            valid = _valid(*arrays) if return_valid else None
+            made = _resample(
+                *arrays,
+                method,
+                extrapolate,
+                causal,
+                max_gap,
+                tolerance,
+                _optional("lengths", lengths),
+                _optional("out", out),
+                valid,
+                _optional("target_lengths", target_lengths),
+                bc_type,
+                *_feature_blocks(methods),
+            )
+            hidden = False
+        except Exception:
+            if torch is None or not _memory_is_hidden(values, times, target_times, lengths, target_lengths, out):
+                raise
+            hidden = True
+    if hidden:
         return _by_dispatcher(
             values,
             times,
@@ -98,24 +148,12 @@ def resample_trajectories(
             max_gap,
             tolerance,
             lengths,
+            target_lengths,
+            bc_type,
+            blocks=tuple(_feature_blocks(methods)),
             return_valid=return_valid,
             out=out,
         )
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise errors.ArgumentError("out: expected an array that can be written, got a read-only one")
-    arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
-    options = method, extrapolate, causal, max_gap, tolerance, _optional("lengths", lengths)
-    try:
-        valid = _valid(*arrays) if return_valid else None
-        made = _resample(*arrays, *options, _optional("out", out), valid)
-    except Exception:
-        if torch is None or not _needs_dispatcher(values, times, target_times, lengths, out):
-            raise
-        hidden = True
-    else:
-        hidden = False
-    if hidden:
-        return _by_dispatcher(values, times, target_times, *options, return_valid=return_valid, out=out)
     made = _lib.in_framework_of(values, made) if out is None else out
     return (made, _lib.in_framework_of(values, valid)) if return_valid else made
 
@@ -134,10 +172,10 @@ def _by_dispatcher(*arguments: Any, **options: Any) -> Any:
     return torch_ops.resample_trajectories(*arguments, **options)
 
 
-def _needs_dispatcher(*arrays: Any) -> bool:
+def _memory_is_hidden(*arrays: Any) -> bool:
     from . import torch_ops
 
-    return torch_ops.needs_dispatcher(*arrays)
+    return torch_ops.memory_is_hidden(*arrays)
 
 
 def check_times(times: Any, lengths: Any = None) -> None:

@@ -18,7 +18,10 @@ _call_backward = _lib.function("resample_trajectories_backward")
 _call_valid = _lib.function("resample_valid")
 
 _ARRAYS = "Tensor values, Tensor times, Tensor target_times"
-_OPTIONS = "str method, str extrapolate, bool causal, Scalar? max_gap, Scalar? tolerance, Tensor? lengths"
+_OPTIONS = (
+    "str method, str extrapolate, bool causal, Scalar? max_gap, Scalar? tolerance, Tensor? lengths, "
+    "Tensor? target_lengths, str bc_type, SymInt[] block_bounds, str[] block_methods"
+)
 
 # What is not asked for is an empty tensor: an operator returns no None.
 torch.library.define(
@@ -40,7 +43,7 @@ _resample_out = torch.ops.robocache.resample_trajectories_out.default
 _resample_backward = torch.ops.robocache.resample_trajectories_backward.default
 
 
-def needs_dispatcher(*arrays: Any) -> bool:
+def memory_is_hidden(*arrays: Any) -> bool:
     """Whether torch keeps some array's memory from the library: tensors in a transform, fake and meta tensors."""
     return any(isinstance(array, torch.Tensor) and (_is_shape_alone(array) or _is_wrapped(array)) for array in arrays)
 
@@ -58,20 +61,24 @@ def _is_wrapped(tensor: torch.Tensor) -> bool:
 
 
 def resample_trajectories(
-    values: Any, times: Any, target_times: Any, *options: Any, return_valid: bool, out: Any
+    values: Any, times: Any, target_times: Any, *options: Any, blocks: tuple, return_valid: bool, out: Any
 ) -> Any:
-    """As robocache.resample_trajectories; `options` in the operators' order."""
+    """As robocache.resample_trajectories; `options` in the operators' order, `blocks` a flat run of (start, stop, method)."""
     for name, array in (("values", values), ("times", times), ("target_times", target_times)):
         if not isinstance(array, torch.Tensor):
             raise errors.ArgumentTypeError(
                 f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
             )
+    bounds = []
+    for start, stop in zip(blocks[::3], blocks[1::3], strict=True):
+        bounds += 0 if start is None else start, values.shape[-1] if stop is None else stop
+    arguments = values, times, target_times, *options, bounds, list(blocks[2::3])
     if out is None:
-        out, valid = _recorded(values, times, target_times, *options, return_valid)
+        out, valid = _recorded(*arguments, return_valid)
     else:
         if torch.is_grad_enabled() and any(x.requires_grad for x in (values, times, target_times, out)):
             raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
-        valid = _resample_out(values, times, target_times, *options, return_valid, out)
+        valid = _resample_out(*arguments, return_valid, out)
     return (out, valid) if return_valid else out
 
 
@@ -85,19 +92,40 @@ def _recorded(values, *rest):
 # ---- By the library ----
 
 
-def _run(values, times, target_times, *rest):
-    *options, return_valid = rest
+def _blocks(bounds, methods):
+    return [x for i, method in enumerate(methods) for x in (bounds[2 * i], bounds[2 * i + 1], method)]
+
+
+def _write(values, times, target_times, *rest):
+    """(out, valid): `out` made where it is None, `valid` None where it is not asked for."""
+    *options, lengths, target_lengths, bc_type, bounds, methods, return_valid, out = rest
     # DLPack cannot tell that a sign is still to be applied.
     arrays = values.resolve_neg(), times.resolve_neg(), target_times.resolve_neg()
     valid = _call_valid(*arrays) if return_valid else None
-    return _call(*arrays, *options, None, valid), valid
+    blocks = _blocks(bounds, methods)
+    return _call(*arrays, *options, lengths, out, valid, target_lengths, bc_type, *blocks), valid
+
+
+def _run(*arguments):
+    return _write(*arguments, None)
 
 
 def _run_backward(values, times, target_times, *rest):
-    *options, out_gradient, wanted = rest
+    *options, lengths, target_lengths, bc_type, bounds, methods, out_gradient, wanted = rest
     buffers = _gradient_buffers(values, times, target_times, wanted)
-    arrays = values.resolve_neg(), times.resolve_neg(), target_times.resolve_neg()
-    _call_backward(*arrays, *options, out_gradient.resolve_neg(), *buffers)
+    _call_backward(
+        values.resolve_neg(),
+        times.resolve_neg(),
+        target_times.resolve_neg(),
+        *options,
+        lengths,
+        out_gradient.resolve_neg(),
+        buffers[0],
+        target_lengths,
+        bc_type,
+        *buffers[1:],
+        *_blocks(bounds, methods),
+    )
     return buffers
 
 
@@ -124,11 +152,8 @@ def _implement(values, *rest):
     return out, values.new_empty(0, dtype=torch.bool) if valid is None else valid
 
 
-def _implement_out(values, times, target_times, *rest):
-    *options, return_valid, out = rest
-    arrays = values, times, target_times
-    valid = _call_valid(*arrays) if return_valid else None
-    _call(*arrays, *options, out, valid)
+def _implement_out(values, *rest):
+    _, valid = _write(values, *rest)
     return values.new_empty(0, dtype=torch.bool) if valid is None else valid
 
 
@@ -169,24 +194,25 @@ def _fake_backward(values, times, target_times, *rest):
 
 
 def _remember(ctx, inputs, output):
-    values, times, target_times, *options, lengths, _return_valid = inputs
-    ctx.save_for_backward(values, times, target_times, lengths)
-    ctx.options = options
+    *arrays_and_options, lengths, target_lengths, bc_type, bounds, methods, _return_valid = inputs
+    ctx.save_for_backward(*arrays_and_options[:3], lengths, target_lengths)
+    ctx.options = arrays_and_options[3:], (bc_type, bounds, methods)
 
 
 def _backward_by(gradient_rows):
     """The formula, with the operator where it is the operator's own, else with the Function."""
 
     def backward(ctx, out_gradient, _valid_gradient):
-        values, times, target_times, lengths = ctx.saved_tensors
+        *arrays, lengths, target_lengths = ctx.saved_tensors
+        before, after = ctx.options
         wanted = list(ctx.needs_input_grad[:3])
-        rows = gradient_rows(values, times, target_times, *ctx.options, lengths, out_gradient, wanted)
-        gradients = []
-        for array, gradient, asked in zip((values, times, target_times), rows, wanted, strict=True):
-            if asked and array.ndim < gradient.ndim:  # values [S, D], or a clock that serves every row
-                gradient = gradient.sum(0)
-            gradients.append(gradient.to(array.dtype) if asked else None)
-        return *gradients, *(None for _ in ctx.options), None, None
+        rows = gradient_rows(*arrays, *before, lengths, target_lengths, *after, out_gradient, wanted)
+        gradients = [None] * len(ctx.needs_input_grad)
+        for i, (array, gradient) in enumerate(zip(arrays, rows, strict=True)):
+            if wanted[i]:
+                # [S, D], or a clock that serves every row, takes the sum over the rows.
+                gradients[i] = (gradient.sum(0) if array.ndim < gradient.ndim else gradient).to(array.dtype)
+        return tuple(gradients)
 
     return backward
 
@@ -206,52 +232,54 @@ def _in_front(array, dim, size):
     return array.expand(size, *array.shape) if dim is None else array.movedim(dim, 0)
 
 
-def _fold(size, dims, values, times, target_times, lengths):
-    """The arrays of `size` calls as those of one."""
-    values = _in_front(values, dims[0], size)
-    batch = values.shape[1] if values.ndim == 4 else 1
+_ARRAY_PLACES = (0, 1, 2, 8, 9)  # of values, times, target_times, lengths and target_lengths among the arguments
 
-    def clock(array, dim):
+
+def _fold(size, dims, arguments):
+    """The arguments of `size` calls as those of one, and whether each call has batch rows of its own."""
+    made = list(arguments)
+    values = _in_front(arguments[0], dims[0], size)
+    batch = values.shape[1] if values.ndim == 4 else 1
+    made[0] = values.reshape(size * batch, *values.shape[-2:])
+    for place in _ARRAY_PLACES[1:3]:
+        array, dim = arguments[place], dims[place]
         if dim is None and array.ndim == 1:
-            return array  # serves every row of every call
+            continue  # serves every row of every call
         array = _in_front(array, dim, size)
         if array.ndim == 2:
             array = array[:, None].expand(size, batch, -1)
-        return array.reshape(size * batch, array.shape[-1])
+        made[place] = array.reshape(size * batch, array.shape[-1])
+    for place in _ARRAY_PLACES[3:]:
+        if arguments[place] is not None:
+            made[place] = _in_front(arguments[place], dims[place], size).reshape(size * batch)
+    return made, values.ndim == 4
 
-    if lengths is not None:
-        lengths = _in_front(lengths, dims[3], size).reshape(-1)
-    values = values.reshape(size * batch, *values.shape[-2:])
-    return values, clock(times, dims[1]), clock(target_times, dims[2]), lengths
 
-
-def _unfold(array, size, batched):
+def _unfold(array, size, batched=True):
     array = array.reshape(size, array.shape[0] // size, *array.shape[1:])
     return array if batched else array[:, 0]
 
 
 def _vmap_by(call):
-    def vmap(info, in_dims, values, times, target_times, *rest):
-        *options, lengths, return_valid = rest
-        size, batched = info.batch_size, values.ndim == (3 if in_dims[0] is None else 4)
-        arrays = _fold(size, (*in_dims[:3], in_dims[-2]), values, times, target_times, lengths)
-        out, valid = call(*arrays[:3], *options, arrays[3], return_valid)
+    def vmap(info, in_dims, *arguments):
+        arguments, batched = _fold(info.batch_size, in_dims, arguments)
+        out, valid = call(*arguments)
+        out = _unfold(out, info.batch_size, batched)
+        return_valid = arguments[-1]
         if return_valid:
-            return (_unfold(out, size, batched), _unfold(valid, size, batched)), (0, 0)
-        return (_unfold(out, size, batched), valid), (0, None)
+            return (out, _unfold(valid, info.batch_size, batched)), (0, 0)
+        return (out, valid), (0, None)
 
     return vmap
 
 
 def _vmap_backward_by(gradient_rows):
-    def vmap(info, in_dims, values, times, target_times, *rest):
-        *options, lengths, out_gradient, wanted = rest
-        size = info.batch_size
-        arrays = _fold(size, (*in_dims[:3], in_dims[-3]), values, times, target_times, lengths)
-        out_gradient = _in_front(out_gradient, in_dims[-2], size)
-        out_gradient = out_gradient.reshape(arrays[0].shape[0], *out_gradient.shape[-2:])
-        rows = gradient_rows(*arrays[:3], *options, arrays[3], out_gradient, wanted)
-        unfolded = (_unfold(row, size, True) if asked else row for row, asked in zip(rows, wanted, strict=True))
+    def vmap(info, in_dims, *arguments):
+        out_gradient = _in_front(arguments[-2], in_dims[-2], info.batch_size)
+        arguments, _ = _fold(info.batch_size, in_dims, arguments)
+        arguments[-2] = out_gradient.reshape(arguments[0].shape[0], *out_gradient.shape[-2:])
+        rows, wanted = gradient_rows(*arguments), arguments[-1]
+        unfolded = (_unfold(row, info.batch_size) if asked else row for row, asked in zip(rows, wanted, strict=True))
         return tuple(unfolded), tuple(0 if asked else None for asked in wanted)
 
     return vmap

@@ -151,6 +151,10 @@ struct Loader::Impl {
                           " dimensions, got " + std::to_string(stream.shape.size()));
     }
     const bool floating = is_floating(stream.dtype);
+    if (request.method && *request.method != InterpolationMethod::kLinear && !is_step(*request.method)) {
+      throw ArgumentError("methods" + at + ": expected 'linear', 'nearest', 'previous' or 'next', got '" +
+                          std::string(method_name(*request.method)) + "'");
+    }
     if (!floating && request.method == InterpolationMethod::kLinear) {
       throw ArgumentTypeError("methods" + at + ": 'linear' expects a floating stream, got " +
                               std::string(dtype_name(stream.dtype)) + "; use 'previous', 'nearest' or 'next'");

@@ -51,6 +51,7 @@ class Args {
  public:
   Args(const TVMFFIAny* args, int32_t count) : args_(args), count_(count) {}
 
+  int count() const { return count_; }
   bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
 
   // Each throws ArgumentTypeError naming `name` where the argument is something else.

@@ -4,7 +4,9 @@
 #include <immintrin.h>
 #endif
 
+#include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/rotation.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
@@ -147,6 +149,14 @@ void store_piece(DType dtype, const Work* from, int64_t n, char* row, int64_t fi
 }
 
 template <class Work>
+void scale_piece(const Segment& s, int64_t first, int64_t n, Work* y) {
+  if (s.scale == nullptr) return;
+  const Work* scale = static_cast<const Work*>(s.scale) + first;
+  const Work* shift = static_cast<const Work*>(s.shift) + first;
+  for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+}
+
+template <class Work>
 void write_converted(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
   const char* const a = values + picked.left * s.values_sample * dtype_size(s.value_dtype);
   const char* const b = values + picked.right * s.values_sample * dtype_size(s.value_dtype);
@@ -163,13 +173,58 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
         load_piece(s.value_dtype, b, first, s.values_feature, n, right);
         for (int64_t d = 0; d < n; ++d) y[d] = lerp(y[d], right[d], picked.weight);
       }
-      if (s.scale != nullptr) {
-        const Work* scale = static_cast<const Work*>(s.scale) + first;
-        const Work* shift = static_cast<const Work*>(s.shift) + first;
-        for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
-      }
+      scale_piece(s, first, n, y);
     }
     store_piece(s.out_dtype, y, n, out, first, s.out_feature);
+  }
+}
+
+// ---- curves and rotations between two samples: the rows around them, a piece at a time ---------------------------------
+
+// `values`: the batch row's first sample.
+template <class Work>
+void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveWeights<Work>& c, const char* values,
+                 int64_t batch, char* out) {
+  Work x[6][kPiece];
+  Work y[kPiece];
+  const int reach = stencil_reach(s.method);
+  const int before = stencil.before;
+  const int after = stencil.after;
+  for (int64_t first = 0; first < s.features; first += kPiece) {
+    const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
+    for (int i = 2 - reach; i <= 3 + reach; ++i) {
+      const char* const row = values + stencil.rows[i] * s.values_sample * dtype_size(s.value_dtype);
+      load_piece(s.value_dtype, row, first, s.values_feature, n, x[i]);
+    }
+    if (s.method == InterpolationMethod::kPchip) {
+      for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, before, after, x[1][d], x[2][d], x[3][d], x[4][d]);
+    } else if (s.method == InterpolationMethod::kAkima) {
+      for (int64_t d = 0; d < n; ++d) {
+        y[d] = akima_at(c, before, after, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
+      }
+    } else {
+      const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + first;
+      const Work* const a = slopes + stencil.rows[2] * s.features;
+      const Work* const b = slopes + stencil.rows[3] * s.features;
+      for (int64_t d = 0; d < n; ++d) y[d] = cubic_at(c, x[2][d], x[3][d], a[d], b[d]);
+    }
+    scale_piece(s, first, n, y);
+    store_piece(s.out_dtype, y, n, out, first, s.out_feature);
+  }
+}
+
+template <class Work>
+void write_rotations(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
+  for (int64_t first = 0; first < s.features; first += 4) {
+    Work a[4];
+    Work b[4];
+    Work y[4];
+    const int64_t sample = s.values_sample * dtype_size(s.value_dtype);
+    load_piece(s.value_dtype, values + picked.left * sample, first, s.values_feature, 4, a);
+    load_piece(s.value_dtype, values + picked.right * sample, first, s.values_feature, 4, b);
+    slerp(a, b, picked.weight, 1 - picked.weight, y);
+    scale_piece(s, first, 4, y);
+    store_piece(s.out_dtype, y, 4, out, first, s.out_feature);
   }
 }
 
@@ -204,8 +259,17 @@ void segment_entries(const Interpolation& call, const Segment& s, int64_t begin,
       write_age<Clock>(call, s, batch, index, exists, target.time, exists ? times[picked.left] : Clock{});
     }
     if (s.features == 0) continue;  // values and out may be null
-    write(s, picked, static_cast<const char*>(s.values) + batch * s.values_batch * value_size,
-          static_cast<char*>(s.out) + (batch * s.out_batch + index * s.out_target) * out_size);
+    const char* const values = static_cast<const char*>(s.values) + batch * s.values_batch * value_size;
+    char* const out = static_cast<char*>(s.out) + (batch * s.out_batch + index * s.out_target) * out_size;
+    if (picked.kind != PickKind::kMix || s.method == InterpolationMethod::kLinear) {
+      write(s, picked, values, out);
+    } else if (s.method == InterpolationMethod::kSlerp) {
+      write_rotations(s, picked, values, out);
+    } else {
+      const auto stencil = stencil_around(times, length, picked.left, picked.right, stencil_reach(s.method));
+      const auto weights = weights_around<Work>(s.method, times, length, stencil, picked.weight);
+      write_curve(s, stencil, weights, values, batch, out);
+    }
   }
 }
 

@@ -20,20 +20,24 @@ Value from_name(const std::array<std::pair<std::string_view, Value>, kCount>& na
   throw ArgumentError(std::string(argument) + ": expected " + known + ", got '" + std::string(name) + "'");
 }
 
+using M = InterpolationMethod;
+constexpr std::array<std::pair<std::string_view, M>, 9> kMethods{{{"linear", M::kLinear},
+                                                                  {"nearest", M::kNearest},
+                                                                  {"previous", M::kPrevious},
+                                                                  {"next", M::kNext},
+                                                                  {"pchip", M::kPchip},
+                                                                  {"akima", M::kAkima},
+                                                                  {"cubic", M::kCubic},
+                                                                  {"slerp", M::kSlerp},
+                                                                  {"pose", M::kPose}}};
+
 }  // namespace
 
 InterpolationMethod interpolation_method_from_name(std::string_view name, std::string_view argument) {
-  using M = InterpolationMethod;
-  static constexpr std::array<std::pair<std::string_view, M>, 8> kNames{{{"linear", M::kLinear},
-                                                                         {"nearest", M::kNearest},
-                                                                         {"previous", M::kPrevious},
-                                                                         {"next", M::kNext},
-                                                                         {"pchip", M::kPchip},
-                                                                         {"akima", M::kAkima},
-                                                                         {"cubic", M::kCubic},
-                                                                         {"slerp", M::kSlerp}}};
-  return from_name(kNames, name, argument);
+  return from_name(kMethods, name, argument);
 }
+
+std::string_view method_name(InterpolationMethod method) { return kMethods[static_cast<size_t>(method)].first; }
 
 Extrapolate extrapolate_from_name(std::string_view name, std::string_view argument) {
   static constexpr std::array<std::pair<std::string_view, Extrapolate>, 3> kNames{

@@ -67,6 +67,26 @@ ROBOCACHE_HD T absent_value() {
 ROBOCACHE_HD float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 ROBOCACHE_HD double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
 
+ROBOCACHE_HD float absolute(float x) { return __builtin_fabsf(x); }
+ROBOCACHE_HD double absolute(double x) { return __builtin_fabs(x); }
+
+template <class Scalar>
+ROBOCACHE_HD constexpr Scalar smallest_normal() {
+  return Scalar(std::is_same_v<Scalar, float> ? 0x1p-126 : 0x1p-1022);
+}
+
+// x / y; in float32 on CUDA within 2 ulp where 2^-126 <= |y| <= 2^126, from the processor's approximate reciprocal.
+ROBOCACHE_HD double quotient(double x, double y) { return x / y; }
+ROBOCACHE_HD float quotient(float x, float y) {
+#ifdef __CUDA_ARCH__
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(y));
+  return x * reciprocal;
+#else
+  return x / y;
+#endif
+}
+
 template <class Work>
 ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
   return multiply_add(w, b - a, a);

@@ -17,7 +17,7 @@ struct Segment {
   int64_t times_batch, times_sample;
   const void* lengths;  // samples of each row that exist; null: all
   int64_t lengths_batch;
-  const void* slopes;  // cubic alone: the spline's slope at each sample, dense [batch, samples, features], of the work type
+  const void* slopes;  // cubic alone, of the work type: what spline.hpp makes
   const void* scale;   // dense [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   void* out;
@@ -30,8 +30,8 @@ struct Segment {
   int64_t samples, features;
   double max_gap;  // for a floating clock
   double tolerance;
-  double offset;         // the sample stamped t was taken at t - offset
-  uint64_t max_gap_ns;   // for int64
+  double offset;        // the sample stamped t was taken at t - offset
+  uint64_t max_gap_ns;  // for int64
   uint64_t tolerance_ns;
   int64_t offset_ns;
   DType value_dtype;

@@ -159,7 +159,8 @@ def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
     from robocache import torch_ops  # noqa: F401  defines the operators
 
     arrays = [x.requires_grad_(requires_grad) for x in case(rng, device, dtype=torch.float64)]
-    options = "linear", "linear", False, 0.5, None, torch.tensor([7, 3, 1], device=device) if with_lengths else None
+    options = "linear", "clamp", False, 0.5, None, torch.tensor([7, 3, 1], device=device) if with_lengths else None
+    options = *options, None, "not-a-knot", [0, 1], ["nearest"]
     # On CUDA sums over times come in any order.
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache

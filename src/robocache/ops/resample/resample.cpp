@@ -1,8 +1,10 @@
 #include "robocache/ops/resample/resample.hpp"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
@@ -52,18 +54,18 @@ void check_device(const TensorView& tensor, const char* name, Device device) {
   }
 }
 
-void check_lengths(const TensorView& lengths, int64_t batch, int64_t samples) {
+void check_lengths(const TensorView& lengths, const char* name, int64_t batch, int64_t most) {
   if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
-    refuse_type("lengths: expected int32 or int64, got ", dtype_name(lengths.dtype));
+    refuse_type(name, ": expected int32 or int64, got ", dtype_name(lengths.dtype));
   }
   if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse("lengths: expected [", std::to_string(batch), "], got ", shape_string(lengths.shape.data(), lengths.ndim));
+    refuse(name, ": expected [", std::to_string(batch), "], got ", shape_string(lengths.shape.data(), lengths.ndim));
   }
-  if (lengths.device.is_cuda()) return;  // cut to [0, S] in the kernel: reading them here would wait for the device
+  if (lengths.device.is_cuda()) return;  // cut to [0, most] in the kernel: reading them here would wait for the device
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], samples);
-    if (length < 0 || length > samples) {
-      refuse("lengths: expected values in [0, ", std::to_string(samples), "], got ", std::to_string(length), " at ",
+    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
+    if (length < 0 || length > most) {
+      refuse(name, ": expected values in [0, ", std::to_string(most), "], got ", std::to_string(length), " at ",
              std::to_string(b));
     }
   }
@@ -90,8 +92,28 @@ void set_duration(const std::optional<Duration>& duration, const char* name, DTy
   }
 }
 
+// What the method of some features asks of the other arguments.
+void check_method(InterpolationMethod method, DType values, const ResampleOptions& options) {
+  const bool step = is_step(method);
+  const std::string name = "'" + std::string(method_name(method)) + "'";
+  if (!step && !is_floating(values)) {
+    refuse_type("values: method ", name, " expects float64, float32, float16 or bfloat16, got ", dtype_name(values),
+                "; use 'nearest', 'previous' or 'next'");
+  }
+  if (step && options.extrapolate == Extrapolate::kLinear) {
+    refuse("extrapolate: 'linear' goes with no step method, got ", name);
+  }
+  if (!step && options.tolerance) {
+    refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with ", name);
+  }
+  if (options.causal && method == InterpolationMethod::kNext) {
+    refuse("causal: method 'next' takes samples later than the target");
+  }
+}
+
 void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
-               const TensorView& targets, const std::optional<TensorView>& lengths) {
+               const TensorView& targets, const std::optional<TensorView>& lengths,
+               const std::optional<TensorView>& target_lengths) {
   if (out.dtype != values.dtype) {
     refuse_type("out: expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
   }
@@ -113,6 +135,7 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
   if (overlaps(times)) refuse("out: overlaps times");
   if (overlaps(targets)) refuse("out: overlaps target_times");
   if (lengths && overlaps(*lengths)) refuse("out: overlaps lengths");
+  if (target_lengths && overlaps(*target_lengths)) refuse("out: overlaps target_lengths");
   for (int d = 0; d < out.ndim; ++d) {
     if (out.shape[d] > 1 && out.strides[d] == 0)
       refuse("out: expected memory of its own for each element, got stride 0");
@@ -144,80 +167,98 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
 
 namespace {
 
-// A call's segment, validated, all but where it writes.
-Segment checked_segment(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                        const ResampleOptions& options, const std::optional<TensorView>& lengths,
-                        const ResampleShape& shape) {
+// A call, validated, all but where it writes: its segments are runs of features, each of one method.
+struct ResampleCall {
+  ResampleShape shape;
+  std::vector<FeatureBlock> blocks;
+  std::array<Segment, kMaxSegments> segments;
+  Interpolation interpolation;
+};
+
+void check_call(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                const ResampleOptions& options, const std::optional<TensorView>& lengths,
+                const std::optional<TensorView>& target_lengths, ResampleCall& made) {
+  const ResampleShape& shape = made.shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
   check_device(times, "times", values.device);
   check_device(target_times, "target_times", values.device);
 
-  const bool step = options.method != InterpolationMethod::kLinear;
-  if (!step && !is_floating(values.dtype)) {
-    refuse_type("values: method 'linear' expects float64, float32, float16 or bfloat16, got ", dtype_name(values.dtype),
-                "; use 'nearest', 'previous' or 'next'");
+  const std::vector<FeatureBlock>& blocks = made.blocks =
+      feature_blocks(shape.features, options.method, options.methods);
+  for (const FeatureBlock& block : blocks) {
+    check_method(block.method, values.dtype, options);
+    if (options.tolerance && block.method != blocks[0].method) {
+      refuse("tolerance: expected one method for all features, got '", method_name(blocks[0].method), "' and '",
+             method_name(block.method), "'");  // a target would be valid by one and not by the other
+    }
   }
-  if (step && options.extrapolate == Extrapolate::kLinear) {
-    refuse("extrapolate: 'linear' goes with method 'linear', not with a step method");
-  }
-  if (!step && options.tolerance) refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with 'linear'");
-  if (options.causal && options.method == InterpolationMethod::kNext) {
-    refuse("causal: method 'next' takes samples later than the target");
+  if (blocks.size() > static_cast<size_t>(kMaxSegments)) {
+    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
+           std::to_string(blocks.size()));
   }
   if (lengths) {
     check_device(*lengths, "lengths", values.device);
-    check_lengths(*lengths, shape.batch, shape.samples);
+    check_lengths(*lengths, "lengths", shape.batch, shape.samples);
+  }
+  if (target_lengths) {
+    check_device(*target_lengths, "target_lengths", values.device);
+    check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
 
-  Segment s{};
-  s.values = values.data;
-  s.values_batch = shape.batched ? values.strides[0] : 0;
-  s.values_sample = values.strides[first];
-  s.values_feature = values.strides[first + 1];
-  s.times = times.data;
-  s.times_batch = times.ndim == 2 ? times.strides[0] : 0;
-  s.times_sample = times.strides[times.ndim - 1];
+  Segment whole{};
+  whole.values_batch = shape.batched ? values.strides[0] : 0;
+  whole.values_sample = values.strides[first];
+  whole.values_feature = values.strides[first + 1];
+  whole.times = times.data;
+  whole.times_batch = times.ndim == 2 ? times.strides[0] : 0;
+  whole.times_sample = times.strides[times.ndim - 1];
   if (lengths) {
-    s.lengths = lengths->data;
-    s.lengths_batch = lengths->strides[0];
-    s.lengths_dtype = lengths->dtype;
+    whole.lengths = lengths->data;
+    whole.lengths_batch = lengths->strides[0];
+    whole.lengths_dtype = lengths->dtype;
   }
-  s.samples = shape.samples;
-  s.features = shape.features;
-  s.value_dtype = values.dtype;
-  s.out_dtype = values.dtype;
-  s.clock_dtype = times.dtype;
-  s.method = options.method;
-  s.extrapolate = options.extrapolate;
-  s.causal = options.causal;
-  set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns);
-  set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns);
-
+  whole.samples = shape.samples;
+  whole.value_dtype = values.dtype;
+  whole.out_dtype = values.dtype;
+  whole.clock_dtype = times.dtype;
+  whole.extrapolate = options.extrapolate;
+  whole.causal = options.causal;
+  set_duration(options.max_gap, "max_gap", times.dtype, whole.has_max_gap, whole.max_gap, whole.max_gap_ns);
+  set_duration(options.tolerance, "tolerance", times.dtype, whole.has_tolerance, whole.tolerance, whole.tolerance_ns);
   if (values.device.is_cuda()) {
     // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
     constexpr int64_t kMostSamples = int64_t{1} << 30;
     constexpr int64_t kMostFeatures = int64_t{1} << 23;
-    if (s.samples > kMostSamples) {
-      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(s.samples));
+    if (shape.samples > kMostSamples) {
+      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(shape.samples));
     }
-    if (s.features > kMostFeatures) {
-      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(s.features));
+    if (shape.features > kMostFeatures) {
+      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(shape.features));
     }
   }
-  return s;
-}
 
-Interpolation call_of(const Segment& segment, const TensorView& target_times, const ResampleShape& shape) {
-  Interpolation call{};
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    Segment& s = made.segments[i] = whole;
+    const int64_t size = dtype_size(values.dtype);
+    s.values = static_cast<const char*>(values.data) + blocks[i].begin * whole.values_feature * size;
+    s.features = blocks[i].end - blocks[i].begin;
+    s.method = blocks[i].method;
+  }
+
+  Interpolation& call = made.interpolation = Interpolation{};
   call.targets = target_times.data;
   call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
   call.targets_target = target_times.strides[target_times.ndim - 1];
   call.target_dtype = target_times.dtype;
+  if (target_lengths) {
+    call.target_lengths = target_lengths->data;
+    call.target_lengths_batch = target_lengths->strides[0];
+    call.target_lengths_dtype = target_lengths->dtype;
+  }
   call.batch = shape.batch;
   call.targets_count = shape.targets;
-  call.segments = &segment;
-  call.segment_count = 1;
-  return call;
+  call.segments = made.segments.data();
+  call.segment_count = static_cast<int32_t>(blocks.size());
 }
 
 }  // namespace
@@ -225,26 +266,30 @@ Interpolation call_of(const Segment& segment, const TensorView& target_times, co
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           CudaStream stream) {
-  const ResampleShape shape = resample_shape(values, times, target_times);
+                           const std::optional<TensorView>& target_lengths, CudaStream stream) {
+  ResampleCall call;
+  check_call(values, times, target_times, options, lengths, target_lengths, call);
+  const ResampleShape& shape = call.shape;
   const int first = shape.batched ? 1 : 0;
-  Segment s = checked_segment(values, times, target_times, options, lengths, shape);
-  check_out(out, shape, values, times, target_times, lengths);
-  s.out = out.data;
-  s.out_batch = shape.batched ? out.strides[0] : 0;
-  s.out_target = out.strides[first];
-  s.out_feature = out.strides[first + 1];
-  if (valid) {
+  check_out(out, shape, values, times, target_times, lengths, target_lengths);
+  for (size_t i = 0; i < call.blocks.size(); ++i) {
+    Segment& s = call.segments[i];
+    s.out_batch = shape.batched ? out.strides[0] : 0;
+    s.out_target = out.strides[first];
+    s.out_feature = out.strides[first + 1];
+    s.out = static_cast<char*>(out.data) + call.blocks[i].begin * s.out_feature * dtype_size(out.dtype);
+  }
+  if (valid) {  // of a target, whichever method brings a feature to it
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
         (shape.batched && valid->shape[0] != shape.batch)) {
       refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
     }
     check_device(*valid, "valid", values.device);
-    s.valid = static_cast<bool*>(valid->data);
-    s.valid_batch = shape.batched ? valid->strides[0] : 0;
-    s.valid_target = valid->strides[first];
+    call.segments[0].valid = static_cast<bool*>(valid->data);
+    call.segments[0].valid_batch = shape.batched ? valid->strides[0] : 0;
+    call.segments[0].valid_target = valid->strides[first];
   }
-  interpolate(call_of(s, target_times, shape), values.device, stream);
+  interpolate(call.interpolation, values.device, stream);
 }
 
 void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
@@ -252,10 +297,12 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const std::optional<TensorView>& values_gradient,
                                     const std::optional<TensorView>& times_gradient,
                                     const std::optional<TensorView>& targets_gradient,
-                                    const std::optional<TensorView>& lengths, CudaStream stream) {
-  const ResampleShape shape = resample_shape(values, times, target_times);
+                                    const std::optional<TensorView>& lengths,
+                                    const std::optional<TensorView>& target_lengths, CudaStream stream) {
+  ResampleCall call;
+  check_call(values, times, target_times, options, lengths, target_lengths, call);
+  const ResampleShape& shape = call.shape;
   const int first = shape.batched ? 1 : 0;
-  const Segment s = checked_segment(values, times, target_times, options, lengths, shape);
   const auto check = [&](const TensorView& gradient, const char* name, DType dtype, bool dense,
                          std::initializer_list<int64_t> extents) {
     const TensorView expected = TensorView::contiguous(gradient.data, dtype, extents, values.device);
@@ -275,35 +322,42 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
   if (!is_floating(values.dtype)) {
     refuse_type("values: expected a floating dtype to take the gradient of, got ", dtype_name(values.dtype));
   }
-  SegmentGradient g{};
   if (shape.batched) {
     check(out_gradient, "out_gradient", values.dtype, false, {shape.batch, shape.targets, shape.features});
   } else {
     check(out_gradient, "out_gradient", values.dtype, false, {shape.targets, shape.features});
   }
-  g.out = out_gradient.data;
-  g.out_batch = shape.batched ? out_gradient.strides[0] : 0;
-  g.out_target = out_gradient.strides[first];
-  g.out_feature = out_gradient.strides[first + 1];
+  const DType work = works_in_double(call.segments[0]) ? DType::kFloat64 : DType::kFloat32;
   if (values_gradient) {
-    check(*values_gradient, "values_gradient", works_in_double(s) ? DType::kFloat64 : DType::kFloat32, true,
-          {shape.batch, shape.samples, shape.features});
-    g.values = values_gradient->data;
-    g.values_batch = shape.samples * shape.features;
-    g.values_sample = shape.features;
-    g.values_feature = 1;
+    check(*values_gradient, "values_gradient", work, true, {shape.batch, shape.samples, shape.features});
   }
   if (times_gradient) {
     if (!clock_moves) refuse_type("times_gradient: an int64 clock has no gradient");
     check(*times_gradient, "times_gradient", DType::kFloat64, true, {shape.batch, shape.samples});
-    g.times = static_cast<double*>(times_gradient->data);
   }
   if (targets_gradient) {
     if (!clock_moves) refuse_type("targets_gradient: an int64 clock has no gradient");
     check(*targets_gradient, "targets_gradient", DType::kFloat64, true, {shape.batch, shape.targets});
-    g.targets = static_cast<double*>(targets_gradient->data);
   }
-  interpolate_backward(call_of(s, target_times, shape), &g, values.device, stream);
+
+  std::array<SegmentGradient, kMaxSegments> gradients;
+  for (size_t i = 0; i < call.blocks.size(); ++i) {
+    SegmentGradient& g = gradients[i] = SegmentGradient{};
+    const int64_t feature = call.blocks[i].begin;
+    g.out_batch = shape.batched ? out_gradient.strides[0] : 0;
+    g.out_target = out_gradient.strides[first];
+    g.out_feature = out_gradient.strides[first + 1];
+    g.out = static_cast<const char*>(out_gradient.data) + feature * g.out_feature * dtype_size(out_gradient.dtype);
+    if (values_gradient) {
+      g.values = static_cast<char*>(values_gradient->data) + feature * dtype_size(work);
+      g.values_batch = shape.samples * shape.features;
+      g.values_sample = shape.features;
+      g.values_feature = 1;
+    }
+    g.times = times_gradient ? static_cast<double*>(times_gradient->data) : nullptr;
+    g.targets = targets_gradient ? static_cast<double*>(targets_gradient->data) : nullptr;
+  }
+  interpolate_backward(call.interpolation, gradients.data(), values.device, stream);
 }
 
 namespace {
@@ -333,7 +387,7 @@ void check_times(const TensorView& times, const std::optional<TensorView>& lengt
   p.clock_dtype = times.dtype;
   if (lengths) {
     check_device(*lengths, "lengths", times.device);
-    check_lengths(*lengths, p.batch, p.samples);
+    check_lengths(*lengths, "lengths", p.batch, p.samples);
     p.lengths = lengths->data;
     p.lengths_batch = lengths->strides[0];
     p.lengths_dtype = lengths->dtype;

@@ -37,24 +37,29 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "robocache/core/tensor_view.hpp"
+#include "robocache/interpolation/blocks.hpp"
 #include "robocache/interpolation/method.hpp"
 
 namespace robocache {
 
 struct ResampleOptions {
   InterpolationMethod method = InterpolationMethod::kLinear;
+  std::vector<FeatureBlock> methods;  // features of another method; see blocks.hpp
   Extrapolate extrapolate = Extrapolate::kClamp;
   bool causal = false;
   std::optional<Duration> max_gap;
-  std::optional<Duration> tolerance;  // step methods alone
+  std::optional<Duration> tolerance;        // step methods alone
+  Boundary boundary = Boundary::kNotAKnot;  // cubic alone
 };
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths = std::nullopt,
-                           const std::optional<TensorView>& valid = std::nullopt, CudaStream stream = {});
+                           const std::optional<TensorView>& valid = std::nullopt,
+                           const std::optional<TensorView>& target_lengths = std::nullopt, CudaStream stream = {});
 
 // The gradient: adds to each array what a gradient with respect to `out` means there. What it is at every edge stands in
 // interpolation/interpolate_backward.hpp.
@@ -71,7 +76,9 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const std::optional<TensorView>& values_gradient,
                                     const std::optional<TensorView>& times_gradient,
                                     const std::optional<TensorView>& targets_gradient,
-                                    const std::optional<TensorView>& lengths = std::nullopt, CudaStream stream = {});
+                                    const std::optional<TensorView>& lengths = std::nullopt,
+                                    const std::optional<TensorView>& target_lengths = std::nullopt,
+                                    CudaStream stream = {});
 
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {

@@ -1,5 +1,3 @@
-#include "robocache/ops/resample/resample_cpu.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "robocache/core/half.hpp"
+#include "robocache/interpolation/interpolate.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/reference.hpp"
 
@@ -21,49 +20,59 @@ using test::Random;
 
 struct Build {
   std::string name;
-  ResampleRows* rows;
+  InterpolateEntries* entries;
 };
 
 // The builds of the kernel that this processor runs.
 std::vector<Build> builds() {
-  std::vector<Build> all{{"baseline", baseline::resample_rows}};
+  std::vector<Build> all{{"baseline", baseline::interpolate_entries}};
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::resample_rows});
-  if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::resample_rows});
+  if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::interpolate_entries});
+  if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::interpolate_entries});
 #endif
   return all;
 }
 
 // Values [samples, features] by float64 times, one row, C-contiguous but for a step between features.
+struct OneRow {
+  Segment segment{};
+  Interpolation call{};
+};
+
 template <class E>
-ResampleParams params_of(const std::vector<typename E::Type>& values, const std::vector<double>& times,
-                         const std::vector<double>& targets, int64_t features, int64_t feature_stride = 1) {
-  ResampleParams p{};
-  p.values = values.data();
-  p.values_sample = features * feature_stride;
-  p.values_feature = feature_stride;
-  p.times = times.data();
-  p.times_sample = 1;
-  p.targets = targets.data();
-  p.targets_target = 1;
-  p.out_target = features * feature_stride;
-  p.out_feature = feature_stride;
-  p.valid_target = 1;
-  p.batch = 1;
-  p.samples = static_cast<int64_t>(times.size());
-  p.targets_count = static_cast<int64_t>(targets.size());
-  p.features = features;
-  p.value_dtype = E::kDType;
-  p.clock_dtype = DType::kFloat64;
-  return p;
+OneRow one_row(const std::vector<typename E::Type>& values, const std::vector<double>& times,
+               const std::vector<double>& targets, int64_t features, int64_t feature_stride = 1) {
+  OneRow made;
+  Segment& s = made.segment;
+  s.values = values.data();
+  s.values_sample = features * feature_stride;
+  s.values_feature = feature_stride;
+  s.times = times.data();
+  s.times_sample = 1;
+  s.out_target = features * feature_stride;
+  s.out_feature = feature_stride;
+  s.samples = static_cast<int64_t>(times.size());
+  s.features = features;
+  s.value_dtype = E::kDType;
+  s.out_dtype = E::kDType;
+  s.clock_dtype = DType::kFloat64;
+  Interpolation& call = made.call;
+  call.targets = targets.data();
+  call.targets_target = 1;
+  call.target_dtype = DType::kFloat64;
+  call.batch = 1;
+  call.targets_count = static_cast<int64_t>(targets.size());
+  call.segment_count = 1;
+  return made;
 }
 
 template <class T>
-std::vector<T> filled(ResampleRows* rows, ResampleParams p, int64_t begin, int64_t end) {
-  std::vector<T> out(static_cast<size_t>(p.targets_count * p.out_target));
+std::vector<T> filled(InterpolateEntries* entries, OneRow row, int64_t begin, int64_t end) {
+  std::vector<T> out(static_cast<size_t>(row.call.targets_count * row.segment.out_target));
   std::memset(static_cast<void*>(out.data()), 0x5a, out.size() * sizeof(T));
-  p.out = out.data();
-  rows(p, begin, end);
+  row.segment.out = out.data();
+  row.call.segments = &row.segment;
+  entries(row.call, begin, end);
   return out;
 }
 
@@ -85,7 +94,7 @@ void expect_every_half_mixes_as_the_reference() {
   for (uint32_t i = 0; i < kPatterns; ++i) values.push_back({static_cast<uint16_t>(i * 40503U + 977U)});
   const std::vector<double> times{0, 1};
   const std::vector<double> targets{0, 1.0 / 3, 0.5, 0.999, 1};
-  const ResampleParams p = params_of<E>(values, times, targets, kPatterns);
+  const OneRow row = one_row<E>(values, times, targets, kPatterns);
   std::vector<Half> expected(static_cast<size_t>(5 * kPatterns));
   for (size_t i = 0; i < kPatterns; ++i) {
     const double a = test::widened(values[i]);
@@ -97,18 +106,18 @@ void expect_every_half_mixes_as_the_reference() {
     }
     expected[4 * kPatterns + i] = values[kPatterns + i];
   }
-  for (const Build& build : builds()) expect_same(filled<Half>(build.rows, p, 0, 5), expected, build.name);
+  for (const Build& build : builds()) expect_same(filled<Half>(build.entries, row, 0, 5), expected, build.name);
 }
 
-TEST(ResampleRows, EveryFloat16MixesAsTheReferenceInEveryBuild) {
+TEST(InterpolateEntries, EveryFloat16MixesAsTheReferenceInEveryBuild) {
   expect_every_half_mixes_as_the_reference<Element<Float16, DType::kFloat16>>();
 }
 
-TEST(ResampleRows, EveryBFloat16MixesAsTheReferenceInEveryBuild) {
+TEST(InterpolateEntries, EveryBFloat16MixesAsTheReferenceInEveryBuild) {
   expect_every_half_mixes_as_the_reference<Element<BFloat16, DType::kBFloat16>>();
 }
 
-TEST(ResampleRows, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
+TEST(InterpolateEntries, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
   Random random(21);
   const auto check = [&](auto element) {
     using E = decltype(element);
@@ -118,13 +127,13 @@ TEST(ResampleRows, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
         const std::vector<T> values = random.values(element, 6 * features * feature_stride);
         const std::vector<double> times = random.clock<double>(6);
         const std::vector<double> targets = random.targets(times, 20);
-        ResampleParams p = params_of<E>(values, times, targets, features, feature_stride);
-        p.method = test::kIsFloat<T> ? InterpolationMethod::kLinear : InterpolationMethod::kNearest;
-        p.extrapolate = random.one_in(2) && test::kIsFloat<T> ? Extrapolate::kLinear : Extrapolate::kNan;
-        const std::vector<T> expected = filled<T>(baseline::resample_rows, p, 0, 20);
+        OneRow row = one_row<E>(values, times, targets, features, feature_stride);
+        row.segment.method = test::kIsFloat<T> ? InterpolationMethod::kLinear : InterpolationMethod::kNearest;
+        row.segment.extrapolate = random.one_in(2) && test::kIsFloat<T> ? Extrapolate::kLinear : Extrapolate::kNan;
+        const std::vector<T> expected = filled<T>(baseline::interpolate_entries, row, 0, 20);
         for (const Build& build : builds()) {
           expect_same(
-              filled<T>(build.rows, p, 0, 20), expected,
+              filled<T>(build.entries, row, 0, 20), expected,
               build.name + ", " + std::string(dtype_name(E::kDType)) + ", features " + std::to_string(features));
         }
       }
@@ -134,20 +143,20 @@ TEST(ResampleRows, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
   test::for_each_integer(check);
 }
 
-TEST(ResampleRows, FillsItsRowsAndNoOther) {
+TEST(InterpolateEntries, FillsItsEntriesAndNoOther) {
   Random random(22);
   using E = Element<float, DType::kFloat32>;
   const std::vector<float> values = random.values(E{}, 6 * 3);
   const std::vector<double> times = random.clock<double>(6);
   const std::vector<double> targets = random.targets(times, 30);
-  const ResampleParams p = params_of<E>(values, times, targets, 3);
-  const std::vector<float> whole = filled<float>(baseline::resample_rows, p, 0, 30);
-  const std::vector<float> none = filled<float>(baseline::resample_rows, p, 0, 0);
+  const OneRow row = one_row<E>(values, times, targets, 3);
+  const std::vector<float> whole = filled<float>(baseline::interpolate_entries, row, 0, 30);
+  const std::vector<float> none = filled<float>(baseline::interpolate_entries, row, 0, 0);
   for (const Build& build : builds()) {
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {7, 19}, {29, 30}, {12, 12}}) {
       std::vector<float> expected = none;
       std::copy(whole.begin() + 3 * begin, whole.begin() + 3 * end, expected.begin() + 3 * begin);
-      expect_same(filled<float>(build.rows, p, begin, end), expected, build.name);
+      expect_same(filled<float>(build.entries, row, begin, end), expected, build.name);
     }
   }
 }

@@ -1,0 +1,29 @@
+// Methods by blocks of features, as callers say them and as segments need them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "robocache/interpolation/method.hpp"
+
+namespace robocache {
+
+// The features [begin, end) by one method. From callers either bound may count from the back, as in Python.
+struct FeatureBlock {
+  int64_t begin;
+  int64_t end;
+  InterpolationMethod method;
+};
+
+// The features [0, features) in runs, in their order: what `named` says, the others by `method`. A pose becomes its
+// position and its rotation, neighbours of one method become one run, so a slerp run is of one or more quaternions. One
+// run, empty, where there are no features.
+//
+// Throws ArgumentError naming `method` or `methods` where blocks overlap, are empty or outside the features, where slerp
+// is not 4 or pose not 7 features wide.
+//
+//   feature_blocks(10, kLinear, {{0, 7, kPose}})   // {0, 3, kLinear}, {3, 7, kSlerp}, {7, 10, kLinear}
+std::vector<FeatureBlock> feature_blocks(int64_t features, InterpolationMethod method,
+                                         const std::vector<FeatureBlock>& named);
+
+}  // namespace robocache

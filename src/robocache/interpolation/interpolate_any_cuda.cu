@@ -1,0 +1,554 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/interpolate_cuda.cuh"
+#include "robocache/interpolation/rotation.hpp"
+
+namespace robocache {
+namespace {
+
+// A block is a tile of one row's targets in one segment: a thread finds a target's samples, then all write features of
+// any target.
+constexpr int kThreads = 256;
+constexpr int kMaxTile = kThreads;
+constexpr int64_t kBlocksWanted = 132 * 3;
+
+// How a thread moves features: one by one with any stride and alignment, or a vector of so many bytes of the values.
+enum class Width : uint8_t { kOne, k8Bytes, k16Bytes };
+
+struct Plan {
+  int64_t first_block;
+  uint32_t tiles_per_row;
+  uint16_t tile;
+  Width width;
+};
+
+// By value among the kernel's arguments.
+template <int kCapacity>
+struct AnyCall {
+  Interpolation call;
+  int64_t blocks;
+  Segment segments[kCapacity];
+  Plan plans[kCapacity];
+};
+
+// ---- What a tile's targets take, in shared memory ---------------------------------------------------------------------
+
+template <class Work>
+struct PlainEntry {
+  int32_t left, right;
+  Work weight;
+  PickKind kind;
+};
+
+template <class Work>
+struct CurveEntry : PlainEntry<Work> {
+  int8_t before, after;
+  int32_t around[4];  // rows 0, 1, 4, 5 of the stencil
+  CurveWeights<Work> weights;
+};
+
+template <bool kCurves, class Work>
+using Entry = std::conditional_t<kCurves, CurveEntry<Work>, PlainEntry<Work>>;
+
+// Called by the whole block.
+template <bool kCurves, class Work, class Clock>
+__device__ void find(const Interpolation& call, const Segment& s, int64_t batch, int64_t first, int32_t count,
+                     Clock* coarse, Entry<kCurves, Work>* entries) {
+  const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+  const auto n = static_cast<int32_t>(row_length(s, batch));
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  const int32_t sampled = i * coarse_stride(n);
+  if (sampled < n) coarse[i] = times[sampled];
+  __syncthreads();
+  if (i >= count) return;
+
+  const int64_t index = first + i;
+  const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
+  int32_t hint = n > 0 ? coarse_search(times, n, coarse, target.time) : 0;
+  const Pick<Work, int32_t> picked = pick<Work>(times, target.exists ? n : 0, target.time, rule_of<Clock>(s), hint);
+  auto& entry = entries[i];
+  entry.left = picked.left;
+  entry.right = picked.right;
+  entry.weight = picked.weight;
+  entry.kind = picked.kind;
+  if constexpr (kCurves) {
+    const bool curve = s.method == InterpolationMethod::kPchip || s.method == InterpolationMethod::kAkima ||
+                       s.method == InterpolationMethod::kCubic;
+    if (curve && picked.kind == PickKind::kMix) {
+      const auto stencil = stencil_around(times, n, picked.left, picked.right, stencil_reach(s.method));
+      entry.before = stencil.before;
+      entry.after = stencil.after;
+      entry.around[0] = stencil.rows[0];
+      entry.around[1] = stencil.rows[1];
+      entry.around[2] = stencil.rows[4];
+      entry.around[3] = stencil.rows[5];
+      entry.weights = weights_around<Work>(s.method, times, n, stencil, picked.weight);
+    }
+  }
+  if (s.valid != nullptr) s.valid[batch * s.valid_batch + index * s.valid_target] = picked.valid;
+  if (s.age != nullptr) {
+    const bool exists = picked.kind != PickKind::kAbsent;
+    write_age<Clock>(call, s, batch, index, exists, target.time, exists ? times[picked.left] : Clock{});
+  }
+}
+
+template <bool kCurves, class Work>
+__device__ void find_by_clock(const Interpolation& call, const Segment& s, int64_t batch, int64_t first, int32_t count,
+                              void* coarse, void* entries) {
+  auto* const of = static_cast<Entry<kCurves, Work>*>(entries);
+  if (s.clock_dtype == DType::kFloat32) {
+    find<kCurves, Work>(call, s, batch, first, count, static_cast<float*>(coarse), of);
+  } else if (s.clock_dtype == DType::kFloat64) {
+    find<kCurves, Work>(call, s, batch, first, count, static_cast<double*>(coarse), of);
+  } else {
+    find<kCurves, Work>(call, s, batch, first, count, static_cast<int64_t*>(coarse), of);
+  }
+}
+
+// ---- Features in and out ----------------------------------------------------------------------------------------------
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Vector {
+  T x[kCount];
+};
+
+// kCount neighbours at once.
+template <class T, int kCountOf, class WorkOf>
+struct VectorSource {
+  using Work = WorkOf;
+  static constexpr int kCount = kCountOf;
+  static constexpr bool kVector = true;
+
+  static __device__ void load(const Segment& s, const char* row, int64_t d, Work (&x)[kCount]) {
+    const auto raw = *reinterpret_cast<const Vector<T, kCount>*>(reinterpret_cast<const T*>(row) + d);
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) x[e] = to_work<Work>(raw.x[e]);
+  }
+};
+
+template <class Work, class T>
+__device__ Work load_as(const char* row, int64_t element) {
+  return to_work<Work>(reinterpret_cast<const T*>(row)[element]);
+}
+
+// kCount neighbours one by one, of any type that the work type stands for, with any stride.
+template <int kCountOf, class WorkOf>
+struct ScalarSource {
+  using Work = WorkOf;
+  static constexpr int kCount = kCountOf;
+  static constexpr bool kVector = false;
+
+  static __device__ Work load_one(DType dtype, const char* row, int64_t at) {
+    if constexpr (std::is_same_v<Work, float>) {
+      return dtype == DType::kFloat32    ? load_as<Work, float>(row, at)
+             : dtype == DType::kBFloat16 ? load_as<Work, BFloat16>(row, at)
+                                         : load_as<Work, Float16>(row, at);
+    } else {
+      switch (dtype) {
+        case DType::kFloat64:
+          return load_as<Work, double>(row, at);
+        case DType::kInt8:
+          return load_as<Work, int8_t>(row, at);
+        case DType::kInt16:
+          return load_as<Work, int16_t>(row, at);
+        case DType::kInt32:
+          return load_as<Work, int32_t>(row, at);
+        case DType::kInt64:
+          return load_as<Work, int64_t>(row, at);
+        case DType::kUInt16:
+          return load_as<Work, uint16_t>(row, at);
+        case DType::kUInt32:
+          return load_as<Work, uint32_t>(row, at);
+        case DType::kUInt64:
+          return load_as<Work, uint64_t>(row, at);
+        default:  // bool is 0 or 1
+          return load_as<Work, uint8_t>(row, at);
+      }
+    }
+  }
+
+  static __device__ void load(const Segment& s, const char* row, int64_t d, Work (&x)[kCount]) {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) x[e] = load_one(s.value_dtype, row, (d + e) * s.values_feature);
+  }
+};
+
+__device__ uint32_t packed_pair(float low, float high, BFloat16) {
+  uint32_t packed;  // one instruction for two values
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+__device__ uint32_t packed_pair(float low, float high, Float16) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// Neighbours, in pieces of 16 bytes at most.
+template <class Out, int kCount, class Work>
+__device__ void store_vector(Out* to, const Work (&y)[kCount]) {
+  constexpr int kPiece = kCount * static_cast<int>(sizeof(Out)) <= 16 ? kCount : 16 / static_cast<int>(sizeof(Out));
+#pragma unroll
+  for (int first = 0; first < kCount; first += kPiece) {
+    if constexpr (sizeof(Out) == 2 && std::is_same_v<Work, float> && kPiece % 2 == 0) {
+      Vector<uint32_t, kPiece / 2> piece;
+#pragma unroll
+      for (int e = 0; e < kPiece; e += 2) piece.x[e / 2] = packed_pair(y[first + e], y[first + e + 1], Out{});
+      *reinterpret_cast<Vector<uint32_t, kPiece / 2>*>(to + first) = piece;
+    } else {
+      Vector<Out, kPiece> piece;
+#pragma unroll
+      for (int e = 0; e < kPiece; ++e) piece.x[e] = rounded_once<Out>(y[first + e]);
+      *reinterpret_cast<Vector<Out, kPiece>*>(to + first) = piece;
+    }
+  }
+}
+
+template <class Source, class Out>
+__device__ void store_as(const Segment& s, char* row, int64_t d, const typename Source::Work (&y)[Source::kCount]) {
+  Out* const to = reinterpret_cast<Out*>(row);
+  if constexpr (Source::kVector) {
+    store_vector(to + d, y);
+  } else {
+#pragma unroll
+    for (int e = 0; e < Source::kCount; ++e) to[(d + e) * s.out_feature] = rounded_once<Out>(y[e]);
+  }
+}
+
+template <class Source>
+__device__ void store(const Segment& s, char* row, int64_t d, const typename Source::Work (&y)[Source::kCount]) {
+  if (s.out_dtype == DType::kBFloat16) {
+    store_as<Source, BFloat16>(s, row, d, y);
+  } else if (s.out_dtype == DType::kFloat32) {
+    store_as<Source, float>(s, row, d, y);
+  } else if (s.out_dtype == DType::kFloat16) {
+    store_as<Source, Float16>(s, row, d, y);
+  } else {
+    store_as<Source, double>(s, row, d, y);
+  }
+}
+
+// ---- One target's features from d on ----------------------------------------------------------------------------------
+
+// The methods that differ in what they read; the steps are kLinear, since they never mix.
+template <class Source, InterpolationMethod kMethod, class TargetEntry>
+__device__ void bring(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
+                      typename Source::Work (&y)[Source::kCount]) {
+  using Work = typename Source::Work;
+  constexpr int kCount = Source::kCount;
+  const int64_t size = s.values_sample * dtype_size(s.value_dtype);
+  if (entry.kind == PickKind::kAbsent) {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) y[e] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
+    return;
+  }
+  Work a[kCount];
+  Work b[kCount];
+  if constexpr (kMethod == InterpolationMethod::kLinear) {
+    Source::load(s, values + entry.left * size, d, a);
+    Source::load(s, values + entry.right * size, d, b);
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) y[e] = entry.kind == PickKind::kMix ? lerp(a[e], b[e], entry.weight) : a[e];
+  } else if (entry.kind == PickKind::kOne) {
+    Source::load(s, values + entry.left * size, d, y);
+  } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
+    Source::load(s, values + entry.left * size, d, a);
+    Source::load(s, values + entry.right * size, d, b);
+#pragma unroll
+    for (int e = 0; e < kCount; e += 4) {
+      Work from[4] = {a[e], a[e + 1], a[e + 2], a[e + 3]};
+      Work to[4] = {b[e], b[e + 1], b[e + 2], b[e + 3]};
+      Work turned[4];
+      slerp(from, to, entry.weight, 1 - entry.weight, turned);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) y[e + k] = turned[k];
+    }
+  } else {
+    const CurveWeights<Work>& c = entry.weights;
+    Source::load(s, values + entry.left * size, d, a);
+    Source::load(s, values + entry.right * size, d, b);
+    if constexpr (kMethod == InterpolationMethod::kCubic) {
+      const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + d;
+      const Work* const of_a = slopes + entry.left * s.features;
+      const Work* const of_b = slopes + entry.right * s.features;
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) y[e] = cubic_at(c, a[e], b[e], of_a[e], of_b[e]);
+    } else {
+      constexpr int kReach = kMethod == InterpolationMethod::kAkima ? 2 : 1;
+      Work before[kCount];
+      Work after[kCount];
+      Source::load(s, values + entry.around[1] * size, d, before);
+      Source::load(s, values + entry.around[2] * size, d, after);
+      Work farther[kReach == 2 ? 2 : 1][kCount];
+      if constexpr (kReach == 2) {
+        Source::load(s, values + entry.around[0] * size, d, farther[0]);
+        Source::load(s, values + entry.around[3] * size, d, farther[1]);
+      }
+      const auto at = [&](int e, int earlier, int later) {
+        if constexpr (kReach == 2) {
+          return akima_at(c, earlier, later, farther[0][e], before[e], a[e], b[e], after[e], farther[1][e]);
+        } else {
+          return pchip_at(c, earlier, later, before[e], a[e], b[e], after[e]);
+        }
+      };
+      if (entry.before == kReach && entry.after == kReach) {  // nearly always; the ends' branches fall away
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) y[e] = at(e, kReach, kReach);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) y[e] = at(e, entry.before, entry.after);
+      }
+    }
+  }
+}
+
+// Items of `vectors` a target, dealt to the block's threads; visit(target, vector).
+template <class Visit>
+__device__ void for_each_item(int32_t count, int32_t vectors, const Visit& visit) {
+  if (vectors == 0) return;
+  const int32_t step_i = kThreads / vectors;
+  const int32_t step_v = kThreads - step_i * vectors;
+  int32_t i = static_cast<int32_t>(threadIdx.x) / vectors;
+  int32_t v = static_cast<int32_t>(threadIdx.x) - i * vectors;
+  while (i < count) {
+    visit(i, v);
+    i += step_i;  // stepped without a division
+    v += step_v;
+    if (v >= vectors) {
+      v -= vectors;
+      ++i;
+    }
+  }
+}
+
+template <class Source, InterpolationMethod kMethod, class TargetEntry>
+__device__ void write_features(const Segment& s, int64_t batch, int64_t first, int32_t count,
+                               const TargetEntry* entries) {
+  using Work = typename Source::Work;
+  constexpr int kCount = Source::kCount;
+  const char* const values = static_cast<const char*>(s.values) + batch * s.values_batch * dtype_size(s.value_dtype);
+  const int64_t target_bytes = s.out_target * dtype_size(s.out_dtype);
+  char* const out = static_cast<char*>(s.out) + batch * s.out_batch * dtype_size(s.out_dtype) + first * target_bytes;
+  for_each_item(count, static_cast<int32_t>(s.features / kCount), [&](int32_t i, int32_t v) {
+    const int64_t d = static_cast<int64_t>(v) * kCount;
+    Work y[kCount];
+    bring<Source, kMethod>(s, entries[i], values, batch, d, y);
+    if (s.scale != nullptr && entries[i].kind != PickKind::kAbsent) {
+      const auto* const scale = static_cast<const Work*>(s.scale) + d;
+      const auto* const shift = static_cast<const Work*>(s.shift) + d;
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) y[e] = multiply_add(y[e], scale[e], shift[e]);
+    }
+    store<Source>(s, out + i * target_bytes, d, y);
+  });
+}
+
+// Integers and bool that stay what they are.
+template <class T, class TargetEntry>
+__device__ void copy_features(const Segment& s, int64_t batch, int64_t first, int32_t count,
+                              const TargetEntry* entries) {
+  const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch;
+  T* const out = static_cast<T*>(s.out) + batch * s.out_batch + first * s.out_target;
+  for_each_item(count, static_cast<int32_t>(s.features), [&](int32_t i, int32_t d) {
+    out[i * s.out_target + d * s.out_feature] =
+        entries[i].kind == PickKind::kAbsent ? T(0) : values[entries[i].left * s.values_sample + d * s.values_feature];
+  });
+}
+
+template <InterpolationMethod kMethod, class TargetEntry>
+__device__ void write_by_type(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
+                              const TargetEntry* entries) {
+  if (width == Width::kOne) {
+    constexpr int kCount = kMethod == InterpolationMethod::kSlerp ? 4 : 1;
+    write_features<ScalarSource<kCount, float>, kMethod>(s, batch, first, count, entries);
+  } else if (width == Width::k16Bytes) {
+    if (s.value_dtype == DType::kBFloat16) {
+      write_features<VectorSource<BFloat16, 8, float>, kMethod>(s, batch, first, count, entries);
+    } else if (s.value_dtype == DType::kFloat32) {
+      write_features<VectorSource<float, 4, float>, kMethod>(s, batch, first, count, entries);
+    } else {
+      write_features<VectorSource<Float16, 8, float>, kMethod>(s, batch, first, count, entries);
+    }
+  } else {  // slerp is never planned for 8 bytes of float32
+    if (s.value_dtype == DType::kBFloat16) {
+      write_features<VectorSource<BFloat16, 4, float>, kMethod>(s, batch, first, count, entries);
+    } else if (s.value_dtype == DType::kFloat16) {
+      write_features<VectorSource<Float16, 4, float>, kMethod>(s, batch, first, count, entries);
+    } else if constexpr (kMethod != InterpolationMethod::kSlerp) {
+      write_features<VectorSource<float, 2, float>, kMethod>(s, batch, first, count, entries);
+    }
+  }
+}
+
+template <bool kCurves>
+__device__ void write_single(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
+                             const void* shared) {
+  using M = InterpolationMethod;
+  const auto* const entries = static_cast<const Entry<kCurves, float>*>(shared);
+  if (!is_floating(s.value_dtype)) {
+    switch (dtype_size(s.value_dtype)) {
+      case 1:
+        return copy_features<uint8_t>(s, batch, first, count, entries);
+      case 2:
+        return copy_features<uint16_t>(s, batch, first, count, entries);
+      case 4:
+        return copy_features<uint32_t>(s, batch, first, count, entries);
+      default:
+        return copy_features<uint64_t>(s, batch, first, count, entries);
+    }
+  }
+  if constexpr (kCurves) {
+    switch (s.method) {
+      case M::kPchip:
+        return write_by_type<M::kPchip>(s, width, batch, first, count, entries);
+      case M::kAkima:
+        return write_by_type<M::kAkima>(s, width, batch, first, count, entries);
+      case M::kCubic:
+        return write_by_type<M::kCubic>(s, width, batch, first, count, entries);
+      case M::kSlerp:
+        return write_by_type<M::kSlerp>(s, width, batch, first, count, entries);
+      default:
+        break;
+    }
+  }
+  write_by_type<M::kLinear>(s, width, batch, first, count, entries);
+}
+
+template <bool kCurves>
+__device__ void write_double(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
+                             const void* shared) {
+  using M = InterpolationMethod;
+  using One = ScalarSource<1, double>;
+  const auto* const entries = static_cast<const Entry<kCurves, double>*>(shared);
+  if constexpr (kCurves) {
+    switch (s.method) {
+      case M::kPchip:
+        return write_features<One, M::kPchip>(s, batch, first, count, entries);
+      case M::kAkima:
+        return write_features<One, M::kAkima>(s, batch, first, count, entries);
+      case M::kCubic:
+        return write_features<One, M::kCubic>(s, batch, first, count, entries);
+      case M::kSlerp:
+        return write_features<ScalarSource<4, double>, M::kSlerp>(s, batch, first, count, entries);
+      default:
+        break;
+    }
+  }
+  if (width == Width::kOne) {
+    write_features<One, M::kLinear>(s, batch, first, count, entries);
+  } else {
+    write_features<VectorSource<double, 2, double>, M::kLinear>(s, batch, first, count, entries);
+  }
+}
+
+template <int kCapacity, bool kCurves>
+__global__ void __launch_bounds__(kThreads, kCurves ? 3 : 4)
+    interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
+  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which are smaller
+  __shared__ double coarse[kCoarse];                    // of the clock's type, 8 bytes at most
+  static_assert(kCoarse <= kThreads);
+  for (int64_t block = blockIdx.x; block < any.blocks; block += gridDim.x) {
+    int low = 0;
+    for (int high = any.call.segment_count; high - low > 1;) {
+      const int middle = (low + high) / 2;
+      if (any.plans[middle].first_block <= block) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    const Segment& s = any.segments[low];
+    const Plan& plan = any.plans[low];
+    const int64_t within = block - plan.first_block;
+    // A division of 32 bits but for the largest calls.
+    const int64_t batch =
+        within <= INT32_MAX ? static_cast<uint32_t>(within) / plan.tiles_per_row : within / plan.tiles_per_row;
+    const int64_t first = (within - batch * plan.tiles_per_row) * plan.tile;
+    const int64_t left = any.call.targets_count - first;
+    const auto count = static_cast<int32_t>(left < plan.tile ? left : plan.tile);
+    if (works_in_double(s)) {
+      find_by_clock<kCurves, double>(any.call, s, batch, first, count, coarse, entries);
+      __syncthreads();
+      write_double<kCurves>(s, plan.width, batch, first, count, entries);
+    } else {
+      find_by_clock<kCurves, float>(any.call, s, batch, first, count, coarse, entries);
+      __syncthreads();
+      write_single<kCurves>(s, plan.width, batch, first, count, entries);
+    }
+    __syncthreads();
+  }
+}
+
+// ---- The launch -------------------------------------------------------------------------------------------------------
+
+bool fits(const Segment& s, int64_t count) {
+  const auto aligned = [](const void* at, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) == 0;
+  };
+  const auto whole = [](int64_t elements, int64_t size, int64_t bytes) {
+    return elements * size % std::min<int64_t>(bytes, 16) == 0;
+  };
+  const int64_t in = dtype_size(s.value_dtype);
+  const int64_t out = dtype_size(s.out_dtype);
+  return s.values_feature == 1 && s.out_feature == 1 && s.features % count == 0 && aligned(s.values, count * in) &&
+         whole(s.values_batch, in, count * in) && whole(s.values_sample, in, count * in) &&
+         aligned(s.out, count * out) && whole(s.out_batch, out, count * out) && whole(s.out_target, out, count * out);
+}
+
+Width width_of(const Segment& s) {
+  if (!is_floating(s.value_dtype) || s.samples == 0) return Width::kOne;
+  const int64_t size = dtype_size(s.value_dtype);
+  if (fits(s, 16 / size)) return Width::k16Bytes;
+  const bool pairs = size == 4 && s.method == InterpolationMethod::kSlerp;  // half a quaternion
+  if (size < 8 && !pairs && fits(s, 8 / size)) return Width::k8Bytes;
+  return Width::kOne;
+}
+
+template <int kCapacity>
+cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
+  AnyCall<kCapacity> any;
+  static_assert(sizeof(any) <= 32764, "a kernel's arguments");
+  any.call = call;
+  any.blocks = 0;
+  bool curves = false;
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    const Segment& s = any.segments[i] = call.segments[i];
+    Plan& plan = any.plans[i];
+    plan.width = width_of(s);
+    curves = curves || (s.method != InterpolationMethod::kLinear && !is_step(s.method));
+    // Smaller tiles until every multiprocessor has several, but not so small that threads have nothing to do.
+    const int64_t bytes = plan.width == Width::k16Bytes ? 16 : plan.width == Width::k8Bytes ? 8 : 0;
+    const int64_t vectors = bytes == 0 ? s.features : s.features * dtype_size(s.value_dtype) / bytes;
+    int64_t tile = kMaxTile;
+    const auto tiles_per_row = [&] { return (call.targets_count + tile - 1) / tile; };
+    while (tile > 8 && call.batch * tiles_per_row() * call.segment_count < kBlocksWanted &&
+           tile / 2 * vectors >= kThreads * 2) {
+      tile /= 2;
+    }
+    if (tiles_per_row() > UINT32_MAX) return cudaErrorInvalidValue;
+    plan.tile = static_cast<uint16_t>(tile);
+    plan.tiles_per_row = static_cast<uint32_t>(tiles_per_row());
+    plan.first_block = any.blocks;
+    any.blocks += call.batch * tiles_per_row();
+  }
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(any.blocks, INT32_MAX));
+  if (curves) {
+    interpolate_any_kernel<kCapacity, true><<<blocks, kThreads, 0, stream>>>(any);
+  } else {
+    interpolate_any_kernel<kCapacity, false><<<blocks, kThreads, 0, stream>>>(any);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_any(const Interpolation& call, cudaStream_t stream) {
+  if (call.batch == 0 || call.targets_count == 0 || call.segment_count == 0) return cudaSuccess;
+  return call.segment_count <= 8 ? launch<8>(call, stream) : launch<kMaxSegments>(call, stream);
+}
+
+}  // namespace robocache

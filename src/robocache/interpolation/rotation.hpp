@@ -1,0 +1,112 @@
+// Rotations between two samples: slerp of 4 features, in whatever order their components stand. Shared by the CPU loop and
+// the CUDA kernel, on any number type that has +, -, *, <, and the functions of number.hpp and of this file.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/interpolation/number.hpp"
+
+namespace robocache {
+
+// 1 / sqrt(x); in float32 on CUDA within 2 ulp where 2^-126 <= x.
+ROBOCACHE_HD double reciprocal_root(double x) { return 1 / std::sqrt(x); }
+ROBOCACHE_HD float reciprocal_root(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1 / std::sqrt(x);
+#endif
+}
+
+// atan(x) for x in [0, 1], within 2 ulp: the minimax polynomial of least relative error.
+ROBOCACHE_HD double arc_tangent(double x) { return std::atan(x); }
+ROBOCACHE_HD float arc_tangent(float x) {
+  const float s = x * x;
+  float y = 0.002849218844f;
+  y = multiply_add(y, s, -0.01606611933f);
+  y = multiply_add(y, s, 0.04268772318f);
+  y = multiply_add(y, s, -0.07503997215f);
+  y = multiply_add(y, s, 0.1064080586f);
+  y = multiply_add(y, s, -0.142036147f);
+  y = multiply_add(y, s, 0.1999261603f);
+  y = multiply_add(y, s, -0.333330732f);
+  return multiply_add(x * s, y, x);
+}
+
+ROBOCACHE_HD double sine(double x) { return std::sin(x); }
+ROBOCACHE_HD float sine(float x) { return std::sin(x); }
+
+// sin(x) for x in [0, pi/2], within 2 ulp, in the same way.
+ROBOCACHE_HD double sine_of_quarter_turn(double x) { return std::sin(x); }
+ROBOCACHE_HD float sine_of_quarter_turn(float x) {
+  const float s = x * x;
+  float y = 2.601887728e-6f;
+  y = multiply_add(y, s, -0.0001980741189f);
+  y = multiply_add(y, s, 0.008333025045f);
+  y = multiply_add(y, s, -0.1666665668f);
+  return multiply_add(x * s, y, x);
+}
+
+template <class Scalar>
+ROBOCACHE_HD Scalar dot(const Scalar (&a)[4], const Scalar (&b)[4]) {
+  return multiply_add(a[3], b[3], multiply_add(a[2], b[2], multiply_add(a[1], b[1], a[0] * b[0])));
+}
+
+// To length 1, whatever the length before: a square that would overflow or vanish is taken of the quaternion times a
+// power of two. NaN where the length is 0 or not finite.
+template <class Scalar>
+ROBOCACHE_HD void normalise(Scalar (&q)[4]) {
+  constexpr bool kSingle = std::is_same_v<Scalar, float>;
+  const Scalar smallest = Scalar(kSingle ? 0x1p-80 : 0x1p-600);
+  const Scalar largest = Scalar(kSingle ? 0x1p100 : 0x1p600);
+  Scalar square = dot(q, q);
+  if (!(smallest < square && square < largest)) {
+    const Scalar power =
+        square < Scalar(1) ? Scalar(kSingle ? 0x1p100 : 0x1p700) : Scalar(kSingle ? 0x1p-100 : 0x1p-700);
+    for (int i = 0; i < 4; ++i) q[i] = q[i] * power;
+    square = dot(q, q);
+  }
+  const bool finite = Scalar(0) < square && square < Scalar(__builtin_inff());
+  const Scalar factor = finite ? reciprocal_root(square) : Scalar(__builtin_nanf(""));
+  for (int i = 0; i < 4; ++i) q[i] = q[i] * factor;
+}
+
+// From `a` at w = 0 to the nearer of `b` and -b at w = 1, at an even rate, beyond them too. `rest` is 1 - w.
+//
+// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, exact at every size: an arc cosine loses half the digits
+// of small angles, and quaternions that are nearly opposite are nearly equal once one of them is negated.
+template <class Scalar>
+ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, Scalar (&y)[4]) {
+  normalise(a);
+  normalise(b);
+  if (dot(a, b) < Scalar(0)) {
+    for (int i = 0; i < 4; ++i) b[i] = -b[i];
+  }
+  Scalar apart[4];
+  Scalar together[4];
+  for (int i = 0; i < 4; ++i) {
+    apart[i] = a[i] - b[i];
+    together[i] = a[i] + b[i];
+  }
+  const Scalar apart_square = dot(apart, apart);                  // (2 sin(angle / 2))^2
+  const Scalar product = apart_square * dot(together, together);  // (2 sin(angle))^2
+  Scalar of_a = rest;
+  Scalar of_b = w;
+  if (!(product < smallest_normal<Scalar>())) {
+    const Scalar reciprocal = reciprocal_root(product);
+    Scalar half = apart_square * reciprocal;  // the tangent of half the angle
+    if (Scalar(1) < half) half = Scalar(1);
+    const Scalar angle = Scalar(2) * arc_tangent(half);
+    const bool between = !(w < Scalar(0)) && !(rest < Scalar(0));
+    const Scalar factor = Scalar(2) * reciprocal;
+    of_a = factor * (between ? sine_of_quarter_turn(rest * angle) : sine(rest * angle));
+    of_b = factor * (between ? sine_of_quarter_turn(w * angle) : sine(w * angle));
+  }
+  for (int i = 0; i < 4; ++i) y[i] = multiply_add(of_a, a[i], of_b * b[i]);
+}
+
+}  // namespace robocache
