@@ -96,6 +96,17 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
+def dtype_name(dtype: Any) -> str:
+    """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
+    name = str(dtype)
+    if isinstance(dtype, str) or name.startswith("torch."):
+        return name.removeprefix("torch.")
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        raise errors.ArgumentTypeError(f"dtype: expected a dtype or its name, got {dtype!r}") from None
+
+
 def torch_module() -> Any | None:
     """torch where the caller has already imported it; never imports it."""
     return sys.modules.get("torch")

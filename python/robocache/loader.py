@@ -85,17 +85,6 @@ def _indices(episodes: Any) -> list[int]:
         raise errors.ArgumentTypeError(f"episodes: expected a list of ints, got {episodes!r}") from None
 
 
-def _dtype_name(dtype: Any) -> str:
-    """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
-    name = str(dtype)
-    if isinstance(dtype, str) or name.startswith("torch."):
-        return name.removeprefix("torch.")
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        raise errors.ArgumentTypeError(f"dtype: expected a dtype or its name, got {dtype!r}") from None
-
-
 class Loader:
     """Batches of time-aligned windows around moments drawn from a dataset.
 
@@ -201,7 +190,7 @@ class Loader:
                     "method": of_stream("methods", methods, stream),
                     "normalize": of_stream("normalize", normalize, stream, floats_only=True),
                     "max_gap_s": _finite("max_gap_s", of_stream("max_gap_s", max_gap_s, stream)),
-                    "dtype": _dtype_name(of_stream("dtype", dtype, stream))
+                    "dtype": _lib.dtype_name(of_stream("dtype", dtype, stream))
                     if isinstance(dtype, Mapping) and stream in dtype
                     else None,
                 }
@@ -214,7 +203,7 @@ class Loader:
             "snap_s": _finite("snap_s", snap_s),
             "shuffle": shuffle,
             "drop_last": drop_last,
-            "dtype": "float32" if isinstance(dtype, Mapping) else _dtype_name(dtype),
+            "dtype": "float32" if isinstance(dtype, Mapping) else _lib.dtype_name(dtype),
             "device": self._device,
         }
         self._handle = _open(dataset._handle, json.dumps(options, default=_plain))

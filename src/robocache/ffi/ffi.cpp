@@ -108,6 +108,8 @@ const TVMFFIAny& Args::any(int i) const {
   return args_[i];
 }
 
+bool Args::is_tensor(int i) const { return dl_tensor(any(i)) != nullptr; }
+
 int64_t Args::integer(int i, const char* name) const {
   if (any(i).type_index != kTVMFFIInt) wrong_type(name, "an int");
   return any(i).v_int64;

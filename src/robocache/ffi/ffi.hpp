@@ -53,6 +53,7 @@ class Args {
 
   int count() const { return count_; }
   bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
+  bool is_tensor(int i) const;
 
   // Each throws ArgumentTypeError naming `name` where the argument is something else.
   int64_t integer(int i, const char* name) const;

@@ -1,7 +1,10 @@
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/ops/fuse/fuse.hpp"
 #include "robocache/ops/resample/resample.hpp"
 
 namespace robocache::ffi {
@@ -84,6 +87,165 @@ ROBOCACHE_FFI(resample_valid, args, result) {
   const ResampleShape shape = resample_shape(values, args.tensor(1, "times"), args.tensor(2, "target_times"));
   result.set(shape.batched ? OwnedTensor::allocate(DType::kBool, values.device, {shape.batch, shape.targets})
                            : OwnedTensor::allocate(DType::kBool, values.device, {shape.targets}));
+}
+
+namespace {
+
+// What a call made, where that is more than one array.
+struct FusedArrays {
+  static constexpr const char* kTypeKey = "robocache.FusedArrays";
+  std::vector<OwnedTensor> arrays;
+};
+
+struct FusedStream {
+  FuseStream stream;
+  std::optional<DType> dtype;
+};
+
+// The options that each stream may have for itself, in the order in which they are passed.
+enum class StreamOption {
+  kMethod,
+  kExtrapolate,
+  kCausal,
+  kMaxGap,
+  kTolerance,
+  kLengths,
+  kOffset,
+  kScale,
+  kShift,
+  kDType
+};
+constexpr const char* kStreamOptions[] = {"method",  "extrapolate", "causal", "max_gap", "tolerance",
+                                          "lengths", "offset",      "scale",  "shift",   "dtype"};
+
+std::optional<FeatureNumbers> optional_numbers(const Args& args, int i, const char* name) {
+  if (args.is_none(i)) return std::nullopt;
+  return args.is_tensor(i) ? FeatureNumbers(args.tensor(i, name)) : FeatureNumbers(args.real(i, name));
+}
+
+void set_option(FusedStream& to, StreamOption option, const Args& args, int i, const ArgumentsOf& of) {
+  const std::string argument = of(kStreamOptions[static_cast<size_t>(option)]);
+  const char* const name = argument.c_str();
+  FuseStream& stream = to.stream;
+  switch (option) {
+    case StreamOption::kMethod:
+      stream.options.method = interpolation_method_from_name(args.string(i, name), name);
+      break;
+    case StreamOption::kExtrapolate:
+      stream.options.extrapolate = extrapolate_from_name(args.string(i, name), name);
+      break;
+    case StreamOption::kCausal:
+      stream.options.causal = args.boolean(i, name);
+      break;
+    case StreamOption::kMaxGap:
+      stream.options.max_gap = optional_duration(args, i, name);
+      break;
+    case StreamOption::kTolerance:
+      stream.options.tolerance = optional_duration(args, i, name);
+      break;
+    case StreamOption::kLengths:
+      stream.lengths = optional_tensor(args, i, name);
+      break;
+    case StreamOption::kOffset:
+      stream.offset = optional_duration(args, i, name);
+      break;
+    case StreamOption::kScale:
+      stream.scale = optional_numbers(args, i, name);
+      break;
+    case StreamOption::kShift:
+      stream.shift = optional_numbers(args, i, name);
+      break;
+    case StreamOption::kDType:
+      to.dtype = args.is_none(i) ? std::nullopt : std::optional(dtype_from_name(args.string(i, name), name));
+      break;
+  }
+}
+
+OwnedTensor allocate_fused(DType dtype, Device device, const FuseShape& shape, int64_t last) {
+  return shape.batched ? OwnedTensor::allocate(dtype, device, {shape.batch, shape.targets, last})
+                       : OwnedTensor::allocate(dtype, device, {shape.targets, last});
+}
+
+}  // namespace
+
+// (streams, target_times, target_lengths, separate, with valid, with age, each of kStreamOptions for all streams, outs,
+//  a name or None, values and times of each stream, each out, (stream, place in kStreamOptions, value) of each option
+//  that one stream has for itself)
+// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
+ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  const auto count = static_cast<size_t>(args.integer(0, "streams"));
+  const TensorView target_times = args.tensor(1, "target_times");
+  const auto target_lengths = optional_tensor(args, 2, "target_lengths");
+  const bool separate = args.boolean(3, "output");
+  const bool with_valid = args.boolean(4, "return_valid");
+  const bool with_age = args.boolean(5, "return_age");
+  int at = 6;
+  FusedStream shared;
+  for (size_t option = 0; option < std::size(kStreamOptions); ++option) {
+    set_option(shared, static_cast<StreamOption>(option), args, at++, {});
+  }
+  const auto outs = static_cast<size_t>(args.integer(at++, "out"));
+
+  std::vector<FuseStream> streams(count, shared.stream);
+  std::vector<std::optional<DType>> dtypes(separate ? count : 1, shared.dtype);
+  const auto of = [&](size_t i) { return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}; };
+  for (size_t i = 0; i < count; ++i) {
+    if (!args.is_none(at)) streams[i].name = args.string(at, "streams");
+    streams[i].values = args.tensor(at + 1, of(i)("values").c_str());
+    streams[i].times = args.tensor(at + 2, of(i)("times").c_str());
+    at += 3;
+  }
+  std::vector<TensorView> out;
+  for (size_t i = 0; i < outs; ++i) out.push_back(args.tensor(at++, "out"));
+  FusedStream own;
+  while (at < args.count()) {
+    const auto i = static_cast<size_t>(args.integer(at, "stream"));
+    const auto option = static_cast<StreamOption>(args.integer(at + 1, "option"));
+    own.stream = streams[i];
+    set_option(own, option, args, at + 2, of(i));
+    streams[i] = own.stream;
+    if (option == StreamOption::kDType) {
+      if (!separate) throw ArgumentError("dtype: expected one for all streams, since output is 'concat'");
+      dtypes[i] = own.dtype;
+    }
+    at += 3;
+  }
+
+  const FuseShape shape = fuse_shape(streams, target_times);
+  const Device device = streams[0].values.device;
+  std::vector<OwnedTensor> made;
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const TensorView& values = streams[i].values;
+    const DType dtype = dtypes[i] ? *dtypes[i] : separate ? values.dtype : common_dtype(streams);
+    if (outs == 0) {
+      made.push_back(allocate_fused(dtype, device, shape, separate ? values.shape[values.ndim - 1] : shape.features));
+      out.push_back(made.back().view());
+    } else if (i < outs && out[i].dtype != dtype) {
+      throw ArgumentTypeError((separate ? of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
+                              ", got " + std::string(dtype_name(out[i].dtype)) + "; say so with dtype=");
+    }
+  }
+  std::optional<TensorView> valid;
+  std::optional<TensorView> age;
+  if (with_valid) {
+    made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(count)));
+    valid = made.back().view();
+  }
+  if (with_age) {
+    made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(count)));
+    age = made.back().view();
+  }
+  fuse_multimodal(streams, target_times, out, target_lengths, valid, age, current_stream(device));
+  if (made.size() == 1) result.set(std::move(made.front()));
+  if (made.size() > 1) result.set_object(FusedArrays{std::move(made)});
+}
+
+// (FusedArrays, a tensor of the framework, place) -> the array there, once
+ROBOCACHE_FFI(fused_array, args, result) {
+  auto& arrays = args.object<FusedArrays>(0, "arrays").arrays;
+  const auto place = static_cast<size_t>(args.integer(2, "place"));
+  if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
+  result.set(std::move(arrays[place]));
 }
 
 // (times, lengths)

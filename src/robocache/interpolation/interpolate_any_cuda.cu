@@ -337,11 +337,12 @@ __device__ void write_features(const Segment& s, int64_t batch, int64_t first, i
     const int64_t d = static_cast<int64_t>(v) * kCount;
     Work y[kCount];
     bring<Source, kMethod>(s, entries[i], values, batch, d, y);
-    if (s.scale != nullptr && entries[i].kind != PickKind::kAbsent) {
-      const auto* const scale = static_cast<const Work*>(s.scale) + d;
-      const auto* const shift = static_cast<const Work*>(s.shift) + d;
+    if (s.scaled && entries[i].kind != PickKind::kAbsent) {
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) y[e] = multiply_add(y[e], scale[e], shift[e]);
+      for (int e = 0; e < kCount; ++e) {
+        y[e] = multiply_add(y[e], number_of<Work>(s.scale, s.scale_per_feature, d + e),
+                            number_of<Work>(s.shift, s.shift_per_feature, d + e));
+      }
     }
     store<Source>(s, out + i * target_bytes, d, y);
   });

@@ -25,17 +25,16 @@
 
 namespace robocache {
 
-// Where a segment's gradient comes from and is added to. Null: not asked for. Plain C; strides count elements.
+// What a segment's gradient is added to. Null: not asked for. Plain C; strides count elements.
 struct SegmentGradient {
-  const void* out;  // with respect to Segment::out, of its dtype
-  int64_t out_batch, out_target, out_feature;
   void* values;  // of the segment's work type, no two entries in one place
   int64_t values_batch, values_sample, values_feature;
   double* times;    // dense [batch, samples], for a clock that serves every row too
   double* targets;  // dense [batch, targets_count]
 };
 
-// `gradients` has an entry for each segment of `call`, whose out, valid and age are not looked at. On CUDA queued on
+// `gradients` has an entry for each segment of `call`. A segment's `out` is the gradient with respect to it and only read;
+// its valid and age are not looked at. On CUDA queued on
 // `stream` and not waited for. Throws DeviceError. Nothing is checked here.
 void interpolate_backward(const Interpolation& call, const SegmentGradient* gradients, Device device,
                           CudaStream stream);

@@ -45,11 +45,12 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     double rise = 0;
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
-      load_piece(s.out_dtype, g.out, batch * g.out_batch + index * g.out_target + first * g.out_feature, g.out_feature,
+      load_piece(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + first * s.out_feature, s.out_feature,
                  n, gradient);
-      if (s.scale != nullptr) {
-        const Work* scale = static_cast<const Work*>(s.scale) + first;
-        for (int64_t d = 0; d < n; ++d) gradient[d] = share_of(scale[d], gradient[d]);
+      if (s.scaled) {
+        for (int64_t d = 0; d < n; ++d) {
+          gradient[d] = share_of(number_of<Work>(s.scale, s.scale_per_feature, first + d), gradient[d]);
+        }
       }
       if (g.values != nullptr) {
         Work* const row = static_cast<Work*>(g.values) + batch * g.values_batch + first * g.values_feature;

@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kThreads)
     const bool works = threadIdx.x / own.columns < own.ranges && feature < s.features;
     const int64_t begin = works ? range * own.range_length : 0;
     const int64_t end = works ? begin + own.range_length : 0;
-    const Work scale = works && s.scale != nullptr ? static_cast<const Work*>(s.scale)[feature] : Work(1);
-    const int64_t gradient_at = batch * g.out_batch + feature * g.out_feature;
+    const Work scale = works && s.scaled ? number_of<Work>(s.scale, s.scale_per_feature, feature) : Work(1);
+    const int64_t gradient_at = batch * s.out_batch + feature * s.out_feature;
     RecentSums<Work> sums(
         static_cast<Work*>(g.values) + batch * g.values_batch + (works ? feature : 0) * g.values_feature,
         g.values_sample);
@@ -119,14 +119,14 @@ __global__ void __launch_bounds__(kThreads)
           takes_left[u] = exists && begin <= picked.left && picked.left < end;
           takes_right[u] = exists && picked.kind == PickKind::kMix && begin <= picked.right && picked.right < end;
           if (takes_left[u] || takes_right[u]) {
-            gradient[u] = load<Work>(s.out_dtype, g.out, gradient_at + (first + i + u) * g.out_target);
+            gradient[u] = load<Work>(s.out_dtype, s.out, gradient_at + (first + i + u) * s.out_target);
           }
         }
 #pragma unroll
         for (int u = 0; u < kInFlight; ++u) {
           if (!takes_left[u] && !takes_right[u]) continue;
           const Pick<Work>& picked = picks[i + u];
-          const Work x = s.scale != nullptr ? share_of(scale, gradient[u]) : gradient[u];
+          const Work x = s.scaled ? share_of(scale, gradient[u]) : gradient[u];
           const Work of_left = picked.kind == PickKind::kMix ? Work(1) - picked.weight : Work(1);
           if (takes_left[u]) sums.add(picked.left, share_of(of_left, x));
           if (takes_right[u]) sums.add(picked.right, share_of(picked.weight, x));
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t after = batch * s.values_batch + bracket.right * s.values_sample;
     double rise = 0;
     for (int64_t d = lane; d < s.features; d += kWarp) {
-      Work x = load<Work>(s.out_dtype, g.out, batch * g.out_batch + index * g.out_target + d * g.out_feature);
-      if (s.scale != nullptr) x = share_of(static_cast<const Work*>(s.scale)[d], x);
+      Work x = load<Work>(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + d * s.out_feature);
+      if (s.scaled) x = share_of(number_of<Work>(s.scale, s.scale_per_feature, d), x);
       const double a = static_cast<double>(load<Work>(s.value_dtype, s.values, before + d * s.values_feature));
       const double b = static_cast<double>(load<Work>(s.value_dtype, s.values, after + d * s.values_feature));
       rise += share_of(b - a, static_cast<double>(x));

@@ -1,13 +1,9 @@
 #include "robocache/ops/resample/resample.hpp"
 
-#include <array>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "robocache/core/backend.hpp"
-#include "robocache/core/error.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
@@ -15,250 +11,118 @@
 namespace robocache {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentError(text);
-}
-
-template <class... Parts>
-[[noreturn]] void refuse_type(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentTypeError(text);
-}
-
-bool is_clock(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64; }
-
-// A clock is [N] for every row or [B, N]; its length is the last extent.
-void check_clock(const TensorView& clock, const char* name, const char* length, bool batched, int64_t batch) {
-  if (!is_clock(clock.dtype)) {
-    refuse_type(name, ": expected float32, float64 (seconds) or int64 (nanoseconds), got ", dtype_name(clock.dtype));
-  }
-  const auto expected = [&] {
-    return std::string(batched ? "[" + std::to_string(batch) + ", " + length + "] or [" : "[") + length + "]";
-  };
-  if (clock.ndim != 1 && (clock.ndim != 2 || !batched)) {
-    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim));
-  }
-  if (clock.ndim == 2 && clock.shape[0] != batch) {
-    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
-           clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
-  }
-}
-
-void check_device(const TensorView& tensor, const char* name, Device device) {
-  if (tensor.device != device) {
-    refuse(name, ": expected on ", device_name(device), " like values, got on ", device_name(tensor.device));
-  }
-}
-
-void check_lengths(const TensorView& lengths, const char* name, int64_t batch, int64_t most) {
-  if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
-    refuse_type(name, ": expected int32 or int64, got ", dtype_name(lengths.dtype));
-  }
-  if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse(name, ": expected [", std::to_string(batch), "], got ", shape_string(lengths.shape.data(), lengths.ndim));
-  }
-  if (lengths.device.is_cuda()) return;  // cut to [0, most] in the kernel: reading them here would wait for the device
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
-    if (length < 0 || length > most) {
-      refuse(name, ": expected values in [0, ", std::to_string(most), "], got ", std::to_string(length), " at ",
-             std::to_string(b));
-    }
-  }
-}
-
-// Into both forms; the clock takes the one it needs.
-void set_duration(const std::optional<Duration>& duration, const char* name, DType clock, bool& has, double& seconds,
-                  uint64_t& ns) {
-  has = duration.has_value();
-  if (!has) return;
-  const bool whole = std::holds_alternative<int64_t>(*duration);
-  const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
-  if (!(value >= 0)) refuse(name, ": expected 0 or more, got ", std::to_string(value));
-  seconds = value;
-  if (clock != DType::kInt64) return;
-  if (whole) {
-    ns = static_cast<uint64_t>(std::get<int64_t>(*duration));
-  } else if (value >= 0x1p64) {
-    ns = std::numeric_limits<uint64_t>::max();
-  } else if (value == std::floor(value)) {
-    ns = static_cast<uint64_t>(value);
-  } else {
-    refuse(name, ": expected whole nanoseconds for an int64 clock, got ", std::to_string(value));
-  }
-}
-
-// What the method of some features asks of the other arguments.
-void check_method(InterpolationMethod method, DType values, const ResampleOptions& options) {
-  const bool step = is_step(method);
-  const std::string name = "'" + std::string(method_name(method)) + "'";
-  if (!step && !is_floating(values)) {
-    refuse_type("values: method ", name, " expects float64, float32, float16 or bfloat16, got ", dtype_name(values),
-                "; use 'nearest', 'previous' or 'next'");
-  }
-  if (step && options.extrapolate == Extrapolate::kLinear) {
-    refuse("extrapolate: 'linear' goes with no step method, got ", name);
-  }
-  if (!step && options.tolerance) {
-    refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with ", name);
-  }
-  if (options.causal && method == InterpolationMethod::kNext) {
-    refuse("causal: method 'next' takes samples later than the target");
-  }
-}
-
-void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
-               const TensorView& targets, const std::optional<TensorView>& lengths,
-               const std::optional<TensorView>& target_lengths) {
+// `out`, or the gradient with respect to it.
+void check_out(const TensorView& out, const char* name, const ResampleShape& shape, const TensorView& values) {
   if (out.dtype != values.dtype) {
-    refuse_type("out: expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
+    refuse_type(name, ": expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
   }
-  check_device(out, "out", values.device);
+  check_device(out, name, values.device);
   const TensorView expected =
       shape.batched ? TensorView::contiguous(nullptr, out.dtype, {shape.batch, shape.targets, shape.features})
                     : TensorView::contiguous(nullptr, out.dtype, {shape.targets, shape.features});
   if (out.ndim != expected.ndim || out.shape != expected.shape) {
-    refuse("out: expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+    refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
            shape_string(out.shape.data(), out.ndim));
-  }
-  if (out.numel() == 0) return;  // touches no memory, whatever its address and strides
-  const auto [low, high] = out.extent();
-  const auto overlaps = [&](const TensorView& input) {
-    const auto [input_low, input_high] = input.extent();
-    return low < input_high && input_low < high;
-  };
-  if (overlaps(values)) refuse("out: overlaps values");
-  if (overlaps(times)) refuse("out: overlaps times");
-  if (overlaps(targets)) refuse("out: overlaps target_times");
-  if (lengths && overlaps(*lengths)) refuse("out: overlaps lengths");
-  if (target_lengths && overlaps(*target_lengths)) refuse("out: overlaps target_lengths");
-  for (int d = 0; d < out.ndim; ++d) {
-    if (out.shape[d] > 1 && out.strides[d] == 0)
-      refuse("out: expected memory of its own for each element, got stride 0");
   }
 }
 
 }  // namespace
 
 ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times) {
-  if (values.ndim != 2 && values.ndim != 3) {
-    refuse("values: expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
-  }
-  const bool batched = values.ndim == 3;
-  const int first = batched ? 1 : 0;
-  const int64_t batch = batched ? values.shape[0] : 1;
-  check_clock(times, "times", "S", batched, batch);
-  const int64_t samples = times.shape[times.ndim - 1];
-  if (samples != values.shape[first]) {
-    refuse("times: expected ", std::to_string(values.shape[first]), " samples like values, got ",
-           std::to_string(samples));
-  }
+  const auto [batched, batch, samples, features] = stream_shape(values, times);
   check_clock(target_times, "target_times", "T", batched, batch);
   if (target_times.dtype != times.dtype) {
     refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ",
                 dtype_name(target_times.dtype));
   }
-  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
+  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], features};
 }
 
 namespace {
 
-// A call, validated, all but where it writes: its segments are runs of features, each of one method.
+// A call, checked: its segments are runs of features of one method, in the features' order.
 struct ResampleCall {
   ResampleShape shape;
-  std::vector<FeatureBlock> blocks;
-  std::array<Segment, kMaxSegments> segments;
+  std::vector<Segment> segments;
   Interpolation interpolation;
 };
 
-void check_call(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                const ResampleOptions& options, const std::optional<TensorView>& lengths,
-                const std::optional<TensorView>& target_lengths, ResampleCall& made) {
-  const ResampleShape& shape = made.shape = resample_shape(values, times, target_times);
+// `out` is what the call writes or, named so, the gradient with respect to it; whose memory it is, is not checked.
+void prepare(const TensorView& values, const TensorView& times, const TensorView& target_times,
+             const ResampleOptions& options, const TensorView& out, const char* out_name,
+             const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
+             const std::optional<TensorView>& target_lengths, ResampleCall& call) {
+  const ResampleShape& shape = call.shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
-  check_device(times, "times", values.device);
+  Segment s = stream_segment(values, times, lengths, options);
   check_device(target_times, "target_times", values.device);
-
-  const std::vector<FeatureBlock>& blocks = made.blocks =
-      feature_blocks(shape.features, options.method, options.methods);
-  for (const FeatureBlock& block : blocks) {
-    check_method(block.method, values.dtype, options);
-    if (options.tolerance && block.method != blocks[0].method) {
-      refuse("tolerance: expected one method for all features, got '", method_name(blocks[0].method), "' and '",
-             method_name(block.method), "'");  // a target would be valid by one and not by the other
-    }
-  }
-  if (blocks.size() > static_cast<size_t>(kMaxSegments)) {
-    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
-           std::to_string(blocks.size()));
-  }
-  if (lengths) {
-    check_device(*lengths, "lengths", values.device);
-    check_lengths(*lengths, "lengths", shape.batch, shape.samples);
-  }
   if (target_lengths) {
     check_device(*target_lengths, "target_lengths", values.device);
     check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
-
-  Segment whole{};
-  whole.values_batch = shape.batched ? values.strides[0] : 0;
-  whole.values_sample = values.strides[first];
-  whole.values_feature = values.strides[first + 1];
-  whole.times = times.data;
-  whole.times_batch = times.ndim == 2 ? times.strides[0] : 0;
-  whole.times_sample = times.strides[times.ndim - 1];
-  if (lengths) {
-    whole.lengths = lengths->data;
-    whole.lengths_batch = lengths->strides[0];
-    whole.lengths_dtype = lengths->dtype;
-  }
-  whole.samples = shape.samples;
-  whole.value_dtype = values.dtype;
-  whole.out_dtype = values.dtype;
-  whole.clock_dtype = times.dtype;
-  whole.extrapolate = options.extrapolate;
-  whole.causal = options.causal;
-  set_duration(options.max_gap, "max_gap", times.dtype, whole.has_max_gap, whole.max_gap, whole.max_gap_ns);
-  set_duration(options.tolerance, "tolerance", times.dtype, whole.has_tolerance, whole.tolerance, whole.tolerance_ns);
-  if (values.device.is_cuda()) {
-    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
-    constexpr int64_t kMostSamples = int64_t{1} << 30;
-    constexpr int64_t kMostFeatures = int64_t{1} << 23;
-    if (shape.samples > kMostSamples) {
-      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(shape.samples));
+  check_out(out, out_name, shape, values);
+  s.out = out.data;
+  s.out_batch = shape.batched ? out.strides[0] : 0;
+  s.out_target = out.strides[first];
+  s.out_feature = out.strides[first + 1];
+  s.out_dtype = out.dtype;
+  if (valid) {
+    if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
+        (shape.batched && valid->shape[0] != shape.batch)) {
+      refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
     }
-    if (shape.features > kMostFeatures) {
-      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(shape.features));
-    }
+    check_device(*valid, "valid", values.device);
+    s.valid = static_cast<bool*>(valid->data);
+    s.valid_batch = shape.batched ? valid->strides[0] : 0;
+    s.valid_target = valid->strides[first];
   }
 
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    Segment& s = made.segments[i] = whole;
-    const int64_t size = dtype_size(values.dtype);
-    s.values = static_cast<const char*>(values.data) + blocks[i].begin * whole.values_feature * size;
-    s.features = blocks[i].end - blocks[i].begin;
-    s.method = blocks[i].method;
+  append_segments(s, options, call.segments);
+  if (call.segments.size() > kMaxSegments) {
+    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
+           std::to_string(call.segments.size()));
   }
 
-  Interpolation& call = made.interpolation = Interpolation{};
-  call.targets = target_times.data;
-  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  call.targets_target = target_times.strides[target_times.ndim - 1];
-  call.target_dtype = target_times.dtype;
+  Interpolation& interpolation = call.interpolation = Interpolation{};
+  interpolation.targets = target_times.data;
+  interpolation.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  interpolation.targets_target = target_times.strides[target_times.ndim - 1];
+  interpolation.target_dtype = target_times.dtype;
   if (target_lengths) {
-    call.target_lengths = target_lengths->data;
-    call.target_lengths_batch = target_lengths->strides[0];
-    call.target_lengths_dtype = target_lengths->dtype;
+    interpolation.target_lengths = target_lengths->data;
+    interpolation.target_lengths_batch = target_lengths->strides[0];
+    interpolation.target_lengths_dtype = target_lengths->dtype;
   }
-  call.batch = shape.batch;
-  call.targets_count = shape.targets;
-  call.segments = made.segments.data();
-  call.segment_count = static_cast<int32_t>(blocks.size());
+  interpolation.batch = shape.batch;
+  interpolation.targets_count = shape.targets;
+  interpolation.segments = call.segments.data();
+  interpolation.segment_count = static_cast<int32_t>(call.segments.size());
+}
+
+// A gradient to add to.
+void check_sums(const TensorView& gradient, const char* name, DType dtype, Device device,
+                std::initializer_list<int64_t> shape) {
+  const TensorView expected = TensorView::contiguous(nullptr, dtype, shape);
+  if (gradient.dtype != dtype) {
+    refuse_type(name, ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
+  }
+  check_device(gradient, name, device);
+  if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
+    refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+           shape_string(gradient.shape.data(), gradient.ndim));
+  }
+  if (gradient.numel() > 0 && !gradient.is_contiguous()) {
+    refuse(name, ": expected a dense array, got ", gradient.describe());
+  }
+}
+
+// The gradient of a clock, [B, N].
+double* clock_gradient(const std::optional<TensorView>& gradient, const char* name, const TensorView& clock,
+                       int64_t batch) {
+  if (!gradient) return nullptr;
+  if (clock.dtype == DType::kInt64) refuse_type(name, ": an int64 clock has no gradient");
+  check_sums(*gradient, name, DType::kFloat64, clock.device, {batch, clock.shape[clock.ndim - 1]});
+  return static_cast<double*>(gradient->data);
 }
 
 }  // namespace
@@ -268,27 +132,13 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
                            const std::optional<TensorView>& target_lengths, CudaStream stream) {
   ResampleCall call;
-  check_call(values, times, target_times, options, lengths, target_lengths, call);
-  const ResampleShape& shape = call.shape;
-  const int first = shape.batched ? 1 : 0;
-  check_out(out, shape, values, times, target_times, lengths, target_lengths);
-  for (size_t i = 0; i < call.blocks.size(); ++i) {
-    Segment& s = call.segments[i];
-    s.out_batch = shape.batched ? out.strides[0] : 0;
-    s.out_target = out.strides[first];
-    s.out_feature = out.strides[first + 1];
-    s.out = static_cast<char*>(out.data) + call.blocks[i].begin * s.out_feature * dtype_size(out.dtype);
-  }
-  if (valid) {  // of a target, whichever method brings a feature to it
-    if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
-        (shape.batched && valid->shape[0] != shape.batch)) {
-      refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
-    }
-    check_device(*valid, "valid", values.device);
-    call.segments[0].valid = static_cast<bool*>(valid->data);
-    call.segments[0].valid_batch = shape.batched ? valid->strides[0] : 0;
-    call.segments[0].valid_target = valid->strides[first];
-  }
+  prepare(values, times, target_times, options, out, "out", lengths, valid, target_lengths, call);
+  if (overlaps(out, values)) refuse("out: overlaps values");
+  if (overlaps(out, times)) refuse("out: overlaps times");
+  if (overlaps(out, target_times)) refuse("out: overlaps target_times");
+  if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
+  if (out.numel() > 0) check_elements_apart(out, "out");
   interpolate(call.interpolation, values.device, stream);
 }
 
@@ -299,63 +149,29 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const std::optional<TensorView>& targets_gradient,
                                     const std::optional<TensorView>& lengths,
                                     const std::optional<TensorView>& target_lengths, CudaStream stream) {
-  ResampleCall call;
-  check_call(values, times, target_times, options, lengths, target_lengths, call);
-  const ResampleShape& shape = call.shape;
-  const int first = shape.batched ? 1 : 0;
-  const auto check = [&](const TensorView& gradient, const char* name, DType dtype, bool dense,
-                         std::initializer_list<int64_t> extents) {
-    const TensorView expected = TensorView::contiguous(gradient.data, dtype, extents, values.device);
-    if (gradient.dtype != dtype) {
-      refuse_type(name, ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
-    }
-    check_device(gradient, name, values.device);
-    if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
-      refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-             shape_string(gradient.shape.data(), gradient.ndim));
-    }
-    if (dense && gradient.numel() > 0 && !gradient.is_contiguous()) {
-      refuse(name, ": expected a dense array, got ", gradient.describe());
-    }
-  };
-  const bool clock_moves = times.dtype != DType::kInt64;
   if (!is_floating(values.dtype)) {
     refuse_type("values: expected a floating dtype to take the gradient of, got ", dtype_name(values.dtype));
   }
-  if (shape.batched) {
-    check(out_gradient, "out_gradient", values.dtype, false, {shape.batch, shape.targets, shape.features});
-  } else {
-    check(out_gradient, "out_gradient", values.dtype, false, {shape.targets, shape.features});
-  }
+  ResampleCall call;
+  prepare(values, times, target_times, options, out_gradient, "out_gradient", lengths, std::nullopt, target_lengths,
+          call);
+  const ResampleShape& shape = call.shape;
   const DType work = works_in_double(call.segments[0]) ? DType::kFloat64 : DType::kFloat32;
   if (values_gradient) {
-    check(*values_gradient, "values_gradient", work, true, {shape.batch, shape.samples, shape.features});
+    check_sums(*values_gradient, "values_gradient", work, values.device, {shape.batch, shape.samples, shape.features});
   }
-  if (times_gradient) {
-    if (!clock_moves) refuse_type("times_gradient: an int64 clock has no gradient");
-    check(*times_gradient, "times_gradient", DType::kFloat64, true, {shape.batch, shape.samples});
-  }
-  if (targets_gradient) {
-    if (!clock_moves) refuse_type("targets_gradient: an int64 clock has no gradient");
-    check(*targets_gradient, "targets_gradient", DType::kFloat64, true, {shape.batch, shape.targets});
-  }
-
-  std::array<SegmentGradient, kMaxSegments> gradients;
-  for (size_t i = 0; i < call.blocks.size(); ++i) {
-    SegmentGradient& g = gradients[i] = SegmentGradient{};
-    const int64_t feature = call.blocks[i].begin;
-    g.out_batch = shape.batched ? out_gradient.strides[0] : 0;
-    g.out_target = out_gradient.strides[first];
-    g.out_feature = out_gradient.strides[first + 1];
-    g.out = static_cast<const char*>(out_gradient.data) + feature * g.out_feature * dtype_size(out_gradient.dtype);
-    if (values_gradient) {
-      g.values = static_cast<char*>(values_gradient->data) + feature * dtype_size(work);
-      g.values_batch = shape.samples * shape.features;
-      g.values_sample = shape.features;
-      g.values_feature = 1;
-    }
-    g.times = times_gradient ? static_cast<double*>(times_gradient->data) : nullptr;
-    g.targets = targets_gradient ? static_cast<double*>(targets_gradient->data) : nullptr;
+  SegmentGradient g{};
+  g.times = clock_gradient(times_gradient, "times_gradient", times, shape.batch);
+  g.targets = clock_gradient(targets_gradient, "targets_gradient", target_times, shape.batch);
+  g.values_batch = shape.samples * shape.features;
+  g.values_sample = shape.features;
+  g.values_feature = 1;
+  std::vector<SegmentGradient> gradients;
+  int64_t feature = 0;
+  for (const Segment& s : call.segments) {
+    if (values_gradient) g.values = static_cast<char*>(values_gradient->data) + feature * dtype_size(work);
+    gradients.push_back(g);
+    feature += s.features;
   }
   interpolate_backward(call.interpolation, gradients.data(), values.device, stream);
 }

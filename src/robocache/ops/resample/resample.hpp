@@ -37,23 +37,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "robocache/core/tensor_view.hpp"
-#include "robocache/interpolation/blocks.hpp"
-#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 
-struct ResampleOptions {
-  InterpolationMethod method = InterpolationMethod::kLinear;
-  std::vector<FeatureBlock> methods;  // features of another method; see blocks.hpp
-  Extrapolate extrapolate = Extrapolate::kClamp;
-  bool causal = false;
-  std::optional<Duration> max_gap;
-  std::optional<Duration> tolerance;        // step methods alone
-  Boundary boundary = Boundary::kNotAKnot;  // cubic alone
-};
+using ResampleOptions = InterpolationOptions;
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
