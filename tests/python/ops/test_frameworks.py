@@ -1,5 +1,9 @@
 """Rule 18: arrays of other frameworks in and out, the caller's stream and the caller's allocator."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 import types
 
 import ml_dtypes
@@ -78,27 +82,61 @@ def test_rule_18_out_of_another_framework_is_written(rng, device):
     assert_same_bits(to_numpy(out.tensor), oracle(*arrays)[0])
 
 
-def test_rule_18_jax(rng):
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    with jax.enable_x64(True):
-        for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16):
-            arrays = case(rng, dtype)
-            lengths = np.array([17, 3, 0])
-            out, valid = robocache.resample_trajectories(
-                *(jax.numpy.asarray(x) for x in arrays), lengths=jax.numpy.asarray(lengths), return_valid=True
-            )
-            assert isinstance(out, jax.Array) and isinstance(valid, jax.Array)
-            expected, expected_valid = oracle(*arrays, lengths=lengths)
-            assert_same_bits(np.asarray(out), expected)
-            assert_same_bits(np.asarray(valid), expected_valid)
-            assert_same_bits(np.asarray(out + 0), expected)  # and jax can go on with it
+def run_with_jax(program, *arguments):
+    """In a process of its own: jax starts threads, and other tests fork."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    program = (
+        "import jax, numpy as np, ml_dtypes, robocache, sys\njax.config.update('jax_enable_x64', True)\n" + program
+    )
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_rule_18_jax(rng, tmp_path, dtype):
+    values, times, wanted = case(rng, np.float32)
+    lengths = np.array([17, 3, 0])
+    np.savez(tmp_path / "in.npz", values, times, wanted, lengths)
+    run_with_jax(
+        """
+values, times, wanted, lengths = (jax.numpy.asarray(x) for x in np.load(sys.argv[1]).values())
+values = values.astype(sys.argv[3])
+out, valid = robocache.resample_trajectories(values, times, wanted, lengths=lengths, return_valid=True)
+assert isinstance(out, jax.Array) and isinstance(valid, jax.Array)
+assert out.dtype == values.dtype and valid.dtype == bool
+twice = np.asarray(out + out)  # jax can go on with it
+np.savez(sys.argv[2], np.asarray(out.astype("float64")), np.asarray(valid), twice.astype("float64"))
+""",
+        tmp_path / "in.npz",
+        tmp_path / "out.npz",
+        dtype,
+    )
+    out, valid, twice = np.load(tmp_path / "out.npz").values()
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    expected, expected_valid = oracle(values.astype(dtype), times, wanted, lengths=lengths)
+    assert_same_bits(out, expected.astype(np.float64))
+    assert_same_bits(twice, 2 * expected.astype(np.float64))
+    assert_same_bits(valid, expected_valid)
 
 
 def test_rule_18_a_call_inside_jax_jit_is_refused_with_a_word():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    times = jax.numpy.arange(4.0)
-    with pytest.raises(TypeError, match=r"[Tt]racer|traced"):
-        jax.jit(lambda values: robocache.resample_trajectories(values, times, times))(jax.numpy.ones((4, 1)))
+    run_with_jax("""
+times = jax.numpy.arange(4.0)
+try:
+    jax.jit(lambda values: robocache.resample_trajectories(values, times, times))(jax.numpy.ones((4, 1)))
+except TypeError as error:
+    assert "traced" in str(error)
+else:
+    raise AssertionError("not refused")
+""")
 
 
 def test_rule_18_cupy(rng, cuda):
