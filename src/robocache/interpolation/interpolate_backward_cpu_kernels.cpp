@@ -1,13 +1,14 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 #include <cstdint>
 
+#include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-constexpr int64_t kPiece = 64;  // features at a time, in the work type
+constexpr int64_t kPiece = 64;  // features at a time, in the work type; whole quaternions
 
 template <class Work>
 void load_piece(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, Work* to) {
@@ -26,23 +27,113 @@ void add_share(Work factor, const Work* gradient, int64_t n, Work* to, int64_t s
   }
 }
 
+// One target of one row, with what the pieces of its features add up to.
+template <class Work>
+struct Target {
+  const Segment& s;
+  const SegmentGradient& g;
+  int64_t batch;
+  Pick<Work> picked;
+  Bracket bracket;
+  CurvePlace place;                    // of curves
+  double of_weights[kCurveWeights]{};  // of curves; of the others [0] is that of the bracket's weight
+
+  void load(int64_t row, int64_t first, int64_t n, Work* to) const {
+    load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
+               s.values_feature, n, to);
+  }
+  Work* sums(int64_t row, int64_t first) const {
+    return static_cast<Work*>(g.values) + batch * g.values_batch + row * g.values_sample + first * g.values_feature;
+  }
+};
+
+template <class Work>
+void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  if (rows) {
+    add_share(Work(1) - t.picked.weight, gradient, n, t.sums(t.picked.left, first), t.g.values_feature);
+    add_share(t.picked.weight, gradient, n, t.sums(t.picked.right, first), t.g.values_feature);
+  }
+  if (!moves) return;
+  Work a[kPiece];
+  Work b[kPiece];
+  t.load(t.bracket.left, first, n, a);
+  t.load(t.bracket.right, first, n, b);
+  for (int64_t d = 0; d < n; ++d) {
+    t.of_weights[0] +=
+        share_of(static_cast<double>(b[d]) - static_cast<double>(a[d]), static_cast<double>(gradient[d]));
+  }
+}
+
+template <class Work>
+void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  const Stencil<int64_t>& stencil = t.place.stencil;
+  Work loaded[kStencilRows][kPiece];
+  for (int i = 0; i < kStencilRows; ++i) t.load(stencil.rows[i], first, n, loaded[i]);
+  for (int64_t d = 0; d < n; ++d) {
+    if (gradient[d] == Work(0)) continue;
+    double y[kStencilRows];
+    for (int i = 0; i < kStencilRows; ++i) y[i] = static_cast<double>(loaded[i][d]);
+    if (rows) {
+      double partials[kStencilRows];
+      partials_of_rows(t.s.method, t.place, y, partials);
+      for (int i = 2 - stencil.before; i <= 3 + stencil.after; ++i) {
+        t.sums(stencil.rows[i], first)[d * t.g.values_feature] += static_cast<Work>(partials[i] * gradient[d]);
+      }
+    }
+    if (moves) {
+      double partials[kCurveWeights];
+      partials_of_weights(t.s.method, t.place, y, partials);
+      for (int i = 0; i < kCurveWeights; ++i) t.of_weights[i] += partials[i] * gradient[d];
+    }
+  }
+}
+
+template <class Work>
+void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  Work left[kPiece];
+  Work right[kPiece];
+  t.load(t.bracket.left, first, n, left);
+  t.load(t.bracket.right, first, n, right);
+  for (int64_t d = 0; d < n; d += 4) {
+    double a[4];
+    double b[4];
+    double given[4];
+    for (int i = 0; i < 4; ++i) {
+      a[i] = static_cast<double>(left[d + i]);
+      b[i] = static_cast<double>(right[d + i]);
+      given[i] = static_cast<double>(gradient[d + i]);
+    }
+    if (rows) {
+      double of_a[4];
+      double of_b[4];
+      rotation_gradient(a, b, t.bracket.weight, given, of_a, of_b);
+      for (int i = 0; i < 4; ++i) {
+        t.sums(t.bracket.left, first + d)[i * t.g.values_feature] += static_cast<Work>(of_a[i]);
+        t.sums(t.bracket.right, first + d)[i * t.g.values_feature] += static_cast<Work>(of_b[i]);
+      }
+    }
+    if (moves) t.of_weights[0] += rotation_weight_gradient(a, b, t.bracket.weight, given);
+  }
+}
+
 template <class Work, class Clock>
 void row_backward(const Interpolation& call, const Segment& s, const SegmentGradient& g, int64_t batch) {
   const PickRule<Clock> rule = rule_of<Clock>(s);
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const int64_t length = row_length(s, batch);
   const double per_target = clock_units_per_target_unit(call, s);
-  const bool moves_times = g.times != nullptr || g.targets != nullptr;
   Work gradient[kPiece];
-  Work before[kPiece];
-  Work after[kPiece];
   int64_t hint = 0;
   for (int64_t index = 0; index < call.targets_count; ++index) {
     const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
-    const Pick<Work> picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
-    if (picked.kind == PickKind::kAbsent) continue;
-    const Bracket bracket = moves_times ? bracket_of(times, length, rule, picked) : Bracket{};
-    double rise = 0;
+    Target<Work> t{s, g, batch};
+    t.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
+    if (t.picked.kind == PickKind::kAbsent) continue;
+    t.bracket = bracket_of(times, length, rule, t.picked);
+    const bool mixes = t.picked.kind == PickKind::kMix;
+    const bool moves = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
+    const bool curve = is_local_curve(s.method) && (mixes || moves);
+    if (curve) t.place = curve_place(s.method, times, length, t.bracket);
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
       load_piece(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + first * s.out_feature, s.out_feature,
@@ -52,33 +143,37 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
           gradient[d] = share_of(number_of<Work>(s.scale, s.scale_per_feature, first + d), gradient[d]);
         }
       }
-      if (g.values != nullptr) {
-        Work* const row = static_cast<Work*>(g.values) + batch * g.values_batch + first * g.values_feature;
-        if (picked.kind == PickKind::kMix) {
-          add_share(Work(1) - picked.weight, gradient, n, row + picked.left * g.values_sample, g.values_feature);
-          add_share(picked.weight, gradient, n, row + picked.right * g.values_sample, g.values_feature);
-        } else {
-          add_share(Work(1), gradient, n, row + picked.left * g.values_sample, g.values_feature);
-        }
+      if (!mixes && g.values != nullptr) {
+        add_share(Work(1), gradient, n, t.sums(t.picked.left, first), g.values_feature);
       }
-      if (bracket.gap != 0) {
-        const int64_t at = batch * s.values_batch + first * s.values_feature;
-        load_piece(s.value_dtype, s.values, at + bracket.left * s.values_sample, s.values_feature, n, before);
-        load_piece(s.value_dtype, s.values, at + bracket.right * s.values_sample, s.values_feature, n, after);
-        for (int64_t d = 0; d < n; ++d) {
-          rise += share_of(static_cast<double>(after[d]) - static_cast<double>(before[d]),
-                           static_cast<double>(gradient[d]));
-        }
+      if (!mixes && !moves) continue;
+      const bool rows = mixes && g.values != nullptr;
+      if (curve) {
+        curve_piece(t, gradient, first, n, rows, moves);
+      } else if (s.method == InterpolationMethod::kSlerp) {
+        rotation_piece(t, gradient, first, n, rows, moves);
+      } else {
+        pair_piece(t, gradient, first, n, rows, moves);
       }
     }
-    if (bracket.gap == 0) continue;
-    const double slope = rise / bracket.gap;
-    if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += slope * per_target;
-    if (g.times != nullptr) {
-      double* const row = g.times + batch * s.samples;
-      row[bracket.left] -= share_of(1 - bracket.weight, slope);
-      row[bracket.right] -= share_of(bracket.weight, slope);
+    if (!moves) continue;
+    double of_target = 0;
+    if (curve) {
+      double of_times[kStencilRows];
+      times_of_weights(s.method, times, t.place, t.bracket, t.of_weights, of_times);
+      for (int i = 2 - t.place.stencil.before; i <= 3 + t.place.stencil.after; ++i) {
+        if (g.times != nullptr) g.times[batch * s.samples + t.place.stencil.rows[i]] += of_times[i];
+        of_target -= of_times[i];
+      }
+    } else {
+      of_target = t.of_weights[0] / t.bracket.gap;
+      if (g.times != nullptr) {
+        double* const row = g.times + batch * s.samples;
+        row[t.bracket.left] -= share_of(1 - t.bracket.weight, of_target);
+        row[t.bracket.right] -= share_of(t.bracket.weight, of_target);
+      }
     }
+    if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += of_target * per_target;
   }
 }
 
