@@ -186,19 +186,23 @@ def _refuse_gradients(torch: Any, **tensors: Any) -> None:
             )
 
 
-# The options that each stream may have for itself, as the library counts them, and what a stream has that is not named.
+# The options that each stream may have for itself, in the library's order, and what a stream has that is not named.
 _STREAM_OPTIONS = {
     "method": "linear",
     "extrapolate": "clamp",
     "causal": False,
     "max_gap": None,
     "tolerance": None,
+    "bc_type": "not-a-knot",
     "lengths": None,
     "offset": None,
     "scale": None,
     "shift": None,
     "dtype": None,
 }
+_METHODS = len(_STREAM_OPTIONS)  # counts after them
+_LISTS = list, tuple
+_PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
 
 
 def fuse_multimodal(
@@ -206,12 +210,14 @@ def fuse_multimodal(
     target_times: Any,
     *three: Any,
     method: Any = "linear",
+    methods: Any = None,
     extrapolate: Any = "clamp",
     lengths: Any = None,
     target_lengths: Any = None,
     max_gap: Any = None,
     causal: Any = False,
     tolerance: Any = None,
+    bc_type: Any = "not-a-knot",
     offset: Any = None,
     scale: Any = None,
     shift: Any = None,
@@ -227,13 +233,14 @@ def fuse_multimodal(
     list, a dict by name for a dict of streams. None in the list and a name missing in the dict mean the default.
 
     Args:
-        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, up to 112 of them. Values ``[B, S,
+        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, up to 112 of them (a stream
+            counts for each run of features that `methods` gives a method of its own). Values ``[B, S,
             D]`` or ``[S, D]``, times ``[B, S]`` or ``[S]``, as of :func:`resample_trajectories`; S, D, both dtypes are
             each stream's own. Also taken: ``fuse_multimodal(v1, t1, v2, t2, v3, t3, target_times)``.
         target_times: ``[B, T]`` or ``[T]``, float32 or float64 seconds or int64 nanoseconds, in any order. Turned into
             the type of each stream's clock; from seconds to the nearest nanosecond.
-        method, extrapolate, lengths, max_gap, causal, tolerance: as of :func:`resample_trajectories`, durations in the
-            unit of the stream's own clock.
+        method, methods, extrapolate, lengths, max_gap, causal, tolerance, bc_type: as of
+            :func:`resample_trajectories`, durations in the unit of the stream's own clock.
         target_lengths: ``[B]`` int32/int64, the targets of each row that exist.
         offset: the sensor's latency in the unit of its clock: the sample stamped t was taken at t - offset.
         scale, shift: what is written is ``x * scale + shift``, one fma before the only rounding: a number, or an array
@@ -273,10 +280,10 @@ def fuse_multimodal(
                 f"target_times, got {2 + len(three)} positional arguments"
             )
         streams, target_times = [(streams, target_times), three[:2], three[2:4]], three[4]
-    if isinstance(streams, Mapping):
-        keys, pairs = list(streams), list(streams.values())
-    elif isinstance(streams, list | tuple):
+    if isinstance(streams, _LISTS):
         keys, pairs = None, streams
+    elif isinstance(streams, Mapping):
+        keys, pairs = list(streams), list(streams.values())
     else:
         raise errors.ArgumentTypeError(
             f"streams: expected a list of (values, times) or a dict of them, got {type(streams).__name__}"
@@ -286,28 +293,35 @@ def fuse_multimodal(
     separate = output == "dict"
 
     torch = _lib.torch_module()
+    tensor = None if torch is None else torch.Tensor
+    recorded = torch is not None and torch.is_grad_enabled()
     arrays = []
     for place, pair in enumerate(pairs):
         key = place if keys is None else keys[place]
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
+        if not isinstance(pair, _LISTS) or len(pair) != 2:
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
-        try:
-            if torch is not None and torch.is_grad_enabled():
-                _refuse_gradients(torch, values=pair[0], times=pair[1])
-            arrays += None if keys is None else str(key), _argument("values", pair[0]), _argument("times", pair[1])
-        except errors.Error as error:
-            raise type(error)(f"streams[{key!r}].{error}") from None
+        values, times = pair
+        # What most calls are made of takes the short way.
+        if type(values) is not tensor or values.is_neg() or (recorded and values.requires_grad):
+            values = _stream_array(key, "values", values, recorded)
+        if type(times) is not tensor or times.is_neg() or (recorded and times.requires_grad):
+            times = _stream_array(key, "times", times, recorded)
+        arrays += None if keys is None else str(key), values, times
 
-    shared, own = [], []
-    given = method, extrapolate, causal, max_gap, tolerance, lengths, offset, scale, shift, dtype
-    for option, (name, default) in enumerate(_STREAM_OPTIONS.items()):
-        value = given[option]
-        if isinstance(value, list | tuple | Mapping):
-            for place, its in _one_a_stream(name, value, keys, len(pairs)):
-                if its is not None:
-                    own += place, option, _stream_option(name, its)
-            value = default
-        shared.append(_stream_option(name, value))
+    given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
+    shared, own = given, []
+    if not _PLAIN.issuperset(map(type, given)):
+        shared = []
+        for option, (name, default) in enumerate(_STREAM_OPTIONS.items()):
+            value = given[option]
+            if isinstance(value, (*_LISTS, Mapping)):
+                for place, its in _one_a_stream(name, value, keys, len(pairs)):
+                    if its is not None:
+                        own += place, option, _stream_option(name, its)
+                value = default
+            shared.append(_stream_option(name, value))
+    if methods is not None:
+        own += _methods_of_streams(methods, keys, len(pairs))
 
     if out is None:
         outs = []
@@ -323,31 +337,31 @@ def fuse_multimodal(
         separate,
         return_valid,
         return_age,
-        *shared,
         len(outs),
+        *shared,
         *arrays,
         *outs,
         *own,
     )
-    count = (0 if outs else len(pairs) if separate else 1) + return_valid + return_age
+    extra = return_valid + return_age
+    count = (0 if outs else len(pairs) if separate else 1) + extra
     made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
     if isinstance(pairs[0][0], np.ndarray):
         made = [_lib.to_numpy(array) for array in made]
-    extra = made[len(made) - return_valid - return_age :]
     if out is not None:
         fused = out
     elif not separate:
         fused = made[0]
     else:
         fused = made[: len(pairs)] if keys is None else dict(zip(keys, made, strict=False))
-    return (fused, *extra) if extra else fused
+    return (fused, *made[count - extra :]) if extra else fused
 
 
 def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
     """(place, value) of each stream that a list or a dict of one option names."""
     if keys is None:
-        if isinstance(given, Mapping) or not isinstance(given, list | tuple) or len(given) != count:
-            got = f"{len(given)}" if isinstance(given, list | tuple) else type(given).__name__
+        if isinstance(given, Mapping) or not isinstance(given, _LISTS) or len(given) != count:
+            got = f"{len(given)}" if isinstance(given, _LISTS) else type(given).__name__
             raise errors.ArgumentError(f"{name}: expected one for each of the {count} streams, in a list, got {got}")
         return enumerate(given)
     if not isinstance(given, Mapping):
@@ -358,21 +372,36 @@ def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
     return [(keys.index(key), value) for key, value in given.items()]
 
 
+def _stream_array(key: Any, name: str, array: Any, recorded: bool) -> Any:
+    try:
+        if recorded:
+            _refuse_gradients(_lib.torch_module(), **{name: array})
+        return _argument(name, array)
+    except errors.Error as error:
+        raise type(error)(f"streams[{key!r}].{error}") from None
+
+
 def _stream_option(name: str, value: Any) -> Any:
     """What the library takes for the value of an option."""
-    if value is None:
-        return None
-    if name == "lengths":
+    if value is None or name not in ("lengths", "scale", "shift", "dtype"):
+        return value
+    if name == "dtype":
+        return _lib.dtype_name(value)
+    if name == "lengths" or not isinstance(value, int | float | np.number):
         return _argument(name, value)
-    if name in ("scale", "shift"):
-        return (
-            float(value)
-            if isinstance(value, np.number)
-            else value
-            if isinstance(value, int | float)
-            else _argument(name, value)
-        )
-    return _lib.dtype_name(value) if name == "dtype" else value
+    return value.item() if isinstance(value, np.number) else value
+
+
+def _methods_of_streams(methods: Any, keys: list | None, count: int) -> Iterator[Any]:
+    """Blocks of features for all streams, ``[(slice, method), ...]``, or such a list for one stream and another."""
+    if isinstance(methods, Mapping) or not all(isinstance(block, tuple) for block in methods):
+        of_streams = _one_a_stream("methods", methods, keys, count)
+    else:
+        of_streams = [(place, methods) for place in range(count)]
+    for place, blocks in of_streams:
+        flat = list(_feature_blocks(blocks))
+        for start in range(0, len(flat), 3):
+            yield from (place, _METHODS, *flat[start : start + 3])
 
 
 def _writable(name: str, out: Any) -> Any:

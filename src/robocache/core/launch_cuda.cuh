@@ -29,4 +29,34 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
+// Launches a kernel that may begin while the one before it on the stream still ends (programmatic dependent launch, from
+// compute capability 9.0): it calls wait_for_work_before() before it touches memory.
+template <class... Parameters>
+cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, size_t shared_bytes,
+                              cudaStream_t stream, const Parameters&... arguments) {
+  int device = 0;
+  int major = 0;
+  cudaError_t code = cudaGetDevice(&device);
+  if (code == cudaSuccess) code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (code != cudaSuccess) return code;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+__device__ inline void wait_for_work_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 }  // namespace robocache

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,14 +20,15 @@ std::optional<Duration> optional_duration(const Args& args, int i, const char* n
   return args.is_integer(i) ? Duration(args.integer(i, name)) : Duration(args.real(i, name));
 }
 
-// Triples (start, stop, method) from argument i on; a bound that is None is the end on its side.
+// (start, stop, method) from argument i on; a bound that is None is the end on its side.
+FeatureBlock feature_block(const Args& args, int i, int64_t features, const char* name) {
+  return {args.is_none(i) ? 0 : args.integer(i, name), args.is_none(i + 1) ? features : args.integer(i + 1, name),
+          interpolation_method_from_name(args.string(i + 2, name), name)};
+}
+
 std::vector<FeatureBlock> feature_blocks_from(const Args& args, int i, int64_t features) {
   std::vector<FeatureBlock> blocks;
-  for (; i + 2 < args.count(); i += 3) {
-    blocks.push_back({args.is_none(i) ? 0 : args.integer(i, "methods"),
-                      args.is_none(i + 1) ? features : args.integer(i + 1, "methods"),
-                      interpolation_method_from_name(args.string(i + 2, "methods"), "methods")});
-  }
+  for (; i + 2 < args.count(); i += 3) blocks.push_back(feature_block(args, i, features, "methods"));
   return blocks;
 }
 
@@ -97,36 +99,33 @@ struct FusedArrays {
   std::vector<OwnedTensor> arrays;
 };
 
-struct FusedStream {
-  FuseStream stream;
-  std::optional<DType> dtype;
-};
-
-// The options that each stream may have for itself, in the order in which they are passed.
+// The options that each stream may have for itself, in the order in which Python counts them.
 enum class StreamOption {
   kMethod,
   kExtrapolate,
   kCausal,
   kMaxGap,
   kTolerance,
+  kBoundary,
   kLengths,
   kOffset,
   kScale,
   kShift,
-  kDType
+  kDType,
+  kMethods,
 };
-constexpr const char* kStreamOptions[] = {"method",  "extrapolate", "causal", "max_gap", "tolerance",
-                                          "lengths", "offset",      "scale",  "shift",   "dtype"};
+constexpr const char* kStreamOptions[] = {"method",  "extrapolate", "causal", "max_gap", "tolerance", "bc_type",
+                                          "lengths", "offset",      "scale",  "shift",   "dtype",     "methods"};
 
 std::optional<FeatureNumbers> optional_numbers(const Args& args, int i, const char* name) {
   if (args.is_none(i)) return std::nullopt;
   return args.is_tensor(i) ? FeatureNumbers(args.tensor(i, name)) : FeatureNumbers(args.real(i, name));
 }
 
-void set_option(FusedStream& to, StreamOption option, const Args& args, int i, const ArgumentsOf& of) {
+void set_option(FuseStream& stream, std::optional<DType>& dtype, StreamOption option, const Args& args, int i,
+                const ArgumentsOf& of) {
   const std::string argument = of(kStreamOptions[static_cast<size_t>(option)]);
   const char* const name = argument.c_str();
-  FuseStream& stream = to.stream;
   switch (option) {
     case StreamOption::kMethod:
       stream.options.method = interpolation_method_from_name(args.string(i, name), name);
@@ -143,6 +142,9 @@ void set_option(FusedStream& to, StreamOption option, const Args& args, int i, c
     case StreamOption::kTolerance:
       stream.options.tolerance = optional_duration(args, i, name);
       break;
+    case StreamOption::kBoundary:
+      stream.options.boundary = boundary_from_name(args.string(i, name), name);
+      break;
     case StreamOption::kLengths:
       stream.lengths = optional_tensor(args, i, name);
       break;
@@ -156,8 +158,13 @@ void set_option(FusedStream& to, StreamOption option, const Args& args, int i, c
       stream.shift = optional_numbers(args, i, name);
       break;
     case StreamOption::kDType:
-      to.dtype = args.is_none(i) ? std::nullopt : std::optional(dtype_from_name(args.string(i, name), name));
+      dtype = args.is_none(i) ? std::nullopt : std::optional(dtype_from_name(args.string(i, name), name));
       break;
+    case StreamOption::kMethods: {
+      const int64_t features = stream.values.ndim > 0 ? stream.values.shape[stream.values.ndim - 1] : 0;
+      stream.options.methods.push_back(feature_block(args, i, features, name));
+      break;
+    }
   }
 }
 
@@ -168,9 +175,9 @@ OwnedTensor allocate_fused(DType dtype, Device device, const FuseShape& shape, i
 
 }  // namespace
 
-// (streams, target_times, target_lengths, separate, with valid, with age, each of kStreamOptions for all streams, outs,
-//  a name or None, values and times of each stream, each out, (stream, place in kStreamOptions, value) of each option
-//  that one stream has for itself)
+// (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
+//  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
+//  each option that one stream has for itself, a block of methods as three values)
 // -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
 ROBOCACHE_FFI(fuse_multimodal, args, result) {
   const auto count = static_cast<size_t>(args.integer(0, "streams"));
@@ -179,41 +186,46 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   const bool separate = args.boolean(3, "output");
   const bool with_valid = args.boolean(4, "return_valid");
   const bool with_age = args.boolean(5, "return_age");
-  int at = 6;
-  FusedStream shared;
-  for (size_t option = 0; option < std::size(kStreamOptions); ++option) {
-    set_option(shared, static_cast<StreamOption>(option), args, at++, {});
+  const auto outs = static_cast<size_t>(args.integer(6, "out"));
+  int at = 7;
+  FuseStream shared;
+  std::optional<DType> shared_dtype;
+  for (int option = 0; option < static_cast<int>(StreamOption::kMethods); ++option) {
+    set_option(shared, shared_dtype, static_cast<StreamOption>(option), args, at++, {});
   }
-  const auto outs = static_cast<size_t>(args.integer(at++, "out"));
 
-  std::vector<FuseStream> streams(count, shared.stream);
-  std::vector<std::optional<DType>> dtypes(separate ? count : 1, shared.dtype);
+  std::vector<FuseStream> streams(count, shared);
+  std::vector<std::optional<DType>> dtypes(separate ? count : 1, shared_dtype);
   const auto of = [&](size_t i) { return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}; };
   for (size_t i = 0; i < count; ++i) {
     if (!args.is_none(at)) streams[i].name = args.string(at, "streams");
-    streams[i].values = args.tensor(at + 1, of(i)("values").c_str());
-    streams[i].times = args.tensor(at + 2, of(i)("times").c_str());
+    try {
+      streams[i].values = args.tensor(at + 1, "values");
+      streams[i].times = args.tensor(at + 2, "times");
+    } catch (const ArgumentTypeError& error) {  // begins with the argument's name
+      throw ArgumentTypeError(of(i)(error.what()));
+    } catch (const ArgumentError& error) {
+      throw ArgumentError(of(i)(error.what()));
+    }
     at += 3;
   }
   std::vector<TensorView> out;
+  out.reserve(std::max(outs, dtypes.size()));
   for (size_t i = 0; i < outs; ++i) out.push_back(args.tensor(at++, "out"));
-  FusedStream own;
   while (at < args.count()) {
     const auto i = static_cast<size_t>(args.integer(at, "stream"));
     const auto option = static_cast<StreamOption>(args.integer(at + 1, "option"));
-    own.stream = streams[i];
-    set_option(own, option, args, at + 2, of(i));
-    streams[i] = own.stream;
-    if (option == StreamOption::kDType) {
-      if (!separate) throw ArgumentError("dtype: expected one for all streams, since output is 'concat'");
-      dtypes[i] = own.dtype;
+    if (option == StreamOption::kDType && !separate) {
+      throw ArgumentError("dtype: expected one for all streams, since output is 'concat'");
     }
-    at += 3;
+    set_option(streams[i], dtypes[separate ? i : 0], option, args, at + 2, of(i));
+    at += option == StreamOption::kMethods ? 5 : 3;
   }
 
   const FuseShape shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   std::vector<OwnedTensor> made;
+  made.reserve(dtypes.size() + 2);
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const TensorView& values = streams[i].values;
     const DType dtype = dtypes[i] ? *dtypes[i] : separate ? values.dtype : common_dtype(streams);

@@ -133,11 +133,29 @@ void check_method(InterpolationMethod method, DType values, const InterpolationO
   }
 }
 
+// Whether one method brings all features, in one run.
+bool has_one_method(const InterpolationOptions& options) {
+  return options.methods.empty() && options.method != InterpolationMethod::kSlerp &&
+         options.method != InterpolationMethod::kPose;
+}
+
 std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& options, const ArgumentsOf& of) {
   try {
     return feature_blocks(features, options.method, options.methods);
   } catch (const ArgumentError& error) {  // begins with the argument's name
     throw ArgumentError(of(error.what()));
+  }
+}
+
+void check_methods(int64_t features, DType values, const InterpolationOptions& options, const ArgumentsOf& of) {
+  if (has_one_method(options)) return check_method(options.method, values, options, of);
+  const auto runs = runs_of(features, options, of);
+  for (const FeatureBlock& run : runs) {
+    check_method(run.method, values, options, of);
+    if (options.tolerance && run.method != runs[0].method) {
+      refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
+             method_name(run.method), "'");  // a target would be valid by one and not by the other
+    }
   }
 }
 
@@ -147,6 +165,7 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
                        const InterpolationOptions& options, const ArgumentsOf& of) {
   const StreamShape shape = stream_shape(values, times, of);
   check_device(times, "times", values.device, of);
+  check_methods(shape.features, values.dtype, options, of);
   if (lengths) {
     check_device(*lengths, "lengths", values.device, of);
     check_lengths(*lengths, "lengths", shape.batch, shape.samples, of);
@@ -188,15 +207,14 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
   return s;
 }
 
-void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments,
-                     const ArgumentsOf& of) {
-  const auto runs = runs_of(stream.features, options, of);
+void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments) {
+  if (has_one_method(options)) {
+    segments.push_back(stream);
+    segments.back().method = options.method;
+    return;
+  }
+  const auto runs = feature_blocks(stream.features, options.method, options.methods);
   for (const FeatureBlock& run : runs) {
-    check_method(run.method, stream.value_dtype, options, of);
-    if (options.tolerance && run.method != runs[0].method) {
-      refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
-             method_name(run.method), "'");  // a target would be valid by one and not by the other
-    }
     Segment s = stream;
     s.values = static_cast<const char*>(s.values) + run.begin * s.values_feature * dtype_size(s.value_dtype);
     s.out = static_cast<char*>(s.out) + run.begin * s.out_feature * dtype_size(s.out_dtype);

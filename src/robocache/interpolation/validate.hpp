@@ -81,13 +81,12 @@ struct StreamShape {
 };
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of = {});
 
-// A segment of all the stream's samples and features, checked but for their methods; where its results go is left to the
-// operation.
+// A segment of all the stream's samples and features, checked; its methods and where its results go are still to come.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
 
-// That segment, complete, as one for each run of features of one method, checked. Valid and age go with the first.
-void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments,
-                     const ArgumentsOf& of = {});
+// That segment with the place of its results, as one for each run of features of one method. Valid and age go with the
+// first.
+void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
 }  // namespace robocache

@@ -904,6 +904,103 @@ def test_rule_21_dict_in_and_one_option_a_stream(rng, device):
         assert_same_bits(to_numpy(one), other)
 
 
+def resampled(stream, targets, device, **options):
+    values, times = (to_torch(x, device) for x in stream)
+    return [
+        to_numpy(x)
+        for x in robocache.resample_trajectories(values, times, to_torch(targets, device), return_valid=True, **options)
+    ]
+
+
+@pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
+def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
+    """Curves and rotations are held to their oracles by the tests of resample; here they stand among other streams."""
+    targets = targets_of(rng, clock)
+    pose = stream_of(rng, np.dtype(np.float64), clock, features=9, special=False)
+    arm = stream_of(rng, np.dtype(np.float32), clock, features=4, special=False)
+    wheels = stream_of(rng, np.dtype(np.float32), clock, features=6, special=False)
+    streams = {
+        name: tuple(to_torch(x, device) for x in stream)
+        for name, stream in (("pose", pose), ("arm", arm), ("wheels", wheels))
+    }
+    for curve in ("pchip", "akima"):
+        fused, valid, age = robocache.fuse_multimodal(
+            streams,
+            to_torch(targets, device),
+            method={"pose": "nearest", "arm": "slerp", "wheels": curve},
+            methods={"pose": [(slice(1, 8), "pose")]},
+            extrapolate={"arm": "linear"},
+            output="dict",
+            return_valid=True,
+            return_age=True,
+        )
+        options = [
+            {"method": "nearest", "methods": [(slice(1, 8), "pose")]},
+            {"method": "slerp", "extrapolate": "linear"},
+            {"method": curve},
+        ]
+        for place, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
+            out, its_valid = resampled(stream, targets, device, **options[place])
+            assert_same_bits(to_numpy(fused[name]), out, name)
+            assert_same_bits(to_numpy(valid)[..., place], its_valid, name)
+        # A stream of several methods has one age: that of its first features.
+        nearest = oracle([pose], targets, method="nearest")[2]
+        line = oracle([wheels], targets)[2]
+        assert_same_bits(to_numpy(age)[..., :1], nearest)
+        assert_same_bits(to_numpy(age)[..., 2:], line)
+
+
+def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):
+    pose = stream_of(rng, np.dtype(np.float32), np.dtype(np.float64), features=9, special=False)
+    targets = targets_of(rng, np.dtype(np.float64))
+    values, times = (to_torch(x, device) for x in pose)
+    scale, shift = (rng.normal(size=9).astype(np.float32) for _ in range(2))
+    methods = [(slice(1, 3), "nearest"), (slice(4, None), "previous")]
+    fused = robocache.fuse_multimodal(
+        [(values, times)],
+        to_torch(targets, device),
+        methods=methods,
+        scale=to_torch(scale, device),
+        shift=to_torch(shift, device),
+    )
+    for features, method in ((slice(0, 1), "linear"), (slice(3, 4), "linear"), *methods):
+        part = pose[0][..., features], pose[1]
+        expected = oracle([part], targets, method=method, scale=scale[features], shift=shift[features])[0]
+        assert_same_bits(to_numpy(fused)[..., features], expected, method)
+
+
+def test_rule_9_methods_are_for_all_streams_or_one_a_stream(rng, device):
+    streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)) for _ in range(2)]
+    targets = targets_of(rng, np.dtype(np.float64))
+    tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
+
+    def call(methods, form=list):
+        given = tensors if form is list else dict(zip("ab", tensors, strict=True))
+        return to_numpy(robocache.fuse_multimodal(given, to_torch(targets, device), methods=methods))
+
+    blocks = [(slice(0, 2), "previous"), (slice(-1, None), "nearest")]
+    plain, steps = (oracle(streams, targets, method=m)[0] for m in ("linear", "previous"))
+    nearest = oracle(streams, targets, method="nearest")[0]
+    both = plain.copy()
+    for first in (0, 5):
+        both[..., first : first + 2] = steps[..., first : first + 2]
+        both[..., first + 4] = nearest[..., first + 4]
+    only_second = np.concatenate([plain[..., :5], both[..., 5:]], -1)
+    assert_same_bits(call(blocks), both)
+    assert_same_bits(call(blocks, dict), both)
+    assert_same_bits(call([None, blocks]), only_second)
+    assert_same_bits(call({"b": blocks}, dict), only_second)
+    assert_same_bits(call([]), plain)
+    with pytest.raises(robocache.ArgumentError, match=r"streams\[1\].methods: .*overlap"):
+        call([None, [(slice(0, 2), "next"), (slice(1, 3), "nearest")]])
+    with pytest.raises(robocache.ArgumentError, match=r"streams\['b'\].methods: .*cubicle"):
+        call({"b": [(slice(0, 2), "cubicle")]}, dict)
+    with pytest.raises(robocache.ArgumentError, match=r"methods: expected one for each of the 2 streams"):
+        call([blocks])
+    with pytest.raises(robocache.ArgumentTypeError, match=r"methods: expected a slice"):
+        call([(3, "nearest")])
+
+
 def test_rule_21_list_in_list_out_and_the_order_of_the_answers(rng, device):
     streams = [stream_of(rng, dtype, np.dtype(np.float64)) for dtype in FLOATS]
     targets = targets_of(rng, np.dtype(np.float64))

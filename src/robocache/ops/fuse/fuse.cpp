@@ -206,7 +206,7 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
     }
     set_offset(s, from.offset, of);
     set_scale_and_shift(s, from, of);
-    append_segments(s, from.options, segments, of);
+    append_segments(s, from.options, segments);
   }
   if (segments.size() > kMaxSegments) {
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",

@@ -4,7 +4,7 @@
 //     values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
 //     times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
 //     lengths       [B] or none           int32/int64: samples of each row that exist, in [0, S]
-//     options       method, extrapolate, causal, max_gap, tolerance: as in resample.hpp, in the unit of its own clock
+//     options       as in resample.hpp, durations in the unit of its own clock
 //     offset        the sensor's latency in that unit: the sample stamped t was taken at t - offset
 //     scale, shift  numbers, or dense [D] of the work type on the values' device: what is written is x * scale + shift
 //   target_times  [B, T] or [T]           float32 or float64 seconds, or int64 nanoseconds; any order
@@ -25,7 +25,8 @@
 // as in resample.hpp, then one fma(x, scale, shift) (a missing scale is 1, a missing shift 0), both in the work type, then
 // the only rounding, to the type of out. Nothing there: NaN, of an integer stream 0, scaled or not.
 //
-// Age. Of a mixture, from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of
+// Age and validity are those of a stream's first feature, where its features go by several methods. Of a mixture age counts
+// from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of
 // the stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
 //
 // The same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited for; nothing is allocated
