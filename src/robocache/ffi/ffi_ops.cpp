@@ -173,20 +173,31 @@ OwnedTensor allocate_fused(DType dtype, Device device, const FuseShape& shape, i
                        : OwnedTensor::allocate(dtype, device, {shape.targets, last});
 }
 
-}  // namespace
+// What the call and its gradient have in common.
+struct FuseArguments {
+  TensorView target_times;
+  std::optional<TensorView> target_lengths;
+  bool separate;
+  bool with_valid;
+  bool with_age;
+  size_t outs;
+  std::vector<FuseStream> streams;
+  std::vector<std::optional<DType>> dtypes;
+  std::vector<TensorView> out;
+  int gradients;  // the argument after the outs
 
-// (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
-//  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
-//  each option that one stream has for itself, a block of methods as three values)
-// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
-ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  ArgumentsOf of(size_t i) const { return {streams[i].name, static_cast<int64_t>(i)}; }
+};
+
+FuseArguments fuse_arguments(const Args& args, bool backward) {
+  FuseArguments made;
   const auto count = static_cast<size_t>(args.integer(0, "streams"));
-  const TensorView target_times = args.tensor(1, "target_times");
-  const auto target_lengths = optional_tensor(args, 2, "target_lengths");
-  const bool separate = args.boolean(3, "output");
-  const bool with_valid = args.boolean(4, "return_valid");
-  const bool with_age = args.boolean(5, "return_age");
-  const auto outs = static_cast<size_t>(args.integer(6, "out"));
+  made.target_times = args.tensor(1, "target_times");
+  made.target_lengths = optional_tensor(args, 2, "target_lengths");
+  const bool separate = made.separate = args.boolean(3, "output");
+  made.with_valid = args.boolean(4, "return_valid");
+  made.with_age = args.boolean(5, "return_age");
+  const size_t outs = made.outs = static_cast<size_t>(args.integer(6, "out"));
   int at = 7;
   FuseStream shared;
   std::optional<DType> shared_dtype;
@@ -194,34 +205,46 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
     set_option(shared, shared_dtype, static_cast<StreamOption>(option), args, at++, {});
   }
 
-  std::vector<FuseStream> streams(count, shared);
-  std::vector<std::optional<DType>> dtypes(separate ? count : 1, shared_dtype);
-  const auto of = [&](size_t i) { return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}; };
+  std::vector<FuseStream>& streams = made.streams;
+  streams.assign(count, shared);
+  made.dtypes.assign(separate ? count : 1, shared_dtype);
   for (size_t i = 0; i < count; ++i) {
     if (!args.is_none(at)) streams[i].name = args.string(at, "streams");
     try {
       streams[i].values = args.tensor(at + 1, "values");
       streams[i].times = args.tensor(at + 2, "times");
     } catch (const ArgumentTypeError& error) {  // begins with the argument's name
-      throw ArgumentTypeError(of(i)(error.what()));
+      throw ArgumentTypeError(made.of(i)(error.what()));
     } catch (const ArgumentError& error) {
-      throw ArgumentError(of(i)(error.what()));
+      throw ArgumentError(made.of(i)(error.what()));
     }
     at += 3;
   }
-  std::vector<TensorView> out;
-  out.reserve(std::max(outs, dtypes.size()));
-  for (size_t i = 0; i < outs; ++i) out.push_back(args.tensor(at++, "out"));
+  made.out.reserve(std::max(outs, made.dtypes.size()));
+  for (size_t i = 0; i < outs; ++i) made.out.push_back(args.tensor(at++, "out"));
+  made.gradients = at;
+  if (backward) at += static_cast<int>(2 * count + 1);
   while (at < args.count()) {
     const auto i = static_cast<size_t>(args.integer(at, "stream"));
     const auto option = static_cast<StreamOption>(args.integer(at + 1, "option"));
     if (option == StreamOption::kDType && !separate) {
       throw ArgumentError("dtype: expected one for all streams, since output is 'concat'");
     }
-    set_option(streams[i], dtypes[separate ? i : 0], option, args, at + 2, of(i));
+    set_option(streams[i], made.dtypes[separate ? i : 0], option, args, at + 2, made.of(i));
     at += option == StreamOption::kMethods ? 5 : 3;
   }
+  return made;
+}
 
+}  // namespace
+
+// (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
+//  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
+//  each option that one stream has for itself, a block of methods as three values)
+// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
+ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  FuseArguments call = fuse_arguments(args, false);
+  auto& [target_times, target_lengths, separate, with_valid, with_age, outs, streams, dtypes, out, gradients] = call;
   const FuseShape shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   std::vector<OwnedTensor> made;
@@ -233,23 +256,38 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
       made.push_back(allocate_fused(dtype, device, shape, separate ? values.shape[values.ndim - 1] : shape.features));
       out.push_back(made.back().view());
     } else if (i < outs && out[i].dtype != dtype) {
-      throw ArgumentTypeError((separate ? of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
+      throw ArgumentTypeError((separate ? call.of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
                               ", got " + std::string(dtype_name(out[i].dtype)) + "; say so with dtype=");
     }
   }
   std::optional<TensorView> valid;
   std::optional<TensorView> age;
   if (with_valid) {
-    made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(count)));
+    made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(streams.size())));
     valid = made.back().view();
   }
   if (with_age) {
-    made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(count)));
+    made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(streams.size())));
     age = made.back().view();
   }
   fuse_multimodal(streams, target_times, out, target_lengths, valid, age, current_stream(device));
   if (made.size() == 1) result.set(std::move(made.front()));
   if (made.size() > 1) result.set_object(FusedArrays{std::move(made)});
+}
+
+// As above; after each out, which are the gradients with respect to them: gradients of values and times of each stream and
+// of target_times, each an array or None, that are added to.
+ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
+  const FuseArguments call = fuse_arguments(args, true);
+  std::vector<FuseGradient> gradients(call.streams.size());
+  int at = call.gradients;
+  for (FuseGradient& gradient : gradients) {
+    gradient.values = optional_tensor(args, at++, "values_gradient");
+    gradient.times = optional_tensor(args, at++, "times_gradient");
+  }
+  fuse_multimodal_backward(call.streams, call.target_times, call.out, gradients,
+                           optional_tensor(args, at, "targets_gradient"), call.target_lengths,
+                           current_stream(call.target_times.device));
 }
 
 // (FusedArrays, a tensor of the framework, place) -> the array there, once

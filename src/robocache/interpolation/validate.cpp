@@ -231,4 +231,42 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
   }
 }
 
+namespace {
+
+void check_sums(const TensorView& gradient, std::string_view argument, DType dtype, Device device,
+                std::initializer_list<int64_t> shape, const ArgumentsOf& of) {
+  const TensorView expected = TensorView::contiguous(nullptr, dtype, shape);
+  if (gradient.dtype != dtype) {
+    refuse_type(of(argument), ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
+  }
+  check_device(gradient, argument, device, of);
+  if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
+    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+           shape_string(gradient.shape.data(), gradient.ndim));
+  }
+  if (gradient.numel() > 0 && !gradient.is_contiguous()) {
+    refuse(of(argument), ": expected a dense array, got ", gradient.describe());
+  }
+}
+
+}  // namespace
+
+void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
+                      int64_t features, Device device, const ArgumentsOf& of) {
+  if (!is_floating(s.value_dtype)) {
+    refuse_type(of(argument), ": values of ", dtype_name(s.value_dtype), " have no gradient");
+  }
+  const DType work = works_in_double(s) ? DType::kFloat64 : DType::kFloat32;
+  check_sums(gradient, argument, work, device, {batch, s.samples, features}, of);
+  return gradient.data;
+}
+
+double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
+                       int64_t batch, const ArgumentsOf& of) {
+  if (!gradient) return nullptr;
+  if (clock.dtype == DType::kInt64) refuse_type(of(argument), ": an int64 clock has no gradient");
+  check_sums(*gradient, argument, DType::kFloat64, clock.device, {batch, clock.shape[clock.ndim - 1]}, of);
+  return static_cast<double*>(gradient->data);
+}
+
 }  // namespace robocache

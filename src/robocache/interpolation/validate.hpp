@@ -89,4 +89,12 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
 // first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
+// Where the gradient of a segment's stream, [batch, samples, features], is added to: dense, of the work type.
+void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
+                      int64_t features, Device device, const ArgumentsOf& of = {});
+
+// Where that of a clock is, row by row: dense float64 [batch, N]; null where there is none. int64 clocks have no gradient.
+double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
+                       int64_t batch, const ArgumentsOf& of = {});
+
 }  // namespace robocache

@@ -99,32 +99,6 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
   interpolation.segment_count = static_cast<int32_t>(call.segments.size());
 }
 
-// A gradient to add to.
-void check_sums(const TensorView& gradient, const char* name, DType dtype, Device device,
-                std::initializer_list<int64_t> shape) {
-  const TensorView expected = TensorView::contiguous(nullptr, dtype, shape);
-  if (gradient.dtype != dtype) {
-    refuse_type(name, ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
-  }
-  check_device(gradient, name, device);
-  if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
-    refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-           shape_string(gradient.shape.data(), gradient.ndim));
-  }
-  if (gradient.numel() > 0 && !gradient.is_contiguous()) {
-    refuse(name, ": expected a dense array, got ", gradient.describe());
-  }
-}
-
-// The gradient of a clock, [B, N].
-double* clock_gradient(const std::optional<TensorView>& gradient, const char* name, const TensorView& clock,
-                       int64_t batch) {
-  if (!gradient) return nullptr;
-  if (clock.dtype == DType::kInt64) refuse_type(name, ": an int64 clock has no gradient");
-  check_sums(*gradient, name, DType::kFloat64, clock.device, {batch, clock.shape[clock.ndim - 1]});
-  return static_cast<double*>(gradient->data);
-}
-
 }  // namespace
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
@@ -144,32 +118,28 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
 
 void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
                                     const ResampleOptions& options, const TensorView& out_gradient,
-                                    const std::optional<TensorView>& values_gradient,
-                                    const std::optional<TensorView>& times_gradient,
-                                    const std::optional<TensorView>& targets_gradient,
+                                    const std::optional<TensorView>& of_values,
+                                    const std::optional<TensorView>& of_times,
+                                    const std::optional<TensorView>& of_targets,
                                     const std::optional<TensorView>& lengths,
                                     const std::optional<TensorView>& target_lengths, CudaStream stream) {
-  if (!is_floating(values.dtype)) {
-    refuse_type("values: expected a floating dtype to take the gradient of, got ", dtype_name(values.dtype));
-  }
   ResampleCall call;
   prepare(values, times, target_times, options, out_gradient, "out_gradient", lengths, std::nullopt, target_lengths,
           call);
   const ResampleShape& shape = call.shape;
-  const DType work = works_in_double(call.segments[0]) ? DType::kFloat64 : DType::kFloat32;
-  if (values_gradient) {
-    check_sums(*values_gradient, "values_gradient", work, values.device, {shape.batch, shape.samples, shape.features});
-  }
   SegmentGradient g{};
-  g.times = clock_gradient(times_gradient, "times_gradient", times, shape.batch);
-  g.targets = clock_gradient(targets_gradient, "targets_gradient", target_times, shape.batch);
+  g.times = clock_gradient(of_times, "times_gradient", times, shape.batch);
+  g.targets = clock_gradient(of_targets, "targets_gradient", target_times, shape.batch);
   g.values_batch = shape.samples * shape.features;
   g.values_sample = shape.features;
   g.values_feature = 1;
   std::vector<SegmentGradient> gradients;
   int64_t feature = 0;
   for (const Segment& s : call.segments) {
-    if (values_gradient) g.values = static_cast<char*>(values_gradient->data) + feature * dtype_size(work);
+    if (of_values) {
+      g.values = values_gradient(*of_values, "values_gradient", s, shape.batch, shape.features, values.device);
+      g.values = static_cast<char*>(g.values) + feature * dtype_size(of_values->dtype);
+    }
     gradients.push_back(g);
     feature += s.features;
   }
