@@ -22,6 +22,26 @@ def assert_same_bits(actual, expected, what=""):
         )
 
 
+def assert_within(actual, expected, what=""):
+    """`actual` is what an `Expected` of the oracle allows."""
+    exact = expected.bound == 0
+    assert_same_bits(
+        np.where(exact, actual, 0).astype(actual.dtype), np.where(exact, expected.out, 0).astype(actual.dtype), what
+    )
+    with np.errstate(invalid="ignore"):
+        off = np.abs(actual.astype(np.float64) - expected.exact)
+        good = (
+            exact | (expected.bound == np.inf) | (off <= expected.bound) | (np.isnan(actual) & np.isnan(expected.exact))
+        )
+    if not good.all():
+        where = np.argwhere(~good)
+        first = tuple(int(i) for i in where[0])
+        raise AssertionError(
+            f"{what}: {len(where)} of {good.size} elements are off; the first at {first}: {actual[first]!r}, "
+            f"expected {expected.exact[first]!r} give or take {expected.bound[first]!r}"
+        )
+
+
 def _bits(array):
     array = np.ascontiguousarray(array)
     return array.view(np.dtype(f"u{array.dtype.itemsize}"))

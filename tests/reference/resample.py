@@ -1,14 +1,18 @@
 """Naive oracle of `robocache.resample_trajectories`: a loop over rows and targets, one rule after the other.
 
-It gives the exact bits for linear, nearest, previous and next. Times must be sorted and free of NaN; what unsorted
+`resample` gives the exact bits for linear, nearest, previous and next. `resample_curve` gives pchip, akima, cubic and
+slerp by scipy in float64 with the bound that docs/rules.md derives. Times must be sorted and free of NaN; what unsorted
 times give is not defined, only that nothing outside their row is read.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from .arithmetic import fma, is_floating, round_to, work_type
+from .arithmetic import bfloat16, fma, is_floating, round_to, work_type
 
 STEPS = ("nearest", "previous", "next")
+CURVES = ("pchip", "akima", "cubic")
 
 
 def resample(
@@ -19,35 +23,100 @@ def resample(
     method="linear",
     extrapolate="clamp",
     lengths=None,
+    target_lengths=None,
     max_gap=None,
     causal=False,
     tolerance=None,
 ):
     """values [B,S,D] or [S,D], times [B,S] or [S], targets [B,T] or [T] -> out [B,T,D] or [T,D], valid without D."""
+    options = {"method": method, "extrapolate": extrapolate, "max_gap": max_gap, "causal": causal}
+
+    def one_row(values, times, targets):
+        out, valid, brackets = _resample_row(values, times, targets, tolerance=tolerance, **options)
+        if brackets:
+            _mix(out, *only_last_of_each_time(times, values), brackets)
+        return out, valid
+
+    return _by_row(one_row, values, times, target_times, lengths, target_lengths)
+
+
+class Expected(NamedTuple):
+    """What a curve must give: `out` bit for bit where `bound` is 0, else `exact` give or take `bound`; NaN is NaN."""
+
+    out: np.ndarray
+    exact: np.ndarray
+    bound: np.ndarray
+    valid: np.ndarray
+
+
+def resample_curve(
+    values,
+    times,
+    target_times,
+    *,
+    method,
+    extrapolate="clamp",
+    lengths=None,
+    target_lengths=None,
+    max_gap=None,
+    causal=False,
+    bc_type="not-a-knot",
+):
+    """As `resample`, for pchip, akima, cubic, slerp (of 4 features) and pose (of 7)."""
+    options = {"extrapolate": extrapolate, "lengths": lengths, "target_lengths": target_lengths}
+    options |= {"max_gap": max_gap, "causal": causal}
+    if method == "pose":
+        position, valid = resample(values[..., :3], times, target_times, **options)
+        rotation = resample_curve(values[..., 3:], times, target_times, method="slerp", **options)
+        exact = position.astype(np.float64)
+        parts = zip((position, exact, np.zeros_like(exact)), rotation[:3], strict=True)
+        return Expected(*(np.concatenate(pair, axis=-1) for pair in parts), valid)
+
+    def one_row(values, times, targets):
+        out, valid, brackets = _resample_row(
+            values,
+            times,
+            targets,
+            method=method,
+            extrapolate=extrapolate,
+            max_gap=max_gap,
+            causal=causal,
+            tolerance=None,
+        )
+        exact, bound = out.astype(np.float64), np.zeros(out.shape)
+        if brackets and values.shape[1]:
+            at = [k for k, _, _ in brackets]
+            exact[at], bound[at] = _curve(*only_last_of_each_time(times, values), targets, brackets, method, bc_type)
+        return out, exact, bound, valid
+
+    return Expected(*_by_row(one_row, values, times, target_times, lengths, target_lengths))
+
+
+def _by_row(one_row, values, times, target_times, lengths, target_lengths):
+    """The answers of `one_row` for every row, stacked; rule 13 past `target_lengths`."""
     values, times, target_times = np.asarray(values), np.asarray(times), np.asarray(target_times)
     assert times.dtype == target_times.dtype
     batched = values.ndim == 3
     rows = values if batched else values[None]
     batch, samples, features = rows.shape
+    count = target_times.shape[-1]
     times = np.broadcast_to(times, (batch, samples))
-    target_times = np.broadcast_to(target_times, (batch, target_times.shape[-1]))
-    lengths = np.full(batch, samples) if lengths is None else np.broadcast_to(lengths, (batch,))
+    target_times = np.broadcast_to(target_times, (batch, count))
+    lengths = np.broadcast_to(samples if lengths is None else lengths, (batch,))
+    target_lengths = np.broadcast_to(count if target_lengths is None else target_lengths, (batch,))
 
-    out = np.zeros((batch, target_times.shape[1], features), values.dtype)
-    valid = np.zeros((batch, target_times.shape[1]), bool)
+    nothing = np.zeros((0, features), values.dtype), np.zeros(0, times.dtype)
+    answers = []
     for row in range(batch):
-        length = int(lengths[row])
-        out[row], valid[row] = _resample_row(
-            rows[row, :length],
-            times[row, :length],
-            target_times[row],
-            method=method,
-            extrapolate=extrapolate,
-            max_gap=max_gap,
-            causal=causal,
-            tolerance=tolerance,
-        )
-    return (out, valid) if batched else (out[0], valid[0])
+        length, targets = int(lengths[row]), int(target_lengths[row])
+        there = one_row(rows[row, :length], times[row, :length], target_times[row, :targets])
+        missing = one_row(*nothing, target_times[row, targets:])
+        answers.append([np.concatenate(pair) for pair in zip(there, missing, strict=True)])
+    if not answers:
+        answers = [one_row(*nothing, np.zeros(count, times.dtype))]
+        return tuple(part[None][:0] for part in answers[0])
+    stacked = tuple(np.stack(parts) for parts in zip(*answers, strict=True))
+    return stacked if batched else tuple(part[0] for part in stacked)
 
 
 def only_last_of_each_time(times, values):
@@ -73,6 +142,7 @@ def weight(dt, gap, clock, work):
 
 
 def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causal, tolerance):
+    """out, valid, and for the targets still to be mixed (target, left sample among the last of each time, weight)."""
     clock = times.dtype
     times, values = only_last_of_each_time(times, values)
     n = len(times)
@@ -82,7 +152,7 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
 
     out = np.zeros((len(targets), values.shape[1]), values.dtype)
     valid = np.zeros(len(targets), bool)
-    lines = []  # (target, bracket's left sample, weight): done together at the end
+    brackets = []
 
     def absent(k):
         if floating:
@@ -100,7 +170,7 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
             continue
 
         inside = left >= 0 and right < n
-        line = None
+        bracket = None
         if causal:
             if left < 0:
                 absent(k)
@@ -110,8 +180,8 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
         elif inside:
             length_to_judge = difference(times[right], times[left], clock)
             to_left, to_right = difference(t, times[left], clock), difference(times[right], t, clock)
-            if method == "linear":
-                used, line = left, (k, left, weight(to_left, length_to_judge, clock, work))
+            if method not in STEPS:
+                used, bracket = left, (k, left, weight(to_left, length_to_judge, clock, work))
             elif method == "nearest":
                 used = right if to_right < to_left else left
             else:
@@ -121,7 +191,7 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
             if extrapolate == "linear" and n > 1:
                 start = 0 if left < 0 else n - 2
                 gap = difference(times[start + 1], times[start], clock)
-                line = (k, start, weight(difference(t, times[start], clock), gap, clock, work))
+                bracket = (k, start, weight(difference(t, times[start], clock), gap, clock, work))
 
         ok = inside
         if inside and limit["max_gap"] is not None:
@@ -133,23 +203,181 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
 
         if not ok and extrapolate == "nan":
             absent(k)
-        elif line is not None:
-            lines.append(line)
+        elif bracket is not None:
+            brackets.append(bracket)
         else:
             out[k] = values[used]
 
-    if lines:
-        targets_of, left_of, weights = (list(column) for column in zip(*lines, strict=True))
-        a = values[left_of].astype(work)
-        b = values[[i + 1 for i in left_of]].astype(work)
-        w = np.array(weights, work)[:, None]
-        with np.errstate(all="ignore"):
-            step = (b - a).astype(work)
-        out[targets_of] = round_to(fma(np.broadcast_to(w, a.shape), step, a, work), values.dtype)
-    return out, valid
+    return out, valid, brackets
+
+
+def _mix(out, times, values, brackets):
+    """Rule 3: one fma in the work type, one rounding."""
+    work = work_type(values.dtype)
+    targets_of, left_of, weights = (list(column) for column in zip(*brackets, strict=True))
+    a = values[left_of].astype(work)
+    b = values[[i + 1 for i in left_of]].astype(work)
+    w = np.array(weights, work)[:, None]
+    with np.errstate(all="ignore"):
+        step = (b - a).astype(work)
+    out[targets_of] = round_to(fma(np.broadcast_to(w, a.shape), step, a, work), values.dtype)
 
 
 def _duration(duration, clock):
     if duration is None:
         return None
     return int(duration) if clock.kind == "i" else clock.type(duration)
+
+
+# ---- Curves and rotations: scipy in float64, and how far from it the work type may end (docs/rules.md, rule 8.1) ----
+
+
+def _curve(times, values, targets, brackets, method, bc_type):
+    """exact and bound [len(brackets), D] of the targets that lie between samples or go straight on."""
+    at = [k for k, _, _ in brackets]
+    left = np.array([i for _, i, _ in brackets])
+    origin = times[0]
+    if times.dtype.kind == "i":
+        x = np.array([float(int(t) - int(origin)) for t in times])
+        assert (x < 2**53).all(), "choose times whose differences float64 holds"
+        t = np.array([float(int(t) - int(origin)) for t in targets[at]])
+    else:
+        x = times.astype(np.float64) - np.float64(origin)
+        t = targets[at].astype(np.float64) - np.float64(origin)
+        assert (x + np.float64(origin) == times).all(), "choose times whose differences float64 holds"
+    w = (t - x[left]) / (x[left + 1] - x[left])
+    work = work_type(values.dtype)
+    u = float(np.finfo(work).eps) / 2
+    with np.errstate(all="ignore"):
+        if method == "slerp":
+            exact, bound = _slerp(values.astype(np.float64), left, w[:, None], u)
+        else:
+            columns = [_one_curve(x, y, t, left, w, method, bc_type, u) for y in values.astype(np.float64).T]
+            exact, bound = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        bound = np.where(np.isfinite(w)[:, None], bound, np.inf)
+        smallest = float(np.finfo(work).smallest_normal)
+        bound = bound + 64 * smallest + 2 * u * bound
+        return exact, bound + _output_rounding(np.abs(exact) + bound, values.dtype)
+
+
+def _output_rounding(magnitude, dtype):
+    """Half a unit in the last place of `dtype`; without end where it may overflow."""
+    if dtype == bfloat16:
+        digits, smallest, largest = 8, 2.0**-133, float(2**127 * (2 - 2**-7))
+    else:
+        info = np.finfo(dtype)
+        digits, smallest, largest = info.nmant + 1, float(info.smallest_subnormal), float(info.max)
+    return np.where(magnitude < largest, magnitude * 2.0**-digits + smallest, np.inf)
+
+
+def _one_curve(x, y, t, left, w, method, bc_type, u):
+    from scipy.interpolate import Akima1DInterpolator, CubicSpline, PchipInterpolator
+
+    finite = np.isfinite(y)
+    filled = np.where(finite, y, 0.0)
+    n = len(x)
+    if method == "pchip":
+        curve = PchipInterpolator(x, filled)
+    elif method == "akima":
+        curve = Akima1DInterpolator(x, filled, extrapolate=True)
+    else:
+        curve = CubicSpline(x, filled, bc_type=bc_type)
+    inside = (w >= 0) & (w <= 1)
+    h = x[left + 1] - x[left]
+    end = np.where(w < 0, 0, n - 1)
+    straight = filled[end] + curve(x[end], 1) * (t - x[end])
+    exact = np.where(inside, curve(t), straight)
+
+    # Slopes times the bracket's length, two more at each end as Akima has them.
+    m = np.diff(filled) / np.diff(x)
+    if n == 2:
+        m = np.repeat(m, 5)
+    else:
+        m = np.concatenate([[3 * m[0] - 2 * m[1], 2 * m[0] - m[1]], m, [2 * m[-1] - m[-2], 3 * m[-1] - 2 * m[-2]]])
+    around = m[left[:, None] + np.arange(5)] * h[:, None]
+    reach = {"pchip": 1, "akima": 2, "cubic": 0}[method]
+    step = np.abs(around[:, 2])
+    if method == "akima":
+        virtual = (left < 2) | (left > n - 4)
+        size = np.abs(around).max(axis=1)
+        apart = np.abs(np.diff(around, axis=1))
+        slope_m = np.abs(np.diff(m))
+        sums = slope_m[2:] + slope_m[:-2]  # scipy takes those below 1e-9 of the largest for 0
+        off = np.where(virtual, 30, 3)
+        errors = []
+        for side, turn in ((0, apart[:, 1]), (1, apart[:, 2])):
+            total = apart[:, side] + apart[:, side + 2]
+            unsure = np.where(total > 0, (4 * off + 6) * u * size / total + 8 * u, 1)
+            unsure = np.where(sums[left + side] <= 1.001e-9 * sums.max(), 1, unsure)
+            errors.append(np.minimum(unsure, 1) * turn + np.where(unsure >= 1, total, 0) + (2 * off + 2) * u * size)
+        early, late = errors
+    elif method == "pchip":
+        size = np.maximum(step, np.abs(around[:, [1, 3]]).max(axis=1))
+        early = late = 31 * u * size
+    else:
+        slopes = curve(x, 1)
+        error = _spline_error(x, np.abs(slopes), bc_type, u)
+        size = np.maximum(step, h * np.maximum(np.abs(slopes[left]), np.abs(slopes[left + 1])))
+        early = h * error[left] + 5 * u * size
+        late = h * error[left + 1] + 5 * u * size
+    rest = 1 - w
+    part_early = np.where(inside, w * rest * rest, np.where(w < 0, -w, 0))
+    part_late = np.where(inside, w * w * rest, np.where(w > 1, -rest, 0))
+    bound = part_early * early + part_late * late + u * (4 * np.abs(filled[left]) + 32 * (1 + np.abs(w)) * size)
+
+    # Rule 10, and no promise where float32 or float64 overflows or an infinity is near.
+    rows = np.clip(left[:, None] + np.arange(-reach, reach + 2), 0, n - 1) if reach else np.arange(n)[None]
+    near = y[rows]
+    exact = np.where(np.isnan(near).any(axis=1), np.nan, exact)
+    largest = 2.0**125 if u > 2.0**-30 else 2.0**1021
+    wild = np.isinf(near).any(axis=1) | (np.abs(exact) > largest) | (size > largest)
+    if method == "cubic":
+        wild = wild | (4 * np.abs(slopes).max() * (x[-1] - x[0]) > largest)  # they are stored as value per span
+    return exact, np.where(wild, np.inf, bound)
+
+
+def _spline_error(x, s, bc_type, u):
+    """How far the slopes may be off: the way down is stored in the work type, all else is float64."""
+    n, h = len(x), np.diff(x)
+    if n == 2:
+        return 4 * u * s
+    first, last = (h[0] + h[1]) / h[1], (h[-1] + h[-2]) / h[-2]  # what an end makes of its neighbour's error
+    if bc_type == "natural" or n == 3:
+        first = last = 1.0
+    stored = np.zeros(n)
+    for i in range(n - 2, 0, -1):
+        stored[i] = s[i] + s[i + 1] + (1 if i == 1 else 0.5) * (stored[i + 1] if i < n - 2 else 0)
+    stored[0] = s[0] + first * (s[1] + stored[1])
+    stored[-1] = s[-1] + last * (s[-2] + stored[-2])
+    norm = max(2, first, last)  # of the system's inverse
+    # scipy's share: it pivots among equations that are as long as their gaps.
+    uneven = np.max(h[1:] / h[:-1] + h[:-1] / h[1:])
+    solved = np.full(n, norm * uneven * s.max())
+    solved[0] *= 1 + first
+    solved[-1] *= 1 + last
+    return u * (stored + s) + 128 * 2.0**-53 * solved
+
+
+def _slerp(q, left, w, u):
+    """q [S, 4] as x, y, z, w. scipy's way: the first rotation times the turn to the second, `w` times as far."""
+    from scipy.spatial.transform import Rotation
+
+    length = np.linalg.norm(np.nan_to_num(q / np.abs(q).max(axis=1, keepdims=True)), axis=1) * np.abs(q).max(axis=1)
+    there = np.isfinite(q).all(axis=1) & (length > 0)
+    unit = np.where(there[:, None], q / np.abs(q).max(axis=1, keepdims=True), [0, 0, 0, 1.0])
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    a, b = unit[left], unit[left + 1]
+    turn = (Rotation.from_quat(a).inv() * Rotation.from_quat(b)).as_rotvec()
+    angle = np.linalg.norm(turn, axis=1, keepdims=True) * w / 2
+    axis = turn / np.maximum(np.linalg.norm(turn, axis=1, keepdims=True), 1e-300)
+    exact = np.cos(angle) * a + np.sin(angle) * _times(a, axis)
+    exact = np.where((there[left] & there[left + 1])[:, None], exact, np.nan)
+    bound = np.broadcast_to((64 * u + 32 * 2.0**-53) * (1 + np.abs(w)), exact.shape)
+    # A half turn has two shortest arcs.
+    return exact, np.where(np.abs((a * b).sum(axis=1, keepdims=True)) < 64 * u, 2.0, bound)
+
+
+def _times(q, v):
+    """The quaternion product of q and (v, 0)."""
+    vector = q[:, 3:] * v + np.cross(q[:, :3], v)
+    return np.concatenate([vector, -(q[:, :3] * v).sum(axis=1, keepdims=True)], axis=1)

@@ -45,6 +45,18 @@ ResampleOptions resample_options(const Args& args, const TensorView& values, int
   return options;
 }
 
+// Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.
+struct Workspace {
+  Workspace(int64_t bytes, Device device) {
+    if (bytes == 0) return;
+    memory.emplace(OwnedTensor::allocate(DType::kUInt8, device, {bytes}));
+    view = memory->view();
+  }
+
+  std::optional<OwnedTensor> memory;
+  std::optional<TensorView> view;
+};
+
 }  // namespace
 
 // (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out, valid, target_lengths,
@@ -59,15 +71,18 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   const auto valid = optional_tensor(args, 10, "valid");
   const auto target_lengths = optional_tensor(args, 11, "target_lengths");
   const CudaStream stream = current_stream(values.device);
+  const Workspace workspace(stream_workspace_bytes(values, options), values.device);
   if (out) {
-    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, stream);
+    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, workspace.view,
+                          stream);
     return;
   }
   const ResampleShape shape = resample_shape(values, times, target_times);
   OwnedTensor made =
       shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
                     : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
-  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths, stream);
+  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths,
+                        workspace.view, stream);
   result.set(std::move(made));
 }
 
@@ -270,7 +285,12 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
     made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(streams.size())));
     age = made.back().view();
   }
-  fuse_multimodal(streams, target_times, out, target_lengths, valid, age, current_stream(device));
+  int64_t bytes = 0;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    bytes += stream_workspace_bytes(streams[i].values, streams[i].options, call.of(i));
+  }
+  const Workspace workspace(bytes, device);
+  fuse_multimodal(streams, target_times, out, target_lengths, valid, age, workspace.view, current_stream(device));
   if (made.size() == 1) result.set(std::move(made.front()));
   if (made.size() > 1) result.set_object(FusedArrays{std::move(made)});
 }

@@ -124,8 +124,8 @@ ROBOCACHE_HD CurveWeights<Scalar> curve_weights(InterpolationMethod method, Wide
 }
 
 // The weights of a target that takes the mixture `w` of the stencil's bracket.
-template <class Work, class Clock, template <class> class Times, class Index>
-ROBOCACHE_HD CurveWeights<Work> weights_around(InterpolationMethod method, const Times<Clock>& times, Index n,
+template <class Work, class Times, class Index>
+ROBOCACHE_HD CurveWeights<Work> weights_around(InterpolationMethod method, const Times& times, Index n,
                                                const Stencil<Index>& stencil, Work w) {
   double gaps[5];
   for (int i = 0; i < 5; ++i) {

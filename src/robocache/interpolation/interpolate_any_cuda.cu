@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "robocache/core/launch_cuda.cuh"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_cuda.cuh"
@@ -10,10 +11,13 @@
 namespace robocache {
 namespace {
 
-// A block is a tile of one row's targets in one segment: a thread finds a target's samples, then all write features of
-// any target.
+// A block is a tile of one row's targets in one segment. It expects their samples where they would be if both clocks ran
+// evenly and copies that window of the row's clock to shared memory; a thread finds a target's samples there, or in the
+// row itself where the window missed them; then all write features of any target.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
+constexpr int32_t kMostTimes = 1024;  // of the window
+constexpr int64_t kMargin = 32;       // samples that a window reaches beyond the even place, and 1/32 of the row
 constexpr int64_t kBlocksWanted = 132 * 3;
 
 // How a thread moves features: one by one with any stride and alignment, or a vector of so many bytes of the values.
@@ -22,7 +26,10 @@ enum class Width : uint8_t { kOne, k8Bytes, k16Bytes };
 struct Plan {
   int64_t first_block;
   uint32_t tiles_per_row;
+  float samples_per_target;
   uint16_t tile;
+  uint16_t times;   // of the window
+  uint16_t margin;  // of those, before the even place of the tile's first target
   Width width;
 };
 
@@ -54,21 +61,62 @@ struct CurveEntry : PlainEntry<Work> {
 template <bool kCurves, class Work>
 using Entry = std::conditional_t<kCurves, CurveEntry<Work>, PlainEntry<Work>>;
 
-// Called by the whole block.
+// A row's clock, a stretch of which stands in shared memory.
+template <class Clock>
+struct WindowedRow {
+  ClockRow<Clock> row;
+  const Clock* window;
+  int32_t begin, size;
+
+  __device__ Clock operator[](int32_t i) const {
+    const int32_t at = i - begin;
+    return static_cast<uint32_t>(at) < static_cast<uint32_t>(size) ? window[at] : row[i];
+  }
+};
+
+template <class Clock>
+__device__ Clock latest() {
+  if constexpr (std::is_same_v<Clock, int64_t>) {
+    return INT64_MAX;
+  } else {
+    return static_cast<Clock>(__builtin_huge_val());
+  }
+}
+
+// The last of kMostTimes ascending times at or before `target`, or 0. Few instructions: the steps are constants.
+template <class Clock>
+__device__ int32_t search(const Clock* window, Clock target) {
+  int32_t low = 0;
+#pragma unroll
+  for (int32_t step = kMostTimes / 2; step > 0; step /= 2) {
+    if (window[low + step] <= target) low += step;
+  }
+  return low;
+}
+
+// By the whole block: fills the tile's entries.
 template <bool kCurves, class Work, class Clock>
-__device__ void find(const Interpolation& call, const Segment& s, int64_t batch, int64_t first, int32_t count,
-                     Clock* coarse, Entry<kCurves, Work>* entries) {
-  const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+__device__ void find(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch, int64_t first,
+                     int32_t count, Clock* window, Entry<kCurves, Work>* entries) {
+  const ClockRow<Clock> row{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const auto n = static_cast<int32_t>(row_length(s, batch));
   const auto i = static_cast<int32_t>(threadIdx.x);
-  const int32_t sampled = i * coarse_stride(n);
-  if (sampled < n) coarse[i] = times[sampled];
+  int32_t begin = 0;
+  int32_t size = plan.times;
+  if (size < n) {
+    const auto even = static_cast<int32_t>(static_cast<float>(first) * plan.samples_per_target) - plan.margin;
+    begin = even < 0 ? 0 : (even < n - size ? even : n - size);
+  } else {
+    size = n;
+  }
+  for (int32_t at = i; at < kMostTimes; at += kThreads) window[at] = at < size ? row[begin + at] : latest<Clock>();
   __syncthreads();
   if (i >= count) return;
 
+  const WindowedRow<Clock> times{row, window, begin, size};
   const int64_t index = first + i;
   const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
-  int32_t hint = n > 0 ? coarse_search(times, n, coarse, target.time) : 0;
+  int32_t hint = begin + search(window, target.time);
   const Pick<Work, int32_t> picked = pick<Work>(times, target.exists ? n : 0, target.time, rule_of<Clock>(s), hint);
   auto& entry = entries[i];
   entry.left = picked.left;
@@ -97,15 +145,15 @@ __device__ void find(const Interpolation& call, const Segment& s, int64_t batch,
 }
 
 template <bool kCurves, class Work>
-__device__ void find_by_clock(const Interpolation& call, const Segment& s, int64_t batch, int64_t first, int32_t count,
-                              void* coarse, void* entries) {
+__device__ void find_by_clock(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
+                              int64_t first, int32_t count, void* window, void* entries) {
   auto* const of = static_cast<Entry<kCurves, Work>*>(entries);
   if (s.clock_dtype == DType::kFloat32) {
-    find<kCurves, Work>(call, s, batch, first, count, static_cast<float*>(coarse), of);
+    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<float*>(window), of);
   } else if (s.clock_dtype == DType::kFloat64) {
-    find<kCurves, Work>(call, s, batch, first, count, static_cast<double*>(coarse), of);
+    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<double*>(window), of);
   } else {
-    find<kCurves, Work>(call, s, batch, first, count, static_cast<int64_t*>(coarse), of);
+    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<int64_t*>(window), of);
   }
 }
 
@@ -143,36 +191,31 @@ struct ScalarSource {
   static constexpr bool kVector = false;
 
   static __device__ Work load_one(DType dtype, const char* row, int64_t at) {
-    if constexpr (std::is_same_v<Work, float>) {
-      switch (dtype) {
-        case DType::kFloat32:
-          return load_as<Work, float>(row, at);
-        case DType::kBFloat16:
-          return load_as<Work, BFloat16>(row, at);
-        case DType::kFloat16:
-          return load_as<Work, Float16>(row, at);
-        case DType::kInt8:
-          return load_as<Work, int8_t>(row, at);
-        case DType::kInt16:
-          return load_as<Work, int16_t>(row, at);
-        case DType::kUInt16:
-          return load_as<Work, uint16_t>(row, at);
-        default:  // bool is 0 or 1
-          return load_as<Work, uint8_t>(row, at);
-      }
-    } else {
-      switch (dtype) {
-        case DType::kFloat64:
-          return load_as<Work, double>(row, at);
-        case DType::kInt32:
-          return load_as<Work, int32_t>(row, at);
-        case DType::kInt64:
-          return load_as<Work, int64_t>(row, at);
-        case DType::kUInt32:
-          return load_as<Work, uint32_t>(row, at);
-        default:
-          return load_as<Work, uint64_t>(row, at);
-      }
+    switch (dtype) {
+      case DType::kFloat64:
+        return load_as<Work, double>(row, at);
+      case DType::kFloat32:
+        return load_as<Work, float>(row, at);
+      case DType::kFloat16:
+        return load_as<Work, Float16>(row, at);
+      case DType::kBFloat16:
+        return load_as<Work, BFloat16>(row, at);
+      case DType::kInt8:
+        return load_as<Work, int8_t>(row, at);
+      case DType::kInt16:
+        return load_as<Work, int16_t>(row, at);
+      case DType::kInt32:
+        return load_as<Work, int32_t>(row, at);
+      case DType::kInt64:
+        return load_as<Work, int64_t>(row, at);
+      case DType::kUInt16:
+        return load_as<Work, uint16_t>(row, at);
+      case DType::kUInt32:
+        return load_as<Work, uint32_t>(row, at);
+      case DType::kUInt64:
+        return load_as<Work, uint64_t>(row, at);
+      default:  // bool is 0 or 1
+        return load_as<Work, uint8_t>(row, at);
     }
   }
 
@@ -455,8 +498,8 @@ template <int kCapacity, bool kCurves>
 __global__ void __launch_bounds__(kThreads, kCurves ? 3 : 4)
     interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
   __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which are smaller
-  __shared__ double coarse[kCoarse];                    // of the clock's type, 8 bytes at most
-  static_assert(kCoarse <= kThreads);
+  __shared__ double window[kMostTimes];                 // of the clock's type, 8 bytes at most
+  wait_for_work_before();
   for (int64_t block = blockIdx.x; block < any.blocks; block += gridDim.x) {
     int low = 0;
     for (int high = any.call.segment_count; high - low > 1;) {
@@ -477,11 +520,11 @@ __global__ void __launch_bounds__(kThreads, kCurves ? 3 : 4)
     const int64_t left = any.call.targets_count - first;
     const auto count = static_cast<int32_t>(left < plan.tile ? left : plan.tile);
     if (works_in_double(s)) {
-      find_by_clock<kCurves, double>(any.call, s, batch, first, count, coarse, entries);
+      find_by_clock<kCurves, double>(any.call, s, plan, batch, first, count, window, entries);
       __syncthreads();
       write_double<kCurves>(s, plan.width, batch, first, count, entries);
     } else {
-      find_by_clock<kCurves, float>(any.call, s, batch, first, count, coarse, entries);
+      find_by_clock<kCurves, float>(any.call, s, plan, batch, first, count, window, entries);
       __syncthreads();
       write_single<kCurves>(s, plan.width, batch, first, count, entries);
     }
@@ -536,18 +579,22 @@ cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
       tile /= 2;
     }
     if (tiles_per_row() > UINT32_MAX) return cudaErrorInvalidValue;
+    // The window is for targets about as dense as the samples; where it does not fit, the row is searched itself.
+    const float samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
+    const int64_t margin = kMargin + s.samples / 32;
+    const int64_t times =
+        std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * samples_per_target) + 2 * margin);
+    plan.samples_per_target = samples_per_target;
+    plan.times = static_cast<uint16_t>(times <= kMostTimes ? times : 0);
+    plan.margin = static_cast<uint16_t>(std::min<int64_t>(margin, UINT16_MAX));
     plan.tile = static_cast<uint16_t>(tile);
     plan.tiles_per_row = static_cast<uint32_t>(tiles_per_row());
     plan.first_block = any.blocks;
     any.blocks += call.batch * tiles_per_row();
   }
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(any.blocks, INT32_MAX));
-  if (curves) {
-    interpolate_any_kernel<kCapacity, true><<<blocks, kThreads, 0, stream>>>(any);
-  } else {
-    interpolate_any_kernel<kCapacity, false><<<blocks, kThreads, 0, stream>>>(any);
-  }
-  return cudaGetLastError();
+  return curves ? launch_overlapped(interpolate_any_kernel<kCapacity, true>, blocks, kThreads, 0, stream, any)
+                : launch_overlapped(interpolate_any_kernel<kCapacity, false>, blocks, kThreads, 0, stream, any);
 }
 
 }  // namespace

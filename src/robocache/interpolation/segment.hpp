@@ -46,6 +46,7 @@ struct Segment {
   DType lengths_dtype;
   InterpolationMethod method;
   Extrapolate extrapolate;
+  Boundary boundary;  // cubic alone
   bool causal;
   bool has_max_gap;
   bool has_tolerance;

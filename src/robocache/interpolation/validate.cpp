@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "robocache/interpolation/spline.hpp"
+
 namespace robocache {
 
 std::string ArgumentsOf::operator()(std::string_view argument) const {
@@ -148,18 +150,40 @@ std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& 
 }
 
 void check_methods(int64_t features, DType values, const InterpolationOptions& options, const ArgumentsOf& of) {
-  if (has_one_method(options)) return check_method(options.method, values, options, of);
-  const auto runs = runs_of(features, options, of);
-  for (const FeatureBlock& run : runs) {
-    check_method(run.method, values, options, of);
-    if (options.tolerance && run.method != runs[0].method) {
-      refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
-             method_name(run.method), "'");  // a target would be valid by one and not by the other
+  bool cubic = options.method == InterpolationMethod::kCubic;
+  if (has_one_method(options)) {
+    check_method(options.method, values, options, of);
+  } else {
+    cubic = false;
+    const auto runs = runs_of(features, options, of);
+    for (const FeatureBlock& run : runs) {
+      check_method(run.method, values, options, of);
+      cubic = cubic || run.method == InterpolationMethod::kCubic;
+      if (options.tolerance && run.method != runs[0].method) {
+        refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
+               method_name(run.method), "'");  // a target would be valid by one and not by the other
+      }
     }
   }
+  if (!cubic && options.boundary != Boundary::kNotAKnot) refuse(of("bc_type"), ": goes with 'cubic' alone");
 }
 
 }  // namespace
+
+int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of) {
+  const bool cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
+  if (!cubic || options.causal || values.ndim < 2) return 0;
+  Segment s{};
+  s.samples = values.shape[values.ndim - 2];
+  s.value_dtype = values.dtype;
+  int64_t bytes = 0;
+  for (const FeatureBlock& run : runs_of(values.shape[values.ndim - 1], options, of)) {
+    if (run.method != InterpolationMethod::kCubic) continue;
+    s.features = run.end - run.begin;
+    bytes += spline_workspace_bytes(s, values.ndim == 3 ? values.shape[0] : 1);
+  }
+  return bytes;
+}
 
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of) {
@@ -201,6 +225,7 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
   s.value_dtype = values.dtype;
   s.clock_dtype = times.dtype;
   s.extrapolate = options.extrapolate;
+  s.boundary = options.boundary;
   s.causal = options.causal;
   set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns, of);
   set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns, of);

@@ -81,6 +81,10 @@ struct StreamShape {
 };
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of = {});
 
+// Bytes that the slopes of the stream's cubic features take: see make_splines in spline.hpp. 0 where there are none.
+int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
+                               const ArgumentsOf& of = {});
+
 // A segment of all the stream's samples and features, checked; its methods and where its results go are still to come.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});

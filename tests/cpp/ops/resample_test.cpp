@@ -828,7 +828,7 @@ TEST_P(ResampleRefuses, OptionsThatDoNotGoTogether) {
   when<ArgumentError>([](Call& c) { c.options.tolerance = 1.0; }, "tolerance: ", "not with 'linear'");
   for (const InterpolationMethod method : {InterpolationMethod::kNearest, InterpolationMethod::kPrevious, InterpolationMethod::kNext}) {
     when<ArgumentError>([&](Call& c) { c.options = {.method = method, .extrapolate = Extrapolate::kLinear}; },
-                        "extrapolate: 'linear' goes with method 'linear'");
+                        "extrapolate: 'linear' goes with no step method");
   }
 }
 
@@ -889,8 +889,8 @@ TEST(ResampleNames, ComeBackOrAreRefusedWithTheKnownOnes) {
   EXPECT_EQ(extrapolate_from_name("clamp"), Extrapolate::kClamp);
   EXPECT_EQ(extrapolate_from_name("nan"), Extrapolate::kNan);
   EXPECT_EQ(extrapolate_from_name("linear"), Extrapolate::kLinear);
-  expect_refused<ArgumentError>([] { interpolation_method_from_name("cubic"); },
-                                "method: expected 'linear', 'nearest', 'previous' or 'next', got 'cubic'");
+  expect_refused<ArgumentError>([] { interpolation_method_from_name("cubicle"); },
+                                "method: expected 'linear', 'nearest', ", "got 'cubicle'");
   expect_refused<ArgumentError>([] { interpolation_method_from_name("", "methods['a']"); }, "methods['a']: ", "got ''");
   expect_refused<ArgumentError>([] { extrapolate_from_name("hold"); },
                                 "extrapolate: expected 'clamp', 'nan' or 'linear', got 'hold'");

@@ -923,13 +923,14 @@ def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
         name: tuple(to_torch(x, device) for x in stream)
         for name, stream in (("pose", pose), ("arm", arm), ("wheels", wheels))
     }
-    for curve in ("pchip", "akima"):
+    for curve, boundary in (("pchip", None), ("akima", None), ("cubic", None), ("cubic", "natural")):
         fused, valid, age = robocache.fuse_multimodal(
             streams,
             to_torch(targets, device),
             method={"pose": "nearest", "arm": "slerp", "wheels": curve},
             methods={"pose": [(slice(1, 8), "pose")]},
             extrapolate={"arm": "linear"},
+            bc_type={"wheels": boundary},
             output="dict",
             return_valid=True,
             return_age=True,
@@ -937,7 +938,7 @@ def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
         options = [
             {"method": "nearest", "methods": [(slice(1, 8), "pose")]},
             {"method": "slerp", "extrapolate": "linear"},
-            {"method": curve},
+            {"method": curve} | ({"bc_type": boundary} if boundary else {}),
         ]
         for place, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
             out, its_valid = resampled(stream, targets, device, **options[place])
@@ -948,6 +949,30 @@ def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
         line = oracle([wheels], targets)[2]
         assert_same_bits(to_numpy(age)[..., :1], nearest)
         assert_same_bits(to_numpy(age)[..., 2:], line)
+
+
+def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
+    """An odd number of samples each, so that what follows a spline's memory is where it must be."""
+    streams = [
+        stream_of(rng, dtype, clock, samples=s, features=d, special=False)
+        for dtype, clock, s, d in (
+            (FLOATS[1], CLOCKS[0], 17, 5),
+            (FLOATS[0], CLOCKS[1], 3, 1),
+            (FLOATS[1], CLOCKS[2], 1, 3),
+            (FLOATS[0], CLOCKS[2], 11, 2),
+        )
+    ]
+    tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
+    methods = [None, None, [(slice(1, 2), "linear")], None]
+    for clock in CLOCKS:
+        targets = targets_of(rng, clock)
+        fused = robocache.fuse_multimodal(
+            tensors, to_torch(targets, device), method="cubic", methods=methods, output="dict"
+        )
+        for place, (values, times) in enumerate(streams):
+            if times.dtype == clock:
+                expected, _ = resampled((values, times), targets, device, method="cubic", methods=methods[place])
+                assert_same_bits(to_numpy(fused[place]), expected)
 
 
 def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):

@@ -7,6 +7,7 @@
 
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
+#include "robocache/interpolation/spline.hpp"
 
 namespace robocache {
 namespace {
@@ -221,7 +222,6 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));
   }
-
   Interpolation& interpolation = call.interpolation = Interpolation{};
   interpolation.targets = target_times.data;
   interpolation.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
@@ -242,7 +242,8 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
 
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
                      std::span<const TensorView> out, const std::optional<TensorView>& target_lengths,
-                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age, CudaStream stream) {
+                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age,
+                     const std::optional<TensorView>& workspace, CudaStream stream) {
   FuseCall call;
   prepare(streams, target_times, out, "out", target_lengths, valid, age, call);
   const auto out_of = [&](size_t i) { return out.size() == 1 ? ArgumentsOf{} : arguments_of(streams, i); };
@@ -252,6 +253,7 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
       if (overlaps(out[i], out[j])) refuse(out_of(i)("out"), ": overlaps ", out_of(j)("out"));
     }
   }
+  make_splines(call.segments, call.shape.batch, workspace, streams[0].values.device, stream);
   interpolate(call.interpolation, streams[0].values.device, stream);
 }
 

@@ -2,7 +2,7 @@
 //
 //   streams       1 to kMaxSegments of them, each with
 //     values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
-//     times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
+//     times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, repeats allowed
 //     lengths       [B] or none           int32/int64: samples of each row that exist, in [0, S]
 //     options       as in resample.hpp, durations in the unit of its own clock
 //     offset        the sensor's latency in that unit: the sample stamped t was taken at t - offset
@@ -12,25 +12,27 @@
 //   out           one [B, T, sum of D], the streams side by side in their order, or one [B, T, D] for each stream
 //   valid         [B, T, streams], none   bool
 //   age           [B, T, streams], none   the dtype of target_times: target minus the sample used, in the targets' unit
+//   workspace     for cubic alone         the sum of the streams' stream_workspace_bytes, aligned to 16
 //
 // S, D and dtypes are each stream's own; B is one for all, and is missing from every shape where values are [S, D]. [S]
 // and [T] serve every row. Strides are free (0 included, [D] apart); all tensors lie on one device.
 //
 // Clocks. A target is turned into the type of a stream's clock: between seconds by rounding, from nanoseconds by
-// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even; what int64 cannot hold is
-// its end. Then `offset` is added, in the clock's type, and the rules of resample.hpp hold on the stream's stamps.
+// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even; what int64 cannot hold
+// is its end. Then `offset` is added, in the clock's type, and the rules of resample.hpp hold on the stream's stamps.
 //
 // Values. Work type: float64 for float64 values and for integers of 32 and 64 bits, else float32. A float stream comes
 // out in any float type, an integer one in its own or in any float type; scaled, always in a float type. Interpolation
-// as in resample.hpp, then one fma(x, scale, shift) (a missing scale is 1, a missing shift 0), both in the work type, then
-// the only rounding, to the type of out. Nothing there: NaN, of an integer stream 0, scaled or not.
+// as in resample.hpp, then one fma(x, scale, shift) (a missing scale is 1, a missing shift 0), both in the work type,
+// then the only rounding, to the type of out. Nothing there: NaN, of an integer stream 0, scaled or not.
 //
-// Age and validity are those of a stream's first feature, where its features go by several methods. Of a mixture age counts
-// from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of
-// the stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
+// Age and validity are those of a stream's first feature, where its features go by several methods. Of a mixture age
+// counts from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of the
+// stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
 //
-// The same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited for; nothing is allocated
-// on the device. A number as scale or shift costs nothing, an array is read once a target.
+// By linear and the steps the same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited
+// for; before it, two more for each run of cubic features. Nothing is allocated on the device. A number as scale or shift
+// costs nothing, an array is read once a target.
 //
 // Throws ArgumentError, ArgumentTypeError (each names stream and argument: "streams['imu'].times: expected ..."),
 // DeviceError.
@@ -79,7 +81,8 @@ struct FuseStream {
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
                      std::span<const TensorView> out, const std::optional<TensorView>& target_lengths = std::nullopt,
                      const std::optional<TensorView>& valid = std::nullopt,
-                     const std::optional<TensorView>& age = std::nullopt, CudaStream stream = {});
+                     const std::optional<TensorView>& age = std::nullopt,
+                     const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
 // The gradient: adds to each array what a gradient with respect to `out` means there, as resample.hpp says of one stream.
 // A target's gradient is in the targets' unit, whatever the streams' clocks; scale, shift and offset get none.

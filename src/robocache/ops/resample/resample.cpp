@@ -6,6 +6,7 @@
 #include "robocache/core/backend.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
+#include "robocache/interpolation/spline.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
@@ -104,7 +105,8 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           const std::optional<TensorView>& target_lengths, CudaStream stream) {
+                           const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& workspace,
+                           CudaStream stream) {
   ResampleCall call;
   prepare(values, times, target_times, options, out, "out", lengths, valid, target_lengths, call);
   if (overlaps(out, values)) refuse("out: overlaps values");
@@ -113,6 +115,7 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
   if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
   if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
   if (out.numel() > 0) check_elements_apart(out, "out");
+  make_splines(call.segments, call.shape.batch, workspace, values.device, stream);
   interpolate(call.interpolation, values.device, stream);
 }
 

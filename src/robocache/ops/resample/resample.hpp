@@ -49,7 +49,8 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
                            const ResampleOptions& options, const TensorView& out,
                            const std::optional<TensorView>& lengths = std::nullopt,
                            const std::optional<TensorView>& valid = std::nullopt,
-                           const std::optional<TensorView>& target_lengths = std::nullopt, CudaStream stream = {});
+                           const std::optional<TensorView>& target_lengths = std::nullopt,
+                           const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
 // The gradient: adds to each array what a gradient with respect to `out` means there. What it is at every edge stands in
 // interpolation/interpolate_backward.hpp.

@@ -1,0 +1,113 @@
+#include "robocache/interpolation/spline.hpp"
+
+#include <algorithm>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/interpolation/validate.hpp"
+
+namespace robocache {
+namespace {
+
+int64_t slopes_bytes(const Segment& s, int64_t batch) {
+  const int64_t bytes = batch * s.samples * s.features * (works_in_double(s) ? 8 : 4);
+  return (bytes + 15) / 16 * 16;
+}
+
+template <class Clock>
+void table_of(const SplineCall& call, int64_t batch, SplineRow* table) {
+  const Segment& s = call.segment;
+  const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+  spline_table(times, row_length(s, batch), Clock{}, s.boundary, table);
+}
+
+template <class T, class Work>
+void sweep_row(const SplineCall& call, int64_t batch, const SplineRow* table) {
+  constexpr int kLanes = 8;
+  const Segment& s = call.segment;
+  const int64_t n = row_length(s, batch);
+  const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch;
+  Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features;
+  int64_t d = 0;
+  for (; d + kLanes <= s.features; d += kLanes) {
+    spline_sweep<kLanes>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
+                         s.features);
+  }
+  for (; d < s.features; ++d) {
+    spline_sweep<1>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d, s.features);
+  }
+}
+
+void spline_row(const SplineCall& call, int64_t batch) {
+  const Segment& s = call.segment;
+  if (row_length(s, batch) == 0) return;
+  SplineRow* const table = call.table + batch * s.samples;
+  if (s.clock_dtype == DType::kFloat32) {
+    table_of<float>(call, batch, table);
+  } else if (s.clock_dtype == DType::kFloat64) {
+    table_of<double>(call, batch, table);
+  } else {
+    table_of<int64_t>(call, batch, table);
+  }
+  switch (s.value_dtype) {
+    case DType::kFloat64:
+      return sweep_row<double, double>(call, batch, table);
+    case DType::kFloat32:
+      return sweep_row<float, float>(call, batch, table);
+    case DType::kFloat16:
+      return sweep_row<Float16, float>(call, batch, table);
+    default:
+      return sweep_row<BFloat16, float>(call, batch, table);
+  }
+}
+
+void make_spline(Segment& s, int64_t batch, char* workspace, Device device, CudaStream stream) {
+  const SplineCall call{s, batch, reinterpret_cast<SplineRow*>(workspace + slopes_bytes(s, batch)), workspace};
+  if (device.is_cuda()) {
+    using Launch = int(const SplineCall*, int32_t device, void* stream);
+    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_spline"));
+    check_cuda(launch(&call, device.index, stream.handle), "spline");
+  } else {
+    const int64_t grain = std::clamp<int64_t>(4096 / std::max<int64_t>(1, s.samples * s.features), 1, 4096);
+    parallel_for(batch, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) spline_row(call, b);
+    });
+  }
+  s.slopes = workspace;
+}
+
+void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
+  if (!workspace || !workspace->is_contiguous() || workspace->numel() * dtype_size(workspace->dtype) < bytes ||
+      reinterpret_cast<uintptr_t>(workspace->data) % 16 != 0) {
+    refuse("workspace: expected contiguous memory of ", std::to_string(bytes), " bytes aligned to 16 for 'cubic', got ",
+           workspace ? workspace->describe() : "none");
+  }
+  check_device(*workspace, "workspace", device);
+}
+
+}  // namespace
+
+int64_t spline_workspace_bytes(const Segment& s, int64_t batch) {
+  if (s.causal) return 0;
+  const int64_t bytes = slopes_bytes(s, batch) + batch * s.samples * static_cast<int64_t>(sizeof(SplineRow));
+  return (bytes + 15) / 16 * 16;
+}
+
+void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
+                  CudaStream stream) {
+  const auto bytes_of = [&](const Segment& s) {
+    return s.method == InterpolationMethod::kCubic ? spline_workspace_bytes(s, batch) : 0;
+  };
+  int64_t needed = 0;
+  for (const Segment& s : segments) needed += bytes_of(s);
+  if (needed == 0) return;
+  check_workspace(workspace, needed, device);
+  auto* memory = static_cast<char*>(workspace->data);
+  for (Segment& s : segments) {
+    const int64_t bytes = bytes_of(s);
+    if (bytes > 0) make_spline(s, batch, memory, device, stream);
+    memory += bytes;
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,184 @@
+// The C2 spline through all samples of a row: its slope at each of them, which curve.hpp's cubic_at starts from.
+//
+// A row's samples are those of distinct times (of one time the last), in units of the row's span: slopes are value per
+// span. They solve a tridiagonal system, in float64 whatever the work type, that depends on the times alone but for its
+// right side: spline_table makes the factors of a row, spline_sweep goes down and up one or more features with them. A NaN
+// reaches every slope of its feature. Two samples give a straight line, three a parabola, unless natural.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "robocache/core/device.hpp"
+#include "robocache/core/host_device.hpp"
+#include "robocache/core/tensor_view.hpp"
+#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/number.hpp"
+#include "robocache/interpolation/pick.hpp"
+#include "robocache/interpolation/segment.hpp"
+
+namespace robocache {
+
+// Bytes of memory that a cubic segment's slopes take while they are made and used, a multiple of 16. 0 where it never
+// mixes (causal).
+int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
+
+// Makes the slopes of the cubic segments in `workspace` (contiguous, 16-byte aligned, on `device`, alive until the segments
+// have been interpolated) and points their `slopes` at them. On CUDA queued on `stream`, as two kernels a segment. Throws
+// ArgumentError where it is missing or too small, DeviceError.
+void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
+                  CudaStream stream);
+
+// A sample that counts: slope = before * (y - y_previous) + after * (y_next - y) - carry * (slope so far of the previous),
+// and on the way back, less back * slope of the next. At the row's ends `before` and `after` take the two differences
+// nearest to that end, and `back` (first) or `carry` (last) the neighbour's slope.
+struct SplineRow {
+  double before, after, carry, back;
+  int64_t row;  // in the row of samples; the last is the row's last
+};
+
+// What both launches of CUDA take, plain C.
+struct SplineCall {
+  Segment segment;
+  int64_t batch;
+  SplineRow* table;  // [batch, samples]
+  void* slopes;
+};
+
+// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes
+// have been eliminated by what `boundary` says of them. n >= 1 samples; fills the first entries of `table`.
+template <class Times, class Clock>
+ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
+  const auto row_after = [&](int64_t row) {
+    ++row;
+    while (row + 1 < n && times[row + 1] == times[row]) ++row;
+    return row;
+  };
+  const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
+  const auto gap = [&](int64_t from, int64_t to) {
+    return static_cast<double>(later_minus_earlier(times[to], times[from])) / span;
+  };
+  const int64_t first = row_after(-1);
+  table[0] = {0, 0, 0, 0, first};
+  if (first >= n - 1) return;
+  int64_t row = row_after(first);
+  double a = gap(first, row);  // the gap before `row`
+  if (row >= n - 1) {
+    table[0].before = 1 / a;
+    table[1] = {1 / a, 0, 0, 0, n - 1};
+    return;
+  }
+  const bool natural = boundary == Boundary::kNatural;
+  double back = 0;
+  for (int64_t e = 1;; ++e) {
+    const int64_t next = row_after(row);
+    const double b = gap(row, next);
+    const double both = a + b;
+    const bool starts = e == 1;
+    const bool ends = next >= n - 1;
+    double lower = 0.5 * b / both;
+    double upper = 0.5 * a / both;
+    double diagonal = 1;
+    double p = 1.5 * b / both;
+    double q = 1.5 * a / both;
+    if (starts && ends && !natural) {
+      lower = upper = 0;
+      p = b / both;
+      q = a / both;
+      table[0] = {2 / a, 0, 0, 1, first};
+      table[2] = {0, 2 / b, 1, 0, next};
+    } else {
+      if (starts) {
+        if (natural) {
+          diagonal -= 0.5 * lower;
+          p *= 0.5;
+          table[0] = {1.5 / a, 0, 0, 0.5, first};
+        } else {
+          upper = a / both;
+          p = b * b / (both * both);
+          q = a * (2 * both + b) / (both * both);
+          table[0] = {(a + 2 * both) / (both * a), a * a / (both * b) / b, 0, both / b, first};
+        }
+        lower = 0;
+      }
+      if (ends) {
+        if (natural) {
+          diagonal -= 0.5 * upper;
+          q *= 0.5;
+          table[e + 1] = {0, 1.5 / b, 0.5, 0, next};
+        } else {
+          lower = b / both;
+          q = a * a / (both * both);
+          p = b * (2 * both + a) / (both * both);
+          table[e + 1] = {b * b / (both * a) / a, (b + 2 * both) / (both * b), both / a, 0, next};
+        }
+        upper = 0;
+      }
+    }
+    const double pivot = 1 / (diagonal - lower * back);
+    back = upper * pivot;
+    table[e] = {p * pivot / a, q * pivot / b, lower * pivot, back, row};
+    if (ends) return;
+    row = next;
+    a = b;
+  }
+}
+
+// The slopes of kLanes neighbouring features. `slopes` has one for each sample, of which those that do not count stay
+// unwritten.
+template <int kLanes, class T, class Work>
+ROBOCACHE_HD void spline_sweep(const SplineRow* table, int64_t n, const T* values, int64_t values_sample,
+                               int64_t values_feature, Work* slopes, int64_t slopes_sample) {
+  const auto load = [&](int64_t e, double(&y)[kLanes]) {
+    const T* const at = values + table[e].row * values_sample;
+    for (int lane = 0; lane < kLanes; ++lane) y[lane] = to_work<double>(at[lane * values_feature]);
+  };
+  if (table[0].row >= n - 1) return;
+  double before[kLanes];  // the step before the sample, and below after it
+  double here[kLanes];
+  double slope[kLanes];
+  load(0, before);
+  load(1, here);
+  Work* const first = slopes + table[0].row * slopes_sample;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    before[lane] = here[lane] - before[lane];
+    slope[lane] = 0;
+  }
+  if (table[1].row >= n - 1) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      slopes[table[1].row * slopes_sample + lane] = first[lane] = static_cast<Work>(table[0].before * before[lane]);
+    }
+    return;
+  }
+  int64_t e = 1;
+  for (;; ++e) {
+    double next[kLanes];
+    load(e + 1, next);
+    const bool ends = table[e + 1].row >= n - 1;
+    Work* const at = slopes + table[e].row * slopes_sample;
+    Work* const last = slopes + table[e + 1].row * slopes_sample;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double after = next[lane] - here[lane];
+      if (e == 1) first[lane] = static_cast<Work>(table[0].before * before[lane] + table[0].after * after);
+      slope[lane] = table[e].before * before[lane] + table[e].after * after - table[e].carry * slope[lane];
+      at[lane] = static_cast<Work>(slope[lane]);
+      if (ends) {
+        const double end = table[e + 1].before * before[lane] + table[e + 1].after * after;
+        last[lane] = static_cast<Work>(end - table[e + 1].carry * slope[lane]);
+      }
+      before[lane] = after;
+      here[lane] = next[lane];
+    }
+    if (ends) break;
+  }
+  for (--e; e >= 0; --e) {
+    Work* const at = slopes + table[e].row * slopes_sample;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      slope[lane] = static_cast<double>(at[lane]) - table[e].back * slope[lane];
+      at[lane] = static_cast<Work>(slope[lane]);
+    }
+  }
+}
+
+}  // namespace robocache
