@@ -1,7 +1,8 @@
 """RoboCache: the GPU data engine for robot foundation models.
 
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
-:class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`.
+:class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
+:func:`fuse_multimodal`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileEr
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
-from .ops import check_times, resample_trajectories
+from .ops import check_times, fuse_multimodal, resample_trajectories
 
 __all__ = [
     "ArgumentError",
@@ -24,6 +25,7 @@ __all__ = [
     "Writer",
     "check_installation",
     "check_times",
+    "fuse_multimodal",
     "ingest",
     "num_threads",
     "open",

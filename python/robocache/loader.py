@@ -18,7 +18,8 @@ _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _fill = _lib.function("loader_fill")
 _array = _lib.function("batch_array")
-_array.release_gil = False  # shorter than letting go of the lock and taking it again
+_arrays = _lib.function("batch_arrays")
+_array.release_gil = _arrays.release_gil = False  # _arrays needs the lock; _array is shorter than to let go of it
 
 
 def _window_offsets(
@@ -83,17 +84,6 @@ def _indices(episodes: Any) -> list[int]:
         return [operator.index(episode) for episode in episodes]
     except TypeError:
         raise errors.ArgumentTypeError(f"episodes: expected a list of ints, got {episodes!r}") from None
-
-
-def _dtype_name(dtype: Any) -> str:
-    """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
-    name = str(dtype)
-    if isinstance(dtype, str) or name.startswith("torch."):
-        return name.removeprefix("torch.")
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        raise errors.ArgumentTypeError(f"dtype: expected a dtype or its name, got {dtype!r}") from None
 
 
 class Loader:
@@ -201,7 +191,7 @@ class Loader:
                     "method": of_stream("methods", methods, stream),
                     "normalize": of_stream("normalize", normalize, stream, floats_only=True),
                     "max_gap_s": _finite("max_gap_s", of_stream("max_gap_s", max_gap_s, stream)),
-                    "dtype": _dtype_name(of_stream("dtype", dtype, stream))
+                    "dtype": _lib.dtype_name(of_stream("dtype", dtype, stream))
                     if isinstance(dtype, Mapping) and stream in dtype
                     else None,
                 }
@@ -214,7 +204,7 @@ class Loader:
             "snap_s": _finite("snap_s", snap_s),
             "shuffle": shuffle,
             "drop_last": drop_last,
-            "dtype": "float32" if isinstance(dtype, Mapping) else _dtype_name(dtype),
+            "dtype": "float32" if isinstance(dtype, Mapping) else _lib.dtype_name(dtype),
             "device": self._device,
         }
         self._handle = _open(dataset._handle, json.dumps(options, default=_plain))
@@ -225,11 +215,12 @@ class Loader:
         """Samples an epoch: the anchors there are."""
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
-        self._names = [(index, array["name"]) for index, array in enumerate(described["arrays"])]
+        self._names = [array["name"] for array in described["arrays"]]
         self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
-        self._like = None
+        self._like, self._exchange = None, 0
         if self._torch is not None:
+            self._exchange = _lib.exchange_api(self._torch.Tensor)
             self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
         else:
             for array in described["arrays"]:
@@ -268,9 +259,12 @@ class Loader:
             raise StopIteration
         batch = _fill(self._handle, self._like, self.seed, self.epoch, step)
         self.step = step + 1
-        if self._torch is not None:
-            return {name: _array(batch, self._like, index) for index, name in self._names}
-        return {name: _lib.to_numpy(_array(batch, None, index)) for index, name in self._names}
+        if self._exchange:
+            arrays: list[Any] = [None] * len(self._names)
+            _arrays(batch, self._exchange, id(arrays))
+            return dict(zip(self._names, arrays, strict=True))
+        arrays = [_array(batch, self._like, index) for index in range(len(self._names))]
+        return dict(zip(self._names, arrays if self._torch else map(_lib.to_numpy, arrays), strict=True))
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from . import _lib, errors
 
 _resample = _lib.function("resample_trajectories")
 _valid = _lib.function("resample_valid")
+_fuse = _lib.function("fuse_multimodal")
+_fused_array = _lib.function("fused_array")
 _check_times = _lib.function("check_times")
 
 
@@ -55,7 +57,7 @@ def _refuse_gradients(torch: Any, **tensors: Any) -> None:
     for name, value in tensors.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise errors.ArgumentError(
-                f"{name}: requires grad, which resample_trajectories does not carry through; pass {name}.detach()"
+                f"{name}: requires grad, which this operation does not carry through; pass {name}.detach()"
             )
 
 
@@ -117,8 +119,6 @@ def resample_trajectories(
     torch = _lib.torch_module()
     if torch is not None and torch.is_grad_enabled():
         _refuse_gradients(torch, values=values, times=times, target_times=target_times)
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise errors.ArgumentError("out: expected an array that can be written, got a read-only one")
     arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
     valid = _valid(*arrays) if return_valid else None
     made = _resample(
@@ -129,7 +129,7 @@ def resample_trajectories(
         max_gap,
         tolerance,
         _optional("lengths", lengths),
-        _optional("out", out),
+        None if out is None else _writable("out", out),
         valid,
         _optional("target_lengths", target_lengths),
         bc_type,
@@ -142,6 +142,230 @@ def resample_trajectories(
     if not return_valid:
         return made
     return made, _lib.to_numpy(valid) if isinstance(values, np.ndarray) else valid
+
+
+# The options that each stream may have for itself, in the library's order, and what a stream has that is not named.
+_STREAM_OPTIONS = {
+    "method": "linear",
+    "extrapolate": "clamp",
+    "causal": False,
+    "max_gap": None,
+    "tolerance": None,
+    "bc_type": "not-a-knot",
+    "lengths": None,
+    "offset": None,
+    "scale": None,
+    "shift": None,
+    "dtype": None,
+}
+_METHODS = len(_STREAM_OPTIONS)  # counts after them
+_LISTS = list, tuple
+_PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
+
+
+def fuse_multimodal(
+    streams: Any,
+    target_times: Any,
+    *three: Any,
+    method: Any = "linear",
+    methods: Any = None,
+    extrapolate: Any = "clamp",
+    lengths: Any = None,
+    target_lengths: Any = None,
+    max_gap: Any = None,
+    causal: Any = False,
+    tolerance: Any = None,
+    bc_type: Any = "not-a-knot",
+    offset: Any = None,
+    scale: Any = None,
+    shift: Any = None,
+    dtype: Any = None,
+    output: str = "concat",
+    return_valid: bool = False,
+    return_age: bool = False,
+    out: Any = None,
+) -> Any:
+    """Sensors that tick on their own clocks to one row of features per target time, in one launch.
+
+    Every option up to `dtype` is one value for all streams, or one a stream: a list with an entry for each stream of a
+    list, a dict by name for a dict of streams. None in the list and a name missing in the dict mean the default.
+
+    Args:
+        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, up to 112 of them (a stream
+            counts for each run of features that `methods` gives a method of its own). Values ``[B, S,
+            D]`` or ``[S, D]``, times ``[B, S]`` or ``[S]``, as of :func:`resample_trajectories`; S, D, both dtypes are
+            each stream's own. Also taken: ``fuse_multimodal(v1, t1, v2, t2, v3, t3, target_times)``.
+        target_times: ``[B, T]`` or ``[T]``, float32 or float64 seconds or int64 nanoseconds, in any order. Turned into
+            the type of each stream's clock; from seconds to the nearest nanosecond.
+        method, methods, extrapolate, lengths, max_gap, causal, tolerance, bc_type: as of
+            :func:`resample_trajectories`, durations in the unit of the stream's own clock.
+        target_lengths: ``[B]`` int32/int64, the targets of each row that exist.
+        offset: the sensor's latency in the unit of its clock: the sample stamped t was taken at t - offset.
+        scale, shift: what is written is ``x * scale + shift``, one fma before the only rounding: a number, or an array
+            ``[D]`` on the values' device of the type that arithmetic runs in (float64 for float64 values and integers of
+            32 and 64 bits, else float32).
+        dtype: of the output, float64, float32, float16 or bfloat16; integer streams may also stay what they are. None:
+            the dtype that all values share, for ``output="dict"`` each stream's own.
+        output: ``"concat"``: one array, the streams side by side in their order. ``"dict"``: an array for each stream,
+            in a dict for a dict of streams, in a list for a list.
+        return_valid: also return bool ``[B, T, streams]``.
+        return_age: also return target minus the sample used, ``[B, T, streams]`` of target_times' dtype and unit; of a
+            mixture from the earlier sample, below 0 for a later one; where there is none NaN, or the least int64.
+        out: where to write: an array ``[B, T, sum of D]``, or for ``output="dict"`` one for each stream.
+
+    Returns:
+        ``[B, T, sum of D]``, or an array ``[B, T, D]`` for each stream; with valid and age, if asked for, a tuple ``(out,
+        valid, age)`` in that order. Framework of the first stream's values. Without B for values ``[S, D]``. Where there
+        is nothing: NaN, 0 for integer streams whatever they are scaled by. The whole contract is
+        src/robocache/ops/fuse/fuse.hpp.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming stream and argument: ``streams['imu'].times: expected ...``.
+        DeviceError: the device refused.
+
+    Example:
+        >>> imu = np.array([[0.0], [10.0]]), np.array([0.0, 1.0])
+        >>> gripper = np.array([[1.0], [0.0]]), np.array([0, 250_000_000])
+        >>> robocache.fuse_multimodal({"imu": imu, "gripper": gripper}, np.array([0.125, 0.5]),
+        ...                           method={"gripper": "previous"})
+        array([[1.25, 1.  ],
+               [5.  , 0.  ]])
+    """
+    if three:
+        if len(three) != 5:
+            raise errors.ArgumentTypeError(
+                "fuse_multimodal: expected (streams, target_times), or values and times of three streams and "
+                f"target_times, got {2 + len(three)} positional arguments"
+            )
+        streams, target_times = [(streams, target_times), three[:2], three[2:4]], three[4]
+    if isinstance(streams, _LISTS):
+        keys, pairs = None, streams
+    elif isinstance(streams, Mapping):
+        keys, pairs = list(streams), list(streams.values())
+    else:
+        raise errors.ArgumentTypeError(
+            f"streams: expected a list of (values, times) or a dict of them, got {type(streams).__name__}"
+        )
+    if output != "concat" and output != "dict":
+        raise errors.ArgumentError(f"output: expected 'concat' or 'dict', got {output!r}")
+    separate = output == "dict"
+
+    torch = _lib.torch_module()
+    tensor = None if torch is None else torch.Tensor
+    recorded = torch is not None and torch.is_grad_enabled()
+    arrays = []
+    for place, pair in enumerate(pairs):
+        key = place if keys is None else keys[place]
+        if not isinstance(pair, _LISTS) or len(pair) != 2:
+            raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
+        values, times = pair
+        # What most calls are made of takes the short way.
+        if type(values) is not tensor or values.is_neg() or (recorded and values.requires_grad):
+            values = _stream_array(key, "values", values, recorded)
+        if type(times) is not tensor or times.is_neg() or (recorded and times.requires_grad):
+            times = _stream_array(key, "times", times, recorded)
+        arrays += None if keys is None else str(key), values, times
+
+    given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
+    shared, own = given, []
+    if not _PLAIN.issuperset(map(type, given)):
+        shared = []
+        for option, (name, default) in enumerate(_STREAM_OPTIONS.items()):
+            value = given[option]
+            if isinstance(value, (*_LISTS, Mapping)):
+                for place, its in _one_a_stream(name, value, keys, len(pairs)):
+                    if its is not None:
+                        own += place, option, _stream_option(name, its)
+                value = default
+            shared.append(_stream_option(name, value))
+    if methods is not None:
+        own += _methods_of_streams(methods, keys, len(pairs))
+
+    if out is None:
+        outs = []
+    elif separate:
+        by_place = dict(_one_a_stream("out", out, keys, len(pairs)))
+        outs = [_writable("out", by_place.get(place)) for place in range(len(pairs))]
+    else:
+        outs = [_writable("out", out)]
+    made = _fuse(
+        len(pairs),
+        _argument("target_times", target_times),
+        _optional("target_lengths", target_lengths),
+        separate,
+        return_valid,
+        return_age,
+        len(outs),
+        *shared,
+        *arrays,
+        *outs,
+        *own,
+    )
+    extra = return_valid + return_age
+    count = (0 if outs else len(pairs) if separate else 1) + extra
+    made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
+    if isinstance(pairs[0][0], np.ndarray):
+        made = [_lib.to_numpy(array) for array in made]
+    if out is not None:
+        fused = out
+    elif not separate:
+        fused = made[0]
+    else:
+        fused = made[: len(pairs)] if keys is None else dict(zip(keys, made, strict=False))
+    return (fused, *made[count - extra :]) if extra else fused
+
+
+def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
+    """(place, value) of each stream that a list or a dict of one option names."""
+    if keys is None:
+        if isinstance(given, Mapping) or not isinstance(given, _LISTS) or len(given) != count:
+            got = f"{len(given)}" if isinstance(given, _LISTS) else type(given).__name__
+            raise errors.ArgumentError(f"{name}: expected one for each of the {count} streams, in a list, got {got}")
+        return enumerate(given)
+    if not isinstance(given, Mapping):
+        raise errors.ArgumentError(f"{name}: expected a dict by the streams' names, got {type(given).__name__}")
+    for key in given:
+        if key not in keys:
+            raise errors.ArgumentError(f"{name}: expected names of streams ({', '.join(map(repr, keys))}), got {key!r}")
+    return [(keys.index(key), value) for key, value in given.items()]
+
+
+def _stream_array(key: Any, name: str, array: Any, recorded: bool) -> Any:
+    try:
+        if recorded:
+            _refuse_gradients(_lib.torch_module(), **{name: array})
+        return _argument(name, array)
+    except errors.Error as error:
+        raise type(error)(f"streams[{key!r}].{error}") from None
+
+
+def _stream_option(name: str, value: Any) -> Any:
+    """What the library takes for the value of an option."""
+    if value is None or name not in ("lengths", "scale", "shift", "dtype"):
+        return value
+    if name == "dtype":
+        return _lib.dtype_name(value)
+    if name == "lengths" or not isinstance(value, int | float | np.number):
+        return _argument(name, value)
+    return value.item() if isinstance(value, np.number) else value
+
+
+def _methods_of_streams(methods: Any, keys: list | None, count: int) -> Iterator[Any]:
+    """Blocks of features for all streams, ``[(slice, method), ...]``, or such a list for one stream and another."""
+    if isinstance(methods, Mapping) or not all(isinstance(block, tuple) for block in methods):
+        of_streams = _one_a_stream("methods", methods, keys, count)
+    else:
+        of_streams = [(place, methods) for place in range(count)]
+    for place, blocks in of_streams:
+        flat = list(_feature_blocks(blocks))
+        for start in range(0, len(flat), 3):
+            yield from (place, _METHODS, *flat[start : start + 3])
+
+
+def _writable(name: str, out: Any) -> Any:
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise errors.ArgumentError(f"{name}: expected an array that can be written, got a read-only one")
+    return _argument(name, out)
 
 
 def check_times(times: Any, lengths: Any = None) -> None:

@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "robocache/core/device.hpp"
 #include "robocache/core/error.hpp"
@@ -53,6 +54,7 @@ class Args {
 
   int count() const { return count_; }
   bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
+  bool is_tensor(int i) const;
 
   // Each throws ArgumentTypeError naming `name` where the argument is something else.
   int64_t integer(int i, const char* name) const;
@@ -101,6 +103,12 @@ class OwnedTensor {
 
   TVMFFIObjectHandle handle_;
 };
+
+// Puts arrays over memory that `owner` keeps alive into a Python list, as the framework's own: what returning tensors one
+// by one does, in a third of the time. `exchange` is the address of the framework's DLPackExchangeAPI, `list` that of the
+// list, as long as `views`. The caller holds Python's lock. Throws Error where the framework refuses one.
+void fill_list(int64_t list, int64_t exchange, const std::vector<TensorView>& views,
+               const std::shared_ptr<const void>& owner);
 
 class Result {
  public:

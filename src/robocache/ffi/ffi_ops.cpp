@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/ops/fuse/fuse.hpp"
 #include "robocache/ops/resample/resample.hpp"
 
 namespace robocache::ffi {
@@ -16,16 +20,29 @@ std::optional<Duration> optional_duration(const Args& args, int i, const char* n
   return args.is_integer(i) ? Duration(args.integer(i, name)) : Duration(args.real(i, name));
 }
 
-// Triples (start, stop, method) from argument i on; a bound that is None is the end on its side.
+// (start, stop, method) from argument i on; a bound that is None is the end on its side.
+FeatureBlock feature_block(const Args& args, int i, int64_t features, const char* name) {
+  return {args.is_none(i) ? 0 : args.integer(i, name), args.is_none(i + 1) ? features : args.integer(i + 1, name),
+          interpolation_method_from_name(args.string(i + 2, name), name)};
+}
+
 std::vector<FeatureBlock> feature_blocks_from(const Args& args, int i, int64_t features) {
   std::vector<FeatureBlock> blocks;
-  for (; i + 2 < args.count(); i += 3) {
-    blocks.push_back({args.is_none(i) ? 0 : args.integer(i, "methods"),
-                      args.is_none(i + 1) ? features : args.integer(i + 1, "methods"),
-                      interpolation_method_from_name(args.string(i + 2, "methods"), "methods")});
-  }
+  for (; i + 2 < args.count(); i += 3) blocks.push_back(feature_block(args, i, features, "methods"));
   return blocks;
 }
+
+// Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.
+struct Workspace {
+  Workspace(int64_t bytes, Device device) {
+    if (bytes == 0) return;
+    memory.emplace(OwnedTensor::allocate(DType::kUInt8, device, {bytes}));
+    view = memory->view();
+  }
+
+  std::optional<OwnedTensor> memory;
+  std::optional<TensorView> view;
+};
 
 }  // namespace
 
@@ -48,14 +65,9 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   options.boundary = boundary_from_name(args.string(12, "bc_type"));
   options.methods = feature_blocks_from(args, 13, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
   const CudaStream stream = current_stream(values.device);
-  std::optional<OwnedTensor> memory;
-  std::optional<TensorView> workspace;
-  if (const int64_t bytes = resample_workspace_bytes(values, options); bytes > 0) {
-    memory.emplace(OwnedTensor::allocate(DType::kUInt8, values.device, {bytes}));
-    workspace = memory->view();
-  }
+  const Workspace workspace(stream_workspace_bytes(values, options), values.device);
   if (out) {
-    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, workspace,
+    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, workspace.view,
                           stream);
     return;
   }
@@ -63,8 +75,8 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   OwnedTensor made =
       shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
                     : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
-  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths, workspace,
-                        stream);
+  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths,
+                        workspace.view, stream);
   result.set(std::move(made));
 }
 
@@ -74,6 +86,178 @@ ROBOCACHE_FFI(resample_valid, args, result) {
   const ResampleShape shape = resample_shape(values, args.tensor(1, "times"), args.tensor(2, "target_times"));
   result.set(shape.batched ? OwnedTensor::allocate(DType::kBool, values.device, {shape.batch, shape.targets})
                            : OwnedTensor::allocate(DType::kBool, values.device, {shape.targets}));
+}
+
+namespace {
+
+// What a call made, where that is more than one array.
+struct FusedArrays {
+  static constexpr const char* kTypeKey = "robocache.FusedArrays";
+  std::vector<OwnedTensor> arrays;
+};
+
+// The options that each stream may have for itself, in the order in which Python counts them.
+enum class StreamOption {
+  kMethod,
+  kExtrapolate,
+  kCausal,
+  kMaxGap,
+  kTolerance,
+  kBoundary,
+  kLengths,
+  kOffset,
+  kScale,
+  kShift,
+  kDType,
+  kMethods,
+};
+constexpr const char* kStreamOptions[] = {"method",  "extrapolate", "causal", "max_gap", "tolerance", "bc_type",
+                                          "lengths", "offset",      "scale",  "shift",   "dtype",     "methods"};
+
+std::optional<FeatureNumbers> optional_numbers(const Args& args, int i, const char* name) {
+  if (args.is_none(i)) return std::nullopt;
+  return args.is_tensor(i) ? FeatureNumbers(args.tensor(i, name)) : FeatureNumbers(args.real(i, name));
+}
+
+void set_option(FuseStream& stream, std::optional<DType>& dtype, StreamOption option, const Args& args, int i,
+                const ArgumentsOf& of) {
+  const std::string argument = of(kStreamOptions[static_cast<size_t>(option)]);
+  const char* const name = argument.c_str();
+  switch (option) {
+    case StreamOption::kMethod:
+      stream.options.method = interpolation_method_from_name(args.string(i, name), name);
+      break;
+    case StreamOption::kExtrapolate:
+      stream.options.extrapolate = extrapolate_from_name(args.string(i, name), name);
+      break;
+    case StreamOption::kCausal:
+      stream.options.causal = args.boolean(i, name);
+      break;
+    case StreamOption::kMaxGap:
+      stream.options.max_gap = optional_duration(args, i, name);
+      break;
+    case StreamOption::kTolerance:
+      stream.options.tolerance = optional_duration(args, i, name);
+      break;
+    case StreamOption::kBoundary:
+      stream.options.boundary = boundary_from_name(args.string(i, name), name);
+      break;
+    case StreamOption::kLengths:
+      stream.lengths = optional_tensor(args, i, name);
+      break;
+    case StreamOption::kOffset:
+      stream.offset = optional_duration(args, i, name);
+      break;
+    case StreamOption::kScale:
+      stream.scale = optional_numbers(args, i, name);
+      break;
+    case StreamOption::kShift:
+      stream.shift = optional_numbers(args, i, name);
+      break;
+    case StreamOption::kDType:
+      dtype = args.is_none(i) ? std::nullopt : std::optional(dtype_from_name(args.string(i, name), name));
+      break;
+    case StreamOption::kMethods: {
+      const int64_t features = stream.values.ndim > 0 ? stream.values.shape[stream.values.ndim - 1] : 0;
+      stream.options.methods.push_back(feature_block(args, i, features, name));
+      break;
+    }
+  }
+}
+
+OwnedTensor allocate_fused(DType dtype, Device device, const FuseShape& shape, int64_t last) {
+  return shape.batched ? OwnedTensor::allocate(dtype, device, {shape.batch, shape.targets, last})
+                       : OwnedTensor::allocate(dtype, device, {shape.targets, last});
+}
+
+}  // namespace
+
+// (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
+//  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
+//  each option that one stream has for itself, a block of methods as three values)
+// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
+ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  const auto count = static_cast<size_t>(args.integer(0, "streams"));
+  const TensorView target_times = args.tensor(1, "target_times");
+  const auto target_lengths = optional_tensor(args, 2, "target_lengths");
+  const bool separate = args.boolean(3, "output");
+  const bool with_valid = args.boolean(4, "return_valid");
+  const bool with_age = args.boolean(5, "return_age");
+  const auto outs = static_cast<size_t>(args.integer(6, "out"));
+  int at = 7;
+  FuseStream shared;
+  std::optional<DType> shared_dtype;
+  for (int option = 0; option < static_cast<int>(StreamOption::kMethods); ++option) {
+    set_option(shared, shared_dtype, static_cast<StreamOption>(option), args, at++, {});
+  }
+
+  std::vector<FuseStream> streams(count, shared);
+  std::vector<std::optional<DType>> dtypes(separate ? count : 1, shared_dtype);
+  const auto of = [&](size_t i) { return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}; };
+  for (size_t i = 0; i < count; ++i) {
+    if (!args.is_none(at)) streams[i].name = args.string(at, "streams");
+    try {
+      streams[i].values = args.tensor(at + 1, "values");
+      streams[i].times = args.tensor(at + 2, "times");
+    } catch (const ArgumentTypeError& error) {  // begins with the argument's name
+      throw ArgumentTypeError(of(i)(error.what()));
+    } catch (const ArgumentError& error) {
+      throw ArgumentError(of(i)(error.what()));
+    }
+    at += 3;
+  }
+  std::vector<TensorView> out;
+  out.reserve(std::max(outs, dtypes.size()));
+  for (size_t i = 0; i < outs; ++i) out.push_back(args.tensor(at++, "out"));
+  while (at < args.count()) {
+    const auto i = static_cast<size_t>(args.integer(at, "stream"));
+    const auto option = static_cast<StreamOption>(args.integer(at + 1, "option"));
+    if (option == StreamOption::kDType && !separate) {
+      throw ArgumentError("dtype: expected one for all streams, since output is 'concat'");
+    }
+    set_option(streams[i], dtypes[separate ? i : 0], option, args, at + 2, of(i));
+    at += option == StreamOption::kMethods ? 5 : 3;
+  }
+
+  const FuseShape shape = fuse_shape(streams, target_times);
+  const Device device = streams[0].values.device;
+  std::vector<OwnedTensor> made;
+  made.reserve(dtypes.size() + 2);
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const TensorView& values = streams[i].values;
+    const DType dtype = dtypes[i] ? *dtypes[i] : separate ? values.dtype : common_dtype(streams);
+    if (outs == 0) {
+      made.push_back(allocate_fused(dtype, device, shape, separate ? values.shape[values.ndim - 1] : shape.features));
+      out.push_back(made.back().view());
+    } else if (i < outs && out[i].dtype != dtype) {
+      throw ArgumentTypeError((separate ? of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
+                              ", got " + std::string(dtype_name(out[i].dtype)) + "; say so with dtype=");
+    }
+  }
+  std::optional<TensorView> valid;
+  std::optional<TensorView> age;
+  if (with_valid) {
+    made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(count)));
+    valid = made.back().view();
+  }
+  if (with_age) {
+    made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(count)));
+    age = made.back().view();
+  }
+  int64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) bytes += stream_workspace_bytes(streams[i].values, streams[i].options, of(i));
+  const Workspace workspace(bytes, device);
+  fuse_multimodal(streams, target_times, out, target_lengths, valid, age, workspace.view, current_stream(device));
+  if (made.size() == 1) result.set(std::move(made.front()));
+  if (made.size() > 1) result.set_object(FusedArrays{std::move(made)});
+}
+
+// (FusedArrays, a tensor of the framework, place) -> the array there, once
+ROBOCACHE_FFI(fused_array, args, result) {
+  auto& arrays = args.object<FusedArrays>(0, "arrays").arrays;
+  const auto place = static_cast<size_t>(args.integer(2, "place"));
+  if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
+  result.set(std::move(arrays[place]));
 }
 
 // (times, lengths)

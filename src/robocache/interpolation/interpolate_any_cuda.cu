@@ -191,31 +191,31 @@ struct ScalarSource {
   static constexpr bool kVector = false;
 
   static __device__ Work load_one(DType dtype, const char* row, int64_t at) {
-    if constexpr (std::is_same_v<Work, float>) {
-      return dtype == DType::kFloat32    ? load_as<Work, float>(row, at)
-             : dtype == DType::kBFloat16 ? load_as<Work, BFloat16>(row, at)
-                                         : load_as<Work, Float16>(row, at);
-    } else {
-      switch (dtype) {
-        case DType::kFloat64:
-          return load_as<Work, double>(row, at);
-        case DType::kInt8:
-          return load_as<Work, int8_t>(row, at);
-        case DType::kInt16:
-          return load_as<Work, int16_t>(row, at);
-        case DType::kInt32:
-          return load_as<Work, int32_t>(row, at);
-        case DType::kInt64:
-          return load_as<Work, int64_t>(row, at);
-        case DType::kUInt16:
-          return load_as<Work, uint16_t>(row, at);
-        case DType::kUInt32:
-          return load_as<Work, uint32_t>(row, at);
-        case DType::kUInt64:
-          return load_as<Work, uint64_t>(row, at);
-        default:  // bool is 0 or 1
-          return load_as<Work, uint8_t>(row, at);
-      }
+    switch (dtype) {
+      case DType::kFloat64:
+        return load_as<Work, double>(row, at);
+      case DType::kFloat32:
+        return load_as<Work, float>(row, at);
+      case DType::kFloat16:
+        return load_as<Work, Float16>(row, at);
+      case DType::kBFloat16:
+        return load_as<Work, BFloat16>(row, at);
+      case DType::kInt8:
+        return load_as<Work, int8_t>(row, at);
+      case DType::kInt16:
+        return load_as<Work, int16_t>(row, at);
+      case DType::kInt32:
+        return load_as<Work, int32_t>(row, at);
+      case DType::kInt64:
+        return load_as<Work, int64_t>(row, at);
+      case DType::kUInt16:
+        return load_as<Work, uint16_t>(row, at);
+      case DType::kUInt32:
+        return load_as<Work, uint32_t>(row, at);
+      case DType::kUInt64:
+        return load_as<Work, uint64_t>(row, at);
+      default:  // bool is 0 or 1
+        return load_as<Work, uint8_t>(row, at);
     }
   }
 
@@ -385,11 +385,12 @@ __device__ void write_features(const Segment& s, int64_t batch, int64_t first, i
     const int64_t d = static_cast<int64_t>(v) * kCount;
     Work y[kCount];
     bring<Source, kMethod>(s, entries[i], values, batch, d, y);
-    if (s.scale != nullptr && entries[i].kind != PickKind::kAbsent) {
-      const auto* const scale = static_cast<const Work*>(s.scale) + d;
-      const auto* const shift = static_cast<const Work*>(s.shift) + d;
+    if (s.scaled && entries[i].kind != PickKind::kAbsent) {
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) y[e] = multiply_add(y[e], scale[e], shift[e]);
+      for (int e = 0; e < kCount; ++e) {
+        y[e] = multiply_add(y[e], number_of<Work>(s.scale, s.scale_per_feature, d + e),
+                            number_of<Work>(s.shift, s.shift_per_feature, d + e));
+      }
     }
     store<Source>(s, out + i * target_bytes, d, y);
   });
@@ -437,7 +438,7 @@ __device__ void write_single(const Segment& s, Width width, int64_t batch, int64
                              const void* shared) {
   using M = InterpolationMethod;
   const auto* const entries = static_cast<const Entry<kCurves, float>*>(shared);
-  if (!is_floating(s.value_dtype)) {
+  if (!is_floating(s.out_dtype)) {
     switch (dtype_size(s.value_dtype)) {
       case 1:
         return copy_features<uint8_t>(s, batch, first, count, entries);

@@ -167,10 +167,11 @@ void store_piece(DType dtype, const Work* from, int64_t n, char* row, int64_t fi
 
 template <class Work>
 void scale_piece(const Segment& s, int64_t first, int64_t n, Work* y) {
-  if (s.scale == nullptr) return;
-  const Work* scale = static_cast<const Work*>(s.scale) + first;
-  const Work* shift = static_cast<const Work*>(s.shift) + first;
-  for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+  if (!s.scaled) return;
+  for (int64_t d = 0; d < n; ++d) {
+    y[d] = multiply_add(y[d], number_of<Work>(s.scale, s.scale_per_feature, first + d),
+                        number_of<Work>(s.shift, s.shift_per_feature, first + d));
+  }
 }
 
 template <class Work>
@@ -266,9 +267,8 @@ void write_rotations(const Segment& s, const Pick<Work>& picked, const char* val
 template <class Work, class Clock>
 void segment_entries(const Interpolation& call, const Segment& s, int64_t begin, int64_t end) {
   const PickRule<Clock> rule = rule_of<Clock>(s);
-  RowWriter<Work>* const write = s.value_dtype == s.out_dtype && s.scale == nullptr
-                                     ? same_type_writer<Work>(s.value_dtype)
-                                     : write_converted<Work>;
+  RowWriter<Work>* const write =
+      s.value_dtype == s.out_dtype && !s.scaled ? same_type_writer<Work>(s.value_dtype) : write_converted<Work>;
   const int64_t value_size = dtype_size(s.value_dtype);
   const int64_t out_size = dtype_size(s.out_dtype);
   int64_t hint = 0;

@@ -4,7 +4,6 @@
 
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/interpolation/interpolate_cuda.cuh"
-#include "robocache/interpolation/segment.hpp"
 
 namespace robocache {
 namespace {
@@ -15,10 +14,11 @@ namespace {
 // calls the kernel is over before its instructions have all been fetched: what is rare stands apart. Tuned on an H200.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kTimesPerThread = 4;  // of the window
+constexpr int kTimesPerThread = 4;    // of the window
 constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
 constexpr int64_t kBlocksWanted = 132 * 3;
-constexpr int64_t kMostVectors = kThreads * 8;  // of a tile: blocks of even length end together
+constexpr int64_t kMostWork = kThreads * 8;  // of a tile, in units of 16 bytes: blocks of even length end together
+constexpr int32_t kMostTiledCalls = 8;       // segments of a call
 constexpr int64_t kMargin = 32;  // samples that a window reaches beyond the even place, and 1/32 of the row
 
 template <class Work>
@@ -35,13 +35,15 @@ struct TiledCall {
   int64_t targets_batch, targets_target;
   int64_t targets_count;
   int64_t batch;
+  int32_t tiles;
   int32_t tile;    // targets
   int32_t times;   // of the window
   int32_t margin;  // of those, before the even place of the tile's first target
   float samples_per_target;
-  int32_t vectors;                     // of a row
-  int32_t width;                       // threads side by side on a row
-  int32_t groups;                      // of so many threads, each on a row of its own
+  int32_t vector_bytes;
+  int32_t vectors;  // of a row
+  int32_t width;    // threads side by side on a row
+  int32_t groups;   // of so many threads, each on a row of its own
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
   bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
@@ -231,21 +233,56 @@ __device__ void write_tile(const TiledCall& call, const T* values, const TileEnt
   }
 }
 
+template <class T, class Clock>
+struct TileMemory {
+  using Work = WorkType<T>;
+  TileEntry<Work> entries[kMaxTile];
+  Clock window[kMostTimes];
+};
+
+// One tile of every row.
 template <class T, int kVector, class Clock>
-__global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant__ TiledCall call) {
-  using Work = std::conditional_t<std::is_void_v<WorkType<T>>, float, WorkType<T>>;
-  __shared__ TileEntry<Work> entries[kMaxTile];
-  __shared__ Clock window[kMostTimes];
+__device__ void run_tile(const TiledCall& call, int32_t tile, TileMemory<T, Clock>& memory) {
   const Segment& s = call.segment;
-  const int64_t first = int64_t{blockIdx.x} * call.tile;
-  const auto count =
-      static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
-  wait_for_work_before();
+  const int64_t first = int64_t{tile} * call.tile;
+  const auto count = static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
   for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
-    find(call, batch, first, count, window, entries);
-    write_tile<T, kVector>(call, static_cast<const T*>(s.values) + batch * s.values_batch, entries, count,
+    find(call, batch, first, count, memory.window, memory.entries);
+    write_tile<T, kVector>(call, static_cast<const T*>(s.values) + batch * s.values_batch, memory.entries, count,
                            static_cast<T*>(s.out) + batch * s.out_batch + first * s.out_target);
     __syncthreads();
+  }
+}
+
+template <class T, int kVector, class Clock>
+__global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant__ TiledCall call) {
+  __shared__ TileMemory<T, Clock> memory;
+  wait_for_work_before();
+  run_tile<T, kVector>(call, static_cast<int32_t>(blockIdx.x), memory);
+}
+
+// Segments side by side in one launch, each with tiles and vectors of its own.
+struct TiledCalls {
+  int32_t count;
+  TiledCall calls[kMostTiledCalls];
+};
+
+template <class T, class Clock>
+__global__ void __launch_bounds__(kThreads, 4) tiles_kernel(const __grid_constant__ TiledCalls all) {
+  __shared__ TileMemory<T, Clock> memory;
+  wait_for_work_before();
+  auto tile = static_cast<int32_t>(blockIdx.x);
+  int32_t i = 0;
+  while (tile >= all.calls[i].tiles) tile -= all.calls[i++].tiles;
+  const TiledCall& call = all.calls[i];
+  if (call.vector_bytes == 16) {
+    run_tile<T, 16 / sizeof(T)>(call, tile, memory);
+  } else if (call.vector_bytes == 8) {
+    run_tile<T, 8 / sizeof(T)>(call, tile, memory);
+  } else if (call.vector_bytes == 4 && sizeof(T) < 4) {
+    run_tile<T, sizeof(T) < 4 ? 4 / sizeof(T) : 1>(call, tile, memory);
+  } else {
+    run_tile<T, 1>(call, tile, memory);
   }
 }
 
@@ -264,119 +301,143 @@ int32_t width_of(int64_t vectors) {
   return best;
 }
 
-template <class T, int kVector, class Clock>
-cudaError_t launch(const Interpolation& call, const Segment& s, cudaStream_t stream) {
-  const int64_t vectors = s.features / kVector;
+// The widest vector, in bytes, that rows and output of a segment are made of.
+int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
+  const int64_t size = dtype_size(s.value_dtype);
+  if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
+  const int64_t rows = s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
+  const auto all = static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) |
+                   reinterpret_cast<uintptr_t>(s.out);
+  for (int32_t bytes = 16; bytes > size; bytes /= 2) {
+    if (all % static_cast<uint64_t>(bytes) == 0) return bytes;
+  }
+  return static_cast<int32_t>(size);
+}
+
+// What these kernels do: floating values as they are, by linear or a step, both clocks of one type, strides that one
+// instruction multiplies.
+bool is_tiled(const Interpolation& call, const Segment& s) {
+  const int64_t size = dtype_size(s.value_dtype);
+  const auto small = [size](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
+  return (s.method == InterpolationMethod::kLinear || is_step(s.method)) && is_floating(s.value_dtype) &&
+         s.value_dtype == s.out_dtype && !s.scaled && s.clock_dtype == call.target_dtype && s.offset == 0 &&
+         s.offset_ns == 0 && s.age == nullptr && call.target_lengths == nullptr && s.samples > 0 && s.features > 0 &&
+         s.times_sample == 1 && small(s.values_sample) && small(s.values_feature) && small(s.out_target) &&
+         small(s.out_feature);
+}
+
+// `blocks_before`: those of the call's other segments.
+TiledCall tiled_call(const Interpolation& call, const Segment& s, int64_t blocks_before) {
+  const int64_t size = dtype_size(s.value_dtype);
   TiledCall tiled{};
-  tiled.vectors = static_cast<int32_t>(vectors);
-  tiled.width = width_of(vectors);
-  tiled.groups = kThreads / tiled.width;
-  constexpr int64_t kSize = sizeof(T);
-  tiled.value_sample = static_cast<int32_t>(s.values_sample * kSize);
-  tiled.value_vector = static_cast<int32_t>(s.values_feature * kVector * kSize);
-  tiled.out_target = static_cast<int32_t>(s.out_target * kSize);
-  tiled.out_vector = static_cast<int32_t>(s.out_feature * kVector * kSize);
   tiled.targets = call.targets;
   tiled.targets_batch = call.targets_batch;
   tiled.targets_target = call.targets_target;
   tiled.targets_count = call.targets_count;
   tiled.batch = call.batch;
   tiled.segment = s;
+  tiled.vector_bytes = vector_bytes_of(call, s);
+  const int64_t vector = tiled.vector_bytes / size;
+  tiled.vectors = static_cast<int32_t>(s.features / vector);
+  tiled.width = width_of(tiled.vectors);
+  tiled.groups = kThreads / tiled.width;
+  tiled.value_sample = static_cast<int32_t>(s.values_sample * size);
+  tiled.value_vector = static_cast<int32_t>(s.values_feature * tiled.vector_bytes);
+  tiled.out_target = static_cast<int32_t>(s.out_target * size);
+  tiled.out_vector = static_cast<int32_t>(s.out_feature * tiled.vector_bytes);
   tiled.only_mix = s.method == InterpolationMethod::kLinear && !s.causal && !s.has_max_gap;
   tiled.samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
+
   const int64_t margin = kMargin + s.samples / 32;
   const auto times = [&](int64_t tile) {
     return std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * tiled.samples_per_target) + 2 * margin);
   };
-  // Smaller tiles until a window fits and every multiprocessor has several, but not so small that threads have nothing
-  // to copy.
+  // Smaller tiles until a window fits, a block has not too much to do, and every multiprocessor has several blocks, but
+  // not so small that threads have nothing to copy.
+  const int64_t work = std::max<int64_t>(1, s.features * size / 16);
+  const auto blocks_of = [&](int64_t tile) { return call.batch * ((call.targets_count + tile - 1) / tile); };
   int64_t tile = kMaxTile;
-  const auto blocks_of = [&](int64_t size) { return call.batch * ((call.targets_count + size - 1) / size); };
-  const bool wide = kVector * sizeof(T) == 16;
-  while (tile > 8 && ((blocks_of(tile) < kBlocksWanted && tile / 2 * vectors >= kThreads * 2) ||
-                      (wide && tile * vectors > kMostVectors) || times(tile) > kMostTimes)) {
+  while (tile > 8 && (times(tile) > kMostTimes || tile * work > kMostWork ||
+                      (blocks_before + blocks_of(tile) < kBlocksWanted && tile / 2 * work >= kThreads * 2))) {
     tile /= 2;
   }
+  const int64_t tiles = (call.targets_count + tile - 1) / tile;
+  tiled.tiles = static_cast<int32_t>(tiles);
+  tiled.tile = static_cast<int32_t>((call.targets_count + tiles - 1) / tiles);
   // A window that does not fit is none: every target is then looked up in the row itself.
   tiled.times = times(tile) <= kMostTimes ? static_cast<int32_t>(times(tile)) : 0;
   tiled.margin = static_cast<int32_t>(margin);
-  tiled.tile = static_cast<int32_t>(tile);
-  const int64_t tiles = (call.targets_count + tile - 1) / tile;
-  if (tiles > INT32_MAX) return cudaErrorInvalidValue;
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(call.batch, 65535)));
-  return launch_overlapped(tile_kernel<T, kVector, Clock>, grid, kThreads, 0, stream, tiled);
+  return tiled;
 }
 
-template <class T, int kVector>
-cudaError_t launch_of_clock(const Interpolation& call, const Segment& s, cudaStream_t stream) {
-  switch (s.clock_dtype) {
+dim3 grid_of(int64_t tiles, int64_t batch) {
+  return {static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(batch, 65535))};
+}
+
+template <class T, class Clock>
+cudaError_t launch_one(const TiledCall& call, cudaStream_t stream) {
+  const dim3 grid = grid_of(call.tiles, call.batch);
+  if (call.vector_bytes == 16) {
+    return launch_overlapped(tile_kernel<T, 16 / sizeof(T), Clock>, grid, kThreads, 0, stream, call);
+  }
+  if constexpr (sizeof(T) <= 4) {
+    if (call.vector_bytes == 8) {
+      return launch_overlapped(tile_kernel<T, 8 / sizeof(T), Clock>, grid, kThreads, 0, stream, call);
+    }
+  }
+  if constexpr (sizeof(T) <= 2) {
+    if (call.vector_bytes == 4) {
+      return launch_overlapped(tile_kernel<T, 4 / sizeof(T), Clock>, grid, kThreads, 0, stream, call);
+    }
+  }
+  return launch_overlapped(tile_kernel<T, 1, Clock>, grid, kThreads, 0, stream, call);
+}
+
+template <class T, class Clock>
+cudaError_t launch_tiled(const Interpolation& call, cudaStream_t stream) {
+  if (call.segment_count == 1) return launch_one<T, Clock>(tiled_call(call, call.segments[0], 0), stream);
+  if constexpr (sizeof(T) <= 4) {
+    TiledCalls all{};
+    all.count = call.segment_count;
+    int64_t tiles = 0;
+    for (int32_t i = 0; i < call.segment_count; ++i) {
+      all.calls[i] = tiled_call(call, call.segments[i], tiles * call.batch);
+      tiles += all.calls[i].tiles;
+    }
+    return launch_overlapped(tiles_kernel<T, Clock>, grid_of(tiles, call.batch), kThreads, 0, stream, all);
+  } else {
+    return launch_any(call, stream);
+  }
+}
+
+template <class T>
+cudaError_t launch_tiled_of_clock(const Interpolation& call, cudaStream_t stream) {
+  switch (call.target_dtype) {
     case DType::kFloat32:
-      return launch<T, kVector, float>(call, s, stream);
+      return launch_tiled<T, float>(call, stream);
     case DType::kFloat64:
-      return launch<T, kVector, double>(call, s, stream);
+      return launch_tiled<T, double>(call, stream);
     default:
-      return launch<T, kVector, int64_t>(call, s, stream);
+      return launch_tiled<T, int64_t>(call, stream);
   }
 }
 
-template <class T>
-bool fits_vectors(const Segment& s, int count) {
-  const auto whole = [count](int64_t elements) { return elements % count == 0; };
-  const auto aligned = [count](const void* at) { return reinterpret_cast<uintptr_t>(at) % (count * sizeof(T)) == 0; };
-  return s.samples > 0 && s.values_feature == 1 && s.out_feature == 1 && whole(s.features) && whole(s.values_batch) &&
-         whole(s.values_sample) && whole(s.out_batch) && whole(s.out_target) && aligned(s.values) && aligned(s.out);
-}
-
-template <class T>
-cudaError_t launch_widest(const Interpolation& call, const Segment& s, cudaStream_t stream) {
-  constexpr int kWidest = 16 / sizeof(T);
-  if (s.features == 0 && s.valid == nullptr) return cudaSuccess;
-  if constexpr (kWidest >= 2) {
-    if (s.features > 0 && fits_vectors<T>(s, kWidest)) return launch_of_clock<T, kWidest>(call, s, stream);
+cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
+  bool tiled = call.segment_count <= kMostTiledCalls && call.targets_count < int64_t{1} << 31;
+  for (int32_t i = 0; tiled && i < call.segment_count; ++i) {
+    tiled = is_tiled(call, call.segments[i]) && call.segments[i].value_dtype == call.segments[0].value_dtype;
   }
-  if constexpr (kWidest >= 4) {
-    if (s.features > 0 && fits_vectors<T>(s, 2)) return launch_of_clock<T, 2>(call, s, stream);
-  }
-  return launch_of_clock<T, 1>(call, s, stream);
-}
-
-cudaError_t launch_of_dtype(const Interpolation& call, const Segment& s, cudaStream_t stream) {
-  switch (s.value_dtype) {
+  if (!tiled) return launch_any(call, stream);
+  switch (call.segments[0].value_dtype) {
     case DType::kFloat64:
-      return launch_widest<double>(call, s, stream);
+      return launch_tiled_of_clock<double>(call, stream);
     case DType::kFloat32:
-      return launch_widest<float>(call, s, stream);
+      return launch_tiled_of_clock<float>(call, stream);
     case DType::kFloat16:
-      return launch_widest<Float16>(call, s, stream);
-    case DType::kBFloat16:
-      return launch_widest<BFloat16>(call, s, stream);
-    case DType::kBool:
-    case DType::kInt8:
-    case DType::kUInt8:
-      return launch_widest<uint8_t>(call, s, stream);
-    case DType::kInt16:
-    case DType::kUInt16:
-      return launch_widest<uint16_t>(call, s, stream);
-    case DType::kInt32:
-    case DType::kUInt32:
-      return launch_widest<uint32_t>(call, s, stream);
+      return launch_tiled_of_clock<Float16>(call, stream);
     default:
-      return launch_widest<uint64_t>(call, s, stream);
+      return launch_tiled_of_clock<BFloat16>(call, stream);
   }
-}
-
-// Whether a call is one stream of one element type by linear or a step, its strides within 32 bits of bytes.
-bool is_tiled(const Interpolation& call) {
-  const Segment& s = call.segments[0];
-  const auto small = [](int64_t elements, DType dtype) {
-    const int64_t bytes = elements * dtype_size(dtype);
-    return bytes >= INT32_MIN && bytes <= INT32_MAX;
-  };
-  return call.segment_count == 1 && call.target_lengths == nullptr && call.target_dtype == s.clock_dtype &&
-         s.offset == 0 && s.offset_ns == 0 && s.value_dtype == s.out_dtype && s.scale == nullptr && s.age == nullptr &&
-         (s.method == InterpolationMethod::kLinear || is_step(s.method)) && s.times_sample == 1 &&
-         small(s.values_sample, s.value_dtype) && small(s.values_feature * 8, s.value_dtype) &&
-         small(s.out_target, s.out_dtype) && small(s.out_feature * 8, s.out_dtype);
 }
 
 }  // namespace
@@ -387,6 +448,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  const auto on = static_cast<cudaStream_t>(stream);
-  return is_tiled(*call) ? launch_of_dtype(*call, call->segments[0], on) : launch_any(*call, on);
+  return launch(*call, static_cast<cudaStream_t>(stream));
 }

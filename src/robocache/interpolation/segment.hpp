@@ -9,6 +9,12 @@
 
 namespace robocache {
 
+// One number for every feature, or an array with one for each: dense [features] of the work type.
+union PerFeature {
+  double all;
+  const void* array;
+};
+
 // Features of one stream that one method brings to the call's targets.
 struct Segment {
   const void* values;
@@ -18,8 +24,8 @@ struct Segment {
   const void* lengths;  // samples of each row that exist; null: all
   int64_t lengths_batch;
   const void* slopes;  // cubic alone, of the work type: what spline.hpp makes
-  const void* scale;   // dense [features] of the work type, or null: y = fma(x, scale, shift)
-  const void* shift;
+  PerFeature scale;    // where `scaled`: y = fma(x, scale, shift)
+  PerFeature shift;
   void* out;
   int64_t out_batch, out_target, out_feature;
   bool* valid;  // or null
@@ -40,9 +46,11 @@ struct Segment {
   DType lengths_dtype;
   InterpolationMethod method;
   Extrapolate extrapolate;
+  Boundary boundary;  // cubic alone
   bool causal;
   bool has_max_gap;
   bool has_tolerance;
+  bool scaled, scale_per_feature, shift_per_feature;
 };
 
 // Any number of segments on one target clock.
@@ -71,10 +79,17 @@ ROBOCACHE_HD int64_t row_length(const Segment& s, int64_t batch) {
   return length < 0 ? 0 : (length < s.samples ? length : s.samples);
 }
 
-// The work type: float64 for float64 values and for integers that become floats, else float32. Integers that stay what
-// they are have no arithmetic.
+// The work type: float64 for float64 values and for integers of 32 and 64 bits that become floats, else float32, which
+// holds what is smaller exactly. Integers that stay what they are have no arithmetic.
 ROBOCACHE_HD bool works_in_double(const Segment& s) {
-  return s.value_dtype == DType::kFloat64 || (!is_floating(s.value_dtype) && is_floating(s.out_dtype));
+  return s.value_dtype == DType::kFloat64 ||
+         (!is_floating(s.value_dtype) && is_floating(s.out_dtype) && dtype_size(s.value_dtype) >= 4);
+}
+
+// A feature's number of a segment's scale or shift.
+template <class Work>
+ROBOCACHE_HD Work number_of(const PerFeature& numbers, bool per_feature, int64_t feature) {
+  return per_feature ? static_cast<const Work*>(numbers.array)[feature] : static_cast<Work>(numbers.all);
 }
 
 // The options in a clock's type.
@@ -103,7 +118,7 @@ struct StreamTarget {
   bool exists;  // not NaN and not past `target_lengths`
 };
 
-// int64 nanoseconds nearest to x; what int64 cannot hold becomes its end.
+// int64 nanoseconds nearest to x, which is no NaN; what int64 cannot hold becomes its end.
 ROBOCACHE_HD int64_t nearest_ns(double x) {
   if (x >= 0x1p63) return INT64_MAX;
   if (x < -0x1p63) return INT64_MIN;
@@ -155,14 +170,18 @@ ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t
   if constexpr (std::is_same_v<Clock, int64_t>) {
     const bool later = target >= used;
     const uint64_t apart = later ? ns_between(target, used) : ns_between(used, target);
-    const auto most = static_cast<uint64_t>(INT64_MAX);
-    ns = static_cast<int64_t>(apart < most ? apart : most);
+    ns = static_cast<int64_t>(apart < uint64_t{INT64_MAX} ? apart : uint64_t{INT64_MAX});
     if (!later) ns = -ns;
     seconds = static_cast<double>(ns) / 1e9;
   } else {
-    const Clock difference = target - used;  // in the clock's type
+    const Clock difference = target == used ? Clock(0) : target - used;  // infinity on infinity is a hit
     seconds = static_cast<double>(difference);
-    if (exists && call.target_dtype == DType::kInt64) ns = nearest_ns(seconds * 1e9);
+    exists = exists && seconds == seconds;
+    // The least int64 says that there is none.
+    if (exists && call.target_dtype == DType::kInt64) {
+      ns = nearest_ns(seconds * 1e9);
+      if (ns == INT64_MIN) ns = -INT64_MAX;
+    }
   }
   if (call.target_dtype == DType::kInt64) {
     static_cast<int64_t*>(s.age)[at] = exists ? ns : INT64_MIN;

@@ -4,6 +4,7 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/core/thread_pool.hpp"
+#include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 namespace {
@@ -17,7 +18,7 @@ template <class Clock>
 void table_of(const SplineCall& call, int64_t batch, SplineRow* table) {
   const Segment& s = call.segment;
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-  spline_table(times, row_length(s, batch), Clock{}, call.boundary, table);
+  spline_table(times, row_length(s, batch), Clock{}, s.boundary, table);
 }
 
 template <class T, class Work>
@@ -60,17 +61,8 @@ void spline_row(const SplineCall& call, int64_t batch) {
   }
 }
 
-}  // namespace
-
-int64_t spline_workspace_bytes(const Segment& s, int64_t batch) {
-  if (s.causal) return 0;
-  return slopes_bytes(s, batch) + batch * s.samples * static_cast<int64_t>(sizeof(SplineRow));
-}
-
-void make_spline(Segment& s, int64_t batch, Boundary boundary, void* workspace, Device device, CudaStream stream) {
-  if (s.causal || batch * s.samples == 0) return;
-  auto* const bytes = static_cast<char*>(workspace);
-  const SplineCall call{s, batch, reinterpret_cast<SplineRow*>(bytes + slopes_bytes(s, batch)), bytes, boundary};
+void make_spline(Segment& s, int64_t batch, char* workspace, Device device, CudaStream stream) {
+  const SplineCall call{s, batch, reinterpret_cast<SplineRow*>(workspace + slopes_bytes(s, batch)), workspace};
   if (device.is_cuda()) {
     using Launch = int(const SplineCall*, int32_t device, void* stream);
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_spline"));
@@ -82,6 +74,40 @@ void make_spline(Segment& s, int64_t batch, Boundary boundary, void* workspace, 
     });
   }
   s.slopes = workspace;
+}
+
+void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
+  if (!workspace || !workspace->is_contiguous() || workspace->numel() * dtype_size(workspace->dtype) < bytes ||
+      reinterpret_cast<uintptr_t>(workspace->data) % 16 != 0) {
+    refuse("workspace: expected contiguous memory of ", std::to_string(bytes), " bytes aligned to 16 for 'cubic', got ",
+           workspace ? workspace->describe() : "none");
+  }
+  check_device(*workspace, "workspace", device);
+}
+
+}  // namespace
+
+int64_t spline_workspace_bytes(const Segment& s, int64_t batch) {
+  if (s.causal) return 0;
+  const int64_t bytes = slopes_bytes(s, batch) + batch * s.samples * static_cast<int64_t>(sizeof(SplineRow));
+  return (bytes + 15) / 16 * 16;
+}
+
+void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
+                  CudaStream stream) {
+  const auto bytes_of = [&](const Segment& s) {
+    return s.method == InterpolationMethod::kCubic ? spline_workspace_bytes(s, batch) : 0;
+  };
+  int64_t needed = 0;
+  for (const Segment& s : segments) needed += bytes_of(s);
+  if (needed == 0) return;
+  check_workspace(workspace, needed, device);
+  auto* memory = static_cast<char*>(workspace->data);
+  for (Segment& s : segments) {
+    const int64_t bytes = bytes_of(s);
+    if (bytes > 0) make_spline(s, batch, memory, device, stream);
+    memory += bytes;
+  }
 }
 
 }  // namespace robocache

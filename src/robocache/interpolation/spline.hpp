@@ -7,9 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "robocache/core/device.hpp"
 #include "robocache/core/host_device.hpp"
+#include "robocache/core/tensor_view.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/interpolation/number.hpp"
 #include "robocache/interpolation/pick.hpp"
@@ -17,12 +20,15 @@
 
 namespace robocache {
 
-// Bytes of memory that a cubic segment's slopes take while they are made and used. 0 where it never mixes (causal).
+// Bytes of memory that a cubic segment's slopes take while they are made and used, a multiple of 16. 0 where it never
+// mixes (causal).
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 
-// Makes the slopes of a segment in `workspace` (16-byte aligned, on `device`, alive until the segment has been
-// interpolated) and points `s.slopes` at them. On CUDA queued on `stream`, as two kernels. Throws DeviceError.
-void make_spline(Segment& s, int64_t batch, Boundary boundary, void* workspace, Device device, CudaStream stream);
+// Makes the slopes of the cubic segments in `workspace` (contiguous, 16-byte aligned, on `device`, alive until the segments
+// have been interpolated) and points their `slopes` at them. On CUDA queued on `stream`, as two kernels a segment. Throws
+// ArgumentError where it is missing or too small, DeviceError.
+void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
+                  CudaStream stream);
 
 // A sample that counts: slope = before * (y - y_previous) + after * (y_next - y) - carry * (slope so far of the previous),
 // and on the way back, less back * slope of the next. At the row's ends `before` and `after` take the two differences
@@ -38,7 +44,6 @@ struct SplineCall {
   int64_t batch;
   SplineRow* table;  // [batch, samples]
   void* slopes;
-  Boundary boundary;
 };
 
 // The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes

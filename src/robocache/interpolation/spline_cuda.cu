@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) table_kernel(const __grid_constant__
        batch += int64_t{gridDim.x} * kThreads) {
     const int64_t n = row_length(s, batch);
     const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-    if (n > 0) spline_table(times, n, Clock{}, call.boundary, call.table + batch * s.samples);
+    if (n > 0) spline_table(times, n, Clock{}, s.boundary, call.table + batch * s.samples);
   }
 }
 

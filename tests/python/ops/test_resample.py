@@ -15,17 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, WHOLE, random_targets, random_times, random_values
 from reference.resample import resample as oracle
 
 import robocache
 
 torch = pytest.importorskip("torch")
-
-FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes.bfloat16)]
-WHOLE = [np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")]
-CLOCKS = [np.dtype(name) for name in ("float32", "float64", "int64")]
-STEPS = ["nearest", "previous", "next"]
-EPOCH_NS = 1_700_000_000_123_456_789  # float64 steps by 256 ns here
 
 
 def name_of(parameter):
@@ -55,45 +50,6 @@ def check(values, times, targets, device="cpu", **options):
     expected_out, expected_valid = oracle(values, times, targets, **options)
     assert_same_bits(valid, expected_valid, f"valid, {options}")
     assert_same_bits(out, expected_out, f"values, {options}")
-
-
-def random_values(rng, shape, dtype, special=True):
-    if dtype.kind == "b":
-        return rng.random(shape) < 0.5
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
-    x = rng.standard_normal(shape) * np.exp2(rng.integers(-6, 7, shape))
-    if special:
-        extreme = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-41, 6e-8, 3e38, -3e38, 65504.0])
-        x = np.where(rng.random(shape) < 0.1, rng.choice(extreme, shape), x)
-    with np.errstate(over="ignore"):
-        return x.astype(dtype)
-
-
-def random_times(rng, batch, samples, clock, duplicates=True):
-    """Sorted, jittered, some of them twice or three times."""
-    gaps = rng.uniform(0.2, 1.8, (batch, samples))
-    if duplicates:
-        gaps[rng.random((batch, samples)) < 0.2] = 0
-    seconds = np.cumsum(gaps, axis=1) * 0.01
-    if clock == np.int64:
-        return EPOCH_NS + np.round(seconds * 1e9).astype(np.int64)
-    return (seconds + 3.0).astype(clock)
-
-
-def random_targets(rng, times, count):
-    """Inside, outside, on samples, and NaN and infinite where the clock has them."""
-    batch, samples = times.shape
-    lowest, highest = times[:, :1], times[:, -1:]
-    span = (highest - lowest).astype(np.float64)
-    inside = lowest + (rng.uniform(-0.2, 1.2, (batch, count)) * span).astype(times.dtype)
-    hits = np.take_along_axis(times, rng.integers(0, samples, (batch, count)), axis=1)
-    targets = np.where(rng.random((batch, count)) < 0.3, hits, inside).astype(times.dtype)
-    if times.dtype.kind == "f":
-        odd = rng.random((batch, count)) < 0.06
-        targets[odd] = rng.choice(np.array([np.nan, np.inf, -np.inf], times.dtype), odd.sum())
-    return targets
 
 
 def random_case(rng, dtype, clock, *, batch=3, samples=17, targets=37, features=5, special=True):

@@ -1,124 +1,15 @@
 #include "robocache/ops/resample/resample.hpp"
 
-#include <array>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "robocache/core/backend.hpp"
-#include "robocache/core/error.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/spline.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
 namespace {
-
-template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentError(text);
-}
-
-template <class... Parts>
-[[noreturn]] void refuse_type(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentTypeError(text);
-}
-
-bool is_clock(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64; }
-
-// A clock is [N] for every row or [B, N]; its length is the last extent.
-void check_clock(const TensorView& clock, const char* name, const char* length, bool batched, int64_t batch) {
-  if (!is_clock(clock.dtype)) {
-    refuse_type(name, ": expected float32, float64 (seconds) or int64 (nanoseconds), got ", dtype_name(clock.dtype));
-  }
-  const auto expected = [&] {
-    return std::string(batched ? "[" + std::to_string(batch) + ", " + length + "] or [" : "[") + length + "]";
-  };
-  if (clock.ndim != 1 && (clock.ndim != 2 || !batched)) {
-    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim));
-  }
-  if (clock.ndim == 2 && clock.shape[0] != batch) {
-    refuse(name, ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
-           clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
-  }
-}
-
-void check_device(const TensorView& tensor, const char* name, Device device) {
-  if (tensor.device != device) {
-    refuse(name, ": expected on ", device_name(device), " like values, got on ", device_name(tensor.device));
-  }
-}
-
-void check_lengths(const TensorView& lengths, const char* name, int64_t batch, int64_t most) {
-  if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
-    refuse_type(name, ": expected int32 or int64, got ", dtype_name(lengths.dtype));
-  }
-  if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse(name, ": expected [", std::to_string(batch), "], got ", shape_string(lengths.shape.data(), lengths.ndim));
-  }
-  if (lengths.device.is_cuda()) return;  // cut to [0, most] in the kernel: reading them here would wait for the device
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
-    if (length < 0 || length > most) {
-      refuse(name, ": expected values in [0, ", std::to_string(most), "], got ", std::to_string(length), " at ",
-             std::to_string(b));
-    }
-  }
-}
-
-// Into both forms; the clock takes the one it needs.
-void set_duration(const std::optional<Duration>& duration, const char* name, DType clock, bool& has, double& seconds,
-                  uint64_t& ns) {
-  has = duration.has_value();
-  if (!has) return;
-  const bool whole = std::holds_alternative<int64_t>(*duration);
-  const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
-  if (!(value >= 0)) refuse(name, ": expected 0 or more, got ", std::to_string(value));
-  seconds = value;
-  if (clock != DType::kInt64) return;
-  if (whole) {
-    ns = static_cast<uint64_t>(std::get<int64_t>(*duration));
-  } else if (value >= 0x1p64) {
-    ns = std::numeric_limits<uint64_t>::max();
-  } else if (value == std::floor(value)) {
-    ns = static_cast<uint64_t>(value);
-  } else {
-    refuse(name, ": expected whole nanoseconds for an int64 clock, got ", std::to_string(value));
-  }
-}
-
-// What the method of some features asks of the other arguments.
-void check_method(InterpolationMethod method, DType values, const ResampleOptions& options) {
-  const bool step = is_step(method);
-  const std::string name = "'" + std::string(method_name(method)) + "'";
-  if (!step && !is_floating(values)) {
-    refuse_type("values: method ", name, " expects float64, float32, float16 or bfloat16, got ", dtype_name(values),
-                "; use 'nearest', 'previous' or 'next'");
-  }
-  if (step && options.extrapolate == Extrapolate::kLinear) {
-    refuse("extrapolate: 'linear' goes with no step method, got ", name);
-  }
-  if (!step && options.tolerance) {
-    refuse("tolerance: goes with 'nearest', 'previous' and 'next', not with ", name);
-  }
-  if (options.causal && method == InterpolationMethod::kNext) {
-    refuse("causal: method 'next' takes samples later than the target");
-  }
-}
-
-void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
-  if (!workspace || !workspace->is_contiguous() || workspace->numel() * dtype_size(workspace->dtype) < bytes ||
-      reinterpret_cast<uintptr_t>(workspace->data) % 16 != 0) {
-    refuse("workspace: expected contiguous memory of ", std::to_string(bytes), " bytes aligned to 16 for 'cubic', got ",
-           workspace ? workspace->describe() : "none");
-  }
-  check_device(*workspace, "workspace", device);
-}
 
 void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
                const TensorView& targets, const std::optional<TensorView>& lengths,
@@ -134,58 +25,24 @@ void check_out(const TensorView& out, const ResampleShape& shape, const TensorVi
     refuse("out: expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
            shape_string(out.shape.data(), out.ndim));
   }
-  if (out.numel() == 0) return;  // touches no memory, whatever its address and strides
-  const auto [low, high] = out.extent();
-  const auto overlaps = [&](const TensorView& input) {
-    const auto [input_low, input_high] = input.extent();
-    return low < input_high && input_low < high;
-  };
-  if (overlaps(values)) refuse("out: overlaps values");
-  if (overlaps(times)) refuse("out: overlaps times");
-  if (overlaps(targets)) refuse("out: overlaps target_times");
-  if (lengths && overlaps(*lengths)) refuse("out: overlaps lengths");
-  if (target_lengths && overlaps(*target_lengths)) refuse("out: overlaps target_lengths");
-  for (int d = 0; d < out.ndim; ++d) {
-    if (out.shape[d] > 1 && out.strides[d] == 0)
-      refuse("out: expected memory of its own for each element, got stride 0");
-  }
+  if (overlaps(out, values)) refuse("out: overlaps values");
+  if (overlaps(out, times)) refuse("out: overlaps times");
+  if (overlaps(out, targets)) refuse("out: overlaps target_times");
+  if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
+  if (out.numel() > 0) check_elements_apart(out, "out");
 }
 
 }  // namespace
 
 ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times) {
-  if (values.ndim != 2 && values.ndim != 3) {
-    refuse("values: expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
-  }
-  const bool batched = values.ndim == 3;
-  const int first = batched ? 1 : 0;
-  const int64_t batch = batched ? values.shape[0] : 1;
-  check_clock(times, "times", "S", batched, batch);
-  const int64_t samples = times.shape[times.ndim - 1];
-  if (samples != values.shape[first]) {
-    refuse("times: expected ", std::to_string(values.shape[first]), " samples like values, got ",
-           std::to_string(samples));
-  }
+  const auto [batched, batch, samples, features] = stream_shape(values, times);
   check_clock(target_times, "target_times", "T", batched, batch);
   if (target_times.dtype != times.dtype) {
     refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ",
                 dtype_name(target_times.dtype));
   }
-  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], values.shape[first + 1]};
-}
-
-int64_t resample_workspace_bytes(const TensorView& values, const ResampleOptions& options) {
-  if (options.causal || values.ndim < 2) return 0;
-  Segment s{};
-  s.samples = values.shape[values.ndim - 2];
-  s.value_dtype = values.dtype;
-  int64_t bytes = 0;
-  for (const FeatureBlock& block : feature_blocks(values.shape[values.ndim - 1], options.method, options.methods)) {
-    if (block.method != InterpolationMethod::kCubic) continue;
-    s.features = block.end - block.begin;
-    bytes += spline_workspace_bytes(s, values.ndim == 3 ? values.shape[0] : 1);
-  }
-  return bytes;
+  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], features};
 }
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
@@ -195,99 +52,37 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
                            CudaStream stream) {
   const ResampleShape shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
-  check_device(times, "times", values.device);
+  Segment s = stream_segment(values, times, lengths, options);
   check_device(target_times, "target_times", values.device);
-
-  const std::vector<FeatureBlock> blocks = feature_blocks(shape.features, options.method, options.methods);
-  bool cubic = false;
-  for (const FeatureBlock& block : blocks) {
-    check_method(block.method, values.dtype, options);
-    cubic = cubic || block.method == InterpolationMethod::kCubic;
-    if (options.tolerance && block.method != blocks[0].method) {
-      refuse("tolerance: expected one method for all features, got '", method_name(blocks[0].method), "' and '",
-             method_name(block.method), "'");  // a target would be valid by one and not by the other
-    }
-  }
-  if (!cubic && options.boundary != Boundary::kNotAKnot) refuse("bc_type: goes with 'cubic' alone");
-  if (blocks.size() > static_cast<size_t>(kMaxSegments)) {
-    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
-           std::to_string(blocks.size()));
-  }
-  if (lengths) {
-    check_device(*lengths, "lengths", values.device);
-    check_lengths(*lengths, "lengths", shape.batch, shape.samples);
-  }
   if (target_lengths) {
     check_device(*target_lengths, "target_lengths", values.device);
     check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
   check_out(out, shape, values, times, target_times, lengths, target_lengths);
-
-  Segment whole{};
-  whole.values_batch = shape.batched ? values.strides[0] : 0;
-  whole.values_sample = values.strides[first];
-  whole.values_feature = values.strides[first + 1];
-  whole.times = times.data;
-  whole.times_batch = times.ndim == 2 ? times.strides[0] : 0;
-  whole.times_sample = times.strides[times.ndim - 1];
-  if (lengths) {
-    whole.lengths = lengths->data;
-    whole.lengths_batch = lengths->strides[0];
-    whole.lengths_dtype = lengths->dtype;
-  }
-  whole.out_batch = shape.batched ? out.strides[0] : 0;
-  whole.out_target = out.strides[first];
-  whole.out_feature = out.strides[first + 1];
-  whole.samples = shape.samples;
-  whole.value_dtype = values.dtype;
-  whole.out_dtype = out.dtype;
-  whole.clock_dtype = times.dtype;
-  whole.extrapolate = options.extrapolate;
-  whole.causal = options.causal;
-  set_duration(options.max_gap, "max_gap", times.dtype, whole.has_max_gap, whole.max_gap, whole.max_gap_ns);
-  set_duration(options.tolerance, "tolerance", times.dtype, whole.has_tolerance, whole.tolerance, whole.tolerance_ns);
-  if (values.device.is_cuda()) {
-    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
-    constexpr int64_t kMostSamples = int64_t{1} << 30;
-    constexpr int64_t kMostFeatures = int64_t{1} << 23;
-    if (shape.samples > kMostSamples) {
-      refuse("values: on CUDA expected at most 2^30 samples a row, got ", std::to_string(shape.samples));
-    }
-    if (shape.features > kMostFeatures) {
-      refuse("values: on CUDA expected at most 2^23 features, got ", std::to_string(shape.features));
-    }
-  }
-
-  std::array<Segment, kMaxSegments> segments;
-  int64_t needed = 0;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    Segment& s = segments[i] = whole;
-    const int64_t size = dtype_size(values.dtype);
-    s.values = static_cast<const char*>(values.data) + blocks[i].begin * whole.values_feature * size;
-    s.out = static_cast<char*>(out.data) + blocks[i].begin * whole.out_feature * size;
-    s.features = blocks[i].end - blocks[i].begin;
-    s.method = blocks[i].method;
-    if (s.method == InterpolationMethod::kCubic) needed += spline_workspace_bytes(s, shape.batch);
-  }
-  if (needed > 0) check_workspace(workspace, needed, values.device);
-  if (valid) {  // of a target, whichever method brings a feature to it
+  s.out = out.data;
+  s.out_batch = shape.batched ? out.strides[0] : 0;
+  s.out_target = out.strides[first];
+  s.out_feature = out.strides[first + 1];
+  s.out_dtype = out.dtype;
+  if (valid) {
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
         (shape.batched && valid->shape[0] != shape.batch)) {
       refuse("valid: expected bool of out's shape without its last dimension, got ", valid->describe());
     }
     check_device(*valid, "valid", values.device);
-    segments[0].valid = static_cast<bool*>(valid->data);
-    segments[0].valid_batch = shape.batched ? valid->strides[0] : 0;
-    segments[0].valid_target = valid->strides[first];
+    s.valid = static_cast<bool*>(valid->data);
+    s.valid_batch = shape.batched ? valid->strides[0] : 0;
+    s.valid_target = valid->strides[first];
   }
 
-  auto* memory = needed > 0 ? static_cast<char*>(workspace->data) : nullptr;
-  for (size_t i = 0; i < blocks.size() && memory != nullptr; ++i) {
-    if (blocks[i].method != InterpolationMethod::kCubic) continue;
-    const int64_t bytes = spline_workspace_bytes(segments[i], shape.batch);
-    make_spline(segments[i], shape.batch, options.boundary, memory, values.device, stream);
-    memory += bytes;
+  std::vector<Segment> segments;
+  append_segments(s, options, segments);
+  if (segments.size() > kMaxSegments) {
+    refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
+           std::to_string(segments.size()));
   }
+
+  make_splines(segments, shape.batch, workspace, values.device, stream);
 
   Interpolation call{};
   call.targets = target_times.data;
@@ -302,7 +97,7 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
   call.batch = shape.batch;
   call.targets_count = shape.targets;
   call.segments = segments.data();
-  call.segment_count = static_cast<int32_t>(blocks.size());
+  call.segment_count = static_cast<int32_t>(segments.size());
   interpolate(call, values.device, stream);
 }
 

@@ -48,23 +48,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "robocache/core/tensor_view.hpp"
-#include "robocache/interpolation/blocks.hpp"
-#include "robocache/interpolation/method.hpp"
+#include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 
-struct ResampleOptions {
-  InterpolationMethod method = InterpolationMethod::kLinear;
-  std::vector<FeatureBlock> methods;  // features of another method; see blocks.hpp
-  Extrapolate extrapolate = Extrapolate::kClamp;
-  bool causal = false;
-  std::optional<Duration> max_gap;
-  std::optional<Duration> tolerance;        // step methods alone
-  Boundary boundary = Boundary::kNotAKnot;  // cubic alone
-};
+using ResampleOptions = InterpolationOptions;
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
                            const ResampleOptions& options, const TensorView& out,
@@ -72,9 +62,6 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
                            const std::optional<TensorView>& valid = std::nullopt,
                            const std::optional<TensorView>& target_lengths = std::nullopt,
                            const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
-
-// Bytes of `workspace` that a call needs; 0 but for cubic.
-int64_t resample_workspace_bytes(const TensorView& values, const ResampleOptions& options);
 
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {

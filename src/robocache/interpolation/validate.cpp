@@ -1,0 +1,259 @@
+#include "robocache/interpolation/validate.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "robocache/interpolation/spline.hpp"
+
+namespace robocache {
+
+std::string ArgumentsOf::operator()(std::string_view argument) const {
+  if (place < 0) return std::string(argument);
+  std::string text = "streams[";
+  if (stream.empty()) {
+    text += std::to_string(place);
+  } else {
+    text.append("'").append(stream).append("'");
+  }
+  return text.append("].").append(argument);
+}
+
+void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
+                 const ArgumentsOf& of) {
+  if (clock.dtype != DType::kFloat32 && clock.dtype != DType::kFloat64 && clock.dtype != DType::kInt64) {
+    refuse_type(of(argument), ": expected float32, float64 (seconds) or int64 (nanoseconds), got ",
+                dtype_name(clock.dtype));
+  }
+  const auto expected = [&] {
+    return std::string(batched ? "[" + std::to_string(batch) + ", " + length + "] or [" : "[") + length + "]";
+  };
+  if (clock.ndim != 1 && (clock.ndim != 2 || !batched)) {
+    refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim));
+  }
+  if (clock.ndim == 2 && clock.shape[0] != batch) {
+    refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
+           clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
+  }
+}
+
+void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of,
+                  std::string_view like) {
+  if (tensor.device != device) {
+    refuse(of(argument), ": expected on ", device_name(device), " like ", like, ", got on ",
+           device_name(tensor.device));
+  }
+}
+
+void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
+                   const ArgumentsOf& of) {
+  if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
+    refuse_type(of(argument), ": expected int32 or int64, got ", dtype_name(lengths.dtype));
+  }
+  if (lengths.ndim != 1 || lengths.shape[0] != batch) {
+    refuse(of(argument), ": expected [", std::to_string(batch), "], got ",
+           shape_string(lengths.shape.data(), lengths.ndim));
+  }
+  if (lengths.device.is_cuda()) return;  // cut to what there is in the kernel: reading them here would wait
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
+    if (length < 0 || length > most) {
+      refuse(of(argument), ": expected values in [0, ", std::to_string(most), "], got ", std::to_string(length), " at ",
+             std::to_string(b));
+    }
+  }
+}
+
+bool overlaps(const TensorView& a, const TensorView& b) {
+  const auto [a_low, a_high] = a.extent();
+  const auto [b_low, b_high] = b.extent();
+  return a_low < b_high && b_low < a_high && a_low != a_high && b_low != b_high;
+}
+
+void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of) {
+  for (int d = 0; d < out.ndim; ++d) {
+    if (out.shape[d] > 1 && out.strides[d] == 0) {
+      refuse(of(argument), ": expected memory of its own for each element, got stride 0");
+    }
+  }
+}
+
+void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
+                  double& seconds, uint64_t& ns, const ArgumentsOf& of) {
+  has = duration.has_value();
+  if (!has) return;
+  const bool whole = std::holds_alternative<int64_t>(*duration);
+  const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
+  if (!(value >= 0)) refuse(of(argument), ": expected 0 or more, got ", std::to_string(value));
+  seconds = value;
+  if (clock != DType::kInt64) return;
+  if (whole) {
+    ns = static_cast<uint64_t>(std::get<int64_t>(*duration));
+  } else if (value >= 0x1p64) {
+    ns = std::numeric_limits<uint64_t>::max();
+  } else if (value == std::floor(value)) {
+    ns = static_cast<uint64_t>(value);
+  } else {
+    refuse(of(argument), ": expected whole nanoseconds for an int64 clock, got ", std::to_string(value));
+  }
+}
+
+StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of) {
+  if (values.ndim != 2 && values.ndim != 3) {
+    refuse(of("values"), ": expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
+  }
+  const bool batched = values.ndim == 3;
+  const int first = batched ? 1 : 0;
+  const int64_t batch = batched ? values.shape[0] : 1;
+  check_clock(times, "times", "S", batched, batch, of);
+  const int64_t samples = times.shape[times.ndim - 1];
+  if (samples != values.shape[first]) {
+    refuse(of("times"), ": expected ", std::to_string(values.shape[first]), " samples like values, got ",
+           std::to_string(samples));
+  }
+  return {batched, batch, samples, values.shape[first + 1]};
+}
+
+namespace {
+
+// What the method of some features asks of the other arguments.
+void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
+                  const ArgumentsOf& of) {
+  const bool step = is_step(method);
+  const auto name = [&] { return "'" + std::string(method_name(method)) + "'"; };
+  if (!step && !is_floating(values)) {
+    refuse_type(of("values"), ": method ", name(), " expects float64, float32, float16 or bfloat16, got ",
+                dtype_name(values), "; use 'nearest', 'previous' or 'next'");
+  }
+  if (step && options.extrapolate == Extrapolate::kLinear) {
+    refuse(of("extrapolate"), ": 'linear' goes with no step method, got ", name());
+  }
+  if (!step && options.tolerance) {
+    refuse(of("tolerance"), ": goes with 'nearest', 'previous' and 'next', not with ", name());
+  }
+  if (options.causal && method == InterpolationMethod::kNext) {
+    refuse(of("causal"), ": method 'next' takes samples later than the target");
+  }
+}
+
+// Whether one method brings all features, in one run.
+bool has_one_method(const InterpolationOptions& options) {
+  return options.methods.empty() && options.method != InterpolationMethod::kSlerp &&
+         options.method != InterpolationMethod::kPose;
+}
+
+std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& options, const ArgumentsOf& of) {
+  try {
+    return feature_blocks(features, options.method, options.methods);
+  } catch (const ArgumentError& error) {  // begins with the argument's name
+    throw ArgumentError(of(error.what()));
+  }
+}
+
+void check_methods(int64_t features, DType values, const InterpolationOptions& options, const ArgumentsOf& of) {
+  bool cubic = options.method == InterpolationMethod::kCubic;
+  if (has_one_method(options)) {
+    check_method(options.method, values, options, of);
+  } else {
+    cubic = false;
+    const auto runs = runs_of(features, options, of);
+    for (const FeatureBlock& run : runs) {
+      check_method(run.method, values, options, of);
+      cubic = cubic || run.method == InterpolationMethod::kCubic;
+      if (options.tolerance && run.method != runs[0].method) {
+        refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
+               method_name(run.method), "'");  // a target would be valid by one and not by the other
+      }
+    }
+  }
+  if (!cubic && options.boundary != Boundary::kNotAKnot) refuse(of("bc_type"), ": goes with 'cubic' alone");
+}
+
+}  // namespace
+
+int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of) {
+  const bool cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
+  if (!cubic || options.causal || values.ndim < 2) return 0;
+  Segment s{};
+  s.samples = values.shape[values.ndim - 2];
+  s.value_dtype = values.dtype;
+  int64_t bytes = 0;
+  for (const FeatureBlock& run : runs_of(values.shape[values.ndim - 1], options, of)) {
+    if (run.method != InterpolationMethod::kCubic) continue;
+    s.features = run.end - run.begin;
+    bytes += spline_workspace_bytes(s, values.ndim == 3 ? values.shape[0] : 1);
+  }
+  return bytes;
+}
+
+Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
+                       const InterpolationOptions& options, const ArgumentsOf& of) {
+  const StreamShape shape = stream_shape(values, times, of);
+  check_device(times, "times", values.device, of);
+  check_methods(shape.features, values.dtype, options, of);
+  if (lengths) {
+    check_device(*lengths, "lengths", values.device, of);
+    check_lengths(*lengths, "lengths", shape.batch, shape.samples, of);
+  }
+  if (values.device.is_cuda()) {
+    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
+    constexpr int64_t kMostSamples = int64_t{1} << 30;
+    constexpr int64_t kMostFeatures = int64_t{1} << 23;
+    if (shape.samples > kMostSamples) {
+      refuse(of("values"), ": on CUDA expected at most 2^30 samples a row, got ", std::to_string(shape.samples));
+    }
+    if (shape.features > kMostFeatures) {
+      refuse(of("values"), ": on CUDA expected at most 2^23 features, got ", std::to_string(shape.features));
+    }
+  }
+
+  const int first = shape.batched ? 1 : 0;
+  Segment s{};
+  s.values = values.data;
+  s.values_batch = shape.batched ? values.strides[0] : 0;
+  s.values_sample = values.strides[first];
+  s.values_feature = values.strides[first + 1];
+  s.times = times.data;
+  s.times_batch = times.ndim == 2 ? times.strides[0] : 0;
+  s.times_sample = times.strides[times.ndim - 1];
+  if (lengths) {
+    s.lengths = lengths->data;
+    s.lengths_batch = lengths->strides[0];
+    s.lengths_dtype = lengths->dtype;
+  }
+  s.samples = shape.samples;
+  s.features = shape.features;
+  s.value_dtype = values.dtype;
+  s.clock_dtype = times.dtype;
+  s.extrapolate = options.extrapolate;
+  s.boundary = options.boundary;
+  s.causal = options.causal;
+  set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns, of);
+  set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns, of);
+  return s;
+}
+
+void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments) {
+  if (has_one_method(options)) {
+    segments.push_back(stream);
+    segments.back().method = options.method;
+    return;
+  }
+  const auto runs = feature_blocks(stream.features, options.method, options.methods);
+  for (const FeatureBlock& run : runs) {
+    Segment s = stream;
+    s.values = static_cast<const char*>(s.values) + run.begin * s.values_feature * dtype_size(s.value_dtype);
+    s.out = static_cast<char*>(s.out) + run.begin * s.out_feature * dtype_size(s.out_dtype);
+    const int64_t skipped = run.begin * (works_in_double(s) ? 8 : 4);
+    if (s.scale_per_feature) s.scale.array = static_cast<const char*>(s.scale.array) + skipped;
+    if (s.shift_per_feature) s.shift.array = static_cast<const char*>(s.shift.array) + skipped;
+    if (&run != runs.data()) {
+      s.valid = nullptr;
+      s.age = nullptr;
+    }
+    s.features = run.end - run.begin;
+    s.method = run.method;
+    segments.push_back(s);
+  }
+}
+
+}  // namespace robocache

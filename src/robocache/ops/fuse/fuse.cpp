@@ -1,0 +1,236 @@
+#include "robocache/ops/fuse/fuse.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/spline.hpp"
+
+namespace robocache {
+namespace {
+
+ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t place) {
+  return {streams[place].name, static_cast<int64_t>(place)};
+}
+
+std::string shape_of(const TensorView& tensor) { return shape_string(tensor.shape.data(), tensor.ndim); }
+
+// [B, T, last], or [T, last] where not batched.
+void check_shape(const TensorView& tensor, const FuseShape& shape, int64_t last, std::string_view argument,
+                 const ArgumentsOf& of = {}) {
+  const TensorView expected = shape.batched
+                                  ? TensorView::contiguous(nullptr, tensor.dtype, {shape.batch, shape.targets, last})
+                                  : TensorView::contiguous(nullptr, tensor.dtype, {shape.targets, last});
+  if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
+    refuse(of(argument), ": expected ", shape_of(expected), ", got ", shape_of(tensor));
+  }
+}
+
+void check_out_dtype(DType values, DType out, const ArgumentsOf& of) {
+  if (out == values || is_floating(out)) return;
+  refuse_type(of("values"), ": expected to come out as ", is_floating(values) ? "" : dtype_name(values),
+              is_floating(values) ? "a float type" : " or a float type", ", got dtype ", dtype_name(out));
+}
+
+void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentsOf& of) {
+  bool has = false;
+  uint64_t ns = 0;
+  set_duration(offset, "offset", s.clock_dtype, has, s.offset, ns, of);
+  s.offset_ns = static_cast<int64_t>(std::min<uint64_t>(ns, std::numeric_limits<int64_t>::max()));
+}
+
+// One of scale and shift into its place in the segment.
+void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_missing, const Segment& s,
+                 const TensorView& values, std::string_view argument, const ArgumentsOf& of, PerFeature& into,
+                 bool& per_feature) {
+  per_feature = numbers && std::holds_alternative<TensorView>(*numbers);
+  if (!per_feature) {
+    into.all = numbers ? std::get<double>(*numbers) : where_missing;
+    return;
+  }
+  const TensorView& array = std::get<TensorView>(*numbers);
+  const DType work = works_in_double(s) ? DType::kFloat64 : DType::kFloat32;
+  if (array.dtype != work) {
+    refuse_type(of(argument), ": expected ", dtype_name(work), ", the work type of ", dtype_name(values.dtype),
+                " values, got ", dtype_name(array.dtype));
+  }
+  if (array.ndim != 1 || array.shape[0] != s.features || !array.is_contiguous()) {
+    refuse(of(argument), ": expected a number or contiguous [", std::to_string(s.features), "], got ", shape_of(array));
+  }
+  check_device(array, argument, values.device, of);
+  into.array = array.data;
+}
+
+void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf& of) {
+  s.scaled = stream.scale || stream.shift;
+  if (!s.scaled) return;
+  if (!is_floating(s.out_dtype)) {
+    refuse_type(of(stream.scale ? "scale" : "shift"), ": what is scaled comes out as a float type, got dtype ",
+                dtype_name(s.out_dtype));
+  }
+  set_numbers(stream.scale, 1, s, stream.values, "scale", of, s.scale, s.scale_per_feature);
+  set_numbers(stream.shift, 0, s, stream.values, "shift", of, s.shift, s.shift_per_feature);
+}
+
+// A tensor to write to overlaps nothing that is read, and no element of it another.
+void check_memory(const TensorView& out, std::string_view argument, const ArgumentsOf& of,
+                  std::span<const FuseStream> streams, const TensorView& target_times,
+                  const std::optional<TensorView>& target_lengths) {
+  if (out.numel() == 0) return;  // touches none, whatever its address and strides
+  check_elements_apart(out, argument, of);
+  if (overlaps(out, target_times)) refuse(of(argument), ": overlaps target_times");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse(of(argument), ": overlaps target_lengths");
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const FuseStream& stream = streams[i];
+    const auto check = [&](const TensorView& input, const char* name) {
+      if (overlaps(out, input)) refuse(of(argument), ": overlaps ", arguments_of(streams, i)(name));
+    };
+    const auto check_numbers = [&](const std::optional<FeatureNumbers>& numbers, const char* name) {
+      if (numbers && std::holds_alternative<TensorView>(*numbers)) check(std::get<TensorView>(*numbers), name);
+    };
+    check(stream.values, "values");
+    check(stream.times, "times");
+    if (stream.lengths) check(*stream.lengths, "lengths");
+    check_numbers(stream.scale, "scale");
+    check_numbers(stream.shift, "shift");
+  }
+}
+
+}  // namespace
+
+FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& target_times) {
+  if (streams.empty()) refuse("streams: expected at least one, got none");
+  FuseShape shape{};
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const StreamShape one = stream_shape(streams[i].values, streams[i].times, arguments_of(streams, i));
+    if (i == 0) {
+      shape.batched = one.batched;
+      shape.batch = one.batch;
+    } else if (one.batched != shape.batched || one.batch != shape.batch) {
+      refuse(arguments_of(streams, i)("values"), ": expected ",
+             shape.batched ? "[" + std::to_string(shape.batch) + ", S, D]" : "[S, D]", " like ",
+             arguments_of(streams, 0)("values"), ", got ", shape_of(streams[i].values));
+    }
+    shape.features += one.features;
+  }
+  check_clock(target_times, "target_times", "T", shape.batched, shape.batch);
+  shape.targets = target_times.shape[target_times.ndim - 1];
+  return shape;
+}
+
+DType common_dtype(std::span<const FuseStream> streams) {
+  if (streams.empty()) refuse("streams: expected at least one, got none");
+  const DType first = streams[0].values.dtype;
+  for (size_t i = 1; i < streams.size(); ++i) {
+    const DType other = streams[i].values.dtype;
+    if (other != first) {
+      refuse_type("dtype: expected to be given where streams differ: ", arguments_of(streams, 0)("values"), " is ",
+                  dtype_name(first), ", ", arguments_of(streams, i)("values"), " is ", dtype_name(other));
+    }
+  }
+  return first;
+}
+
+void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
+                     std::span<const TensorView> out, const std::optional<TensorView>& target_lengths,
+                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age,
+                     const std::optional<TensorView>& workspace, CudaStream stream) {
+  const FuseShape shape = fuse_shape(streams, target_times);
+  const Device device = streams[0].values.device;
+  const auto count = static_cast<int64_t>(streams.size());
+  const auto like_first = [&] { return arguments_of(streams, 0)("values"); };
+  const auto check_same_device = [&](const TensorView& tensor, std::string_view argument, const ArgumentsOf& of = {}) {
+    if (tensor.device != device) check_device(tensor, argument, device, of, like_first());
+  };
+  check_same_device(target_times, "target_times");
+  if (target_lengths) {
+    check_same_device(*target_lengths, "target_lengths");
+    check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
+  }
+  if (out.size() != 1 && out.size() != streams.size()) {
+    refuse("out: expected one array, or one for each of the ", std::to_string(streams.size()), " streams, got ",
+           std::to_string(out.size()));
+  }
+  const bool concatenated = out.size() == 1;
+  const auto out_of = [&](size_t i) { return concatenated ? ArgumentsOf{} : arguments_of(streams, i); };
+  for (size_t i = 0; i < out.size(); ++i) {
+    check_same_device(out[i], "out", out_of(i));
+    check_shape(out[i], shape, concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1],
+                "out", out_of(i));
+    check_memory(out[i], "out", out_of(i), streams, target_times, target_lengths);
+    for (size_t j = 0; j < i; ++j) {
+      if (overlaps(out[i], out[j])) refuse(out_of(i)("out"), ": overlaps ", out_of(j)("out"));
+    }
+  }
+  if (valid) {
+    if (valid->dtype != DType::kBool) refuse_type("valid: expected bool, got ", dtype_name(valid->dtype));
+    check_same_device(*valid, "valid");
+    check_shape(*valid, shape, count, "valid");
+  }
+  if (age) {
+    if (age->dtype != target_times.dtype) {
+      refuse_type("age: expected ", dtype_name(target_times.dtype), " like target_times, got ", dtype_name(age->dtype));
+    }
+    check_same_device(*age, "age");
+    check_shape(*age, shape, count, "age");
+  }
+
+  const int first = shape.batched ? 1 : 0;
+  std::vector<Segment> segments;
+  segments.reserve(streams.size());
+  int64_t column = 0;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const FuseStream& from = streams[i];
+    const ArgumentsOf of = arguments_of(streams, i);
+    check_same_device(from.values, "values", of);
+    Segment s = stream_segment(from.values, from.times, from.lengths, from.options, of);
+    const TensorView& to = concatenated ? out[0] : out[i];
+    check_out_dtype(from.values.dtype, to.dtype, of);
+    const int64_t skipped = concatenated ? column * to.strides[first + 1] * dtype_size(to.dtype) : 0;
+    s.out = static_cast<char*>(to.data) + skipped;
+    s.out_batch = shape.batched ? to.strides[0] : 0;
+    s.out_target = to.strides[first];
+    s.out_feature = to.strides[first + 1];
+    s.out_dtype = to.dtype;
+    column += s.features;
+    if (valid) {
+      s.valid = static_cast<bool*>(valid->data) + static_cast<int64_t>(i) * valid->strides[first + 1];
+      s.valid_batch = shape.batched ? valid->strides[0] : 0;
+      s.valid_target = valid->strides[first];
+    }
+    if (age) {
+      s.age =
+          static_cast<char*>(age->data) + static_cast<int64_t>(i) * age->strides[first + 1] * dtype_size(age->dtype);
+      s.age_batch = shape.batched ? age->strides[0] : 0;
+      s.age_target = age->strides[first];
+    }
+    set_offset(s, from.offset, of);
+    set_scale_and_shift(s, from, of);
+    append_segments(s, from.options, segments);
+  }
+  if (segments.size() > kMaxSegments) {
+    refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
+           std::to_string(segments.size()));
+  }
+  make_splines(segments, shape.batch, workspace, device, stream);
+
+  Interpolation call{};
+  call.targets = target_times.data;
+  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  call.targets_target = target_times.strides[target_times.ndim - 1];
+  call.target_dtype = target_times.dtype;
+  if (target_lengths) {
+    call.target_lengths = target_lengths->data;
+    call.target_lengths_batch = target_lengths->strides[0];
+    call.target_lengths_dtype = target_lengths->dtype;
+  }
+  call.batch = shape.batch;
+  call.targets_count = shape.targets;
+  call.segments = segments.data();
+  call.segment_count = static_cast<int32_t>(segments.size());
+  interpolate(call, device, stream);
+}
+
+}  // namespace robocache

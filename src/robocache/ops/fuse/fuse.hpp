@@ -1,0 +1,99 @@
+// fuse_multimodal: sensors that tick on their own clocks to one row of features per target time, in one launch.
+//
+//   streams       1 to kMaxSegments of them, each with
+//     values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
+//     times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, repeats allowed
+//     lengths       [B] or none           int32/int64: samples of each row that exist, in [0, S]
+//     options       as in resample.hpp, durations in the unit of its own clock
+//     offset        the sensor's latency in that unit: the sample stamped t was taken at t - offset
+//     scale, shift  numbers, or dense [D] of the work type on the values' device: what is written is x * scale + shift
+//   target_times  [B, T] or [T]           float32 or float64 seconds, or int64 nanoseconds; any order
+//   target_lengths [B] or none            int32/int64: targets of each row that exist, in [0, T]
+//   out           one [B, T, sum of D], the streams side by side in their order, or one [B, T, D] for each stream
+//   valid         [B, T, streams], none   bool
+//   age           [B, T, streams], none   the dtype of target_times: target minus the sample used, in the targets' unit
+//   workspace     for cubic alone         the sum of the streams' stream_workspace_bytes, aligned to 16
+//
+// S, D and dtypes are each stream's own; B is one for all, and is missing from every shape where values are [S, D]. [S]
+// and [T] serve every row. Strides are free (0 included, [D] apart); all tensors lie on one device.
+//
+// Clocks. A target is turned into the type of a stream's clock: between seconds by rounding, from nanoseconds by
+// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even; what int64 cannot hold
+// is its end. Then `offset` is added, in the clock's type, and the rules of resample.hpp hold on the stream's stamps.
+//
+// Values. Work type: float64 for float64 values and for integers of 32 and 64 bits, else float32. A float stream comes
+// out in any float type, an integer one in its own or in any float type; scaled, always in a float type. Interpolation
+// as in resample.hpp, then one fma(x, scale, shift) (a missing scale is 1, a missing shift 0), both in the work type,
+// then the only rounding, to the type of out. Nothing there: NaN, of an integer stream 0, scaled or not.
+//
+// Age and validity are those of a stream's first feature, where its features go by several methods. Of a mixture age
+// counts from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of the
+// stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
+//
+// By linear and the steps the same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited
+// for; before it, two more for each run of cubic features. Nothing is allocated on the device. A number as scale or shift
+// costs nothing, an array is read once a target.
+//
+// Throws ArgumentError, ArgumentTypeError (each names stream and argument: "streams['imu'].times: expected ..."),
+// DeviceError.
+//
+//   std::vector<float> imu{0, 10, 20}, gripper{1, 0}, out(4);
+//   std::vector<double> imu_times{0.0, 0.1, 0.2}, targets{0.05, 0.15};
+//   std::vector<int64_t> gripper_times{0, 100'000'000};
+//   const FuseStream streams[] = {
+//       {.name = "imu",
+//        .values = TensorView::contiguous(imu.data(), DType::kFloat32, {3, 1}),
+//        .times = TensorView::contiguous(imu_times.data(), DType::kFloat64, {3})},
+//       {.name = "gripper",
+//        .values = TensorView::contiguous(gripper.data(), DType::kFloat32, {2, 1}),
+//        .times = TensorView::contiguous(gripper_times.data(), DType::kInt64, {2}),
+//        .options = {.method = InterpolationMethod::kPrevious}}};
+//   const TensorView fused = TensorView::contiguous(out.data(), DType::kFloat32, {2, 2});
+//   fuse_multimodal(streams, TensorView::contiguous(targets.data(), DType::kFloat64, {2}), {&fused, 1});
+//   // out = {5, 1, 15, 0}
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "robocache/core/tensor_view.hpp"
+#include "robocache/interpolation/validate.hpp"
+
+namespace robocache {
+
+// One number for every feature, or one for each: dense [D] of the work type.
+using FeatureNumbers = std::variant<double, TensorView>;
+
+struct FuseStream {
+  std::string_view name = {};  // for errors; a stream without one goes by its place
+  TensorView values;
+  TensorView times;
+  std::optional<TensorView> lengths = {};
+  InterpolationOptions options = {};
+  std::optional<Duration> offset = {};
+  std::optional<FeatureNumbers> scale = {};
+  std::optional<FeatureNumbers> shift = {};
+};
+
+void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
+                     std::span<const TensorView> out, const std::optional<TensorView>& target_lengths = std::nullopt,
+                     const std::optional<TensorView>& valid = std::nullopt,
+                     const std::optional<TensorView>& age = std::nullopt,
+                     const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+
+// The sizes of a call: what `out`, `valid` and `age` must be. `batched` is false for values [S, D]. Throws as above.
+struct FuseShape {
+  bool batched;
+  int64_t batch;
+  int64_t targets;
+  int64_t features;  // of all streams together
+};
+FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& target_times);
+
+// The dtype that all values share; throws where they differ.
+DType common_dtype(std::span<const FuseStream> streams);
+
+}  // namespace robocache

@@ -1,0 +1,323 @@
+#include "robocache/ops/fuse/fuse.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/interpolation/interpolate.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/random_data.hpp"
+#include "tests/cpp/reference.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::Element;
+using test::Random;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
+                                            InterpolationMethod::kPrevious, InterpolationMethod::kNext};
+
+class Fuse : public test::OnDevice {
+ protected:
+  static DeviceArray<double> doubles(const std::vector<double>& values, const std::vector<int64_t>& shape,
+                                     const std::vector<int64_t>& strides = {}) {
+    return {values, DType::kFloat64, shape, device(), strides};
+  }
+};
+ROBOCACHE_ON_EACH_DEVICE(Fuse);
+
+TEST_P(Fuse, TheExampleOfTheHeader) {
+  const DeviceArray<float> imu({0, 10, 20}, DType::kFloat32, {3, 1}, device());
+  const DeviceArray<float> gripper({1, 0}, DType::kFloat32, {2, 1}, device());
+  const DeviceArray<double> imu_times = doubles({0.0, 0.1, 0.2}, {3});
+  const DeviceArray<int64_t> gripper_times({0, 100'000'000}, DType::kInt64, {2}, device());
+  const DeviceArray<double> targets = doubles({0.05, 0.15}, {2});
+  const DeviceArray<float> out({7, 7, 7, 7}, DType::kFloat32, {2, 2}, device());
+  const FuseStream streams[] = {{.name = "imu", .values = imu.view(), .times = imu_times.view()},
+                                {.name = "gripper",
+                                 .values = gripper.view(),
+                                 .times = gripper_times.view(),
+                                 .options = {.method = InterpolationMethod::kPrevious}}};
+  fuse_multimodal(streams, targets.view(), {&out.view(), 1});
+  EXPECT_EQ(out.read(), (std::vector<float>{5, 1, 15, 0}));
+}
+
+// One stream of a random call: its arrays, and what the reference makes of them.
+template <class V, class C>
+struct RandomStream {
+  using Value = typename V::Type;
+  using Clock = typename C::Type;
+  static constexpr bool kDouble = std::is_same_v<Value, double>;
+  using Work = std::conditional_t<kDouble, double, float>;
+
+  RandomStream(Random& random, int64_t batch_, const std::vector<Clock>& like, Device device)
+      : batch(batch_),
+        samples(static_cast<int64_t>(like.size())),
+        features(1 + random.below(6)),
+        values(random.values(V{}, batch * samples * features)),
+        times(like),
+        scale(static_cast<size_t>(features)),
+        values_array(values, V::kDType, {batch, samples, features}, device),
+        times_array(times, C::kDType, {samples}, device),
+        scale_array((fill(random), scale), kDouble ? DType::kFloat64 : DType::kFloat32, {features}, device) {
+    options.method = kMethods[random.below(4)];
+    if (random.one_in(2)) options.extrapolate = Extrapolate::kNan;
+    options.causal = options.method != InterpolationMethod::kNext && random.one_in(3);
+    shift = random.between(-3, 3);
+  }
+
+  FuseStream stream() const {
+    return {.values = values_array.view(),
+            .times = times_array.view(),
+            .options = options,
+            .scale = scale_array.view(),
+            .shift = shift};
+  }
+
+  // The features of one target, and how it was chosen.
+  test::Choice answer(int64_t row, Clock target, std::vector<float>& out) const {
+    const test::Choice choice = test::choose<Work>(std::span<const Clock>(times), target, options);
+    for (int64_t d = 0; d < features; ++d) {
+      const auto value = [&](int64_t sample) {
+        return test::widened(values[static_cast<size_t>((row * samples + sample) * features + d)]);
+      };
+      if (choice.kind == test::Choice::kNothing) {
+        out.push_back(static_cast<float>(kNan));
+        continue;
+      }
+      const Work x = choice.kind == test::Choice::kRow
+                         ? static_cast<Work>(value(choice.left))
+                         : test::mixed<Work>(value(choice.left), value(choice.right), choice.weight);
+      out.push_back(static_cast<float>(std::fma(x, scale[static_cast<size_t>(d)], static_cast<Work>(shift))));
+    }
+    return choice;
+  }
+
+  void fill(Random& random) {
+    for (Work& s : scale) s = static_cast<Work>(random.between(-2, 2));
+  }
+
+  int64_t batch, samples, features;
+  std::vector<Value> values;
+  std::vector<Clock> times;
+  std::vector<Work> scale;
+  DeviceArray<Value> values_array;
+  DeviceArray<Clock> times_array;
+  DeviceArray<Work> scale_array;
+  InterpolationOptions options;
+  double shift = 0;
+};
+
+TEST_P(Fuse, StreamsOfEveryFloatEqualTheReference) {
+  Random random(20);
+  test::for_each_clock([&](auto clock) {
+    using C = decltype(clock);
+    using Clock = typename C::Type;
+    for (int round = 0; round < 8; ++round) {
+      const int64_t batch = random.below(4);
+      const int64_t count = random.below(40);
+      const auto row = [&] { return random.clock<Clock>(random.below(30)); };
+      const RandomStream<Element<double, DType::kFloat64>, C> a(random, batch, row(), device());
+      const RandomStream<Element<float, DType::kFloat32>, C> b(random, batch, row(), device());
+      const RandomStream<Element<Float16, DType::kFloat16>, C> c(random, batch, row(), device());
+      const RandomStream<Element<BFloat16, DType::kBFloat16>, C> d(random, batch, row(), device());
+      const std::vector<Clock> target_times = random.targets(a.times, count);
+      const DeviceArray<Clock> targets(target_times, C::kDType, {count}, device());
+
+      const int64_t wide = a.features + b.features + c.features + d.features;
+      const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(batch * count * wide)), DType::kFloat32,
+                                   {batch, count, wide}, device(), {count * (wide + 3), wide + 3, 1});
+      const DeviceArray<uint8_t> valid(std::vector<uint8_t>(static_cast<size_t>(batch * count * 4), 7), DType::kBool,
+                                       {batch, count, 4}, device());
+      const DeviceArray<Clock> age(std::vector<Clock>(static_cast<size_t>(batch * count * 4)), C::kDType,
+                                   {batch, count, 4}, device());
+      const FuseStream streams[] = {a.stream(), b.stream(), c.stream(), d.stream()};
+      fuse_multimodal(streams, targets.view(), {&out.view(), 1}, std::nullopt, valid.view(), age.view());
+
+      std::vector<float> expected;
+      std::vector<uint8_t> expected_valid;
+      std::vector<Clock> expected_age;
+      for (int64_t i = 0; i < batch; ++i) {
+        for (const Clock target : target_times) {
+          const auto add = [&](const auto& stream) {
+            const test::Choice choice = stream.answer(i, target, expected);
+            expected_valid.push_back(choice.valid);
+            if (choice.kind != test::Choice::kNothing) {
+              expected_age.push_back(static_cast<Clock>(target - stream.times[static_cast<size_t>(choice.left)]));
+            } else if constexpr (std::is_floating_point_v<Clock>) {
+              expected_age.push_back(std::numeric_limits<Clock>::quiet_NaN());
+            } else {
+              expected_age.push_back(std::numeric_limits<Clock>::min());
+            }
+          };
+          add(a), add(b), add(c), add(d);
+        }
+      }
+      const std::vector<float> got = out.read();
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_TRUE(test::same(got[i], expected[i])) << i << ": " << got[i] << ", expected " << expected[i];
+      }
+      EXPECT_EQ(valid.read(), expected_valid);
+      const std::vector<Clock> got_age = age.read();
+      for (size_t i = 0; i < got_age.size(); ++i) {
+        ASSERT_TRUE(test::same(got_age[i], expected_age[i])) << i << ": " << got_age[i] << ", " << expected_age[i];
+      }
+      EXPECT_TRUE(out.gaps_are_untouched());
+    }
+  });
+}
+
+TEST_P(Fuse, AnArrayForEachStreamInItsOwnType) {
+  const DeviceArray<double> arm = doubles({0, 10, 20}, {3, 1});
+  const DeviceArray<uint8_t> image({1, 2, 3, 4}, DType::kUInt8, {2, 2}, device());
+  const DeviceArray<double> arm_times = doubles({0, 1, 2}, {3});
+  const DeviceArray<float> image_times({0, 2}, DType::kFloat32, {2}, device());
+  const DeviceArray<double> targets = doubles({0.5, 1.5}, {2});
+  const DeviceArray<float> arm_out({7, 7}, DType::kFloat32, {2, 1}, device());
+  const DeviceArray<uint8_t> image_out({7, 7, 7, 7}, DType::kUInt8, {2, 2}, device(), {-2, -1});
+  const FuseStream streams[] = {
+      {.values = arm.view(), .times = arm_times.view(), .offset = 0.25},
+      {.values = image.view(), .times = image_times.view(), .options = {.method = InterpolationMethod::kNearest}}};
+  const TensorView out[] = {arm_out.view(), image_out.view()};
+  fuse_multimodal(streams, targets.view(), out);
+  EXPECT_EQ(arm_out.read(), (std::vector<float>{7.5, 17.5}));
+  EXPECT_EQ(image_out.read(), (std::vector<uint8_t>{1, 2, 3, 4}));
+}
+
+TEST_P(Fuse, APoseAmongOtherFeaturesTakesTwoMethods) {
+  // Half a turn about z; the opposite sign of the second quaternion is the same rotation.
+  std::vector<double> poses{0, 0, 0, 0, 0, 0, 1, 5, 2, 4, 6, 0, 0, -1, 0, 9};
+  const DeviceArray<double> arm = doubles(poses, {2, 8});
+  const DeviceArray<double> times = doubles({0, 1}, {2});
+  const DeviceArray<double> targets = doubles({0.5}, {1});
+  const DeviceArray<double> out = doubles(std::vector<double>(9), {1, 9});
+  const DeviceArray<double> age = doubles({7, 7}, {1, 2});
+  const FuseStream streams[] = {
+      {.values = arm.view(),
+       .times = times.view(),
+       .options = {.method = InterpolationMethod::kPrevious, .methods = {{0, 7, InterpolationMethod::kPose}}}},
+      {.values = times.view(), .times = times.view()}};
+  FuseStream clock = streams[1];
+  clock.values = TensorView{.data = clock.times.data,
+                            .dtype = DType::kFloat64,
+                            .device = device(),
+                            .ndim = 2,
+                            .shape = {2, 1},
+                            .strides = {1, 1}};
+  const FuseStream both[] = {streams[0], clock};
+  fuse_multimodal(both, targets.view(), {&out.view(), 1}, std::nullopt, std::nullopt, age.view());
+  const std::vector<double> got = out.read();
+  EXPECT_EQ(std::vector<double>(got.begin(), got.begin() + 3), (std::vector<double>{1, 2, 3}));
+  EXPECT_NEAR(std::abs(got[5]), std::sqrt(0.5), 1e-15);  // a few roundings of numbers below 1
+  EXPECT_NEAR(std::abs(got[6]), std::sqrt(0.5), 1e-15);
+  EXPECT_EQ(got[7], 5);
+  EXPECT_EQ(got[8], 0.5);
+  EXPECT_EQ(age.read(), (std::vector<double>{0.5, 0.5}));
+}
+
+// ---- What is refused ----
+
+template <class Exception, class Call>
+void expect_refused(const Call& call, const std::string& begins) {
+  try {
+    call();
+    FAIL() << "nothing was refused; expected " << begins;
+  } catch (const Exception& error) {
+    EXPECT_EQ(std::string(error.what()).substr(0, begins.size()), begins);
+  }
+}
+
+TEST_P(Fuse, RefusalsNameTheStream) {
+  const DeviceArray<double> values = doubles({1, 2, 3, 4}, {2, 2});
+  const DeviceArray<double> times = doubles({0, 1}, {2});
+  const DeviceArray<double> targets = doubles({0, 1, 2}, {3});
+  const DeviceArray<double> out = doubles(std::vector<double>(12), {3, 4});
+  const FuseStream good{.values = values.view(), .times = times.view()};
+  const auto call = [&](FuseStream second, std::string_view name = "b") {
+    second.name = name;
+    FuseStream first = good;
+    first.name = name.empty() ? "" : "a";
+    const FuseStream streams[] = {first, second};
+    fuse_multimodal(streams, targets.view(), {&out.view(), 1});
+  };
+  EXPECT_NO_THROW(call(good));
+  FuseStream bad = good;
+  bad.times = targets.view();
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].times: expected 2 samples like values, got 3");
+  expect_refused<ArgumentError>([&] { call(bad, ""); }, "streams[1].times: expected 2 samples like values, got 3");
+  bad = good;
+  bad.options.max_gap = -1.0;
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].max_gap: expected 0 or more, got -1");
+  bad = good;
+  bad.offset = int64_t{-1};
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].offset: expected 0 or more, got -1");
+  bad = good;
+  bad.options.method = InterpolationMethod::kPose;
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].method: 'pose' expects 7 features, got 2");
+  bad = good;
+  bad.scale = targets.view();
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].scale: expected a number or contiguous [2], got [3]");
+  bad.scale = TensorView::contiguous(nullptr, DType::kFloat32, {2}, device());
+  expect_refused<ArgumentTypeError>([&] { call(bad); },
+                                    "streams['b'].scale: expected float64, the work type of float64");
+  bad = good;
+  bad.values = TensorView::contiguous(bad.values.data, DType::kFloat64, {1, 2, 2}, device());
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].values: expected [S, D] like streams['a'].values");
+  bad = good;
+  bad.values.device = device().is_cuda() ? Device{} : Device{DeviceType::kCuda, 0};
+  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].values: expected on " + device_name(device()) +
+                                                        " like streams['a'].values, got on ");
+}
+
+TEST_P(Fuse, RefusesWhatDoesNotFitTogether) {
+  const DeviceArray<double> values = doubles({1, 2, 3, 4}, {2, 2});
+  const DeviceArray<double> times = doubles({0, 1}, {2});
+  const DeviceArray<double> out = doubles(std::vector<double>(8), {2, 4});
+  const DeviceArray<double> half = doubles(std::vector<double>(4), {2, 2});
+  const DeviceArray<int64_t> lengths({1}, DType::kInt64, {1}, device());
+  const FuseStream stream{.values = values.view(), .times = times.view()};
+  const std::vector<FuseStream> two(2, stream);
+  const TensorView to = out.view();
+  const auto call = [&](std::span<const FuseStream> streams, std::vector<TensorView> outs,
+                        const std::optional<TensorView>& target_lengths = std::nullopt,
+                        const std::optional<TensorView>& valid = std::nullopt,
+                        const std::optional<TensorView>& age = std::nullopt) {
+    fuse_multimodal(streams, times.view(), outs, target_lengths, valid, age);
+  };
+  EXPECT_NO_THROW(call(two, {to}, lengths.view()));
+  expect_refused<ArgumentError>([&] { call({}, {to}); }, "streams: expected at least one, got none");
+  const std::vector<FuseStream> many(static_cast<size_t>(kMaxSegments) + 1, stream);
+  const DeviceArray<double> wide =
+      doubles(std::vector<double>(many.size() * 4), {2, static_cast<int64_t>(many.size() * 2)});
+  expect_refused<ArgumentError>([&] { call(many, {wide.view()}); },
+                                "streams: expected at most " + std::to_string(kMaxSegments));
+  expect_refused<ArgumentError>([&] { call(two, {to, to, to}); }, "out: expected one array, or one for each of the 2");
+  expect_refused<ArgumentError>([&] { call(two, {half.view()}); }, "out: expected [2, 4], got [2, 2]");
+  expect_refused<ArgumentError>([&] { call(two, {half.view(), half.view()}); },
+                                "streams[1].out: overlaps streams[0].out");
+  expect_refused<ArgumentError>([&] { call(two, {half.view(), values.view()}); },
+                                "streams[1].out: overlaps streams[0].values");
+  expect_refused<ArgumentTypeError>([&] { call(two, {to}, std::nullopt, to); }, "valid: expected bool, got float64");
+  expect_refused<ArgumentError>([&] { call(two, {to}, std::nullopt, std::nullopt, to); }, "age: expected [2, 2]");
+  TensorView whole = to;
+  whole.dtype = DType::kInt64;
+  expect_refused<ArgumentTypeError>([&] { call(two, {whole}); },
+                                    "streams[0].values: expected to come out as a float type, got dtype int64");
+  FuseStream other = stream;
+  other.values.dtype = DType::kInt64;
+  const std::vector<FuseStream> mixed{stream, other};
+  expect_refused<ArgumentTypeError>([&] { common_dtype(mixed); },
+                                    "dtype: expected to be given where streams differ: streams[0].values is float64");
+  EXPECT_EQ(common_dtype(two), DType::kFloat64);
+}
+
+}  // namespace
+}  // namespace robocache

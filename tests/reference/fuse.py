@@ -1,0 +1,141 @@
+"""Naive oracle of `robocache.fuse_multimodal`: a loop over streams, rows and targets, one rule after the other.
+
+It gives the exact bits for linear, nearest, previous and next. Which sample a target takes is told by the resample oracle,
+run on the samples' own numbers; what becomes of it is done here.
+"""
+
+import numpy as np
+
+from .arithmetic import fma, is_floating, round_to, work_type
+from .resample import only_last_of_each_time, resample
+
+NS_ENDS = np.iinfo(np.int64)
+STREAM_OPTIONS = ("method", "extrapolate", "causal", "max_gap", "tolerance", "lengths", "offset", "scale", "shift")
+
+
+def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="concat", options=None, **shared):
+    """streams: [(values, times)], options: one dict a stream, over what `shared` says of all.
+
+    Returns (out [B,T,sum D] or a list of [B,T,D], valid [B,T,N], age [B,T,N]); without B for values [S, D].
+    """
+    target_times = np.asarray(target_times)
+    outs, valids, ages = [], [], []
+    for place, (values, times) in enumerate(streams):
+        own = {**shared, **(options[place] if options else {})}
+        own_dtype = own.pop("dtype", dtype)
+        out, valid, age = _stream(np.asarray(values), np.asarray(times), target_times, target_lengths, own_dtype, **own)
+        outs.append(out), valids.append(valid), ages.append(age)
+    out = np.concatenate(outs, -1) if output == "concat" else outs
+    return out, np.stack(valids, -1), np.stack(ages, -1)
+
+
+def fused_work_type(dtype):
+    """Rule 3, and for integers that become floats: float64 for those of 32 and 64 bits, else float32."""
+    dtype = np.dtype(dtype)
+    if not is_floating(dtype):
+        return np.dtype(np.float64) if dtype.itemsize >= 4 else np.dtype(np.float32)
+    return work_type(dtype)
+
+
+def _clip_ns(ns):
+    return max(NS_ENDS.min, min(NS_ENDS.max, ns))
+
+
+def nearest_ns(seconds):
+    """Seconds (a float64) to int64 nanoseconds, of float64(s * 1e9) the nearest, ties to even; the ends where beyond."""
+    with np.errstate(all="ignore"):
+        product = np.float64(seconds) * np.float64(1e9)
+    if np.isinf(product):
+        return NS_ENDS.max if product > 0 else NS_ENDS.min
+    return _clip_ns(round(float(product)))
+
+
+def on_clock(target, clock, offset):
+    """Rules 1 and 22: a target in a stream's clock type, moved by the stream's offset; None for a NaN."""
+    if target != target:
+        return None
+    if clock == np.int64:
+        ns = int(target) if target.dtype == np.int64 else nearest_ns(np.float64(target))
+        return np.int64(_clip_ns(ns + _clip_ns(int(min(offset or 0, 2.0**64)))))
+    with np.errstate(all="ignore"):
+        if target.dtype == np.int64:
+            target = np.float64(target) / np.float64(1e9)
+        moved = clock.type(clock.type(target) + clock.type(offset)) if offset else clock.type(target)
+    return moved if moved == moved else None
+
+
+def age_of(target, used, kind):
+    """Rule 23: target minus the sample used, both on the stream's clock, in the unit and type of the targets."""
+    if target.dtype == np.int64:
+        ns = max(-NS_ENDS.max, _clip_ns(int(target) - int(used)))
+        return kind.type(ns) if kind == np.int64 else kind.type(np.float64(ns) / 1e9)
+    with np.errstate(all="ignore"):
+        seconds = np.float64(0 if target == used else target - used)
+    return kind.type(max(-NS_ENDS.max, nearest_ns(seconds))) if kind == np.int64 else kind.type(seconds)
+
+
+def _stream(
+    values, times, targets, target_lengths, dtype, *, lengths=None, offset=None, scale=None, shift=None, **rules
+):
+    batched = values.ndim == 3
+    rows = values if batched else values[None]
+    batch, samples, features = rows.shape
+    count = targets.shape[-1]
+    times = np.broadcast_to(times, (batch, samples))
+    targets = np.broadcast_to(targets, (batch, count))
+    lengths = np.full(batch, samples) if lengths is None else np.broadcast_to(lengths, (batch,))
+    target_lengths = np.full(batch, count) if target_lengths is None else np.broadcast_to(target_lengths, (batch,))
+    floating = is_floating(values.dtype)
+    dtype = values.dtype if dtype is None else np.dtype(dtype)
+    work = fused_work_type(values.dtype)
+    none = NS_ENDS.min if targets.dtype == np.int64 else np.nan
+
+    out = np.full((batch, count, features), np.nan if floating else 0).astype(dtype)
+    valid = np.zeros((batch, count), bool)
+    age = np.full((batch, count), none, targets.dtype)
+    for b in range(batch):
+        row_times, row = only_last_of_each_time(times[b, : lengths[b]], rows[b, : lengths[b]])
+        looked_up = [on_clock(t, times.dtype, offset) for t in targets[b, : target_lengths[b]]]
+        asked = [k for k, t in enumerate(looked_up) if t is not None]
+        if not asked or len(row_times) == 0:
+            continue
+        moved = np.array([looked_up[k] for k in asked], times.dtype)
+        # Rule 3 to 12 in the work type; a NaN sample stands for itself, so what is absent is told by numbering samples.
+        used, is_valid = _used(row_times, moved, rules)
+        x = row.astype(work) if floating else None
+        if floating:
+            x, _ = resample(x, row_times, moved, **rules)
+        for i, k in enumerate(asked):
+            valid[b, k] = is_valid[i]
+            if used[i] is None:
+                continue
+            age[b, k] = age_of(moved[i], row_times[used[i]], targets.dtype)
+            y = x[i] if floating else row[used[i]]
+            if scale is not None or shift is not None:
+                factor = np.broadcast_to(np.asarray(1 if scale is None else scale).astype(work), y.shape)
+                addend = np.broadcast_to(np.asarray(0 if shift is None else shift).astype(work), y.shape)
+                y = fma(y.astype(work), factor, addend, work)
+            out[b, k] = y if y.dtype == dtype else round_to(y.astype(work), dtype)
+    return (out, valid, age) if batched else (out[0], valid[0], age[0])
+
+
+def _used(times, targets, rules):
+    """Of each target the sample used (of a mixture the earlier) or None, and whether it is valid.
+
+    The resample oracle brings the samples' numbers 1, 2, ... to the targets; a step gives the number itself. Of a mixture
+    the earlier sample is the last at or before the target, and outside the end bracket's first.
+    """
+    n = len(times)
+    numbers = np.arange(1.0, n + 1)[:, None]
+    values, valid = resample(numbers, times, targets, **rules)
+    used = []
+    for target, value in zip(targets, values[:, 0], strict=True):
+        if np.isnan(value):
+            used.append(None)
+        elif rules.get("method", "linear") != "linear" or rules.get("causal"):
+            used.append(int(value) - 1)
+        else:
+            before = int(np.count_nonzero(times <= target)) - 1
+            beyond = before == n - 1 and n > 1 and rules.get("extrapolate") == "linear" and times[-1] != target
+            used.append(n - 2 if beyond else max(before, 0))
+    return used, valid
