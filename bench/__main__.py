@@ -1,19 +1,23 @@
-"""Every benchmark in turn, or those named, and then the pages.
+"""Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
 
-python -m bench [resample] [loader] [options of the benchmarks]
+python -m bench [resample] [fuse] [sweep] [loader] [options of the benchmarks]
 """
 
 import runpy
 import sys
 from pathlib import Path
 
+import torch
+
 HERE = Path(__file__).resolve().parent
-BENCHES = ["resample", "loader"]
+BENCHES = ["resample", "fuse", "sweep", "loader"]
 
 
 def main() -> int:
     sys.path.insert(0, str(HERE))
-    names = [argument for argument in sys.argv[1:] if argument in BENCHES] or BENCHES
+    names = [argument for argument in sys.argv[1:] if argument in BENCHES]
+    if not names:
+        names = [name for name in BENCHES if name != "sweep" or torch.cuda.is_available()]
     options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
     if "--help" in options or "-h" in options:
         print(__doc__)
@@ -25,7 +29,8 @@ def main() -> int:
             runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as exit:
             failed |= bool(exit.code)
-    if not {"--quick", "--help", "-h"} & set(options) and not any(o.startswith("--out") for o in options):
+    elsewhere = any(option.startswith(("--out", "--only")) for option in options)
+    if not {"--quick", "--help", "-h"} & set(options) and not elsewhere:
         sys.argv = [str(HERE / "render.py")]
         runpy.run_path(sys.argv[0])["main"]()
     return failed

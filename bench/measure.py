@@ -7,6 +7,7 @@ a plain copy that moves the same number of bytes in the same run.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import statistics
@@ -20,6 +21,7 @@ import torch
 # The rotation touches this many times the last cache before it comes back to the same bytes.
 COLD = 4
 LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}
+_QUEUEING_CYCLES = 400_000  # of the GPU, about 0.2 ms
 
 
 def rotations(bytes_per_call: int, device: str, most: int = 256) -> int:
@@ -27,8 +29,12 @@ def rotations(bytes_per_call: int, device: str, most: int = 256) -> int:
     return max(2, min(most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
 
 
-def median_us(timers: dict[str, Callable[[], float]], rounds: int, apart: bool = False) -> dict[str, float]:
+def median_us(
+    timers: dict[str, Callable[[], float]], rounds: int, apart: bool = False, seconds: float = math.inf
+) -> dict[str, float]:
     """Median microseconds of each timer; a timer runs its work once and returns the microseconds of one call.
+
+    It stops short of so many rounds once it has spent that many seconds and has five rounds.
 
     Contenders take turns, round after round, or with `apart` one after the other, each after a rest and half a second of
     its own work: on the CPU the threads of one contender's runtime go on spinning for a while and would take a core from
@@ -41,11 +47,16 @@ def median_us(timers: dict[str, Callable[[], float]], rounds: int, apart: bool =
             warm_until = time.perf_counter() + 0.5
             while time.perf_counter() < warm_until:
                 timer()
-            taken[name] = [timer() for _ in range(rounds)]
+            stop_at = time.perf_counter() + seconds
+            while len(taken[name]) < rounds and (len(taken[name]) < 5 or time.perf_counter() < stop_at):
+                taken[name].append(timer())
         return {name: statistics.median(times) for name, times in taken.items()}
     for timer in timers.values():
         timer()
-    for _ in range(rounds):
+    stop_at = time.perf_counter() + seconds
+    for done in range(rounds):
+        if done >= 5 and time.perf_counter() > stop_at:
+            break
         for name, timer in timers.items():
             taken[name].append(timer())
     return {name: statistics.median(times) for name, times in taken.items()}
@@ -67,7 +78,8 @@ def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
 def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) -> Callable[[], float]:
     """Device time of one call: a CUDA graph of whole rotations, replayed between two events.
 
-    What the calls return stays alive, so that no call writes where another has just written.
+    What the calls return stays alive, so that no call writes where another has just written. The device is kept busy
+    until all three are queued, or the time to launch the graph would count.
     """
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
@@ -85,6 +97,7 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
 
     def timer() -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(_QUEUEING_CYCLES)
         start.record()
         graph.replay()
         end.record()
@@ -105,22 +118,54 @@ def host_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Calla
     return _row_timer(calls, count, wait=False)
 
 
+def wait_for_device() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def _row_timer(calls: Sequence[Callable[[], object]], count: int, wait: bool) -> Callable[[], float]:
     rotation = itertools.cycle(calls)
 
     def timer() -> float:
-        torch.cuda.synchronize()
+        wait_for_device()
         start = time.perf_counter_ns()
         for call in itertools.islice(rotation, count):
             call()
         if wait:
-            torch.cuda.synchronize()
+            wait_for_device()
         return (time.perf_counter_ns() - start) / 1e3 / count
 
     return timer
 
 
-def copy_timers(total_bytes: int, device: str, sets: int | None = None) -> dict[str, Callable[[], float]]:
+_EMPTY_KERNEL = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry empty() { ret; }\n"
+
+
+def launch_us(rounds: int, count: int) -> float:
+    """Host time of one bare launch: the driver's, of an empty kernel, less the same call refused for its empty grid."""
+    torch.cuda.synchronize()
+    driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    for status in (
+        driver.cuModuleLoadData(ctypes.byref(module), _EMPTY_KERNEL),
+        driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"empty"),
+    ):
+        if status != 0:
+            raise RuntimeError(f"the driver refused an empty kernel: error {status}")
+    launch = driver.cuLaunchKernel
+    launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+    timers = {}
+    for name, blocks in (("launched", 1), ("refused", 0)):
+        call = partial(launch, kernel, blocks, 1, 1, 32, 1, 1, 0, torch.cuda.current_stream().cuda_stream, None, None)
+        if (call() == 0) != (blocks > 0):
+            raise RuntimeError(f"a launch of {blocks} blocks was {'refused' if blocks else 'accepted'}")
+        timers[name] = host_timer([call], count)
+    taken = median_us(timers, rounds, apart=True)
+    return taken["launched"] - taken["refused"]
+
+
+def copy_timers(
+    total_bytes: int, device: str, sets: int | None = None, least_calls: int = 40
+) -> dict[str, Callable[[], float]]:
     """Copies that read half of `total_bytes` and write the other half, over `sets` of buffers, by default a cold rotation."""
     half = max(16, total_bytes // 2 // 16 * 16)
     pairs = []
@@ -138,7 +183,8 @@ def copy_timers(total_bytes: int, device: str, sets: int | None = None) -> dict[
     timers = {}
     for name, copy in kinds.items():
         try:
-            timers[f"copy by {name}"] = graph_timer([partial(copy, source, target) for source, target in pairs])
+            calls = [partial(copy, source, target) for source, target in pairs]
+            timers[f"copy by {name}"] = graph_timer(calls, least_calls)
         except Exception as error:
             print(f"  no copy by {name}: {error}", flush=True)
     return timers

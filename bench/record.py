@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -29,6 +30,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="folder for the JSON file; bench/results, or build/bench with --quick")
     parser.add_argument("--quick", action="store_true", help="small cases, few rounds: does it run, not how fast")
+    parser.add_argument("--only", help="the cases with this in their names, into build/bench")
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count(), help="threads of robocache and of torch on the CPU"
     )
@@ -40,16 +42,19 @@ def arguments(description: str) -> argparse.ArgumentParser:
 class Report:
     """Collects the cases of one benchmark.
 
-    File: {bench, machine: {...}, command, commit, date, quick, predicted: {...}, cases: [{name, ...}]}. A case holds
-    "parameters", "bytes" (moved at least, declared before timing), "floor_us" (a copy of as many bytes), and
-    "contenders": {name: {"<measure>": value}}, the first being robocache; "error" where it failed.
+    File: {bench, machine: {...}, command, commit, date, quick, predicted: {...}, aims: {...}, cases: [{name, ...}]}.
+    A case holds "parameters", "bytes" (moved at least, declared before timing), "floor_us" (a copy of as many bytes),
+    "contenders": {name: {"<measure>": value}}, the first being robocache, and "seconds" it took in all; "error" where it
+    failed. Predictions and aims: {case: {measure: value}}.
     """
 
-    def __init__(self, bench: str, options: argparse.Namespace, predicted: dict) -> None:
+    def __init__(self, bench: str, options: argparse.Namespace, predicted: dict, aims: dict | None = None) -> None:
         torch.set_num_threads(options.threads)
         robocache.set_num_threads(options.threads)
         machine = describe_machine(options)
-        folder = options.out or (HERE.parent / "build/bench" if options.quick else HERE / "results")
+        self.only = options.only or ""
+        in_part = options.quick or self.only
+        folder = options.out or (HERE.parent / "build/bench" if in_part else HERE / "results")
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{machine['name']}-{bench}.json"
         self.content = {
@@ -60,20 +65,25 @@ class Report:
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "quick": options.quick,
             "predicted": predicted,
+            "aims": aims or {},
             "cases": [],
         }
         print(f"{bench} on {machine['name']}, {self.content['commit']} -> {self.path}", flush=True)
 
     def run(self, name: str, parameters: dict, work: Callable[[dict], None]) -> None:
         """Runs one case; `work` fills the case's dict, and what it had filled stays if it fails."""
+        if self.only not in name:
+            return
         print(f"{name} ...", flush=True)
         case = {"name": name, "parameters": parameters}
         self.content["cases"].append(case)
+        start = time.perf_counter()
         try:
             work(case)
         except Exception as error:
             case["error"] = f"{type(error).__name__}: {error}"
             traceback.print_exc()
+        case["seconds"] = round(time.perf_counter() - start, 1)
         self.write()
         for contender, measures in case.get("contenders", {}).items():
             print(
@@ -83,6 +93,11 @@ class Report:
             print(
                 f"  {'copy of as many bytes':28s}{case['floor_us']:.2f} us for {case['bytes'] / 1e6:.1f} MB", flush=True
             )
+        print(f"  {case['seconds']} s", flush=True)
+
+    def case(self, name: str) -> dict:
+        """The case of that name that has run, or an empty one."""
+        return next((case for case in self.content["cases"] if case["name"] == name), {})
 
     def write(self) -> None:
         partial = self.path.with_suffix(".partial")

@@ -1,24 +1,35 @@
-"""Renders bench/results/*.json into README.md and docs/benchmarks.md, between their markers.
+"""Renders bench/results/*.json into README.md and the pages of docs that show figures, between their markers.
 
-python bench/render.py            # rewrite both
-python bench/render.py --check    # exit 1 if either is out of date
+python bench/render.py            # rewrite them, and draw the sweep where matplotlib is
+python bench/render.py --check    # exit 1 if one of them is out of date
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from sweep_picture import draw, is_current, picture_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NONE = "No results yet: `./dev bench` makes them.\n"
 OURS = "robocache"
 
-# What the README shows of each benchmark, in this order.
+# The cases that the README shows of each benchmark, in this order.
 HEADLINES = {
     "loader": ["batch 1024", "batch 4096"],
-    "resample": ["B32 S500 T250 D256", "B64 S4096 T1024 D32", "B64 S1000 T512 D512"],
+    "resample": [
+        "B32 S500 T250 D256",
+        "B256 S500 T250 D32",
+        "B64 S4096 T1024 D32",
+        "B64 S1000 T512 D512",
+        "B1024 S2048 T1024 D64",
+    ],
+    "fuse": ["B4", "B64", "B512"],
+    "sweep": [],
 }
 
 # The measures of a contender, in the order of the columns.
@@ -72,6 +83,10 @@ def measure(key: str, measures: dict) -> str:
     return rate(measures[key]) if key.endswith("samples_per_s") else duration(measures[key])
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
+
+
 def hardware(machine: dict) -> str:
     return machine["gpu"] if "gpu" in machine else f"{machine['cpu']}, {machine['threads']} threads"
 
@@ -82,15 +97,22 @@ def origin(result: dict) -> str:
 
 def work(result: dict) -> str:
     """What a case of the benchmark does, in words."""
-    p = result["cases"][0]["parameters"]
+    p = next((case for case in result["cases"] if "bytes" in case), result["cases"][0])["parameters"]
     if result["bench"] == "loader":
         streams = "; ".join(p["streams"].values())
         return (
             f"Windows of {p['steps']} steps drawn at random from {p['episodes']:,} episodes of {p['seconds']:g} s, "
             f"{len(p['streams'])} streams with clocks of their own ({streams}), interpolated, normalised, {p['dtype']}."
         )
+    if result["bench"] == "fuse":
+        return (
+            f"B episodes of {len(p['streams'])} streams with clocks of their own ({'; '.join(p['streams'])}) to {p['T']} "
+            f"target times each, side by side, {p['method']}, {p['dtype']}."
+        )
+    if result["bench"] == "sweep":
+        return "Time over a copy of the same bytes, two things varied at a time around one case."
     return (
-        f"B episodes of S samples and D features to T target times each, {p['method']}, {p['dtype']}, "
+        f"B episodes of S samples and D features to T target times each, unless said {p['method']}, {p['dtype']} values, "
         f"{p['clock']} clocks of their own."
     )
 
@@ -103,6 +125,16 @@ def readme(found: list[dict]) -> str:
     return "\n".join([*sections, NOTES]) if sections else NONE
 
 
+def cost(*benches: str) -> Callable[[list[dict]], str]:
+    """What the page of an operation in docs shows: the README's sections of these benchmarks."""
+
+    def render(found: list[dict]) -> str:
+        sections = [section for result in found if result["bench"] in benches and (section := readme_section(result))]
+        return "\n".join(sections).replace("](docs/", "](") or NONE
+
+    return render
+
+
 NOTES = """\
 A peer does the whole job, and its output is compared with ours before anything is timed. *Time over a copy*: against
 copying as many bytes as the job must read and write, so 1 is the fastest there can be. *In a loop*: what a program sees
@@ -112,8 +144,12 @@ that calls again and again, Python included. All cases, and how each figure is m
 
 
 def readme_section(result: dict) -> str:
+    if result["quick"]:
+        return ""
+    if result["bench"] == "sweep":
+        return readme_sweep(result)
     cases = [c for c in result["cases"] if c["name"] in HEADLINES[result["bench"]] and "times_the_copy" in c]
-    if not cases or result["quick"]:
+    if not cases:
         return ""
     on_gpu = "gpu" in result["machine"]
     if result["bench"] == "loader":
@@ -125,23 +161,82 @@ def readme_section(result: dict) -> str:
             ours |= {"wall_us": "time of `next(loader)`"}
         copy = "kernel's time over a copy" if on_gpu else "time over a copy"
     else:
-        title = "resample_trajectories"
+        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal"}[result["bench"]]
         ours = {"gpu_us": "time of the kernel"} if on_gpu else {"wall_us": "time of a call"}
         copy = "time over a copy"
-    peers = list(dict.fromkeys(name for case in cases for name in case["faster_than"]))
-    rows = [
-        [
-            case["name"],
-            *(measure(key, case["contenders"][OURS]) for key in ours),
-            number(case["times_the_copy"]),
-            *(times(case["faster_than"].get(peer)) for peer in peers),
-        ]
-        for case in cases
-    ]
-    header = ["", *ours.values(), copy, *(f"faster than {peer}" for peer in peers)]
+    aimed = {case["name"]: result.get("aims", {}).get(case["name"], {}).get("times_the_copy") for case in cases}
+    columns: dict[str, list[str]] = {}
+    for key, heading in ours.items():
+        columns[heading] = [measure(key, case["contenders"][OURS]) for case in cases]
+    columns[copy] = [number(case["times_the_copy"]) for case in cases]
+    columns["aimed at"] = ["" if aimed[case["name"]] is None else number(aimed[case["name"]]) for case in cases]
+    for key, heading in FASTER.items():
+        for peer in dict.fromkeys(name for case in cases for name in case.get(key, {})):
+            columns[f"{heading} {peer}"] = [times(case.get(key, {}).get(peer)) for case in cases]
+    columns = {heading: cells for heading, cells in columns.items() if any(cells)}
+    rows = [[case["name"], *cells] for case, *cells in zip(cases, *columns.values(), strict=True)]
+    text = f"**{title}, {hardware(result['machine'])}.** {work(result)}\n\n{table(['', *columns], rows)}"
+    text += "".join(f"\n{more}\n" for more in (variants(result, cases), beyond_the_launch(result)) if more)
+    return f"{text}\nBy {origin(result)}.\n"
+
+
+# How a case compares with its peers, and how a column of it begins.
+FASTER = {"faster_than": "faster than", "in_a_loop_faster_than": "in a loop, faster than"}
+
+
+def variants(result: dict, cases: list[dict]) -> str:
+    """Time over the copy's of the same episodes with other types, widths and methods."""
+    if result["bench"] != "resample":
+        return ""
+    usual = {(p["B"], p["S"], p["T"]): p for p in (case["parameters"] for case in cases)}
+    columns: dict[str, dict[tuple, str]] = {}
+    for case in result["cases"]:
+        p = case["parameters"]
+        episodes = tuple(p.get(key) for key in "BST")
+        if case in cases or episodes not in usual or "times_the_copy" not in case:
+            continue
+        changes = [change.format(p[key]) for key, change in CHANGES.items() if p[key] != usual[episodes][key]]
+        columns.setdefault(", ".join(changes), {})[episodes] = number(case["times_the_copy"])
+    if not columns:
+        return ""
+    names = [case["name"] for case in cases]
+    rows = [[name, *(cells.get(of, "") for cells in columns.values())] for name, of in zip(names, usual, strict=True)]
+    return "Time over a copy of the same with\n\n" + table(["", *columns], rows).rstrip()
+
+
+# What a variant of a case may change, and how the column of it is called.
+CHANGES = {"dtype": "{} values", "clock": "{} clocks", "D": "D={}", "method": "{}"}
+
+
+def beyond_the_launch(result: dict) -> str:
+    case = next((case for case in result["cases"] if "beyond_the_launch_us" in case), None)
+    if case is None:
+        return ""
+    us = {name: duration(x["host_us"]) for name, x in case["contenders"].items()}
+    lerp = f"; `torch.lerp` takes {us['torch.lerp']}" if "torch.lerp" in us else ""
     return (
-        f"**{title}, {hardware(result['machine'])}.** {work(result)}\n\n{table(header, rows)}\nBy {origin(result)}.\n"
+        f"A call from Python keeps the host {us[OURS]}, of which {duration(case['beyond_the_launch_us'])} are not the "
+        f"launch itself{lerp}."
     )
+
+
+def readme_sweep(result: dict) -> str:
+    planes = [case for case in result["cases"] if known(case)]
+    if not planes:
+        return ""
+    ratios = sorted(ratio for case in planes for ratio in known(case))
+    cliffs = sum(len(case["cliffs"]) for case in planes)
+    return (
+        f"Over {len(ratios)} shapes, types and clocks on {hardware(result['machine'])} the time over a copy is "
+        f"{number(ratios[len(ratios) // 2])} in the median and {number(ratios[-1])} at most "
+        f"([heat map](docs/{picture_of(result).name})); {counted(cliffs, 'pair')} of neighbours "
+        f"differ by more than a factor of 2. "
+        f"By {origin(result)}.\n"
+    )
+
+
+def known(case: dict) -> list[float]:
+    return [ratio for line in case.get("ratios", []) for ratio in line if ratio is not None]
 
 
 # ---- docs/benchmarks.md ----
@@ -160,23 +255,39 @@ def page_section(result: dict) -> str:
         text += "\nA smoke run: the figures mean nothing.\n"
     if result["cases"]:
         text += f"\n{work(result)}\n"
+    if result["bench"] == "sweep":
+        text += f"\n![heat maps]({picture_of(result).name})\n"
     for case in result["cases"]:
         text += f"\n**{case['name']}**\n\n"
         if "error" in case:
             text += f"Failed: {case['error']}\n"
         if "contenders" in case:
             text += contenders(case, on_gpu="gpu" in machine)
+        if known(case):
+            text += plane(case)
         text += "".join(f"\n{name} failed: {reason}\n" for name, reason in case.get("failures", {}).items())
-    if result["predicted"]:
-        text += "\nWhat was predicted before the first measurement, and what came:\n\n"
-        text += table(["", "", "predicted", "measured"], predictions(result))
+    for key, (words, heading) in STATED.items():
+        if result.get(key):
+            text += f"\n{words}:\n\n"
+            text += table(["", "", heading, "measured"], stated(result, key))
     return text
+
+
+# What was written down before a measurement: what introduces its table, and the heading of its column.
+STATED = {
+    "predicted": ("What was predicted before the first measurement, and what came", "predicted"),
+    "aims": ("What was aimed at, and what came, **bold** where it falls short", "aimed at"),
+}
 
 
 def contenders(case: dict, on_gpu: bool) -> str:
     keys = [key for key in MEASURES if any(key in measures for measures in case["contenders"].values())]
     rows = [
-        [name, *(measure(key, measures) for key in keys), times(case.get("faster_than", {}).get(name))]
+        [
+            f"{name}, measured before" if measures.get("measured_before") else name,
+            *(measure(key, measures) for key in keys),
+            times(case.get("faster_than", {}).get(name)),
+        ]
         for name, measures in case["contenders"].items()
     ]
     if "floor_us" in case:
@@ -185,30 +296,63 @@ def contenders(case: dict, on_gpu: bool) -> str:
     text = table(["", *(MEASURES[key] for key in keys), "robocache is faster by"], rows)
     if "times_the_copy" in case:
         text += f"\nTime over the copy: {number(case['times_the_copy'])}.\n"
+    if "launch_us" in case:
+        text += (
+            f"\nA bare launch takes {duration(case['launch_us'])}, "
+            f"the rest of robocache's call {duration(case['beyond_the_launch_us'])}.\n"
+        )
+    if "times_float32" in case:
+        text += f"\nTime over that of float32 values: {number(case['times_float32'])}.\n"
     return text
 
 
-def predictions(result: dict) -> list[list[str]]:
-    """[case, what, predicted, measured] of every prediction, those of a case that did not run too."""
+def plane(case: dict) -> str:
+    held = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
+    text = f"{held}: {number(min(known(case)))} to {number(max(known(case)))} times the copy"
+    if not case["cliffs"]:
+        return f"{text}, no cliff.\n"
+    rows = [[cliff["at"], cliff["beside"], times(cliff["factor"])] for cliff in case["cliffs"][:10]]
+    return f"{text}; {counted(len(case['cliffs']), 'cliff')}, the worst first:\n\n{table(['slower', 'faster', 'by'], rows)}"
+
+
+def stated(result: dict, key: str) -> list[list[str]]:
+    """[case, what, as stated, measured] of every prediction or aim, those of a case that did not run too."""
     cases = {case["name"]: case for case in result["cases"]}
     rows = []
-    for name, predicted in result["predicted"].items():
-        case = cases.get(name, {})
-        ours = case.get("contenders", {}).get(OURS, {})
-        for key, value in predicted.items():
-            if key == "faster_than":
-                for peer, ratio in value.items():
-                    # A prediction may leave open what a peer's name ends with: how many workers it had.
-                    came = {n: r for n, r in case.get("faster_than", {}).items() if n.split(",")[0] == peer}
-                    rows += [[name, f"faster than {n}", times(ratio), times(r)] for n, r in came.items()]
-                    if not came:
-                        rows.append([name, f"faster than {peer}", times(ratio), ""])
-            elif key == "times_the_copy":
-                came = number(case[key]) if key in case else ""
-                rows.append([name, "time over the copy", number(value), came])
-            else:
-                rows.append([name, MEASURES[key], measure(key, predicted), measure(key, ours)])
+    for name, statements in result[key].items():
+        for what, value, came, shown in compared(statements, cases.get(name, {})):
+            cells = [shown(value), "" if came is None else shown(came)]
+            if key == "aims":
+                more_is_better = what.startswith(tuple(FASTER.values())) or shown is rate
+                cells[0] = f"{'at least' if more_is_better else 'at most'} {cells[0]}"
+                if came is not None and (came < value if more_is_better else came > value):
+                    cells[1] = f"**{cells[1]}**"
+            rows.append([name, what, *cells])
     return rows
+
+
+def compared(statements: dict, case: dict) -> Iterator[tuple[str, float, float | None, Callable[[float], str]]]:
+    """What was stated of a case: (what, as stated, measured or None, how to show both)."""
+    ours = case.get("contenders", {}).get(OURS, {})
+    for what, value in statements.items():
+        if what in FASTER:
+            for peer, ratio in value.items():
+                # It may leave open what a peer's name ends with: how many workers it had.
+                came = {n: r for n, r in case.get(what, {}).items() if n.split(",")[0] == peer} or {peer: None}
+                yield from ((f"{FASTER[what]} {n}", ratio, r, times) for n, r in came.items())
+        elif what in OF_A_CASE:
+            heading, shown = OF_A_CASE[what]
+            yield heading, value, case.get(what), shown
+        else:
+            yield MEASURES[what], value, ours.get(what), rate if what.endswith("samples_per_s") else duration
+
+
+# Measures of a case as a whole.
+OF_A_CASE = {
+    "times_the_copy": ("time over the copy", number),
+    "times_float32": ("time over that of float32 values", number),
+    "beyond_the_launch_us": ("a call, host alone, less a bare launch", duration),
+}
 
 
 # ---- The pages ----
@@ -222,13 +366,21 @@ def replaced(path: Path, block: str) -> str:
     return f"{before}{BEGIN}\n{block}{END}{rest.split(END)[1]}"
 
 
+PAGES = {
+    "README.md": readme,
+    "docs/benchmarks.md": page,
+    "docs/resample.md": cost("resample", "sweep"),
+    "docs/fuse.md": cost("fuse"),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     options = parser.parse_args()
     found = results(ROOT / "bench/results")
     stale = 0
-    for name, render in {"README.md": readme, "docs/benchmarks.md": page}.items():
+    for name, render in PAGES.items():
         path = ROOT / name
         text = replaced(path, render(found))
         if text == path.read_text():
@@ -239,6 +391,15 @@ def main() -> int:
         else:
             path.write_text(text)
             print(f"{name} rewritten")
+    for result in found:
+        if result["bench"] != "sweep" or is_current(result):
+            continue
+        stale, path = 1, picture_of(result)
+        if options.check:
+            print(f"{path.name} is out of date: run python bench/render.py where matplotlib is")
+        else:
+            draw(result, path)
+            print(f"{path.name} drawn")
     return stale if options.check else 0
 
 

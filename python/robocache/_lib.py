@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -110,3 +111,13 @@ def dtype_name(dtype: Any) -> str:
 def torch_module() -> Any | None:
     """torch where the caller has already imported it; never imports it."""
     return sys.modules.get("torch")
+
+
+def exchange_api(tensor_type: type) -> int:
+    """The address of a framework's DLPackExchangeAPI (dlpack.h), by which C makes its tensors; 0 where it has none."""
+    capsule = getattr(tensor_type, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return 0
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return get_pointer(capsule, b"dlpack_exchange_api")

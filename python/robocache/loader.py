@@ -18,7 +18,8 @@ _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _fill = _lib.function("loader_fill")
 _array = _lib.function("batch_array")
-_array.release_gil = False  # shorter than letting go of the lock and taking it again
+_arrays = _lib.function("batch_arrays")
+_array.release_gil = _arrays.release_gil = False  # _arrays needs the lock; _array is shorter than to let go of it
 
 
 def _window_offsets(
@@ -214,11 +215,12 @@ class Loader:
         """Samples an epoch: the anchors there are."""
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
-        self._names = [(index, array["name"]) for index, array in enumerate(described["arrays"])]
+        self._names = [array["name"] for array in described["arrays"]]
         self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
-        self._like = None
+        self._like, self._exchange = None, 0
         if self._torch is not None:
+            self._exchange = _lib.exchange_api(self._torch.Tensor)
             self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
         else:
             for array in described["arrays"]:
@@ -257,9 +259,12 @@ class Loader:
             raise StopIteration
         batch = _fill(self._handle, self._like, self.seed, self.epoch, step)
         self.step = step + 1
-        if self._torch is not None:
-            return {name: _array(batch, self._like, index) for index, name in self._names}
-        return {name: _lib.to_numpy(_array(batch, None, index)) for index, name in self._names}
+        if self._exchange:
+            arrays: list[Any] = [None] * len(self._names)
+            _arrays(batch, self._exchange, id(arrays))
+            return dict(zip(self._names, arrays, strict=True))
+        arrays = [_array(batch, self._like, index) for index in range(len(self._names))]
+        return dict(zip(self._names, arrays if self._torch else map(_lib.to_numpy, arrays), strict=True))
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -96,7 +96,8 @@ def resample_trajectories(
 
     Returns:
         ``[B, T, D]`` (``[T, D]`` for values ``[S, D]``) of values' dtype, framework and device. A target on a sample's
-        time is that sample bit for bit. Where there is nothing (no samples, a NaN target, causal before the first):
+        time is that sample bit for bit. Where there is nothing (no samples, a NaN target or one past `target_lengths`,
+        causal before the first):
         NaN, or 0 for integers and bool. The formula of linear is ``fma(w, b - a, a)`` with ``w = (t - ta) / (tb - ta)``;
         the whole contract is src/robocache/ops/resample/resample.hpp.
 

@@ -1,4 +1,4 @@
-"""The examples in the README and in the docstrings do what they say, as they are written."""
+"""The examples in the README, in the pages of docs and in the docstrings do what they say, as they are written."""
 
 import contextlib
 import doctest
@@ -17,11 +17,12 @@ from robocache import cli
 
 torch = pytest.importorskip("torch")
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 
 
-def snippets(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def snippets(language, text=README):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def snippet(language, part):
@@ -114,6 +115,51 @@ def test_every_python_snippet_of_the_readme_is_tried_here():
     assert len(snippets("python")) == 3
 
 
+# ---- docs ----
+
+PAGES = ["resample", "fuse"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_an_operations_page(device, page):
+    text = (ROOT / f"docs/{page}.md").read_text()
+    examples = [snippet for snippet in snippets("python", text) if snippet.startswith(">>>")]
+    assert len(examples) >= 2
+    assert any('device="cuda"' in example for example in examples)
+    names = {}
+    for example in examples:
+        run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_signature_on_an_operations_page(page):
+    (shown,) = [text for text in snippets("python", (ROOT / f"docs/{page}.md").read_text()) if "*, " in text]
+    name = shown.split("(")[0].removeprefix("robocache.")
+    inside = " ".join(shown[shown.index("(") + 1 : shown.rindex(")")].split())
+    shown_parameters = inspect.signature(eval(f"lambda {inside}: None")).parameters.values()
+    real = inspect.signature(getattr(robocache, name)).parameters.values()
+    assert [(x.name, x.default, x.kind) for x in shown_parameters if x.kind == x.KEYWORD_ONLY] == [
+        (x.name, x.default, x.kind) for x in real if x.kind == x.KEYWORD_ONLY
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_cpp_example_on_an_operations_page_is_part_of_one_that_runs(page):
+    (shown,) = snippets("cpp", (ROOT / f"docs/{page}.md").read_text())
+    program = (ROOT / f"examples/{page}.cpp").read_text()
+    assert re.sub(r"\s+", " ", shown).strip() in re.sub(r"\s+", " ", program)
+    assert page in re.search(r"foreach\(example (.*?)\)", (ROOT / "examples/CMakeLists.txt").read_text()).group(1)
+
+
+def run_examples(text, names):
+    """Runs the >>> examples of a text and compares what they print."""
+    for example in doctest.DocTestParser().get_examples(text):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(example.source, "<example>", "single"), names)
+        if example.want:
+            assert printed.getvalue() == example.want
+
+
 # ---- Docstrings ----
 
 
@@ -147,8 +193,4 @@ def test_the_examples_of_docstrings(rng, folder, example_of):
     for name, rows in (("imu", 13312), ("joints", 33280)):
         (folder / "logs" / f"{name}.csv").write_text("".join(f"{k},{k}\n" for k in range(rows)))
     names = {"robocache": robocache, "np": np, "ds": robocache.open("other"), "time_ns": time_ns, "values": values}
-    for example in doctest.DocTestParser().get_examples(inspect.getdoc(example_of)):
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(example.source, "<docstring>", "single"), names)
-        if example.want:
-            assert printed.getvalue() == example.want
+    run_examples(inspect.getdoc(example_of), names)

@@ -229,7 +229,7 @@ def _duration(duration, clock):
     return int(duration) if clock.kind == "i" else clock.type(duration)
 
 
-# ---- Curves and rotations: scipy in float64, and how far from it the work type may end (docs/rules.md, rule 8.1) ----
+# ---- Curves and rotations: scipy in float64, and how far from it the work type may end (docs/rules.md, rules 8.1 and 10.1) ----
 
 
 def _curve(times, values, targets, brackets, method, bc_type):

@@ -1,5 +1,6 @@
 #include "robocache/ffi/ffi.hpp"
 
+#include <dlfcn.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <array>
@@ -10,6 +11,8 @@
 
 namespace robocache::ffi {
 namespace {
+
+using Py_ssize = ptrdiff_t;
 
 DLDataType to_dl(DType dtype) {
   const auto bits = static_cast<uint8_t>(dtype_size(dtype) * 8);
@@ -93,12 +96,26 @@ void check(int code) {
   if (code != 0) throw Error("tvm-ffi refused a tensor");
 }
 
-// A DLPack tensor whose memory `owner` keeps alive.
+// A DLPack tensor whose memory `owner` keeps alive; Managed is DLManagedTensor or DLManagedTensorVersioned.
+template <class Managed>
 struct SharedTensor {
-  DLManagedTensor managed{};
+  Managed managed{};
   std::array<int64_t, kMaxDims> shape{};
   std::array<int64_t, kMaxDims> strides{};
   std::shared_ptr<const void> owner;
+
+  SharedTensor(const TensorView& view, std::shared_ptr<const void> kept)
+      : shape(view.shape), strides(view.strides), owner(std::move(kept)) {
+    DLTensor& dl = managed.dl_tensor;
+    dl.data = view.data;
+    dl.device = to_dl(view.device);
+    dl.ndim = view.ndim;
+    dl.dtype = to_dl(view.dtype);
+    dl.shape = shape.data();
+    dl.strides = strides.data();
+    managed.manager_ctx = this;
+    managed.deleter = [](Managed* self) { delete static_cast<SharedTensor*>(self->manager_ctx); };
+  }
 };
 
 }  // namespace
@@ -167,23 +184,29 @@ OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_l
 }
 
 OwnedTensor OwnedTensor::share(const TensorView& view, std::shared_ptr<const void> owner) {
-  auto shared = std::make_unique<SharedTensor>();
-  shared->shape = view.shape;
-  shared->strides = view.strides;
-  shared->owner = std::move(owner);
-  DLTensor& dl = shared->managed.dl_tensor;
-  dl.data = view.data;
-  dl.device = to_dl(view.device);
-  dl.ndim = view.ndim;
-  dl.dtype = to_dl(view.dtype);
-  dl.shape = shared->shape.data();
-  dl.strides = shared->strides.data();
-  shared->managed.manager_ctx = shared.get();
-  shared->managed.deleter = [](DLManagedTensor* self) { delete static_cast<SharedTensor*>(self->manager_ctx); };
+  auto shared = std::make_unique<SharedTensor<DLManagedTensor>>(view, std::move(owner));
   TVMFFIObjectHandle handle = nullptr;
   check(TVMFFITensorFromDLPack(&shared->managed, 0, 0, &handle));
   shared.release();  // the tensor's deleter frees it from here on
   return OwnedTensor(handle);
+}
+
+void fill_list(int64_t list, int64_t exchange, const std::vector<TensorView>& views,
+               const std::shared_ptr<const void>& owner) {
+  // Of Python's stable ABI; this library links no Python, the process that calls has one.
+  static const auto set_item = reinterpret_cast<int (*)(void*, Py_ssize, void*)>(dlsym(RTLD_DEFAULT, "PyList_SetItem"));
+  static const auto clear_error = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "PyErr_Clear"));
+  const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(exchange);
+  for (size_t i = 0; i < views.size(); ++i) {
+    auto shared = std::make_unique<SharedTensor<DLManagedTensorVersioned>>(views[i], owner);
+    shared->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+    void* object = nullptr;
+    if (api->managed_tensor_to_py_object_no_sync(&shared.release()->managed, &object) != 0) {
+      clear_error();
+      throw Error("the framework refused " + views[i].describe());
+    }
+    set_item(reinterpret_cast<void*>(list), static_cast<Py_ssize>(i), object);
+  }
 }
 
 OwnedTensor::~OwnedTensor() {

@@ -117,4 +117,14 @@ ROBOCACHE_FFI(batch_array, args, result) {
       OwnedTensor::share(batch.loader->view(arrays[index], batch.step, batch.memory->view().data), batch.memory));
 }
 
+// (batch, address of the framework's DLPackExchangeAPI, address of a list as long as the arrays): puts them into it.
+ROBOCACHE_FFI(batch_arrays, args, result) {
+  const auto& batch = args.object<BatchHandle>(0, "batch");
+  std::vector<TensorView> views;
+  for (const BatchArray& array : batch.loader->arrays()) {
+    views.push_back(batch.loader->view(array, batch.step, batch.memory->view().data));
+  }
+  fill_list(args.integer(2, "list"), args.integer(1, "exchange"), views, batch.memory);
+}
+
 }  // namespace robocache::ffi

@@ -143,6 +143,33 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
   test::for_each_integer(check);
 }
 
+TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAndRotations) {
+  Random random(23);
+  test::for_each_float([&](auto element) {
+    using E = decltype(element);
+    using T = typename E::Type;
+    for (const InterpolationMethod method :
+         {InterpolationMethod::kPchip, InterpolationMethod::kAkima, InterpolationMethod::kSlerp}) {
+      for (const int64_t features : {4, 12, 64, 68, 132}) {
+        for (const int64_t feature_stride : {1, 2}) {
+          const std::vector<T> values = random.values(element, 9 * features * feature_stride);
+          const std::vector<double> times = random.clock<double>(9);
+          const std::vector<double> targets = random.targets(times, 30);
+          OneRow row = one_row<E>(values, times, targets, features, feature_stride);
+          row.segment.method = method;
+          row.segment.extrapolate = random.one_in(2) ? Extrapolate::kLinear : Extrapolate::kNan;
+          const std::vector<T> expected = filled<T>(baseline::interpolate_entries, row, 0, 30);
+          for (const Build& build : builds()) {
+            expect_same(filled<T>(build.entries, row, 0, 30), expected,
+                        build.name + ", " + std::string(dtype_name(E::kDType)) + ", " +
+                            std::string(method_name(method)) + ", features " + std::to_string(features));
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(InterpolateEntries, FillsItsEntriesAndNoOther) {
   Random random(22);
   using E = Element<float, DType::kFloat32>;

@@ -27,8 +27,8 @@ using test::Random;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kPrevious,
-                                       InterpolationMethod::kNext};
+constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
+                                            InterpolationMethod::kPrevious, InterpolationMethod::kNext};
 
 // ---- Problems, and their answer by the reference ----
 
@@ -339,7 +339,8 @@ TEST_P(Resample, AStepFartherThanToleranceIsInvalidEqualIsValid) {
 }
 
 TEST_P(Resample, CausalHoldsTheLastAndFindsNothingBeforeTheFirst) {
-  for (const InterpolationMethod method : {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kPrevious}) {
+  for (const InterpolationMethod method :
+       {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kPrevious}) {
     const Answer<double> answer = at({5, 6}, {0, 1}, {-0.5, 0.75, 1, 2}, {.method = method, .causal = true});
     EXPECT_TRUE(std::isnan(answer.values[0]));
     EXPECT_EQ(answer.values[1], 5);
@@ -826,10 +827,20 @@ TEST_P(ResampleRefuses, Types) {
 TEST_P(ResampleRefuses, OptionsThatDoNotGoTogether) {
   when<ArgumentError>([](Call& c) { c.options = {.method = InterpolationMethod::kNext, .causal = true}; }, "causal: ");
   when<ArgumentError>([](Call& c) { c.options.tolerance = 1.0; }, "tolerance: ", "not with 'linear'");
-  for (const InterpolationMethod method : {InterpolationMethod::kNearest, InterpolationMethod::kPrevious, InterpolationMethod::kNext}) {
+  for (const InterpolationMethod method :
+       {InterpolationMethod::kNearest, InterpolationMethod::kPrevious, InterpolationMethod::kNext}) {
     when<ArgumentError>([&](Call& c) { c.options = {.method = method, .extrapolate = Extrapolate::kLinear}; },
-                        "extrapolate: 'linear' goes with no step method");
+                        "extrapolate: 'linear' goes with no step method, got ");
   }
+  when<ArgumentError>(
+      [](Call& c) {
+        c.options = {.method = InterpolationMethod::kNearest, .methods = {{0, 1, InterpolationMethod::kPrevious}}};
+        c.options.tolerance = 1.0;
+      },
+      "tolerance: expected one method for all features");
+  when<ArgumentError>([](Call& c) { c.options.boundary = Boundary::kNatural; }, "bc_type: goes with 'cubic' alone");
+  when<ArgumentError>([](Call& c) { c.options.method = InterpolationMethod::kCubic; }, "workspace: expected",
+                      "got none");
 }
 
 TEST_P(ResampleRefuses, Durations) {
@@ -879,21 +890,6 @@ TEST_P(ResampleRefuses, AnotherDevice) {
   when<ArgumentError>([&](Call& c) { c.lengths.value().device = elsewhere; }, "lengths: " + got);
   when<ArgumentError>([&](Call& c) { c.out.device = elsewhere; }, "out: " + got);
   when<ArgumentError>([&](Call& c) { c.valid.value().device = elsewhere; }, "valid: " + got);
-}
-
-TEST(ResampleNames, ComeBackOrAreRefusedWithTheKnownOnes) {
-  EXPECT_EQ(interpolation_method_from_name("linear"), InterpolationMethod::kLinear);
-  EXPECT_EQ(interpolation_method_from_name("nearest"), InterpolationMethod::kNearest);
-  EXPECT_EQ(interpolation_method_from_name("previous"), InterpolationMethod::kPrevious);
-  EXPECT_EQ(interpolation_method_from_name("next"), InterpolationMethod::kNext);
-  EXPECT_EQ(extrapolate_from_name("clamp"), Extrapolate::kClamp);
-  EXPECT_EQ(extrapolate_from_name("nan"), Extrapolate::kNan);
-  EXPECT_EQ(extrapolate_from_name("linear"), Extrapolate::kLinear);
-  expect_refused<ArgumentError>([] { interpolation_method_from_name("cubicle"); },
-                                "method: expected 'linear', 'nearest', ", "got 'cubicle'");
-  expect_refused<ArgumentError>([] { interpolation_method_from_name("", "methods['a']"); }, "methods['a']: ", "got ''");
-  expect_refused<ArgumentError>([] { extrapolate_from_name("hold"); },
-                                "extrapolate: expected 'clamp', 'nan' or 'linear', got 'hold'");
 }
 
 TEST(ResampleCuda, IsRefusedWithTheReasonWhereThereIsNone) {

@@ -1,6 +1,7 @@
 """resample_trajectories by curves, rotations and methods by feature blocks, rule by rule, on the CPU and on CUDA.
 
-The oracle is scipy in float64 (tests/reference/resample.py); the bounds are those that docs/rules.md derives in rule 8.1.
+The oracle is scipy in float64 (tests/reference/resample.py); the bounds are those that docs/rules.md derives in
+rules 8.1 and 10.1.
 """
 
 import itertools

@@ -1,11 +1,13 @@
 // resample_trajectories: samples on their own clock to values at the times you ask for.
 //
-//   values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
-//   times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
-//   target_times  [B, T] or [T]         the dtype of times; any order
-//   lengths       [B] or none           int32/int64: samples of each row that exist, in [0, S]
-//   out           [B, T, D] or [T, D]   the dtype of values
-//   valid         [B, T] or [T], none   bool
+//   values          [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
+//   times           [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
+//   target_times    [B, T] or [T]         the dtype of times; any order
+//   lengths         [B] or none           int32/int64: samples of each row that exist, in [0, S]
+//   target_lengths  [B] or none           int32/int64: targets of each row that exist, in [0, T]
+//   out             [B, T, D] or [T, D]   the dtype of values
+//   valid           [B, T] or [T], none   bool
+//   workspace       [N] or none           resample_workspace_bytes of contiguous memory, aligned to 16 bytes: for cubic
 //
 // [S] and [T] serve every row. Strides are free (0 included); all tensors lie on one device.
 //
@@ -15,16 +17,25 @@
 //             for int64), rounded once to the work type (float64 for float64 values, else float32)
 //   nearest   the closer one; midway the earlier
 //   previous  a          next  b
+//   pchip     monotone cubic from one more sample on each side     akima  from two more
+//   cubic     C2 spline through all samples of the row; `boundary` says what holds at its ends
+//   slerp     4 features: from a the shorter way to b or -b, both normalised, at an even rate
+//   pose      7 features: linear for 3, slerp for 4
+// `methods` names features that do not take `method` (blocks.hpp). How exact curves and slerp are: docs/rules.md, 8.1 and
+// 10.1.
 //
-// Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket
-// (method linear alone); valid is false in every case. A bracket longer than max_gap, and a step's sample farther than
-// `tolerance`, are invalid: NaN under `nan`, else the method's value. causal: never a sample later than the target; every
-// method holds the one before, max_gap compares its age, and before the first sample there is nothing.
+// Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket, a
+// curve with its end slope, slerp at its rate (no step); valid is false in every case. A bracket longer than max_gap, and
+// a step's sample farther than `tolerance`, are invalid: NaN under `nan`, else the method's value. causal: never a sample
+// later than the target; every method holds the one before, max_gap compares its age, and before the first sample there is
+// nothing.
 //
-// Nothing there (no samples, a NaN target, causal before the first): NaN, or 0 for integers and bool; invalid.
+// Nothing there (no samples, a NaN target or one past target_lengths, causal before the first): NaN, or 0 for integers and
+// bool; invalid. A NaN among the samples that a curve reads (for cubic: of the row) makes that feature NaN.
 //
-// Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. On the CPU and
-// on CUDA the same bits; on CUDA a row has at most 2^30 samples and 2^23 features. Work is queued on `stream` and not waited for; nothing is allocated.
+// Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. The same bits
+// on the CPU and on CUDA for linear and the steps. On CUDA a row has at most 2^30 samples and 2^23 features. Work is queued
+// on `stream` (one kernel, two more for each cubic run of features) and not waited for; nothing is allocated.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
 //

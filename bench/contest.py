@@ -1,0 +1,118 @@
+"""One case: robocache and its peers on the same inputs, every peer checked before it is timed, a copy beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from measure import copy_timers, cpu_timer, graph_timer, host_timer, launch_us, median_us, wall_timer
+
+OURS = "robocache"
+# A measure takes at most this many rounds, and no more than these seconds once it has five.
+ROUNDS, SECONDS = {"cuda": 31, "cpu": 101}, 0.6
+
+
+def contest(
+    case: dict,
+    inputs: Sequence[tuple],
+    ours: Callable[..., torch.Tensor],
+    peers: dict[str, Callable[..., torch.Tensor]],
+    verify: Callable[[torch.Tensor, torch.Tensor], dict],
+    device: str,
+    quick: bool,
+) -> None:
+    """Fills in a case of which case["bytes"] is declared: contenders, failures, floor_us and how they compare.
+
+    inputs: the arguments of a call, as many sets as make a rotation cold. verify: of our output and a peer's on the first
+    set, raises AssertionError, or returns what it found.
+    """
+    case["contenders"], case["failures"] = {OURS: {}}, {}
+    calls = {OURS: [partial(ours, *x) for x in inputs]}
+    reference = ours(*inputs[0])
+    for name, peer in peers.items():
+        try:
+            case["contenders"][name] = verify(reference, peer(*inputs[0]))
+            calls[name] = [partial(peer, *x) for x in inputs]
+        except Exception as error:
+            fail(case, name, error)
+
+    rounds = 3 if quick else ROUNDS[device]
+    if device == "cuda":
+        count = 10 if quick else 100
+        # A large case needs fewer calls in a graph: what each of them returns is kept.
+        least_calls = max(8, min(40, math.ceil(4e9 / case["bytes"])))
+        measures = {
+            "gpu_us": partial(graph_timer, least_calls=least_calls),
+            "wall_us": partial(wall_timer, count=count),
+            "host_us": partial(host_timer, count=count),
+        }
+        main, copies = "gpu_us", copy_timers(case["bytes"], device, least_calls=least_calls)
+    else:
+        measures = {"wall_us": lambda calls: cpu_timer(calls[:1]), "cold_us": cpu_timer}
+        main, copies = "wall_us", copy_timers(case["bytes"], device, sets=1)
+    for measure, timer_of in measures.items():
+        timers = {}
+        for name in [OURS] if measure == "host_us" else calls:
+            try:
+                timers[name] = timer_of(calls[name])
+            except Exception as error:
+                fail(case, f"{name}, {measure}", error)
+        if measure == main:
+            timers |= copies
+        taken = median_us(timers, rounds, seconds=SECONDS, apart=device == "cpu" and not quick)
+        for name in calls.keys() & taken.keys():
+            case["contenders"][name][measure] = taken[name]
+        case.setdefault("copies_us", {}).update((name, taken[name]) for name in copies.keys() & taken.keys())
+        del timers
+    case["floor_us"] = min(case["copies_us"].values())
+    case["times_the_copy"] = case["contenders"][OURS][main] / case["floor_us"]
+    case["faster_than"] = faster_than(case, main)
+    if device == "cuda":
+        case["in_a_loop_faster_than"] = faster_than(case, "wall_us")
+        del calls, copies, reference
+        torch.cuda.empty_cache()
+    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+
+
+def faster_than(case: dict, measure: str) -> dict[str, float]:
+    """{peer: its time over ours}."""
+    ours = case["contenders"][OURS].get(measure)
+    theirs = {name: x[measure] for name, x in case["contenders"].items() if name != OURS and measure in x}
+    return {name: us / ours for name, us in theirs.items()} if ours else {}
+
+
+def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) -> None:
+    """Fills in a case with what a call costs the host that queues it, and what of ours is not the launch itself."""
+    rounds, count = (3, 10) if quick else (201, 100)
+    case["contenders"], case["failures"] = {}, {}
+    timers = {name: host_timer([call], count) for name, call in calls.items()}
+    case["contenders"] = {name: {"host_us": us} for name, us in median_us(timers, rounds, apart=not quick).items()}
+    if torch.cuda.is_available():
+        try:
+            case["launch_us"] = launch_us(rounds, count)
+            case["beyond_the_launch_us"] = case["contenders"][OURS]["host_us"] - case["launch_us"]
+        except Exception as error:
+            fail(case, "a bare launch", error)
+
+
+def fail(case: dict, name: str, error: Exception) -> None:
+    case["failures"][name] = f"{type(error).__name__}: {error}"
+    print(f"  {name} failed: {error}", flush=True)
+
+
+def largest_error_over_bound(ours: torch.Tensor, theirs: torch.Tensor, largest: float) -> dict:
+    """What a peer of linear interpolation may differ by, `largest` being the largest |value|; refuses more.
+
+    Their roundings in float32: of the weight one, or three where int64 differences are turned into float32 first, of
+    b - a, of 1 - w, of the product and of the sum; ours: of the weight, of b - a and of the fma. Each is at most 2^-24 of
+    a number of at most twice the largest, together below 2^-19 of it. The output's own rounding may then fall to either
+    side, which is one unit in its last place.
+    """
+    ulp = torch.finfo(ours.dtype).eps
+    ours, theirs = ours.double(), theirs.double()
+    ratio = float(((ours - theirs).abs() / (ulp * ours.abs() + largest * 2.0**-19)).max())
+    if not ratio <= 1:
+        raise AssertionError(f"differs from robocache by up to {ratio:.3g} times the bound")
+    return {"largest_error_over_bound": ratio}

@@ -1,0 +1,10 @@
+"""Fusing streams in NumPy: each resampled by itself, then put beside one another."""
+
+import numpy as np
+
+from peers import resample_numpy
+
+
+def fuse(streams: list[tuple[np.ndarray, np.ndarray]], targets: np.ndarray) -> np.ndarray:
+    """[(values [B,S,D], times [B,S])], targets [B,T] -> [B,T,sum of D]; outside a row its end sample is held."""
+    return np.concatenate([resample_numpy.resample(values, times, targets) for values, times in streams], -1)

@@ -1,0 +1,174 @@
+"""resample_trajectories over planes of shapes, element types, clocks and methods: its time over a copy's, and cliffs.
+
+python bench/sweep.py --device cuda
+python bench/sweep.py --device cpu --threads 2
+
+Each plane varies two things around one case. A cliff is a pair of neighbours in a plane of which one takes more than twice
+as many times its copy as the other. bench/sweep_picture.py draws what comes out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from inputs import bytes_moved, make_clock, make_targets
+from measure import copy_timers, cpu_timer, graph_timer, median_us, rotations
+from record import Report, arguments
+
+import robocache
+
+CENTRE = {
+    "B": 64,
+    "S": 1024,
+    "T": 512,
+    "D": 64,
+    "dtype": "bfloat16",
+    "clock": "float32",
+    "jitter": "30% jitter",
+    "method": "linear",
+}
+CLIFF = 2.0
+LARGEST_BYTES = {"cuda": 2 << 30, "cpu": 32 << 20}  # a plane leaves out what moves more
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a plane varies: {tick: changes to CENTRE}. Where ticks are not `alike`, none is the next one's neighbour."""
+
+    name: str
+    ticks: dict[str, dict]
+    alike: bool = True
+
+
+def sizes(name: str, values: list[int]) -> Axis:
+    return Axis(name, {str(x): {name: x} for x in values})
+
+
+POWERS = [2**k for k in range(1, 16)]
+WIDTHS = [1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 31, 32, 33, 48, 64, 65, 100, 128, 192, 256, 512]
+TYPES = Axis(
+    "type",
+    {
+        "bfloat16": {"dtype": "bfloat16"},
+        "float16": {"dtype": "float16"},
+        "float32": {"dtype": "float32"},
+        "float64": {"dtype": "float64", "clock": "float64"},
+        "bfloat16, float64 clock": {"clock": "float64"},
+        "bfloat16, int64 clock": {"clock": "int64"},
+        "float32, int64 clock": {"dtype": "float32", "clock": "int64"},
+    },
+)
+JITTER = Axis("jitter", {name: {"jitter": name} for name in ("uniform", "30% jitter", "bursts", "random")})
+SAMPLES = Axis("S, and T half of it", {str(x): {"S": x, "T": x // 2} for x in POWERS})
+METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "cubic")
+METHOD = Axis("method", {name: {"method": name} for name in METHODS}, alike=False)
+PLANES = [
+    (sizes("B", [2**k for k in range(11)]), sizes("D", WIDTHS)),
+    (sizes("S", POWERS), sizes("T", POWERS)),
+    (TYPES, sizes("D", WIDTHS)),
+    (JITTER, sizes("D", WIDTHS)),
+    (JITTER, SAMPLES),
+    (METHOD, sizes("D", WIDTHS)),
+]
+
+
+def make_inputs(case: dict, device: str, sets: int) -> list[tuple[torch.Tensor, ...]]:
+    """Values, times and targets of as many calls, each set a part of three tensors."""
+    generator = torch.Generator(device).manual_seed(0)
+    rows, clock = sets * case["B"], getattr(torch, case["clock"])
+    values = torch.randn(rows, case["S"], case["D"], generator=generator, device=device)
+    values = values.to(getattr(torch, case["dtype"]))
+    times = make_clock(case["jitter"], rows, case["S"], clock, generator, device)
+    targets = make_targets(rows, case["T"], clock, device)
+    return list(zip(*(x.split(case["B"]) for x in (values, times, targets)), strict=True))
+
+
+def copy_us(device: str, quick: bool) -> Callable[[int], float]:
+    """Microseconds of a copy that moves so many bytes, between measured ones along a straight line."""
+    largest = math.log2(LARGEST_BYTES[device])
+    sizes = [2**20, 2**22] if quick else [int(2**k) for k in np.arange(12, largest + 0.5, 0.5)]
+    taken = []
+    for size in sizes:
+        least_calls = max(4, min(16, math.ceil(2e9 / size)))
+        timers = copy_timers(size, device, sets=rotations(size, device, most=64), least_calls=least_calls)
+        taken.append(min(median_us(timers, 7).values()))
+    print(f"  copies of {sizes[0]:,} to {sizes[-1]:,} bytes: {taken[0]:.2f} to {taken[-1]:.2f} us", flush=True)
+    return lambda size: float(np.interp(size, sizes, taken))
+
+
+def time_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size: int) -> float:
+    resample = partial(robocache.resample_trajectories, method=case["method"])
+    calls = [partial(resample, *x) for x in sets]
+    timer = graph_timer(calls, max(4, min(16, math.ceil(2e9 / size)))) if device == "cuda" else cpu_timer(calls)
+    return median_us({"": timer}, 7 if device == "cuda" else 15)[""]
+
+
+def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable[[int], float], plane: dict) -> None:
+    """Fills in a plane: bytes, us and ratios, [rows][columns], None where a shape was left out or failed; cliffs."""
+    row_ticks, column_ticks = (list(axis.ticks)[: 2 if quick else None] for axis in (rows, columns))
+    plane |= {"rows": row_ticks, "columns": column_ticks, "row_axis": rows.name, "column_axis": columns.name}
+    plane["failures"] = {}
+    for key in ("bytes", "us", "ratios"):
+        plane[key] = [[None] * len(column_ticks) for _ in row_ticks]
+    for (i, row), (j, column) in product(enumerate(row_ticks), enumerate(column_ticks)):
+        case = CENTRE | rows.ticks[row] | columns.ticks[column]
+        item = getattr(torch, case["dtype"]).itemsize
+        about = case["B"] * case["D"] * item * (case["S"] + case["T"])
+        if about > LARGEST_BYTES[device]:
+            continue
+        try:
+            first = make_inputs(case, device, sets=1)[0]
+            size = bytes_moved(*first, case["method"])
+            us = time_us(case, device, make_inputs(case, device, rotations(about, device, most=64)), size)
+            plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
+        except Exception as error:
+            plane["failures"][f"{rows.name} {row}, {columns.name} {column}"] = f"{type(error).__name__}: {error}"
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    plane["cliffs"] = cliffs(rows, columns, plane)
+    known = [ratio for line in plane["ratios"] for ratio in line if ratio is not None]
+    if known:
+        print(f"  {min(known):.2f} to {max(known):.2f} times the copy, {len(plane['cliffs'])} cliffs", flush=True)
+
+
+def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
+    """Neighbours whose ratios differ by more than CLIFF, the worst first: {"at", "beside", "factor"}."""
+
+    def name(i: int, j: int) -> str:
+        return f"{rows.name} {plane['rows'][i]}, {columns.name} {plane['columns'][j]}"
+
+    found = []
+    for i, j in product(range(len(plane["rows"])), range(len(plane["columns"]))):
+        for down, right, axis in ((1, 0, rows), (0, 1, columns)):
+            if not axis.alike or i + down == len(plane["rows"]) or j + right == len(plane["columns"]):
+                continue
+            here, there = plane["ratios"][i][j], plane["ratios"][i + down][j + right]
+            if here is None or there is None or max(here, there) <= CLIFF * min(here, there):
+                continue
+            pair = [name(i, j), name(i + down, j + right)]
+            slow, fast = pair if here > there else reversed(pair)
+            found.append({"at": slow, "beside": fast, "factor": max(here, there) / min(here, there)})
+    return sorted(found, key=lambda cliff: -cliff["factor"])
+
+
+def main() -> int:
+    options = arguments(__doc__.splitlines()[0]).parse_args()
+    device, quick = options.device, options.quick
+    report = Report("sweep", options, {})
+    copy_of = copy_us(device, quick)
+    for rows, columns in PLANES:
+        varied = {key for axis in (rows, columns) for changes in axis.ticks.values() for key in changes}
+        held = {key: value for key, value in CENTRE.items() if key not in varied}
+        work = partial(sweep, rows, columns, device, quick, copy_of)
+        report.run(f"{rows.name} by {columns.name}", held, work)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

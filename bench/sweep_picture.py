@@ -1,0 +1,82 @@
+"""Draws bench/results/*-sweep.json as heat maps, docs/sweep-<machine>.png; needs matplotlib.
+
+python bench/sweep_picture.py            # bench/render.py does it too, where matplotlib is
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COLOURS = 1.0, 4.0  # the ratios at the ends of the scale
+
+
+def picture_of(result: dict) -> Path:
+    return ROOT / f"docs/sweep-{result['machine']['name']}.png"
+
+
+def digest(result: dict) -> str:
+    """Of all that is drawn; the picture carries it, so that a picture of other figures is found out."""
+    drawn = [[case["name"], *(case.get(key) for key in ("rows", "columns", "ratios"))] for case in result["cases"]]
+    return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()
+
+
+def is_current(result: dict) -> bool:
+    path = picture_of(result)
+    return path.exists() and digest(result).encode() in path.read_bytes()
+
+
+def draw(result: dict, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import LogNorm
+
+    planes = [case for case in result["cases"] if any(x is not None for line in case.get("ratios", []) for x in line)]
+    lines = math.ceil(len(planes) / 2)
+    heights = [max(2, 0.45 * max(len(case["rows"]) for case in planes[2 * k : 2 * k + 2])) + 0.9 for k in range(lines)]
+    figure, places = plt.subplots(
+        lines,
+        2,
+        figsize=(20, sum(heights)),
+        height_ratios=heights,
+        squeeze=False,
+        layout="constrained",
+    )
+    for place in places.flat[len(planes) :]:
+        place.set_visible(False)
+    norm = LogNorm(*COLOURS)
+    for place, case in zip(places.flat, planes, strict=False):
+        ratios = [[math.nan if x is None else x for x in line] for line in case["ratios"]]
+        image = place.imshow(ratios, norm=norm, cmap="RdYlGn_r", aspect="auto")
+        place.set_xticks(range(len(case["columns"])), case["columns"])
+        place.set_yticks(range(len(case["rows"])), case["rows"])
+        place.set(xlabel=case["column_axis"], ylabel=case["row_axis"])
+        others = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
+        place.set_title(others, fontsize=9)
+        for i, line in enumerate(ratios):
+            for j, ratio in enumerate(line):
+                if not math.isnan(ratio):
+                    place.text(j, i, f"{ratio:.2g}", ha="center", va="center", fontsize=7)
+    figure.colorbar(image, ax=places, shrink=0.4, ticks=[1, 1.5, 2, 3, 4], format="%g", extend="both")
+    machine = result["machine"]
+    figure.suptitle(f"resample_trajectories: time over a copy of the same bytes, {machine.get('gpu', machine['cpu'])}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80, metadata={"Description": digest(result)})
+    plt.close(figure)
+
+
+def main() -> int:
+    for path in sorted((ROOT / "bench/results").glob("*-sweep.json")):
+        result = json.loads(path.read_text())
+        draw(result, picture_of(result))
+        print(f"{picture_of(result).relative_to(ROOT)} drawn")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,168 @@
+"""Draws the pictures of the pages from what robocache computes; needs matplotlib.
+
+python docs/pictures.py            # rewrite docs/*.png
+python docs/pictures.py --check    # exit 1 if one shows other numbers than robocache computes now
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import robocache
+
+HERE = Path(__file__).resolve().parent
+
+# Irregular samples: a burst, a long gap, a jump, a plateau.
+TIMES = np.array([0.0, 0.3, 0.5, 0.7, 1.3, 1.55, 2.1, 2.35, 3.0, 3.5, 3.8])
+VALUES = np.array([0.1, 0.45, 0.8, 0.6, 0.55, -0.35, -0.5, 0.35, 0.35, 0.35, 0.9])
+TARGETS = np.linspace(-0.3, 4.1, 881)
+STEPS = ["nearest", "previous", "next"]
+METHODS = ["linear", *STEPS, "pchip", "akima", "cubic", "slerp", "pose"]
+
+
+def resampled(method: str) -> np.ndarray:
+    """The samples by a method at TARGETS: [T, 1]; of slerp a rotation's angle, of pose x and the angle."""
+    if method not in ("slerp", "pose"):
+        return robocache.resample_trajectories(VALUES[:, None], TIMES, TARGETS, method=method)
+    rotation = quaternions(VALUES)
+    if method == "slerp":
+        return angles(robocache.resample_trajectories(rotation, TIMES, TARGETS, method="slerp"))
+    pose = np.concatenate([VALUES[:, None], np.zeros((len(TIMES), 2)), quaternions(VALUES - 0.5)], 1)
+    moved = robocache.resample_trajectories(pose, TIMES, TARGETS, method="pose")
+    return np.concatenate([moved[:, :1], angles(moved[:, 3:])], 1)
+
+
+def quaternions(turns: np.ndarray) -> np.ndarray:
+    """x, y, z, w of rotations about the axis (1, 2, 2) / 3 by so many half turns."""
+    half = np.pi / 2 * turns[:, None]
+    return np.concatenate([np.sin(half) * np.array([1, 2, 2]) / 3, np.cos(half)], 1)
+
+
+def angles(rotations: np.ndarray) -> np.ndarray:
+    """The half turns about that axis: [T, 1]."""
+    along = rotations[:, :3] @ np.array([1, 2, 2]) / 3
+    return np.arctan2(along, rotations[:, 3])[:, None] / (np.pi / 2)
+
+
+STREAMS = {  # times, values, and how each is brought to the targets
+    "camera at 10 Hz": ("linear", 10),
+    "joint at 50 Hz, 0.2 s missing": ("linear", 50),
+    "gripper when it moves": ("previous", 0),
+}
+FUSE_TARGETS = np.linspace(0.02, 0.98, 25)
+
+
+def recorded() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Values [S, 1] and times [S] of each stream."""
+    rng = np.random.default_rng(4)
+    streams = []
+    for name, (_, rate) in STREAMS.items():
+        if rate:
+            times = (np.arange(rate) + 0.5 + rng.uniform(-0.25, 0.25, rate)) / rate
+            values = np.sin(2 * np.pi * times * (1 if rate < 20 else 2))
+        else:
+            times = np.array([0.04, 0.3, 0.33, 0.71])
+            values = np.array([-1.0, 0.2, 1.0, -1.0])
+        if "missing" in name:
+            keep = (times < 0.5) | (times > 0.7)
+            times, values = times[keep], values[keep]
+        streams.append((values[:, None], times))
+    return streams
+
+
+def fused() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """out [T, 3], valid [T, 3], age [T, 3]."""
+    return robocache.fuse_multimodal(
+        recorded(),
+        FUSE_TARGETS,
+        method=[method for method, _ in STREAMS.values()],
+        max_gap=[0.15, 0.05, None],
+        return_valid=True,
+        return_age=True,
+    )
+
+
+# ---- What is drawn, and how ----
+
+
+def draw_methods(plt, numbers: list[np.ndarray]):
+    figure, places = plt.subplots(3, 3, figsize=(11, 6.6), sharex=True, sharey=True, layout="constrained")
+    for place, method, lines in zip(places.flat, METHODS, numbers, strict=True):
+        for number, line in enumerate(lines.T):
+            jumps = (np.diff(line, prepend=line[0]) != 0) & (method in STEPS)
+            place.plot(TARGETS, np.where(jumps, np.nan, line), color=f"C{number}", label=["position", "angle"][number])
+        for sample in [VALUES, VALUES - 0.5] if method == "pose" else [VALUES]:
+            place.plot(TIMES, sample, "o", color="black", markersize=4)
+        place.axvspan(TARGETS[0], TIMES[0], color="0.92", zorder=0)
+        place.axvspan(TIMES[-1], TARGETS[-1], color="0.92", zorder=0)
+        place.set_title("slerp: the angle of a rotation" if method == "slerp" else method)
+    places.flat[METHODS.index("pose")].legend(fontsize=8, loc="upper center", ncols=2)
+    places[0, 0].set(xlim=TARGETS[[0, -1]], ylim=(-1.35, 1.35))
+    return figure
+
+
+def draw_fusion(plt, numbers: list[np.ndarray]):
+    out, valid, age = numbers
+    figure, places = plt.subplots(4, 1, figsize=(11, 6.6), sharex=True, layout="constrained")
+    for stream, (name, (values, times)) in enumerate(zip(STREAMS, recorded(), strict=True)):
+        place, color, good = places[stream], f"C{stream}", valid[:, stream]
+        method, _ = STREAMS[name]
+        place.plot(times, values[:, 0], ".", color="black", markersize=5, label="sample")
+        place.plot(FUSE_TARGETS[good], out[good, stream], "o", color=color, markersize=6, label="valid")
+        place.plot(FUSE_TARGETS[~good], out[~good, stream], "o", color=color, mfc="none", markersize=6, label="invalid")
+        place.set_title(f"{name}: {method}", fontsize=10)
+        place.set_ylim(-1.4, 1.4)
+        places[3].plot(FUSE_TARGETS, age[:, stream] * 1e3, "o-", color=color, markersize=4, linewidth=1)
+    for place in places:
+        place.set_xticks(FUSE_TARGETS, minor=True)
+        place.grid(axis="x", which="minor", color="0.9", linewidth=0.8)
+    places[0].legend(fontsize=8, loc="lower left", ncols=3)
+    places[3].set_title("age: target minus the sample used", fontsize=10)
+    places[3].set(ylabel="ms", xlabel="s")
+    return figure
+
+
+PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray]]]] = {
+    "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
+    "fuse.png": (draw_fusion, lambda: list(fused())),
+}
+
+
+def digest(numbers: list[np.ndarray]) -> str:
+    """Of the numbers that a picture shows, which carries it."""
+    text = "\n".join(",".join(f"{x:.6f}" for x in array.astype(float).ravel() + 0.0) for array in numbers)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a picture is out of date")
+    options = parser.parse_args()
+    stale = 0
+    for name, (draw, compute) in PICTURES.items():
+        numbers = compute()
+        path = HERE / name
+        if options.check:
+            if not path.exists() or digest(numbers).encode() not in path.read_bytes():
+                stale = 1
+                print(f"{name} is out of date: run python docs/pictures.py")
+            continue
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        figure = draw(plt, numbers)
+        figure.savefig(path, dpi=90, metadata={"Description": digest(numbers)})
+        plt.close(figure)
+        print(f"{name} drawn")
+    return stale
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
