@@ -91,11 +91,13 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
 // are not None.
 ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
   const TensorView values = args.tensor(0, "values");
+  const ResampleOptions options = resample_options(args, values, 15);
+  const Workspace workspace(stream_gradient_workspace_bytes(values, options), values.device);
   resample_trajectories_backward(
-      values, args.tensor(1, "times"), args.tensor(2, "target_times"), resample_options(args, values, 15),
-      args.tensor(9, "out_gradient"), optional_tensor(args, 10, "values_gradient"),
-      optional_tensor(args, 13, "times_gradient"), optional_tensor(args, 14, "targets_gradient"),
-      optional_tensor(args, 8, "lengths"), optional_tensor(args, 11, "target_lengths"), current_stream(values.device));
+      values, args.tensor(1, "times"), args.tensor(2, "target_times"), options, args.tensor(9, "out_gradient"),
+      optional_tensor(args, 10, "values_gradient"), optional_tensor(args, 13, "times_gradient"),
+      optional_tensor(args, 14, "targets_gradient"), optional_tensor(args, 8, "lengths"),
+      optional_tensor(args, 11, "target_lengths"), workspace.view, current_stream(values.device));
 }
 
 // (values, times, target_times) -> an array for `valid`
@@ -305,8 +307,13 @@ ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
     gradient.values = optional_tensor(args, at++, "values_gradient");
     gradient.times = optional_tensor(args, at++, "times_gradient");
   }
+  int64_t bytes = 0;
+  for (size_t i = 0; i < call.streams.size(); ++i) {
+    bytes += stream_gradient_workspace_bytes(call.streams[i].values, call.streams[i].options, call.of(i));
+  }
+  const Workspace workspace(bytes, call.target_times.device);
   fuse_multimodal_backward(call.streams, call.target_times, call.out, gradients,
-                           optional_tensor(args, at, "targets_gradient"), call.target_lengths,
+                           optional_tensor(args, at, "targets_gradient"), call.target_lengths, workspace.view,
                            current_stream(call.target_times.device));
 }
 

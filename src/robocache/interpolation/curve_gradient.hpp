@@ -18,6 +18,11 @@ namespace robocache {
 constexpr int kStencilRows = 6;
 constexpr int kCurveWeights = 9;
 
+ROBOCACHE_HD bool is_curve(InterpolationMethod method) {
+  return method == InterpolationMethod::kPchip || method == InterpolationMethod::kAkima ||
+         method == InterpolationMethod::kCubic;
+}
+
 // The curves that depend on the rows around a bracket alone.
 ROBOCACHE_HD bool is_local_curve(InterpolationMethod method) {
   return method == InterpolationMethod::kPchip || method == InterpolationMethod::kAkima;
@@ -27,6 +32,13 @@ ROBOCACHE_HD bool is_local_curve(InterpolationMethod method) {
 struct CurvePlace {
   Stencil<int64_t> stencil;
   CurveWeights<double> weights;
+  int64_t first, last;  // the row's first and last sample: a cubic's weights are in units of its span
+
+  // The sample whose time is number i of times_of_weights, or -1.
+  ROBOCACHE_HD int64_t time_row(InterpolationMethod method, int i) const {
+    if (method == InterpolationMethod::kCubic && (i == 0 || i == kStencilRows - 1)) return i == 0 ? first : last;
+    return 2 - stencil.before <= i && i <= 3 + stencil.after ? stencil.rows[i] : -1;
+  }
 };
 
 // The weights on a number type, from an array in the order of the struct.
@@ -59,6 +71,8 @@ ROBOCACHE_HD CurvePlace curve_place(InterpolationMethod method, const Times& tim
   double gaps[5];
   stencil_gaps(times, place.stencil, gaps);
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
+  place.first = method == InterpolationMethod::kCubic ? last_at_or_before(times, n, times[int64_t{0}], int64_t{0}) : 0;
+  place.last = n - 1;
   place.weights = curve_weights<double>(method, bracket.weight, gaps, span, place.stencil.before, place.stencil.after);
   return place;
 }
@@ -115,14 +129,35 @@ ROBOCACHE_HD void times_of_weights(InterpolationMethod method, const Times& time
   }
   Number since = Number::variable(bracket.weight * bracket.gap, 2);  // from the bracket's left sample to the target
   since.partial[2] = -1;
+  // A cubic's stencil is its bracket: the numbers of the outermost rows are free for the row's ends.
+  Number span = Number::variable(static_cast<double>(later_minus_earlier(times[place.last], times[place.first])), 5);
+  span.partial[0] = -1;
   Number weights[kCurveWeights];
   curve_weights_to(
-      curve_weights<Number>(method, since / gaps[2], gaps, Number(1), place.stencil.before, place.stencil.after),
-      weights);
+      curve_weights<Number>(method, since / gaps[2], gaps, span, place.stencil.before, place.stencil.after), weights);
   for (int i = 0; i < kStencilRows; ++i) {
     of_times[i] = 0;
     for (int k = 0; k < kCurveWeights; ++k) of_times[i] += share_of(weights[k].partial[i], of_weights[k]);
   }
+}
+
+// What a cubic takes of its bracket's samples and of the slopes there, the same for every feature.
+struct CubicShares {
+  double a, b, slope_a, slope_b;
+};
+ROBOCACHE_HD CubicShares cubic_shares(const CurveWeights<double>& c) {
+  const double b = c.along - c.early - c.late;
+  return {1 - b, b, c.early * c.stretch[1], c.late * c.stretch[1]};
+}
+
+// The gradient of one feature of a cubic, added to that of the weights.
+ROBOCACHE_HD void add_cubic_weights(const CurveWeights<double>& c, double a, double b, double slope_a, double slope_b,
+                                    double gradient, double (&of_weights)[kCurveWeights]) {
+  const double step = b - a;
+  of_weights[0] += share_of(step, gradient);
+  of_weights[1] += share_of(slope_a * c.stretch[1] - step, gradient);
+  of_weights[2] += share_of(slope_b * c.stretch[1] - step, gradient);
+  of_weights[4] += share_of(c.early * slope_a + c.late * slope_b, gradient);
 }
 
 // What the gradient of a rotation's 4 features, at the mixture w of the quaternions a and b, means for a and for b.

@@ -42,6 +42,9 @@ struct Target {
     load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
                s.values_feature, n, to);
   }
+  double* slopes(double* of, int64_t row, int64_t first) const {
+    return of + (batch * s.samples + row) * s.features + first;
+  }
   Work* sums(int64_t row, int64_t first) const {
     return static_cast<Work*>(g.values) + batch * g.values_batch + row * g.values_sample + first * g.values_feature;
   }
@@ -116,12 +119,98 @@ void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_
   }
 }
 
+template <class Work>
+void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  const CubicShares shares = cubic_shares(t.place.weights);
+  const int64_t left = t.bracket.left;
+  const int64_t right = t.bracket.right;
+  if (rows) {
+    Work* const of_a = t.g.values == nullptr ? nullptr : t.sums(left, first);
+    Work* const of_b = t.g.values == nullptr ? nullptr : t.sums(right, first);
+    double* const of_slope_a = t.slopes(t.g.spline.of_slopes, left, first);
+    double* const of_slope_b = t.slopes(t.g.spline.of_slopes, right, first);
+    for (int64_t d = 0; d < n; ++d) {
+      const auto x = static_cast<double>(gradient[d]);
+      if (of_a != nullptr) {
+        of_a[d * t.g.values_feature] += static_cast<Work>(share_of(shares.a, x));
+        of_b[d * t.g.values_feature] += static_cast<Work>(share_of(shares.b, x));
+      }
+      of_slope_a[d] += share_of(shares.slope_a, x);
+      of_slope_b[d] += share_of(shares.slope_b, x);
+    }
+  }
+  if (!moves) return;
+  Work a[kPiece];
+  Work b[kPiece];
+  t.load(left, first, n, a);
+  t.load(right, first, n, b);
+  const double* const slope_a = t.slopes(t.g.spline.slopes, left, first);
+  const double* const slope_b = t.slopes(t.g.spline.slopes, right, first);
+  for (int64_t d = 0; d < n; ++d) {
+    add_cubic_weights(t.place.weights, static_cast<double>(a[d]), static_cast<double>(b[d]), slope_a[d], slope_b[d],
+                      static_cast<double>(gradient[d]), t.of_weights);
+  }
+}
+
+// Before a row's targets: its slopes, and nothing that has come to them yet.
+template <class Clock>
+void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
+  const int64_t length = row_length(s, batch);
+  if (length == 0) return;
+  SplineRow* const table = g.spline.table + batch * s.samples;
+  spline_table(times, length, Clock{}, s.boundary, table);
+  for (int64_t i = 0; i < length; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+  const int64_t row = batch * s.samples * s.features;
+  for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
+  with_type(s.value_dtype, [&](auto element) {
+    for (int64_t d = 0; d < s.features; ++d) {
+      const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
+      spline_sweep<1>(table, length, values + d * s.values_feature, s.values_sample, s.values_feature,
+                      g.spline.slopes + row + d, s.features);
+    }
+  });
+}
+
+// After them: what came to the slopes goes to the values and the times.
+template <class Work, class Clock>
+void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
+  const int64_t length = row_length(s, batch);
+  if (length == 0) return;
+  const SplineRow* const table = g.spline.table + batch * s.samples;
+  SplineRowGradient* const of_table = g.spline.of_table + batch * s.samples;
+  const int64_t row = batch * s.samples * s.features;
+  with_type(s.value_dtype, [&](auto element) {
+    for (int64_t d = 0; d < s.features; ++d) {
+      const auto* values =
+          static_cast<const decltype(element)*>(s.values) + batch * s.values_batch + d * s.values_feature;
+      const int64_t sums = batch * g.values_batch + d * g.values_feature;
+      spline_sweep_backward(
+          table, length, [&](int64_t at) { return to_work<double>(values[at * s.values_sample]); },
+          g.spline.slopes + row + d, g.spline.of_slopes + row + d, s.features,
+          [&](int64_t at, double x) {
+            if (g.values != nullptr) static_cast<Work*>(g.values)[sums + at * g.values_sample] += static_cast<Work>(x);
+          },
+          [&](int64_t e, const SplineRowGradient& x) {
+            of_table[e].before += x.before;
+            of_table[e].after += x.after;
+            of_table[e].carry += x.carry;
+            of_table[e].back += x.back;
+          });
+    }
+  });
+  if (g.times == nullptr) return;
+  spline_table_backward(times, length, s.boundary, table, of_table,
+                        [&](int64_t at, double x) { g.times[batch * s.samples + at] += x; });
+}
+
 template <class Work, class Clock>
 void row_backward(const Interpolation& call, const Segment& s, const SegmentGradient& g, int64_t batch) {
   const PickRule<Clock> rule = rule_of<Clock>(s);
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const int64_t length = row_length(s, batch);
   const double per_target = clock_units_per_target_unit(call, s);
+  const bool cubic = s.method == InterpolationMethod::kCubic && !s.causal;
+  if (cubic) begin_spline(s, g, times, batch);
   Work gradient[kPiece];
   int64_t hint = 0;
   for (int64_t index = 0; index < call.targets_count; ++index) {
@@ -132,7 +221,7 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     t.bracket = bracket_of(times, length, rule, t.picked);
     const bool mixes = t.picked.kind == PickKind::kMix;
     const bool moves = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
-    const bool curve = is_local_curve(s.method) && (mixes || moves);
+    const bool curve = is_curve(s.method) && (mixes || moves);
     if (curve) t.place = curve_place(s.method, times, length, t.bracket);
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
@@ -148,7 +237,9 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
       }
       if (!mixes && !moves) continue;
       const bool rows = mixes && g.values != nullptr;
-      if (curve) {
+      if (cubic) {
+        cubic_piece(t, gradient, first, n, mixes, moves);
+      } else if (curve) {
         curve_piece(t, gradient, first, n, rows, moves);
       } else if (s.method == InterpolationMethod::kSlerp) {
         rotation_piece(t, gradient, first, n, rows, moves);
@@ -161,8 +252,10 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     if (curve) {
       double of_times[kStencilRows];
       times_of_weights(s.method, times, t.place, t.bracket, t.of_weights, of_times);
-      for (int i = 2 - t.place.stencil.before; i <= 3 + t.place.stencil.after; ++i) {
-        if (g.times != nullptr) g.times[batch * s.samples + t.place.stencil.rows[i]] += of_times[i];
+      for (int i = 0; i < kStencilRows; ++i) {
+        const int64_t row = t.place.time_row(s.method, i);
+        if (row < 0) continue;
+        if (g.times != nullptr) g.times[batch * s.samples + row] += of_times[i];
         of_target -= of_times[i];
       }
     } else {
@@ -175,6 +268,7 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     }
     if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += of_target * per_target;
   }
+  if (cubic) end_spline<Work>(s, g, times, batch);
 }
 
 }  // namespace

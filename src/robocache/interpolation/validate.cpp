@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/interpolation/spline.hpp"
 
 namespace robocache {
@@ -168,9 +169,8 @@ void check_methods(int64_t features, DType values, const InterpolationOptions& o
   if (!cubic && options.boundary != Boundary::kNotAKnot) refuse(of("bc_type"), ": goes with 'cubic' alone");
 }
 
-}  // namespace
-
-int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of) {
+int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of,
+                    int64_t (*bytes_of)(const Segment&, int64_t batch)) {
   const bool cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
   if (!cubic || options.causal || values.ndim < 2) return 0;
   Segment s{};
@@ -180,9 +180,20 @@ int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOpti
   for (const FeatureBlock& run : runs_of(values.shape[values.ndim - 1], options, of)) {
     if (run.method != InterpolationMethod::kCubic) continue;
     s.features = run.end - run.begin;
-    bytes += spline_workspace_bytes(s, values.ndim == 3 ? values.shape[0] : 1);
+    bytes += bytes_of(s, values.ndim == 3 ? values.shape[0] : 1);
   }
   return bytes;
+}
+
+}  // namespace
+
+int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of) {
+  return cubic_bytes(values, options, of, spline_workspace_bytes);
+}
+
+int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
+                                        const ArgumentsOf& of) {
+  return cubic_bytes(values, options, of, spline_gradient_bytes);
 }
 
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,

@@ -85,6 +85,10 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                const ArgumentsOf& of = {});
 
+// The same for their gradient: see interpolate_backward.hpp.
+int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
+                                        const ArgumentsOf& of = {});
+
 // A segment of all the stream's samples and features, checked; its methods and where its results go are still to come.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});

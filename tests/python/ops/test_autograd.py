@@ -241,9 +241,9 @@ def test_rule_19_duplicates_by_finite_differences_of_values(rng, device):
 
 CURVES = [
     {"method": method, "extrapolate": extrapolate}
-    for method in ("pchip", "akima", "slerp", "pose")
+    for method in ("pchip", "akima", "cubic", "slerp", "pose")
     for extrapolate in ("clamp", "nan", "linear")
-]
+] + [{"method": "cubic", "extrapolate": "linear", "bc_type": "natural"}]
 each_curve = pytest.mark.parametrize("options", CURVES, ids=lambda o: "-".join(o.values()))
 
 
@@ -277,7 +277,7 @@ def test_rule_19_gradcheck_of_curves_over_repeated_times_and_hits(rng, device, o
     assert torch.autograd.gradcheck(call, (values,))
 
 
-@pytest.mark.parametrize("method", ["pchip", "akima"])
+@pytest.mark.parametrize("method", ["pchip", "akima", "cubic"])
 def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
     """At a sample a curve has one slope: what finite differences on either side of it come to."""
     times, _ = jittered(rng, 2, 9, 1, np.dtype(np.float64), duplicates=False)
@@ -322,8 +322,9 @@ def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, devi
         (slice(0, 3), "pchip"),
         (slice(3, 7), "slerp"),
         (slice(7, 11), "slerp"),
-        (slice(11, 13), "nearest"),
-        (slice(13, 15), "linear"),
+        (slice(11, 12), "nearest"),
+        (slice(12, 14), "cubic"),
+        (slice(14, 15), "linear"),
     ]
     made = gradients(device, values, times, wanted, given, methods=blocks[:-1])
     alone = [

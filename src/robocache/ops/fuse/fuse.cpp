@@ -260,7 +260,8 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
 void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
                               std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
                               const std::optional<TensorView>& targets_gradient,
-                              const std::optional<TensorView>& target_lengths, CudaStream stream) {
+                              const std::optional<TensorView>& target_lengths,
+                              const std::optional<TensorView>& workspace, CudaStream stream) {
   FuseCall call;
   prepare(streams, target_times, out_gradient, "out_gradient", target_lengths, std::nullopt, std::nullopt, call);
   if (gradients.size() != streams.size()) {
@@ -292,7 +293,7 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
     into.push_back(g);
     feature += s.features;
   }
-  interpolate_backward(call.interpolation, into.data(), streams[0].values.device, stream);
+  interpolate_backward(call.interpolation, into, workspace, streams[0].values.device, stream);
 }
 
 }  // namespace robocache

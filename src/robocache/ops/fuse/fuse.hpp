@@ -93,7 +93,8 @@ struct FuseGradient {
 void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
                               std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
                               const std::optional<TensorView>& targets_gradient = std::nullopt,
-                              const std::optional<TensorView>& target_lengths = std::nullopt, CudaStream stream = {});
+                              const std::optional<TensorView>& target_lengths = std::nullopt,
+                              const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
 // The sizes of a call: what `out`, `valid` and `age` must be. `batched` is false for values [S, D]. Throws as above.
 struct FuseShape {

@@ -125,7 +125,8 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const std::optional<TensorView>& of_times,
                                     const std::optional<TensorView>& of_targets,
                                     const std::optional<TensorView>& lengths,
-                                    const std::optional<TensorView>& target_lengths, CudaStream stream) {
+                                    const std::optional<TensorView>& target_lengths,
+                                    const std::optional<TensorView>& workspace, CudaStream stream) {
   ResampleCall call;
   prepare(values, times, target_times, options, out_gradient, "out_gradient", lengths, std::nullopt, target_lengths,
           call);
@@ -146,7 +147,7 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
     gradients.push_back(g);
     feature += s.features;
   }
-  interpolate_backward(call.interpolation, gradients.data(), values.device, stream);
+  interpolate_backward(call.interpolation, gradients, workspace, values.device, stream);
 }
 
 namespace {

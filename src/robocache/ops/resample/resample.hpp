@@ -80,7 +80,7 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const std::optional<TensorView>& targets_gradient,
                                     const std::optional<TensorView>& lengths = std::nullopt,
                                     const std::optional<TensorView>& target_lengths = std::nullopt,
-                                    CudaStream stream = {});
+                                    const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {
