@@ -99,8 +99,8 @@ struct Pairs {
   }
 
   template <class Work>
-  __device__ static void add_sums(const Segment& s, int64_t batch, int64_t feature, const Bracket& bracket,
-                                  const Place&, const Work (&gradient)[1], double (&sums)[1]) {
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
     double a[1];
     double b[1];
     load_values(s, batch, bracket.left, feature, a);
@@ -148,8 +148,8 @@ struct Rotations {
   }
 
   template <class Work>
-  __device__ static void add_sums(const Segment& s, int64_t batch, int64_t feature, const Bracket& bracket,
-                                  const Place&, const Work (&gradient)[4], double (&sums)[1]) {
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const Place&, const Work (&gradient)[4], double (&sums)[1]) {
     double a[4];
     double b[4];
     load_values(s, batch, bracket.left, feature, a);
@@ -214,14 +214,66 @@ struct LocalCurves {
   }
 
   template <class Work>
-  __device__ static void add_sums(const Segment& s, int64_t batch, int64_t feature, const Bracket&,
-                                  const CurvePlace& curve, const Work (&gradient)[1], double (&sums)[kCurveWeights]) {
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket&, const CurvePlace& curve, const Work (&gradient)[1],
+                                  double (&sums)[kCurveWeights]) {
     if (gradient[0] == Work(0)) return;
     double y[kStencilRows];
     double partials[kCurveWeights];
     load_rows(s, batch, feature, curve, y);
     partials_of_weights(s.method, curve, y, partials);
     for (int i = 0; i < kCurveWeights; ++i) sums[i] += partials[i] * gradient[0];
+  }
+};
+
+// Its slopes and what comes to them are in memory: they depend on the whole row.
+struct Cubics {
+  static constexpr int kFeatures = 1;
+  static constexpr int kRows = 2;
+  static constexpr int kSums = kCurveWeights;
+  static constexpr int kInFlight = 1;
+  using Place = CurvePlace;
+
+  template <class Work>
+  struct Entry {
+    CubicShares shares;
+    int64_t left, right;
+    PickKind kind;
+
+    __device__ int64_t row(int i) const { return i == 0 ? left : right; }
+  };
+
+  template <class Times>
+  __device__ static Place place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
+    return curve_place(s.method, times, n, bracket);
+  }
+
+  template <class Work, class Times>
+  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
+    Entry<Work> made{{}, found.picked.left, found.picked.right, found.picked.kind};
+    if (made.kind == PickKind::kMix) made.shares = cubic_shares(place(s, times, n, found.bracket).weights);
+    return made;
+  }
+
+  template <class Work>
+  __device__ static void add_rows(const Segment&, int64_t, int64_t, const Entry<Work>& entry, const Work (&gradient)[1],
+                                  Work (&shares)[kRows][1]) {
+    const auto x = static_cast<double>(gradient[0]);
+    shares[0][0] = static_cast<Work>(share_of(entry.shares.a, x));
+    shares[1][0] = static_cast<Work>(share_of(entry.shares.b, x));
+  }
+
+  template <class Work>
+  __device__ static void add_sums(const Segment& s, const SegmentGradient& g, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const CurvePlace& curve, const Work (&gradient)[1],
+                                  double (&sums)[kCurveWeights]) {
+    double a[1];
+    double b[1];
+    load_values(s, batch, bracket.left, feature, a);
+    load_values(s, batch, bracket.right, feature, b);
+    const double* const slopes = g.spline.slopes + batch * s.samples * s.features + feature;
+    add_cubic_weights(curve.weights, a[0], b[0], slopes[bracket.left * s.features], slopes[bracket.right * s.features],
+                      static_cast<double>(gradient[0]), sums);
   }
 };
 
@@ -301,10 +353,16 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = works ? range * own.range_length : 0;
     const int64_t end = works ? begin + own.range_length : 0;
     const auto owns = [&](int64_t row) { return begin <= row && row < end; };
-    Work* const first_sum = static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature;
+    // For a cubic the values' gradient may be wanted no further than for the times.
+    const bool adds = g.values != nullptr;
+    Work* const first_sum =
+        adds ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
     // Neighbouring targets take from neighbouring samples, which stay in registers; four features would need too many.
     constexpr int kKept = Method::kRows;
     RecentSums<kKept, Work> sums(first_sum, g.values_sample);
+    constexpr bool kSlopes = std::is_same_v<Method, Cubics>;
+    RecentSums<kKept, double> slope_sums(
+        kSlopes ? g.spline.of_slopes + batch * s.samples * s.features + feature : nullptr, s.features);
     for (int64_t first = 0; first < call.targets_count; first += kThreads) {
       const int64_t left_over = call.targets_count - first;
       const int count = static_cast<int>(left_over < kThreads ? left_over : kThreads);
@@ -341,8 +399,12 @@ __global__ void __launch_bounds__(kThreads)
           for (int r = 0; r < (mixes ? Method::kRows : 1); ++r) {
             const int64_t row = mixes ? entry.row(r) : entry.left;
             if (!owns(row)) continue;
+            if constexpr (kSlopes) {
+              const double share = r == 0 ? entry.shares.slope_a : entry.shares.slope_b;
+              if (mixes) slope_sums.add(row, share_of(share, static_cast<double>(gradient[u][0])));
+            }
             if constexpr (kFeatures == 1) {
-              sums.add(row, mixes ? shares[r][0] : gradient[u][0]);
+              if (adds) sums.add(row, mixes ? shares[r][0] : gradient[u][0]);
             } else {
               for (int f = 0; f < kFeatures; ++f) {
                 first_sum[row * g.values_sample + f * g.values_feature] += mixes ? shares[r][f] : gradient[u][f];
@@ -353,6 +415,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     if constexpr (kFeatures == 1) sums.write_back();
+    if constexpr (kSlopes) slope_sums.write_back();
   }
 }
 
@@ -381,7 +444,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int64_t feature = lane * Method::kFeatures; feature < s.features; feature += kWarp * Method::kFeatures) {
         Work gradient[Method::kFeatures];
         load_gradient(s, batch, index, feature, gradient);
-        Method::add_sums(s, batch, feature, bracket, place, gradient, sums);
+        Method::add_sums(s, g, batch, feature, bracket, place, gradient, sums);
       }
       for (int i = 0; i < Method::kSums; ++i) {
 #pragma unroll
@@ -399,12 +462,98 @@ __global__ void __launch_bounds__(kThreads)
       } else {
         double of_times[kStencilRows];
         times_of_weights(s.method, times, place, bracket, sums, of_times);
-        for (int i = 2 - place.stencil.before; i <= 3 + place.stencil.after; ++i) {
-          if (row != nullptr) atomicAdd(row + place.stencil.rows[i], of_times[i]);
+        for (int i = 0; i < kStencilRows; ++i) {
+          const int64_t sample = place.time_row(s.method, i);
+          if (sample < 0) continue;
+          if (row != nullptr) atomicAdd(row + sample, of_times[i]);
           of_target -= of_times[i];
         }
       }
       if (g.targets != nullptr) g.targets[target] += of_target * per_target;
+    });
+  }
+}
+
+// ---- Splines: before the targets the slopes, after them what came to these --------------------------------------------
+
+// A thread a row.
+__global__ void __launch_bounds__(kThreads)
+    spline_table_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g, int64_t rows) {
+  for (int64_t batch = blockIdx.x * int64_t{kThreads} + threadIdx.x; batch < rows;
+       batch += int64_t{gridDim.x} * kThreads) {
+    const int64_t n = row_length(s, batch);
+    with_clock(s.clock_dtype, [&](auto clock) {
+      using Clock = decltype(clock);
+      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+      if (n > 0) spline_table(times, n, Clock{}, s.boundary, g.spline.table + batch * s.samples);
+    });
+    for (int64_t i = 0; i < n; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+  }
+}
+
+// A thread a feature of a row, here and below.
+__global__ void __launch_bounds__(kThreads)
+    spline_slopes_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g, int64_t rows) {
+  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < rows * s.features;
+       at += int64_t{gridDim.x} * kThreads) {
+    const int64_t batch = at / s.features;
+    const int64_t feature = at - batch * s.features;
+    const int64_t n = row_length(s, batch);
+    const int64_t first = batch * s.samples * s.features + feature;
+    for (int64_t i = 0; i < n; ++i) g.spline.of_slopes[first + i * s.features] = 0;
+    if (n == 0) continue;
+    with_type(s.value_dtype, [&](auto element) {
+      spline_sweep<1>(g.spline.table + batch * s.samples, n,
+                      static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature), s.values_sample,
+                      s.values_feature, g.spline.slopes + first, s.features);
+    });
+  }
+}
+
+template <class Work>
+__global__ void __launch_bounds__(kThreads)
+    spline_sweep_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
+                                 int64_t rows) {
+  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < rows * s.features;
+       at += int64_t{gridDim.x} * kThreads) {
+    const int64_t batch = at / s.features;
+    const int64_t feature = at - batch * s.features;
+    const int64_t n = row_length(s, batch);
+    const int64_t first = batch * s.samples * s.features + feature;
+    if (n == 0) continue;
+    spline_sweep_backward(
+        g.spline.table + batch * s.samples, n,
+        [&](int64_t row) { return load<double>(s.value_dtype, s.values, value_at(s, batch, row, feature)); },
+        g.spline.slopes + first, g.spline.of_slopes + first, s.features,
+        [&](int64_t row, double x) {
+          if (g.values == nullptr) return;
+          static_cast<Work*>(g.values)[batch * g.values_batch + row * g.values_sample + feature * g.values_feature] +=
+              static_cast<Work>(x);
+        },
+        [&](int64_t e, const SplineRowGradient& x) {
+          if (g.times == nullptr) return;
+          SplineRowGradient* const to = g.spline.of_table + batch * s.samples + e;
+          if (x.before != 0) atomicAdd(&to->before, x.before);
+          if (x.after != 0) atomicAdd(&to->after, x.after);
+          if (x.carry != 0) atomicAdd(&to->carry, x.carry);
+          if (x.back != 0) atomicAdd(&to->back, x.back);
+        });
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    spline_table_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
+                                 int64_t rows) {
+  for (int64_t batch = blockIdx.x * int64_t{kThreads} + threadIdx.x; batch < rows;
+       batch += int64_t{gridDim.x} * kThreads) {
+    const int64_t n = row_length(s, batch);
+    if (n == 0) continue;
+    with_clock(s.clock_dtype, [&](auto clock) {
+      using Clock = decltype(clock);
+      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+      spline_table_backward(times, n, s.boundary, g.spline.table + batch * s.samples,
+                            g.spline.of_table + batch * s.samples,
+                            [&](int64_t row, double x) { g.times[batch * s.samples + row] += x; });
     });
   }
 }
@@ -416,7 +565,7 @@ unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks < kMostBlock
 template <class Work, class Method>
 cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
   if (s.samples == 0 || s.features == 0) return cudaSuccess;
-  if (g.values != nullptr) {
+  if (g.values != nullptr || (std::is_same_v<Method, Cubics> && g.times != nullptr)) {
     const int64_t columns = s.features / Method::kFeatures;
     Ownership own{};
     own.columns = columns < kThreads ? columns : kThreads;
@@ -441,8 +590,23 @@ cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGra
 }
 
 template <class Work>
+cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+  if (s.samples == 0 || s.features == 0) return cudaSuccess;
+  const unsigned rows = grid(divide_up(call.batch, kThreads));
+  const unsigned columns = grid(divide_up(call.batch * s.features, kThreads));
+  spline_table_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
+  spline_slopes_kernel<<<columns, kThreads, 0, stream>>>(s, g, call.batch);
+  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
+  if (const cudaError_t code = launch<Work, Cubics>(call, s, g, stream); code != cudaSuccess) return code;
+  spline_sweep_backward_kernel<Work><<<columns, kThreads, 0, stream>>>(s, g, call.batch);
+  if (g.times != nullptr) spline_table_backward_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
+  return cudaGetLastError();
+}
+
+template <class Work>
 cudaError_t launch_method(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
   if (s.method == InterpolationMethod::kSlerp) return launch<Work, Rotations>(call, s, g, stream);
+  if (s.method == InterpolationMethod::kCubic && !s.causal) return launch_cubic<Work>(call, s, g, stream);
   if (is_local_curve(s.method)) return launch<Work, LocalCurves>(call, s, g, stream);
   return launch<Work, Pairs>(call, s, g, stream);
 }
