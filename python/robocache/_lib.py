@@ -26,6 +26,7 @@ def function(name: str) -> Any:
 
 _borrow = function("borrow")
 _tensor_address = function("tensor_address")
+_synchronize = function("synchronize")
 
 
 def from_numpy(array: np.ndarray) -> Any:
@@ -61,6 +62,26 @@ def to_numpy(tensor: Any) -> np.ndarray:
     """A writable numpy view of a contiguous CPU tensor that the library returned."""
     dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # torch's where another argument was torch's
     return np.asarray(_Owner(tensor, f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str)).view(dtype)
+
+
+def in_framework_of(array: Any, tensor: Any) -> Any:
+    """A tensor that the library returned, as `array`'s framework has it.
+
+    The library gives torch its own tensors. jax, cupy and others get theirs through DLPack, once the work on a CUDA tensor
+    is done: they read it on streams of their own. What speaks DLPack alone keeps the library's tensor.
+    """
+    if isinstance(array, np.ndarray):
+        return to_numpy(tensor)
+    if type(array) is type(tensor):
+        return tensor
+    if hasattr(array, "__array_namespace__"):
+        framework = array.__array_namespace__()
+    else:  # cupy before version 14
+        framework = sys.modules.get(type(array).__module__.partition(".")[0])
+    if not hasattr(framework, "from_dlpack"):
+        return tensor
+    _synchronize(tensor)
+    return framework.from_dlpack(tensor)
 
 
 def numpy_dtype(name: str) -> np.dtype:

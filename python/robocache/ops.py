@@ -25,7 +25,9 @@ def _argument(name: str, value: Any) -> Any:
             raise type(error)(f"{name}: {error}") from None
     if hasattr(value, "__dlpack__"):
         torch = _lib.torch_module()
-        if torch is not None and isinstance(value, torch.Tensor) and value.is_neg():
+        if torch is None or not isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
+            return value
+        if value.is_neg():
             raise errors.ArgumentError(
                 f"{name}: a view whose sign torch has not applied yet, which DLPack cannot tell; pass {name}.resolve_neg()"
             )
@@ -51,14 +53,6 @@ def _feature_blocks(methods: Any) -> Iterator[Any]:
         if features.step not in (None, 1):
             raise errors.ArgumentError(f"methods: expected slices of step 1, got {features!r}")
         yield from (features.start, features.stop, method)
-
-
-def _refuse_gradients(torch: Any, **tensors: Any) -> None:
-    for name, value in tensors.items():
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            raise errors.ArgumentError(
-                f"{name}: requires grad, which this operation does not carry through; pass {name}.detach()"
-            )
 
 
 def resample_trajectories(
@@ -117,35 +111,78 @@ def resample_trajectories(
         array([[2.5]])
     """
     torch = _lib.torch_module()
-    if torch is not None and torch.is_grad_enabled():
-        _refuse_gradients(torch, values=values, times=times, target_times=target_times)
-    arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
-    valid = _valid(*arrays) if return_valid else None
-    made = _resample(
-        *arrays,
-        method,
-        extrapolate,
-        causal,
-        max_gap,
-        tolerance,
-        _optional("lengths", lengths),
-        None if out is None else _writable("out", out),
-        valid,
-        _optional("target_lengths", target_lengths),
-        bc_type,
-        *_feature_blocks(methods),
+    if torch is not None and (
+        torch.compiler.is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+        or (torch.is_grad_enabled() and _requires_gradient(values, times, target_times))
+    ):
+        hidden = True
+    else:
+        arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
+        try:
+            valid = _valid(*arrays) if return_valid else None
+            made = _resample(
+                *arrays,
+                method,
+                extrapolate,
+                causal,
+                max_gap,
+                tolerance,
+                _optional("lengths", lengths),
+                None if out is None else _writable("out", out),
+                valid,
+                _optional("target_lengths", target_lengths),
+                bc_type,
+                *_feature_blocks(methods),
+            )
+            hidden = False
+        except Exception:
+            if torch is None or not _memory_is_hidden(values, times, target_times, lengths, target_lengths, out):
+                raise
+            hidden = True
+    if hidden:
+        return _by_dispatcher(
+            values,
+            times,
+            target_times,
+            method,
+            extrapolate,
+            causal,
+            max_gap,
+            tolerance,
+            lengths,
+            target_lengths,
+            bc_type,
+            blocks=tuple(_feature_blocks(methods)),
+            return_valid=return_valid,
+            out=out,
+        )
+    made = _lib.in_framework_of(values, made) if out is None else out
+    return (made, _lib.in_framework_of(values, valid)) if return_valid else made
+
+
+def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
+    return (
+        getattr(values, "requires_grad", False)
+        or getattr(times, "requires_grad", False)
+        or getattr(target_times, "requires_grad", False)
     )
-    if out is not None:
-        made = out
-    elif isinstance(values, np.ndarray):
-        made = _lib.to_numpy(made)
-    if not return_valid:
-        return made
-    return made, _lib.to_numpy(valid) if isinstance(values, np.ndarray) else valid
+
+
+def _by_dispatcher(*arguments: Any, **options: Any) -> Any:
+    from . import torch_ops  # defines torch's operators, so not before torch is there and they are wanted
+
+    return torch_ops.resample_trajectories(*arguments, **options)
+
+
+def _memory_is_hidden(*arrays: Any) -> bool:
+    from . import torch_ops
+
+    return torch_ops.memory_is_hidden(*arrays)
 
 
 # The options that each stream may have for itself, in the library's order, and what a stream has that is not named.
-_STREAM_OPTIONS = {
+STREAM_OPTIONS = {
     "method": "linear",
     "extrapolate": "clamp",
     "causal": False,
@@ -158,7 +195,7 @@ _STREAM_OPTIONS = {
     "shift": None,
     "dtype": None,
 }
-_METHODS = len(_STREAM_OPTIONS)  # counts after them
+_METHODS = len(STREAM_OPTIONS)  # counts after them
 _LISTS = list, tuple
 _PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
 
@@ -252,7 +289,11 @@ def fuse_multimodal(
 
     torch = _lib.torch_module()
     tensor = None if torch is None else torch.Tensor
+    traced = torch is not None and torch.compiler.is_compiling()
     recorded = torch is not None and torch.is_grad_enabled()
+    hidden = traced or (torch is not None and torch.autograd.forward_ad._current_level >= 0)
+    if recorded and getattr(target_times, "requires_grad", False):
+        hidden = True
     arrays = []
     for place, pair in enumerate(pairs):
         key = place if keys is None else keys[place]
@@ -260,17 +301,19 @@ def fuse_multimodal(
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
         values, times = pair
         # What most calls are made of takes the short way.
-        if type(values) is not tensor or values.is_neg() or (recorded and values.requires_grad):
-            values = _stream_array(key, "values", values, recorded)
-        if type(times) is not tensor or times.is_neg() or (recorded and times.requires_grad):
-            times = _stream_array(key, "times", times, recorded)
+        if traced or type(values) is not tensor or values.is_neg():
+            values = _stream_array(key, "values", values)
+        if traced or type(times) is not tensor or times.is_neg():
+            times = _stream_array(key, "times", times)
+        if recorded and (getattr(values, "requires_grad", False) or getattr(times, "requires_grad", False)):
+            hidden = True
         arrays += None if keys is None else str(key), values, times
 
     given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
     shared, own = given, []
-    if not _PLAIN.issuperset(map(type, given)):
+    if traced or not _PLAIN.issuperset(map(type, given)):
         shared = []
-        for option, (name, default) in enumerate(_STREAM_OPTIONS.items()):
+        for option, (name, default) in enumerate(STREAM_OPTIONS.items()):
             value = given[option]
             if isinstance(value, (*_LISTS, Mapping)):
                 for place, its in _one_a_stream(name, value, keys, len(pairs)):
@@ -288,7 +331,7 @@ def fuse_multimodal(
         outs = [_writable("out", by_place.get(place)) for place in range(len(pairs))]
     else:
         outs = [_writable("out", out)]
-    made = _fuse(
+    arguments = (
         len(pairs),
         _argument("target_times", target_times),
         _optional("target_lengths", target_lengths),
@@ -301,11 +344,22 @@ def fuse_multimodal(
         *outs,
         *own,
     )
+    if not hidden:
+        try:
+            made = _fuse(*arguments)
+        except Exception:
+            if torch is None or not _memory_is_hidden(*arguments):
+                raise
+            hidden = True
     extra = return_valid + return_age
     count = (0 if outs else len(pairs) if separate else 1) + extra
-    made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
-    if isinstance(pairs[0][0], np.ndarray):
-        made = [_lib.to_numpy(array) for array in made]
+    if hidden:
+        from . import torch_ops
+
+        made = torch_ops.fuse_multimodal(*arguments)
+    else:
+        made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
+        made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
     if out is not None:
         fused = out
     elif not separate:
@@ -330,10 +384,8 @@ def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
     return [(keys.index(key), value) for key, value in given.items()]
 
 
-def _stream_array(key: Any, name: str, array: Any, recorded: bool) -> Any:
+def _stream_array(key: Any, name: str, array: Any) -> Any:
     try:
-        if recorded:
-            _refuse_gradients(_lib.torch_module(), **{name: array})
         return _argument(name, array)
     except errors.Error as error:
         raise type(error)(f"streams[{key!r}].{error}") from None
@@ -346,6 +398,9 @@ def _stream_option(name: str, value: Any) -> Any:
     if name == "dtype":
         return _lib.dtype_name(value)
     if name == "lengths" or not isinstance(value, int | float | np.number):
+        torch = _lib.torch_module()
+        if torch is not None and torch.is_grad_enabled() and getattr(value, "requires_grad", False):
+            raise errors.ArgumentError(f"{name}: carries no gradients; pass {name}.detach()")
         return _argument(name, value)
     return value.item() if isinstance(value, np.number) else value
 

@@ -155,7 +155,11 @@ std::string_view Args::string(int i, const char* name) const {
 TensorView Args::tensor(int i, const char* name) const {
   const DLTensor* dl = dl_tensor(any(i));
   if (dl == nullptr) wrong_type(name, "a tensor");
-  return from_dl(*dl, name);
+  const TensorView view = from_dl(*dl, name);
+  if (view.data == nullptr && view.numel() > 0) {
+    throw ArgumentError(std::string(name) + ": expected an array with memory, got a shape alone");
+  }
+  return view;
 }
 
 OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_list<int64_t> shape) {

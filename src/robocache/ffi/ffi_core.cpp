@@ -29,6 +29,13 @@ ROBOCACHE_FFI(tensor_address, args, result) {
   result.set(static_cast<int64_t>(reinterpret_cast<intptr_t>(args.tensor(0, "tensor").data)));
 }
 
+// (tensor): returns once what is queued on its device's current stream is done.
+ROBOCACHE_FFI(synchronize, args, result) {
+  const Device device = args.tensor(0, "tensor").device;
+  if (!device.is_cuda()) return;
+  check_cuda(cuda_backend().synchronize(device.index, current_stream(device).handle), "synchronize");
+}
+
 // "" where CUDA can be used, else the reason why not.
 ROBOCACHE_FFI(cuda_unavailable_reason, args, result) { result.set(std::string_view(cuda_unavailable_reason())); }
 

@@ -32,6 +32,19 @@ std::vector<FeatureBlock> feature_blocks_from(const Args& args, int i, int64_t f
   return blocks;
 }
 
+// Arguments 3 to 7 and 12 of a call and of its gradient, and the blocks from `blocks` on.
+ResampleOptions resample_options(const Args& args, const TensorView& values, int blocks) {
+  ResampleOptions options;
+  options.method = interpolation_method_from_name(args.string(3, "method"));
+  options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
+  options.causal = args.boolean(5, "causal");
+  options.max_gap = optional_duration(args, 6, "max_gap");
+  options.tolerance = optional_duration(args, 7, "tolerance");
+  options.boundary = boundary_from_name(args.string(12, "bc_type"));
+  options.methods = feature_blocks_from(args, blocks, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
+  return options;
+}
+
 // Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.
 struct Workspace {
   Workspace(int64_t bytes, Device device) {
@@ -52,18 +65,11 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   const TensorView values = args.tensor(0, "values");
   const TensorView times = args.tensor(1, "times");
   const TensorView target_times = args.tensor(2, "target_times");
-  ResampleOptions options;
-  options.method = interpolation_method_from_name(args.string(3, "method"));
-  options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
-  options.causal = args.boolean(5, "causal");
-  options.max_gap = optional_duration(args, 6, "max_gap");
-  options.tolerance = optional_duration(args, 7, "tolerance");
+  const ResampleOptions options = resample_options(args, values, 13);
   const auto lengths = optional_tensor(args, 8, "lengths");
   const auto out = optional_tensor(args, 9, "out");
   const auto valid = optional_tensor(args, 10, "valid");
   const auto target_lengths = optional_tensor(args, 11, "target_lengths");
-  options.boundary = boundary_from_name(args.string(12, "bc_type"));
-  options.methods = feature_blocks_from(args, 13, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
   const CudaStream stream = current_stream(values.device);
   const Workspace workspace(stream_workspace_bytes(values, options), values.device);
   if (out) {
@@ -78,6 +84,20 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths,
                         workspace.view, stream);
   result.set(std::move(made));
+}
+
+// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out_gradient, values_gradient,
+// target_lengths, bc_type, times_gradient, targets_gradient, [start, stop, method]...): adds to the three gradients that
+// are not None.
+ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
+  const TensorView values = args.tensor(0, "values");
+  const ResampleOptions options = resample_options(args, values, 15);
+  const Workspace workspace(stream_gradient_workspace_bytes(values, options), values.device);
+  resample_trajectories_backward(
+      values, args.tensor(1, "times"), args.tensor(2, "target_times"), options, args.tensor(9, "out_gradient"),
+      optional_tensor(args, 10, "values_gradient"), optional_tensor(args, 13, "times_gradient"),
+      optional_tensor(args, 14, "targets_gradient"), optional_tensor(args, 8, "lengths"),
+      optional_tensor(args, 11, "target_lengths"), workspace.view, current_stream(values.device));
 }
 
 // (values, times, target_times) -> an array for `valid`
@@ -170,20 +190,31 @@ OwnedTensor allocate_fused(DType dtype, Device device, const FuseShape& shape, i
                        : OwnedTensor::allocate(dtype, device, {shape.targets, last});
 }
 
-}  // namespace
+// What the call and its gradient have in common.
+struct FuseArguments {
+  TensorView target_times;
+  std::optional<TensorView> target_lengths;
+  bool separate;
+  bool with_valid;
+  bool with_age;
+  size_t outs;
+  std::vector<FuseStream> streams;
+  std::vector<std::optional<DType>> dtypes;
+  std::vector<TensorView> out;
+  int gradients;  // the argument after the outs
 
-// (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
-//  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
-//  each option that one stream has for itself, a block of methods as three values)
-// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
-ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  ArgumentsOf of(size_t i) const { return {streams[i].name, static_cast<int64_t>(i)}; }
+};
+
+FuseArguments fuse_arguments(const Args& args, bool backward) {
+  FuseArguments made;
   const auto count = static_cast<size_t>(args.integer(0, "streams"));
-  const TensorView target_times = args.tensor(1, "target_times");
-  const auto target_lengths = optional_tensor(args, 2, "target_lengths");
-  const bool separate = args.boolean(3, "output");
-  const bool with_valid = args.boolean(4, "return_valid");
-  const bool with_age = args.boolean(5, "return_age");
-  const auto outs = static_cast<size_t>(args.integer(6, "out"));
+  made.target_times = args.tensor(1, "target_times");
+  made.target_lengths = optional_tensor(args, 2, "target_lengths");
+  const bool separate = made.separate = args.boolean(3, "output");
+  made.with_valid = args.boolean(4, "return_valid");
+  made.with_age = args.boolean(5, "return_age");
+  const size_t outs = made.outs = static_cast<size_t>(args.integer(6, "out"));
   int at = 7;
   FuseStream shared;
   std::optional<DType> shared_dtype;
@@ -191,34 +222,46 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
     set_option(shared, shared_dtype, static_cast<StreamOption>(option), args, at++, {});
   }
 
-  std::vector<FuseStream> streams(count, shared);
-  std::vector<std::optional<DType>> dtypes(separate ? count : 1, shared_dtype);
-  const auto of = [&](size_t i) { return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}; };
+  std::vector<FuseStream>& streams = made.streams;
+  streams.assign(count, shared);
+  made.dtypes.assign(separate ? count : 1, shared_dtype);
   for (size_t i = 0; i < count; ++i) {
     if (!args.is_none(at)) streams[i].name = args.string(at, "streams");
     try {
       streams[i].values = args.tensor(at + 1, "values");
       streams[i].times = args.tensor(at + 2, "times");
     } catch (const ArgumentTypeError& error) {  // begins with the argument's name
-      throw ArgumentTypeError(of(i)(error.what()));
+      throw ArgumentTypeError(made.of(i)(error.what()));
     } catch (const ArgumentError& error) {
-      throw ArgumentError(of(i)(error.what()));
+      throw ArgumentError(made.of(i)(error.what()));
     }
     at += 3;
   }
-  std::vector<TensorView> out;
-  out.reserve(std::max(outs, dtypes.size()));
-  for (size_t i = 0; i < outs; ++i) out.push_back(args.tensor(at++, "out"));
+  made.out.reserve(std::max(outs, made.dtypes.size()));
+  for (size_t i = 0; i < outs; ++i) made.out.push_back(args.tensor(at++, "out"));
+  made.gradients = at;
+  if (backward) at += static_cast<int>(2 * count + 1);
   while (at < args.count()) {
     const auto i = static_cast<size_t>(args.integer(at, "stream"));
     const auto option = static_cast<StreamOption>(args.integer(at + 1, "option"));
     if (option == StreamOption::kDType && !separate) {
       throw ArgumentError("dtype: expected one for all streams, since output is 'concat'");
     }
-    set_option(streams[i], dtypes[separate ? i : 0], option, args, at + 2, of(i));
+    set_option(streams[i], made.dtypes[separate ? i : 0], option, args, at + 2, made.of(i));
     at += option == StreamOption::kMethods ? 5 : 3;
   }
+  return made;
+}
 
+}  // namespace
+
+// (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
+//  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
+//  each option that one stream has for itself, a block of methods as three values)
+// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
+ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  FuseArguments call = fuse_arguments(args, false);
+  auto& [target_times, target_lengths, separate, with_valid, with_age, outs, streams, dtypes, out, gradients] = call;
   const FuseShape shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   std::vector<OwnedTensor> made;
@@ -230,26 +273,48 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
       made.push_back(allocate_fused(dtype, device, shape, separate ? values.shape[values.ndim - 1] : shape.features));
       out.push_back(made.back().view());
     } else if (i < outs && out[i].dtype != dtype) {
-      throw ArgumentTypeError((separate ? of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
+      throw ArgumentTypeError((separate ? call.of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
                               ", got " + std::string(dtype_name(out[i].dtype)) + "; say so with dtype=");
     }
   }
   std::optional<TensorView> valid;
   std::optional<TensorView> age;
   if (with_valid) {
-    made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(count)));
+    made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(streams.size())));
     valid = made.back().view();
   }
   if (with_age) {
-    made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(count)));
+    made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(streams.size())));
     age = made.back().view();
   }
   int64_t bytes = 0;
-  for (size_t i = 0; i < count; ++i) bytes += stream_workspace_bytes(streams[i].values, streams[i].options, of(i));
+  for (size_t i = 0; i < streams.size(); ++i) {
+    bytes += stream_workspace_bytes(streams[i].values, streams[i].options, call.of(i));
+  }
   const Workspace workspace(bytes, device);
   fuse_multimodal(streams, target_times, out, target_lengths, valid, age, workspace.view, current_stream(device));
   if (made.size() == 1) result.set(std::move(made.front()));
   if (made.size() > 1) result.set_object(FusedArrays{std::move(made)});
+}
+
+// As above; after each out, which are the gradients with respect to them: gradients of values and times of each stream and
+// of target_times, each an array or None, that are added to.
+ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
+  const FuseArguments call = fuse_arguments(args, true);
+  std::vector<FuseGradient> gradients(call.streams.size());
+  int at = call.gradients;
+  for (FuseGradient& gradient : gradients) {
+    gradient.values = optional_tensor(args, at++, "values_gradient");
+    gradient.times = optional_tensor(args, at++, "times_gradient");
+  }
+  int64_t bytes = 0;
+  for (size_t i = 0; i < call.streams.size(); ++i) {
+    bytes += stream_gradient_workspace_bytes(call.streams[i].values, call.streams[i].options, call.of(i));
+  }
+  const Workspace workspace(bytes, call.target_times.device);
+  fuse_multimodal_backward(call.streams, call.target_times, call.out, gradients,
+                           optional_tensor(args, at, "targets_gradient"), call.target_lengths, workspace.view,
+                           current_stream(call.target_times.device));
 }
 
 // (FusedArrays, a tensor of the framework, place) -> the array there, once

@@ -139,8 +139,11 @@ ROBOCACHE_HD CurveWeights<Work> weights_around(InterpolationMethod method, const
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_slope(Scalar own, Scalar other, Scalar share) {
   const Scalar mean = multiply_add(share, own - other, other);
-  const bool turns = (own < Scalar(0)) != (other < Scalar(0)) || absolute(mean) < smallest_normal<Scalar>();
-  return turns ? other * Scalar(0) : own * quotient(other, mean);  // a NaN stays one
+  const Scalar slope = own * quotient(other, mean);
+  const Scalar none = other * Scalar(0);  // a NaN stays one
+  // Chosen, not branched to, so that neighbouring features go side by side.
+  const bool turns = ((own < Scalar(0)) != (other < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
+  return turns ? none : slope;
 }
 
 // pchip's slope at a row's end: that of the parabola through three samples, kept from turning.

@@ -93,7 +93,15 @@ constexpr int64_t kPiece = 64;
 template <class Work, class T>
 void load_as(const void* from, int64_t stride, int64_t n, Work* to) {
   const T* x = static_cast<const T*>(from);
-  for (int64_t d = 0; d < n; ++d) to[d] = to_work<Work>(x[d * stride]);
+  int64_t d = 0;
+#ifdef __F16C__
+  if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float>) {
+    for (; stride == 1 && d + 8 <= n; d += 8) {
+      _mm256_storeu_ps(to + d, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + d))));
+    }
+  }
+#endif
+  for (; d < n; ++d) to[d] = to_work<Work>(x[d * stride]);
 }
 
 template <class Work>
@@ -130,7 +138,16 @@ void load_piece(DType dtype, const char* row, int64_t first, int64_t stride, int
 template <class Work, class T>
 void store_as(const Work* from, int64_t n, void* to, int64_t stride) {
   T* y = static_cast<T*>(to);
-  for (int64_t d = 0; d < n; ++d) y[d * stride] = rounded_once<T>(from[d]);
+  int64_t d = 0;
+#ifdef __F16C__
+  if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float>) {
+    for (; stride == 1 && d + 8 <= n; d += 8) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + d),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(from + d), _MM_FROUND_TO_NEAREST_INT));
+    }
+  }
+#endif
+  for (; d < n; ++d) y[d * stride] = rounded_once<T>(from[d]);
 }
 
 template <class Work>
@@ -197,12 +214,19 @@ void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveW
       const char* const row = values + stencil.rows[i] * s.values_sample * dtype_size(s.value_dtype);
       load_piece(s.value_dtype, row, first, s.values_feature, n, x[i]);
     }
+    // The ends' branches fall away where there are all neighbours, which is nearly always.
     if (s.method == InterpolationMethod::kPchip) {
-      for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, before, after, x[1][d], x[2][d], x[3][d], x[4][d]);
+      const auto fill = [&](int earlier, int later) {
+        for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, earlier, later, x[1][d], x[2][d], x[3][d], x[4][d]);
+      };
+      before == 1 && after == 1 ? fill(1, 1) : fill(before, after);
     } else if (s.method == InterpolationMethod::kAkima) {
-      for (int64_t d = 0; d < n; ++d) {
-        y[d] = akima_at(c, before, after, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
-      }
+      const auto fill = [&](int earlier, int later) {
+        for (int64_t d = 0; d < n; ++d) {
+          y[d] = akima_at(c, earlier, later, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
+        }
+      };
+      before == 2 && after == 2 ? fill(2, 2) : fill(before, after);
     } else {
       const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + first;
       const Work* const a = slopes + stencil.rows[2] * s.features;
@@ -216,16 +240,24 @@ void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveW
 
 template <class Work>
 void write_rotations(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
-  for (int64_t first = 0; first < s.features; first += 4) {
-    Work a[4];
-    Work b[4];
-    Work y[4];
-    const int64_t sample = s.values_sample * dtype_size(s.value_dtype);
-    load_piece(s.value_dtype, values + picked.left * sample, first, s.values_feature, 4, a);
-    load_piece(s.value_dtype, values + picked.right * sample, first, s.values_feature, 4, b);
-    slerp(a, b, picked.weight, 1 - picked.weight, y);
-    scale_piece(s, first, 4, y);
-    store_piece(s.out_dtype, y, 4, out, first, s.out_feature);
+  const int64_t sample = s.values_sample * dtype_size(s.value_dtype);
+  Work a[kPiece];
+  Work b[kPiece];
+  Work y[kPiece];
+  static_assert(kPiece % 4 == 0);
+  for (int64_t first = 0; first < s.features; first += kPiece) {
+    const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
+    load_piece(s.value_dtype, values + picked.left * sample, first, s.values_feature, n, a);
+    load_piece(s.value_dtype, values + picked.right * sample, first, s.values_feature, n, b);
+    for (int64_t d = 0; d < n; d += 4) {
+      Work from[4] = {a[d], a[d + 1], a[d + 2], a[d + 3]};
+      Work to[4] = {b[d], b[d + 1], b[d + 2], b[d + 3]};
+      Work turned[4];
+      slerp(from, to, picked.weight, 1 - picked.weight, turned);
+      for (int64_t k = 0; k < 4; ++k) y[d + k] = turned[k];
+    }
+    scale_piece(s, first, n, y);
+    store_piece(s.out_dtype, y, n, out, first, s.out_feature);
   }
 }
 

@@ -76,6 +76,8 @@ void make_spline(Segment& s, int64_t batch, char* workspace, Device device, Cuda
   s.slopes = workspace;
 }
 
+}  // namespace
+
 void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
   if (!workspace || !workspace->is_contiguous() || workspace->numel() * dtype_size(workspace->dtype) < bytes ||
       reinterpret_cast<uintptr_t>(workspace->data) % 16 != 0) {
@@ -84,8 +86,6 @@ void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, 
   }
   check_device(*workspace, "workspace", device);
 }
-
-}  // namespace
 
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch) {
   if (s.causal) return 0;

@@ -30,6 +30,9 @@ int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
+// Throws ArgumentError where a workspace is none of these.
+void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device);
+
 // A sample that counts: slope = before * (y - y_previous) + after * (y_next - y) - carry * (slope so far of the previous),
 // and on the way back, less back * slope of the next. At the row's ends `before` and `after` take the two differences
 // nearest to that end, and `back` (first) or `carry` (last) the neighbour's slope.
@@ -46,8 +49,82 @@ struct SplineCall {
   void* slopes;
 };
 
+// What the equation of one sample makes of the table: a and b are the gaps before and after it, `back` that of the sample
+// before. The first equation fills the first sample's entries too, the last the last one's.
+template <class Scalar>
+struct SplineStep {
+  Scalar before, after, carry, back;
+  Scalar first_before, first_after, first_back;
+  Scalar last_before, last_after, last_carry;
+};
+
 // The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes
-// have been eliminated by what `boundary` says of them. n >= 1 samples; fills the first entries of `table`.
+// have been eliminated by what `boundary` says of them. Scalar is float64, or a number type over it.
+template <class Scalar>
+ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
+                                            Boundary boundary) {
+  const bool natural = boundary == Boundary::kNatural;
+  const Scalar none(0);
+  const Scalar half(0.5);
+  const Scalar two(2);
+  const Scalar both = a + b;
+  Scalar lower = half * b / both;
+  Scalar upper = half * a / both;
+  Scalar diagonal(1);
+  Scalar p = Scalar(1.5) * b / both;
+  Scalar q = Scalar(1.5) * a / both;
+  SplineStep<Scalar> made{none, none, none, none, none, none, none, none, none, none};
+  if (starts && ends && !natural) {
+    lower = upper = none;
+    p = b / both;
+    q = a / both;
+    made.first_before = two / a;
+    made.first_back = Scalar(1);
+    made.last_after = two / b;
+    made.last_carry = Scalar(1);
+  } else {
+    if (starts) {
+      if (natural) {
+        diagonal = diagonal - half * lower;
+        p = p * half;
+        made.first_before = Scalar(1.5) / a;
+        made.first_back = half;
+      } else {
+        upper = a / both;
+        p = b * b / (both * both);
+        q = a * (two * both + b) / (both * both);
+        made.first_before = (a + two * both) / (both * a);
+        made.first_after = a * a / (both * b) / b;
+        made.first_back = both / b;
+      }
+      lower = none;
+    }
+    if (ends) {
+      if (natural) {
+        diagonal = diagonal - half * upper;
+        q = q * half;
+        made.last_after = Scalar(1.5) / b;
+        made.last_carry = half;
+      } else {
+        lower = b / both;
+        q = a * a / (both * both);
+        p = b * (two * both + a) / (both * both);
+        made.last_before = b * b / (both * a) / a;
+        made.last_after = (b + two * both) / (both * b);
+        made.last_carry = both / a;
+      }
+      upper = none;
+    }
+  }
+  const Scalar pivot = Scalar(1) / (diagonal - lower * back);
+  made.back = upper * pivot;
+  made.before = p * pivot / a;
+  made.after = q * pivot / b;
+  made.carry = lower * pivot;
+  return made;
+}
+
+// n >= 1 samples; fills the first entries of `table`.
 template <class Times, class Clock>
 ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
   const auto row_after = [&](int64_t row) {
@@ -69,57 +146,18 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
     table[1] = {1 / a, 0, 0, 0, n - 1};
     return;
   }
-  const bool natural = boundary == Boundary::kNatural;
   double back = 0;
   for (int64_t e = 1;; ++e) {
     const int64_t next = row_after(row);
     const double b = gap(row, next);
-    const double both = a + b;
     const bool starts = e == 1;
     const bool ends = next >= n - 1;
-    double lower = 0.5 * b / both;
-    double upper = 0.5 * a / both;
-    double diagonal = 1;
-    double p = 1.5 * b / both;
-    double q = 1.5 * a / both;
-    if (starts && ends && !natural) {
-      lower = upper = 0;
-      p = b / both;
-      q = a / both;
-      table[0] = {2 / a, 0, 0, 1, first};
-      table[2] = {0, 2 / b, 1, 0, next};
-    } else {
-      if (starts) {
-        if (natural) {
-          diagonal -= 0.5 * lower;
-          p *= 0.5;
-          table[0] = {1.5 / a, 0, 0, 0.5, first};
-        } else {
-          upper = a / both;
-          p = b * b / (both * both);
-          q = a * (2 * both + b) / (both * both);
-          table[0] = {(a + 2 * both) / (both * a), a * a / (both * b) / b, 0, both / b, first};
-        }
-        lower = 0;
-      }
-      if (ends) {
-        if (natural) {
-          diagonal -= 0.5 * upper;
-          q *= 0.5;
-          table[e + 1] = {0, 1.5 / b, 0.5, 0, next};
-        } else {
-          lower = b / both;
-          q = a * a / (both * both);
-          p = b * (2 * both + a) / (both * both);
-          table[e + 1] = {b * b / (both * a) / a, (b + 2 * both) / (both * b), both / a, 0, next};
-        }
-        upper = 0;
-      }
-    }
-    const double pivot = 1 / (diagonal - lower * back);
-    back = upper * pivot;
-    table[e] = {p * pivot / a, q * pivot / b, lower * pivot, back, row};
+    const SplineStep<double> step = spline_step(a, b, back, starts, ends, boundary);
+    if (starts) table[0] = {step.first_before, step.first_after, 0, step.first_back, first};
+    if (ends) table[e + 1] = {step.last_before, step.last_after, step.last_carry, 0, next};
+    table[e] = {step.before, step.after, step.carry, step.back, row};
     if (ends) return;
+    back = step.back;
     row = next;
     a = b;
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/interpolation/spline.hpp"
 
 namespace robocache {
@@ -168,9 +169,8 @@ void check_methods(int64_t features, DType values, const InterpolationOptions& o
   if (!cubic && options.boundary != Boundary::kNotAKnot) refuse(of("bc_type"), ": goes with 'cubic' alone");
 }
 
-}  // namespace
-
-int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of) {
+int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of,
+                    int64_t (*bytes_of)(const Segment&, int64_t batch)) {
   const bool cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
   if (!cubic || options.causal || values.ndim < 2) return 0;
   Segment s{};
@@ -180,9 +180,20 @@ int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOpti
   for (const FeatureBlock& run : runs_of(values.shape[values.ndim - 1], options, of)) {
     if (run.method != InterpolationMethod::kCubic) continue;
     s.features = run.end - run.begin;
-    bytes += spline_workspace_bytes(s, values.ndim == 3 ? values.shape[0] : 1);
+    bytes += bytes_of(s, values.ndim == 3 ? values.shape[0] : 1);
   }
   return bytes;
+}
+
+}  // namespace
+
+int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of) {
+  return cubic_bytes(values, options, of, spline_workspace_bytes);
+}
+
+int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
+                                        const ArgumentsOf& of) {
+  return cubic_bytes(values, options, of, spline_gradient_bytes);
 }
 
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
@@ -254,6 +265,44 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
     s.method = run.method;
     segments.push_back(s);
   }
+}
+
+namespace {
+
+void check_sums(const TensorView& gradient, std::string_view argument, DType dtype, Device device,
+                std::initializer_list<int64_t> shape, const ArgumentsOf& of) {
+  const TensorView expected = TensorView::contiguous(nullptr, dtype, shape);
+  if (gradient.dtype != dtype) {
+    refuse_type(of(argument), ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
+  }
+  check_device(gradient, argument, device, of);
+  if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
+    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+           shape_string(gradient.shape.data(), gradient.ndim));
+  }
+  if (gradient.numel() > 0 && !gradient.is_contiguous()) {
+    refuse(of(argument), ": expected a dense array, got ", gradient.describe());
+  }
+}
+
+}  // namespace
+
+void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
+                      int64_t features, Device device, const ArgumentsOf& of) {
+  if (!is_floating(s.value_dtype)) {
+    refuse_type(of(argument), ": values of ", dtype_name(s.value_dtype), " have no gradient");
+  }
+  const DType work = works_in_double(s) ? DType::kFloat64 : DType::kFloat32;
+  check_sums(gradient, argument, work, device, {batch, s.samples, features}, of);
+  return gradient.data;
+}
+
+double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
+                       int64_t batch, const ArgumentsOf& of) {
+  if (!gradient) return nullptr;
+  if (clock.dtype == DType::kInt64) refuse_type(of(argument), ": an int64 clock has no gradient");
+  check_sums(*gradient, argument, DType::kFloat64, clock.device, {batch, clock.shape[clock.ndim - 1]}, of);
+  return static_cast<double*>(gradient->data);
 }
 
 }  // namespace robocache

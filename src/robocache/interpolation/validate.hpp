@@ -85,6 +85,10 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                const ArgumentsOf& of = {});
 
+// The same for their gradient: see interpolate_backward.hpp.
+int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
+                                        const ArgumentsOf& of = {});
+
 // A segment of all the stream's samples and features, checked; its methods and where its results go are still to come.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
@@ -92,5 +96,13 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
 // That segment with the place of its results, as one for each run of features of one method. Valid and age go with the
 // first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
+
+// Where the gradient of a segment's stream, [batch, samples, features], is added to: dense, of the work type.
+void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
+                      int64_t features, Device device, const ArgumentsOf& of = {});
+
+// Where that of a clock is, row by row: dense float64 [batch, N]; null where there is none. int64 clocks have no gradient.
+double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
+                       int64_t batch, const ArgumentsOf& of = {});
 
 }  // namespace robocache

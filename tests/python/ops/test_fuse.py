@@ -1254,17 +1254,6 @@ def test_a_graph_of_a_call_replays_on_new_values(rng, cuda):
     assert_same_bits(to_numpy(out), expected)
 
 
-def test_gradients_are_refused_until_they_exist(device):
-    values, times = (to_torch(x, device) for x in ramp())
-    for place, name in enumerate(("values", "times")):
-        stream = [values, times]
-        stream[place] = stream[place].clone().requires_grad_()
-        with pytest.raises(robocache.Error, match=rf"streams\['arm'\].{name}: .*grad"):
-            robocache.fuse_multimodal({"arm": stream}, times)
-        with torch.no_grad():
-            robocache.fuse_multimodal({"arm": stream}, times)
-
-
 def test_this_is_the_documented_example():
     imu = np.array([[0.0], [10.0]]), np.array([0.0, 1.0])
     gripper = np.array([[1.0], [0.0]]), np.array([0, 250_000_000])

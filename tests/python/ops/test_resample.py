@@ -1109,21 +1109,6 @@ def test_rule_18_no_memory_is_lost(rng):
         assert resident_bytes() - before < 64e6
 
 
-def test_gradients_are_refused_until_they_exist(device):
-    values, times = (to_torch(x, device) for x in ramp())
-    for name in ("values", "times", "target_times"):
-        tensors = {"values": values, "times": times, "target_times": times}
-        tensors[name] = tensors[name].clone().requires_grad_()
-        with pytest.raises(robocache.Error, match=rf"(?s)(?=.*{name})(?=.*grad)"):
-            robocache.resample_trajectories(**tensors)
-        with torch.no_grad():
-            robocache.resample_trajectories(**tensors)
-        with torch.inference_mode():
-            robocache.resample_trajectories(**tensors)
-        tensors[name] = tensors[name].detach()
-        robocache.resample_trajectories(**tensors)
-
-
 # ---- CUDA: streams and graphs ----
 
 

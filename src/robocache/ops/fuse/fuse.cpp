@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/interpolation/spline.hpp"
 
 namespace robocache {
@@ -133,11 +134,21 @@ DType common_dtype(std::span<const FuseStream> streams) {
   return first;
 }
 
-void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
-                     std::span<const TensorView> out, const std::optional<TensorView>& target_lengths,
-                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age,
-                     const std::optional<TensorView>& workspace, CudaStream stream) {
-  const FuseShape shape = fuse_shape(streams, target_times);
+namespace {
+
+// A call, checked: each stream's segments follow those of the stream before.
+struct FuseCall {
+  FuseShape shape;
+  std::vector<Segment> segments;
+  std::vector<size_t> stream_of;  // of each segment
+  Interpolation interpolation;
+};
+
+// `out` is what the call writes or, named so, the gradient with respect to it; whose memory it is, is not checked.
+void prepare(std::span<const FuseStream> streams, const TensorView& target_times, std::span<const TensorView> out,
+             const char* out_name, const std::optional<TensorView>& target_lengths,
+             const std::optional<TensorView>& valid, const std::optional<TensorView>& age, FuseCall& call) {
+  const FuseShape& shape = call.shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   const auto count = static_cast<int64_t>(streams.size());
   const auto like_first = [&] { return arguments_of(streams, 0)("values"); };
@@ -150,19 +161,15 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
     check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
   if (out.size() != 1 && out.size() != streams.size()) {
-    refuse("out: expected one array, or one for each of the ", std::to_string(streams.size()), " streams, got ",
+    refuse(out_name, ": expected one array, or one for each of the ", std::to_string(streams.size()), " streams, got ",
            std::to_string(out.size()));
   }
   const bool concatenated = out.size() == 1;
   const auto out_of = [&](size_t i) { return concatenated ? ArgumentsOf{} : arguments_of(streams, i); };
   for (size_t i = 0; i < out.size(); ++i) {
-    check_same_device(out[i], "out", out_of(i));
+    check_same_device(out[i], out_name, out_of(i));
     check_shape(out[i], shape, concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1],
-                "out", out_of(i));
-    check_memory(out[i], "out", out_of(i), streams, target_times, target_lengths);
-    for (size_t j = 0; j < i; ++j) {
-      if (overlaps(out[i], out[j])) refuse(out_of(i)("out"), ": overlaps ", out_of(j)("out"));
-    }
+                out_name, out_of(i));
   }
   if (valid) {
     if (valid->dtype != DType::kBool) refuse_type("valid: expected bool, got ", dtype_name(valid->dtype));
@@ -178,7 +185,7 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
   }
 
   const int first = shape.batched ? 1 : 0;
-  std::vector<Segment> segments;
+  std::vector<Segment>& segments = call.segments;
   segments.reserve(streams.size());
   int64_t column = 0;
   for (size_t i = 0; i < streams.size(); ++i) {
@@ -209,28 +216,84 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
     set_offset(s, from.offset, of);
     set_scale_and_shift(s, from, of);
     append_segments(s, from.options, segments);
+    call.stream_of.resize(segments.size(), i);
   }
   if (segments.size() > kMaxSegments) {
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));
   }
-  make_splines(segments, shape.batch, workspace, device, stream);
-
-  Interpolation call{};
-  call.targets = target_times.data;
-  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  call.targets_target = target_times.strides[target_times.ndim - 1];
-  call.target_dtype = target_times.dtype;
+  Interpolation& interpolation = call.interpolation = Interpolation{};
+  interpolation.targets = target_times.data;
+  interpolation.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  interpolation.targets_target = target_times.strides[target_times.ndim - 1];
+  interpolation.target_dtype = target_times.dtype;
   if (target_lengths) {
-    call.target_lengths = target_lengths->data;
-    call.target_lengths_batch = target_lengths->strides[0];
-    call.target_lengths_dtype = target_lengths->dtype;
+    interpolation.target_lengths = target_lengths->data;
+    interpolation.target_lengths_batch = target_lengths->strides[0];
+    interpolation.target_lengths_dtype = target_lengths->dtype;
   }
-  call.batch = shape.batch;
-  call.targets_count = shape.targets;
-  call.segments = segments.data();
-  call.segment_count = static_cast<int32_t>(segments.size());
-  interpolate(call, device, stream);
+  interpolation.batch = shape.batch;
+  interpolation.targets_count = shape.targets;
+  interpolation.segments = segments.data();
+  interpolation.segment_count = static_cast<int32_t>(segments.size());
+}
+
+}  // namespace
+
+void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
+                     std::span<const TensorView> out, const std::optional<TensorView>& target_lengths,
+                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age,
+                     const std::optional<TensorView>& workspace, CudaStream stream) {
+  FuseCall call;
+  prepare(streams, target_times, out, "out", target_lengths, valid, age, call);
+  const auto out_of = [&](size_t i) { return out.size() == 1 ? ArgumentsOf{} : arguments_of(streams, i); };
+  for (size_t i = 0; i < out.size(); ++i) {
+    check_memory(out[i], "out", out_of(i), streams, target_times, target_lengths);
+    for (size_t j = 0; j < i; ++j) {
+      if (overlaps(out[i], out[j])) refuse(out_of(i)("out"), ": overlaps ", out_of(j)("out"));
+    }
+  }
+  make_splines(call.segments, call.shape.batch, workspace, streams[0].values.device, stream);
+  interpolate(call.interpolation, streams[0].values.device, stream);
+}
+
+void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
+                              std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
+                              const std::optional<TensorView>& targets_gradient,
+                              const std::optional<TensorView>& target_lengths,
+                              const std::optional<TensorView>& workspace, CudaStream stream) {
+  FuseCall call;
+  prepare(streams, target_times, out_gradient, "out_gradient", target_lengths, std::nullopt, std::nullopt, call);
+  if (gradients.size() != streams.size()) {
+    refuse("gradients: expected one for each of the ", std::to_string(streams.size()), " streams, got ",
+           std::to_string(gradients.size()));
+  }
+  const int64_t batch = call.shape.batch;
+  double* const of_targets = clock_gradient(targets_gradient, "targets_gradient", target_times, batch);
+  std::vector<SegmentGradient> into;
+  int64_t feature = 0;  // of the segment in its stream
+  for (size_t i = 0; i < call.segments.size(); ++i) {
+    const Segment& s = call.segments[i];
+    const size_t place = call.stream_of[i];
+    const FuseStream& from = streams[place];
+    const ArgumentsOf of = arguments_of(streams, place);
+    const int64_t features = from.values.shape[from.values.ndim - 1];
+    if (i == 0 || call.stream_of[i - 1] != place) feature = 0;
+    SegmentGradient g{};
+    if (gradients[place].values) {
+      g.values =
+          values_gradient(*gradients[place].values, "values_gradient", s, batch, features, from.values.device, of);
+      g.values = static_cast<char*>(g.values) + feature * dtype_size(gradients[place].values->dtype);
+    }
+    g.values_batch = s.samples * features;
+    g.values_sample = features;
+    g.values_feature = 1;
+    g.times = clock_gradient(gradients[place].times, "times_gradient", from.times, batch, of);
+    g.targets = of_targets;
+    into.push_back(g);
+    feature += s.features;
+  }
+  interpolate_backward(call.interpolation, into, workspace, streams[0].values.device, stream);
 }
 
 }  // namespace robocache

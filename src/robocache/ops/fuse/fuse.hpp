@@ -84,6 +84,18 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
                      const std::optional<TensorView>& age = std::nullopt,
                      const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
+// The gradient: adds to each array what a gradient with respect to `out` means there, as resample.hpp says of one stream.
+// A target's gradient is in the targets' unit, whatever the streams' clocks; scale, shift and offset get none.
+struct FuseGradient {
+  std::optional<TensorView> values = {};  // dense [B, S, D], the stream's work type
+  std::optional<TensorView> times = {};   // dense [B, S] float64; float clocks alone
+};
+void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
+                              std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
+                              const std::optional<TensorView>& targets_gradient = std::nullopt,
+                              const std::optional<TensorView>& target_lengths = std::nullopt,
+                              const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+
 // The sizes of a call: what `out`, `valid` and `age` must be. `batched` is false for values [S, D]. Throws as above.
 struct FuseShape {
   bool batched;

@@ -5,32 +5,26 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/interpolation/interpolate.hpp"
+#include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/interpolation/spline.hpp"
 #include "robocache/ops/resample/check_times_params.hpp"
 
 namespace robocache {
 namespace {
 
-void check_out(const TensorView& out, const ResampleShape& shape, const TensorView& values, const TensorView& times,
-               const TensorView& targets, const std::optional<TensorView>& lengths,
-               const std::optional<TensorView>& target_lengths) {
+// `out`, or the gradient with respect to it.
+void check_out(const TensorView& out, const char* name, const ResampleShape& shape, const TensorView& values) {
   if (out.dtype != values.dtype) {
-    refuse_type("out: expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
+    refuse_type(name, ": expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
   }
-  check_device(out, "out", values.device);
+  check_device(out, name, values.device);
   const TensorView expected =
       shape.batched ? TensorView::contiguous(nullptr, out.dtype, {shape.batch, shape.targets, shape.features})
                     : TensorView::contiguous(nullptr, out.dtype, {shape.targets, shape.features});
   if (out.ndim != expected.ndim || out.shape != expected.shape) {
-    refuse("out: expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+    refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
            shape_string(out.shape.data(), out.ndim));
   }
-  if (overlaps(out, values)) refuse("out: overlaps values");
-  if (overlaps(out, times)) refuse("out: overlaps times");
-  if (overlaps(out, targets)) refuse("out: overlaps target_times");
-  if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
-  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
-  if (out.numel() > 0) check_elements_apart(out, "out");
 }
 
 }  // namespace
@@ -45,12 +39,21 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
   return {batched, batch, samples, target_times.shape[target_times.ndim - 1], features};
 }
 
-void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                           const ResampleOptions& options, const TensorView& out,
-                           const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& workspace,
-                           CudaStream stream) {
-  const ResampleShape shape = resample_shape(values, times, target_times);
+namespace {
+
+// A call, checked: its segments are runs of features of one method, in the features' order.
+struct ResampleCall {
+  ResampleShape shape;
+  std::vector<Segment> segments;
+  Interpolation interpolation;
+};
+
+// `out` is what the call writes or, named so, the gradient with respect to it; whose memory it is, is not checked.
+void prepare(const TensorView& values, const TensorView& times, const TensorView& target_times,
+             const ResampleOptions& options, const TensorView& out, const char* out_name,
+             const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
+             const std::optional<TensorView>& target_lengths, ResampleCall& call) {
+  const ResampleShape& shape = call.shape = resample_shape(values, times, target_times);
   const int first = shape.batched ? 1 : 0;
   Segment s = stream_segment(values, times, lengths, options);
   check_device(target_times, "target_times", values.device);
@@ -58,7 +61,7 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     check_device(*target_lengths, "target_lengths", values.device);
     check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
-  check_out(out, shape, values, times, target_times, lengths, target_lengths);
+  check_out(out, out_name, shape, values);
   s.out = out.data;
   s.out_batch = shape.batched ? out.strides[0] : 0;
   s.out_target = out.strides[first];
@@ -75,30 +78,76 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
     s.valid_target = valid->strides[first];
   }
 
-  std::vector<Segment> segments;
-  append_segments(s, options, segments);
-  if (segments.size() > kMaxSegments) {
+  append_segments(s, options, call.segments);
+  if (call.segments.size() > kMaxSegments) {
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
-           std::to_string(segments.size()));
+           std::to_string(call.segments.size()));
   }
 
-  make_splines(segments, shape.batch, workspace, values.device, stream);
-
-  Interpolation call{};
-  call.targets = target_times.data;
-  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  call.targets_target = target_times.strides[target_times.ndim - 1];
-  call.target_dtype = target_times.dtype;
+  Interpolation& interpolation = call.interpolation = Interpolation{};
+  interpolation.targets = target_times.data;
+  interpolation.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  interpolation.targets_target = target_times.strides[target_times.ndim - 1];
+  interpolation.target_dtype = target_times.dtype;
   if (target_lengths) {
-    call.target_lengths = target_lengths->data;
-    call.target_lengths_batch = target_lengths->strides[0];
-    call.target_lengths_dtype = target_lengths->dtype;
+    interpolation.target_lengths = target_lengths->data;
+    interpolation.target_lengths_batch = target_lengths->strides[0];
+    interpolation.target_lengths_dtype = target_lengths->dtype;
   }
-  call.batch = shape.batch;
-  call.targets_count = shape.targets;
-  call.segments = segments.data();
-  call.segment_count = static_cast<int32_t>(segments.size());
-  interpolate(call, values.device, stream);
+  interpolation.batch = shape.batch;
+  interpolation.targets_count = shape.targets;
+  interpolation.segments = call.segments.data();
+  interpolation.segment_count = static_cast<int32_t>(call.segments.size());
+}
+
+}  // namespace
+
+void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                           const ResampleOptions& options, const TensorView& out,
+                           const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
+                           const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& workspace,
+                           CudaStream stream) {
+  ResampleCall call;
+  prepare(values, times, target_times, options, out, "out", lengths, valid, target_lengths, call);
+  if (overlaps(out, values)) refuse("out: overlaps values");
+  if (overlaps(out, times)) refuse("out: overlaps times");
+  if (overlaps(out, target_times)) refuse("out: overlaps target_times");
+  if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
+  if (out.numel() > 0) check_elements_apart(out, "out");
+  make_splines(call.segments, call.shape.batch, workspace, values.device, stream);
+  interpolate(call.interpolation, values.device, stream);
+}
+
+void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                                    const ResampleOptions& options, const TensorView& out_gradient,
+                                    const std::optional<TensorView>& of_values,
+                                    const std::optional<TensorView>& of_times,
+                                    const std::optional<TensorView>& of_targets,
+                                    const std::optional<TensorView>& lengths,
+                                    const std::optional<TensorView>& target_lengths,
+                                    const std::optional<TensorView>& workspace, CudaStream stream) {
+  ResampleCall call;
+  prepare(values, times, target_times, options, out_gradient, "out_gradient", lengths, std::nullopt, target_lengths,
+          call);
+  const ResampleShape& shape = call.shape;
+  SegmentGradient g{};
+  g.times = clock_gradient(of_times, "times_gradient", times, shape.batch);
+  g.targets = clock_gradient(of_targets, "targets_gradient", target_times, shape.batch);
+  g.values_batch = shape.samples * shape.features;
+  g.values_sample = shape.features;
+  g.values_feature = 1;
+  std::vector<SegmentGradient> gradients;
+  int64_t feature = 0;
+  for (const Segment& s : call.segments) {
+    if (of_values) {
+      g.values = values_gradient(*of_values, "values_gradient", s, shape.batch, shape.features, values.device);
+      g.values = static_cast<char*>(g.values) + feature * dtype_size(of_values->dtype);
+    }
+    gradients.push_back(g);
+    feature += s.features;
+  }
+  interpolate_backward(call.interpolation, gradients, workspace, values.device, stream);
 }
 
 namespace {

@@ -63,6 +63,25 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
                            const std::optional<TensorView>& target_lengths = std::nullopt,
                            const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
+// The gradient: adds to each array what a gradient with respect to `out` means there. What it is at every edge stands in
+// interpolation/interpolate_backward.hpp.
+//
+//   out_gradient      [B, T, D] or [T, D]   the dtype of values, strides free
+//   values_gradient   [B, S, D]             float64 for float64 values, else float32: rounded by whoever asked
+//   times_gradient    [B, S]                float64, row by row for a clock [S] too; float clocks alone
+//   targets_gradient  [B, T]                float64, likewise
+//
+// These are dense, B = 1 for values [S, D]; none: not asked for. Queued like the call itself; nothing is allocated. On
+// the CPU the same bits on every run; on CUDA those of values only.
+void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
+                                    const ResampleOptions& options, const TensorView& out_gradient,
+                                    const std::optional<TensorView>& values_gradient,
+                                    const std::optional<TensorView>& times_gradient,
+                                    const std::optional<TensorView>& targets_gradient,
+                                    const std::optional<TensorView>& lengths = std::nullopt,
+                                    const std::optional<TensorView>& target_lengths = std::nullopt,
+                                    const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {
   bool batched;

@@ -1,0 +1,95 @@
+// Numbers that carry their derivatives with respect to N variables: functions of curve.hpp and rotation.hpp run on them as
+// they run on float64, and give the derivatives along with the value.
+#pragma once
+
+#include <cmath>
+
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+template <int N>
+struct Dual {
+  double value;
+  double partial[N];
+
+  Dual() = default;
+  ROBOCACHE_HD constexpr explicit Dual(double constant) : value(constant), partial{} {}
+
+  // The variable `index`.
+  ROBOCACHE_HD static Dual variable(double value, int index) {
+    Dual made(value);
+    made.partial[index] = 1;
+    return made;
+  }
+
+  // f(x) of which this is the value and `slope` the derivative at x.
+  ROBOCACHE_HD static Dual chain(double value, double slope, const Dual& x) {
+    Dual made;
+    made.value = value;
+    for (int i = 0; i < N; ++i) made.partial[i] = slope * x.partial[i];
+    return made;
+  }
+
+  ROBOCACHE_HD friend Dual operator+(const Dual& x, const Dual& y) {
+    Dual made;
+    made.value = x.value + y.value;
+    for (int i = 0; i < N; ++i) made.partial[i] = x.partial[i] + y.partial[i];
+    return made;
+  }
+  ROBOCACHE_HD friend Dual operator-(const Dual& x, const Dual& y) {
+    Dual made;
+    made.value = x.value - y.value;
+    for (int i = 0; i < N; ++i) made.partial[i] = x.partial[i] - y.partial[i];
+    return made;
+  }
+  ROBOCACHE_HD friend Dual operator-(const Dual& x) { return chain(-x.value, -1, x); }
+  ROBOCACHE_HD friend Dual operator*(const Dual& x, const Dual& y) {
+    Dual made;
+    made.value = x.value * y.value;
+    for (int i = 0; i < N; ++i) made.partial[i] = x.partial[i] * y.value + x.value * y.partial[i];
+    return made;
+  }
+  ROBOCACHE_HD friend Dual operator/(const Dual& x, const Dual& y) {
+    Dual made;
+    made.value = x.value / y.value;
+    for (int i = 0; i < N; ++i) made.partial[i] = (x.partial[i] - made.value * y.partial[i]) / y.value;
+    return made;
+  }
+  ROBOCACHE_HD friend bool operator<(const Dual& x, const Dual& y) { return x.value < y.value; }
+  ROBOCACHE_HD friend bool operator>(const Dual& x, const Dual& y) { return x.value > y.value; }
+  ROBOCACHE_HD friend bool operator==(const Dual& x, const Dual& y) { return x.value == y.value; }
+};
+
+// The functions of number.hpp and rotation.hpp.
+template <int N>
+ROBOCACHE_HD Dual<N> multiply_add(const Dual<N>& x, const Dual<N>& y, const Dual<N>& z) {
+  return x * y + z;
+}
+template <int N>
+ROBOCACHE_HD Dual<N> absolute(const Dual<N>& x) {
+  return x.value < 0 ? -x : x;
+}
+template <int N>
+ROBOCACHE_HD Dual<N> quotient(const Dual<N>& x, const Dual<N>& y) {
+  return x / y;
+}
+template <int N>
+ROBOCACHE_HD Dual<N> reciprocal_root(const Dual<N>& x) {
+  const double root = 1 / std::sqrt(x.value);
+  return Dual<N>::chain(root, -0.5 * root / x.value, x);
+}
+template <int N>
+ROBOCACHE_HD Dual<N> arc_tangent(const Dual<N>& x) {
+  return Dual<N>::chain(std::atan(x.value), 1 / (1 + x.value * x.value), x);
+}
+template <int N>
+ROBOCACHE_HD Dual<N> sine(const Dual<N>& x) {
+  return Dual<N>::chain(std::sin(x.value), std::cos(x.value), x);
+}
+template <int N>
+ROBOCACHE_HD Dual<N> sine_of_quarter_turn(const Dual<N>& x) {
+  return sine(x);
+}
+
+}  // namespace robocache

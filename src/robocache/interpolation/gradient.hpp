@@ -1,0 +1,92 @@
+// The rules of a gradient that the CPU loop and the CUDA kernels share.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/interpolation/number.hpp"
+#include "robocache/interpolation/pick.hpp"
+#include "robocache/interpolation/segment.hpp"
+
+namespace robocache {
+
+// Calls body(T{}) with the element type of `dtype`.
+template <class Body>
+ROBOCACHE_HD void with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return body(double{});
+    case DType::kFloat32:
+      return body(float{});
+    case DType::kFloat16:
+      return body(Float16{});
+    case DType::kBFloat16:
+      return body(BFloat16{});
+    case DType::kInt8:
+      return body(int8_t{});
+    case DType::kInt16:
+      return body(int16_t{});
+    case DType::kInt32:
+      return body(int32_t{});
+    case DType::kInt64:
+      return body(int64_t{});
+    case DType::kUInt16:
+      return body(uint16_t{});
+    case DType::kUInt32:
+      return body(uint32_t{});
+    case DType::kUInt64:
+      return body(uint64_t{});
+    default:  // bool is 0 or 1
+      return body(uint8_t{});
+  }
+}
+
+// Calls body(Clock{}) with the type of a clock.
+template <class Body>
+ROBOCACHE_HD void with_clock(DType dtype, const Body& body) {
+  if (dtype == DType::kFloat32) return body(float{});
+  if (dtype == DType::kFloat64) return body(double{});
+  return body(int64_t{});
+}
+
+// factor * gradient, and 0 for a gradient of 0 whatever the factor.
+template <class Work>
+ROBOCACHE_HD Work share_of(Work factor, Work gradient) {
+  return gradient == Work(0) ? Work(0) : factor * gradient;
+}
+
+// The bracket whose slope moves a target's value with the times; `gap` is 0 where none does.
+struct Bracket {
+  int64_t left;
+  int64_t right;
+  double weight;  // of right
+  double gap;     // in seconds; for int64 in nanoseconds
+};
+
+template <class Work, class Clock, class Times>
+ROBOCACHE_HD Bracket bracket_of(const Times& times, int64_t n, const PickRule<Clock>& rule, const Pick<Work>& picked) {
+  Bracket bracket{picked.left, picked.right, static_cast<double>(picked.weight), 0};
+  if (picked.kind == PickKind::kOne && picked.valid && !rule.causal && !is_step(rule.method)) {  // a hit
+    if (picked.left + 1 < n) {
+      bracket.right = last_at_or_before(times, n, times[picked.left + 1], picked.left + 1);
+      if (bracket.right <= picked.left) return bracket;  // NaN
+    } else {
+      bracket.left = picked.left - 1;
+      while (bracket.left >= 0 && times[bracket.left] == times[picked.left]) --bracket.left;
+      if (bracket.left < 0) return bracket;
+      bracket.weight = 1;
+    }
+  } else if (picked.kind != PickKind::kMix) {
+    return bracket;
+  }
+  bracket.gap = static_cast<double>(later_minus_earlier(times[bracket.right], times[bracket.left]));
+  return bracket;
+}
+
+// Gradients of clocks and targets of different units: how many units of the stream's clock a unit of the targets is.
+ROBOCACHE_HD double clock_units_per_target_unit(const Interpolation& call, const Segment& s) {
+  return s.clock_dtype == DType::kInt64 && call.target_dtype != DType::kInt64 ? 1e9 : 1.0;
+}
+
+}  // namespace robocache

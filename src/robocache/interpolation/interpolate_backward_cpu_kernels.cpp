@@ -1,0 +1,292 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+#include <cstdint>
+
+#include "robocache/interpolation/curve_gradient.hpp"
+#include "robocache/interpolation/gradient.hpp"
+#include "robocache/interpolation/interpolate_backward.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+constexpr int64_t kPiece = 64;  // features at a time, in the work type; whole quaternions
+
+template <class Work>
+void load_piece(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, Work* to) {
+  with_type(dtype, [&](auto element) {
+    const auto* from = static_cast<const decltype(element)*>(data) + offset;
+    for (int64_t d = 0; d < n; ++d) to[d] = to_work<Work>(from[d * stride]);
+  });
+}
+
+template <class Work>
+void add_share(Work factor, const Work* gradient, int64_t n, Work* to, int64_t stride) {
+  if (stride == 1) {
+    for (int64_t d = 0; d < n; ++d) to[d] += share_of(factor, gradient[d]);
+  } else {
+    for (int64_t d = 0; d < n; ++d) to[d * stride] += share_of(factor, gradient[d]);
+  }
+}
+
+// One target of one row, with what the pieces of its features add up to.
+template <class Work>
+struct Target {
+  const Segment& s;
+  const SegmentGradient& g;
+  int64_t batch;
+  Pick<Work> picked;
+  Bracket bracket;
+  CurvePlace place;                    // of curves
+  double of_weights[kCurveWeights]{};  // of curves; of the others [0] is that of the bracket's weight
+
+  void load(int64_t row, int64_t first, int64_t n, Work* to) const {
+    load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
+               s.values_feature, n, to);
+  }
+  double* slopes(double* of, int64_t row, int64_t first) const {
+    return of + (batch * s.samples + row) * s.features + first;
+  }
+  Work* sums(int64_t row, int64_t first) const {
+    return static_cast<Work*>(g.values) + batch * g.values_batch + row * g.values_sample + first * g.values_feature;
+  }
+};
+
+template <class Work>
+void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  if (rows) {
+    add_share(Work(1) - t.picked.weight, gradient, n, t.sums(t.picked.left, first), t.g.values_feature);
+    add_share(t.picked.weight, gradient, n, t.sums(t.picked.right, first), t.g.values_feature);
+  }
+  if (!moves) return;
+  Work a[kPiece];
+  Work b[kPiece];
+  t.load(t.bracket.left, first, n, a);
+  t.load(t.bracket.right, first, n, b);
+  for (int64_t d = 0; d < n; ++d) {
+    t.of_weights[0] +=
+        share_of(static_cast<double>(b[d]) - static_cast<double>(a[d]), static_cast<double>(gradient[d]));
+  }
+}
+
+template <class Work>
+void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  const Stencil<int64_t>& stencil = t.place.stencil;
+  Work loaded[kStencilRows][kPiece];
+  for (int i = 0; i < kStencilRows; ++i) t.load(stencil.rows[i], first, n, loaded[i]);
+  for (int64_t d = 0; d < n; ++d) {
+    if (gradient[d] == Work(0)) continue;
+    double y[kStencilRows];
+    for (int i = 0; i < kStencilRows; ++i) y[i] = static_cast<double>(loaded[i][d]);
+    if (rows) {
+      double partials[kStencilRows];
+      partials_of_rows(t.s.method, t.place, y, partials);
+      for (int i = 2 - stencil.before; i <= 3 + stencil.after; ++i) {
+        t.sums(stencil.rows[i], first)[d * t.g.values_feature] += static_cast<Work>(partials[i] * gradient[d]);
+      }
+    }
+    if (moves) {
+      double partials[kCurveWeights];
+      partials_of_weights(t.s.method, t.place, y, partials);
+      for (int i = 0; i < kCurveWeights; ++i) t.of_weights[i] += partials[i] * gradient[d];
+    }
+  }
+}
+
+template <class Work>
+void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  Work left[kPiece];
+  Work right[kPiece];
+  t.load(t.bracket.left, first, n, left);
+  t.load(t.bracket.right, first, n, right);
+  for (int64_t d = 0; d < n; d += 4) {
+    double a[4];
+    double b[4];
+    double given[4];
+    for (int i = 0; i < 4; ++i) {
+      a[i] = static_cast<double>(left[d + i]);
+      b[i] = static_cast<double>(right[d + i]);
+      given[i] = static_cast<double>(gradient[d + i]);
+    }
+    if (rows) {
+      double of_a[4];
+      double of_b[4];
+      rotation_gradient(a, b, t.bracket.weight, given, of_a, of_b);
+      for (int i = 0; i < 4; ++i) {
+        t.sums(t.bracket.left, first + d)[i * t.g.values_feature] += static_cast<Work>(of_a[i]);
+        t.sums(t.bracket.right, first + d)[i * t.g.values_feature] += static_cast<Work>(of_b[i]);
+      }
+    }
+    if (moves) t.of_weights[0] += rotation_weight_gradient(a, b, t.bracket.weight, given);
+  }
+}
+
+template <class Work>
+void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+  const CubicShares shares = cubic_shares(t.place.weights);
+  const int64_t left = t.bracket.left;
+  const int64_t right = t.bracket.right;
+  if (rows) {
+    Work* const of_a = t.g.values == nullptr ? nullptr : t.sums(left, first);
+    Work* const of_b = t.g.values == nullptr ? nullptr : t.sums(right, first);
+    double* const of_slope_a = t.slopes(t.g.spline.of_slopes, left, first);
+    double* const of_slope_b = t.slopes(t.g.spline.of_slopes, right, first);
+    for (int64_t d = 0; d < n; ++d) {
+      const auto x = static_cast<double>(gradient[d]);
+      if (of_a != nullptr) {
+        of_a[d * t.g.values_feature] += static_cast<Work>(share_of(shares.a, x));
+        of_b[d * t.g.values_feature] += static_cast<Work>(share_of(shares.b, x));
+      }
+      of_slope_a[d] += share_of(shares.slope_a, x);
+      of_slope_b[d] += share_of(shares.slope_b, x);
+    }
+  }
+  if (!moves) return;
+  Work a[kPiece];
+  Work b[kPiece];
+  t.load(left, first, n, a);
+  t.load(right, first, n, b);
+  const double* const slope_a = t.slopes(t.g.spline.slopes, left, first);
+  const double* const slope_b = t.slopes(t.g.spline.slopes, right, first);
+  for (int64_t d = 0; d < n; ++d) {
+    add_cubic_weights(t.place.weights, static_cast<double>(a[d]), static_cast<double>(b[d]), slope_a[d], slope_b[d],
+                      static_cast<double>(gradient[d]), t.of_weights);
+  }
+}
+
+// Before a row's targets: its slopes, and nothing that has come to them yet.
+template <class Clock>
+void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
+  const int64_t length = row_length(s, batch);
+  if (length == 0) return;
+  SplineRow* const table = g.spline.table + batch * s.samples;
+  spline_table(times, length, Clock{}, s.boundary, table);
+  for (int64_t i = 0; i < length; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+  const int64_t row = batch * s.samples * s.features;
+  for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
+  with_type(s.value_dtype, [&](auto element) {
+    for (int64_t d = 0; d < s.features; ++d) {
+      const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
+      spline_sweep<1>(table, length, values + d * s.values_feature, s.values_sample, s.values_feature,
+                      g.spline.slopes + row + d, s.features);
+    }
+  });
+}
+
+// After them: what came to the slopes goes to the values and the times.
+template <class Work, class Clock>
+void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
+  const int64_t length = row_length(s, batch);
+  if (length == 0) return;
+  const SplineRow* const table = g.spline.table + batch * s.samples;
+  SplineRowGradient* const of_table = g.spline.of_table + batch * s.samples;
+  const int64_t row = batch * s.samples * s.features;
+  with_type(s.value_dtype, [&](auto element) {
+    for (int64_t d = 0; d < s.features; ++d) {
+      const auto* values =
+          static_cast<const decltype(element)*>(s.values) + batch * s.values_batch + d * s.values_feature;
+      const int64_t sums = batch * g.values_batch + d * g.values_feature;
+      spline_sweep_backward(
+          table, length, [&](int64_t at) { return to_work<double>(values[at * s.values_sample]); },
+          g.spline.slopes + row + d, g.spline.of_slopes + row + d, s.features,
+          [&](int64_t at, double x) {
+            if (g.values != nullptr) static_cast<Work*>(g.values)[sums + at * g.values_sample] += static_cast<Work>(x);
+          },
+          [&](int64_t e, const SplineRowGradient& x) {
+            of_table[e].before += x.before;
+            of_table[e].after += x.after;
+            of_table[e].carry += x.carry;
+            of_table[e].back += x.back;
+          });
+    }
+  });
+  if (g.times == nullptr) return;
+  spline_table_backward(times, length, s.boundary, table, of_table,
+                        [&](int64_t at, double x) { g.times[batch * s.samples + at] += x; });
+}
+
+template <class Work, class Clock>
+void row_backward(const Interpolation& call, const Segment& s, const SegmentGradient& g, int64_t batch) {
+  const PickRule<Clock> rule = rule_of<Clock>(s);
+  const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+  const int64_t length = row_length(s, batch);
+  const double per_target = clock_units_per_target_unit(call, s);
+  const bool cubic = s.method == InterpolationMethod::kCubic && !s.causal;
+  if (cubic) begin_spline(s, g, times, batch);
+  Work gradient[kPiece];
+  int64_t hint = 0;
+  for (int64_t index = 0; index < call.targets_count; ++index) {
+    const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
+    Target<Work> t{s, g, batch};
+    t.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
+    if (t.picked.kind == PickKind::kAbsent) continue;
+    t.bracket = bracket_of(times, length, rule, t.picked);
+    const bool mixes = t.picked.kind == PickKind::kMix;
+    const bool moves = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
+    const bool curve = is_curve(s.method) && (mixes || moves);
+    if (curve) t.place = curve_place(s.method, times, length, t.bracket);
+    for (int64_t first = 0; first < s.features; first += kPiece) {
+      const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
+      load_piece(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + first * s.out_feature, s.out_feature,
+                 n, gradient);
+      if (s.scaled) {
+        for (int64_t d = 0; d < n; ++d) {
+          gradient[d] = share_of(number_of<Work>(s.scale, s.scale_per_feature, first + d), gradient[d]);
+        }
+      }
+      if (!mixes && g.values != nullptr) {
+        add_share(Work(1), gradient, n, t.sums(t.picked.left, first), g.values_feature);
+      }
+      if (!mixes && !moves) continue;
+      const bool rows = mixes && g.values != nullptr;
+      if (cubic) {
+        cubic_piece(t, gradient, first, n, mixes, moves);
+      } else if (curve) {
+        curve_piece(t, gradient, first, n, rows, moves);
+      } else if (s.method == InterpolationMethod::kSlerp) {
+        rotation_piece(t, gradient, first, n, rows, moves);
+      } else {
+        pair_piece(t, gradient, first, n, rows, moves);
+      }
+    }
+    if (!moves) continue;
+    double of_target = 0;
+    if (curve) {
+      double of_times[kStencilRows];
+      times_of_weights(s.method, times, t.place, t.bracket, t.of_weights, of_times);
+      for (int i = 0; i < kStencilRows; ++i) {
+        const int64_t row = t.place.time_row(s.method, i);
+        if (row < 0) continue;
+        if (g.times != nullptr) g.times[batch * s.samples + row] += of_times[i];
+        of_target -= of_times[i];
+      }
+    } else {
+      of_target = t.of_weights[0] / t.bracket.gap;
+      if (g.times != nullptr) {
+        double* const row = g.times + batch * s.samples;
+        row[t.bracket.left] -= share_of(1 - t.bracket.weight, of_target);
+        row[t.bracket.right] -= share_of(t.bracket.weight, of_target);
+      }
+    }
+    if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += of_target * per_target;
+  }
+  if (cubic) end_spline<Work>(s, g, times, batch);
+}
+
+}  // namespace
+
+void interpolate_rows_backward(const Interpolation& call, const SegmentGradient* gradients, int64_t begin,
+                               int64_t end) {
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    const Segment& s = call.segments[i];
+    with_clock(s.clock_dtype, [&](auto clock) {
+      for (int64_t batch = begin; batch < end; ++batch) {
+        if (works_in_double(s)) {
+          row_backward<double, decltype(clock)>(call, s, gradients[i], batch);
+        } else {
+          row_backward<float, decltype(clock)>(call, s, gradients[i], batch);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA

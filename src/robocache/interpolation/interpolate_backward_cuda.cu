@@ -1,0 +1,631 @@
+#include <cuda_runtime.h>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/interpolation/curve_gradient.hpp"
+#include "robocache/interpolation/gradient.hpp"
+#include "robocache/interpolation/interpolate_backward.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarp = 32;
+constexpr int64_t kBlocksWanted = 132 * 8;
+constexpr int64_t kMostBlocks = int64_t{1} << 30;
+
+template <class Work>
+__device__ Work load(DType dtype, const void* data, int64_t offset) {
+  Work x{};
+  with_type(dtype, [&](auto element) { x = to_work<Work>(static_cast<const decltype(element)*>(data)[offset]); });
+  return x;
+}
+
+// A target of a row, found.
+template <class Work>
+struct Found {
+  Pick<Work> picked;
+  Bracket bracket;
+};
+
+// The search begins where an even clock would have the target.
+template <class Work, class Clock>
+__device__ Found<Work> find(const Interpolation& call, const Segment& s, const ClockRow<Clock>& times, int64_t length,
+                            int64_t batch, int64_t index) {
+  const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
+  const PickRule<Clock> rule = rule_of<Clock>(s);
+  int64_t hint = static_cast<int64_t>(static_cast<double>(index) / static_cast<double>(call.targets_count) *
+                                      static_cast<double>(length));
+  Found<Work> found;
+  found.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
+  found.bracket = bracket_of(times, length, rule, found.picked);
+  return found;
+}
+
+__device__ int64_t value_at(const Segment& s, int64_t batch, int64_t row, int64_t feature) {
+  return batch * s.values_batch + row * s.values_sample + feature * s.values_feature;
+}
+
+template <int kFeatures, class T>
+__device__ void load_values(const Segment& s, int64_t batch, int64_t row, int64_t feature, T (&to)[kFeatures]) {
+  for (int f = 0; f < kFeatures; ++f) to[f] = load<T>(s.value_dtype, s.values, value_at(s, batch, row, feature + f));
+}
+
+// The gradient that arrives at kFeatures features of a target.
+template <int kFeatures, class Work>
+__device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, int64_t feature, Work (&to)[kFeatures]) {
+  const int64_t at = batch * s.out_batch + index * s.out_target;
+  for (int f = 0; f < kFeatures; ++f) {
+    to[f] = load<Work>(s.out_dtype, s.out, at + (feature + f) * s.out_feature);
+    if (s.scaled) to[f] = share_of(number_of<Work>(s.scale, s.scale_per_feature, feature + f), to[f]);
+  }
+}
+
+// ---- Methods. Each says, of a target that takes a mixture:
+//   kFeatures  features that go together          kRows      samples that it may take from
+//   kSums      numbers, the same for all features, through which it depends on the times
+//   kInFlight  targets whose gradients are loaded before the first is used
+
+struct Pairs {
+  static constexpr int kFeatures = 1;
+  static constexpr int kRows = 2;
+  static constexpr int kSums = 1;
+  static constexpr int kInFlight = 4;
+
+  template <class Work>
+  struct Entry {
+    int64_t left, right;
+    Work weight;
+    PickKind kind;
+
+    __device__ int64_t row(int i) const { return i == 0 ? left : right; }
+  };
+
+  template <class Work, class Times>
+  __device__ static Entry<Work> entry(const Segment&, const Times&, int64_t, const Found<Work>& found) {
+    return {found.picked.left, found.picked.right, found.picked.weight, found.picked.kind};
+  }
+
+  template <class Work>
+  __device__ static void add_rows(const Segment&, int64_t, int64_t, const Entry<Work>& entry, const Work (&gradient)[1],
+                                  Work (&shares)[kRows][1]) {
+    shares[0][0] = share_of(Work(1) - entry.weight, gradient[0]);
+    shares[1][0] = share_of(entry.weight, gradient[0]);
+  }
+
+  struct Place {};
+  template <class Times>
+  __device__ static Place place(const Segment&, const Times&, int64_t, const Bracket&) {
+    return {};
+  }
+
+  template <class Work>
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
+    double a[1];
+    double b[1];
+    load_values(s, batch, bracket.left, feature, a);
+    load_values(s, batch, bracket.right, feature, b);
+    sums[0] += share_of(b[0] - a[0], static_cast<double>(gradient[0]));
+  }
+};
+
+struct Rotations {
+  static constexpr int kFeatures = 4;
+  static constexpr int kRows = 2;
+  static constexpr int kSums = 1;
+  static constexpr int kInFlight = 1;
+
+  template <class Work>
+  using Entry = Pairs::Entry<Work>;
+  using Place = Pairs::Place;
+
+  template <class Work, class Times>
+  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
+    return Pairs::entry(s, times, n, found);
+  }
+
+  template <class Times>
+  __device__ static Place place(const Segment&, const Times&, int64_t, const Bracket&) {
+    return {};
+  }
+
+  template <class Work>
+  __device__ static void add_rows(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
+                                  const Work (&gradient)[4], Work (&shares)[kRows][4]) {
+    double a[4];
+    double b[4];
+    load_values(s, batch, entry.left, feature, a);
+    load_values(s, batch, entry.right, feature, b);
+    double given[4];
+    for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
+    double of_a[4];
+    double of_b[4];
+    rotation_gradient(a, b, static_cast<double>(entry.weight), given, of_a, of_b);
+    for (int i = 0; i < 4; ++i) {
+      shares[0][i] = static_cast<Work>(of_a[i]);
+      shares[1][i] = static_cast<Work>(of_b[i]);
+    }
+  }
+
+  template <class Work>
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const Place&, const Work (&gradient)[4], double (&sums)[1]) {
+    double a[4];
+    double b[4];
+    load_values(s, batch, bracket.left, feature, a);
+    load_values(s, batch, bracket.right, feature, b);
+    double given[4];
+    for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
+    sums[0] += rotation_weight_gradient(a, b, bracket.weight, given);
+  }
+};
+
+struct LocalCurves {
+  static constexpr int kFeatures = 1;
+  static constexpr int kRows = kStencilRows;
+  static constexpr int kSums = kCurveWeights;
+  static constexpr int kInFlight = 1;
+  using Place = CurvePlace;
+
+  template <class Work>
+  struct Entry {
+    CurvePlace curve;
+    int64_t left;
+    PickKind kind;
+
+    __device__ int64_t row(int i) const {
+      if (kind == PickKind::kOne) return i == 0 ? left : -1;
+      const bool exists = 2 - curve.stencil.before <= i && i <= 3 + curve.stencil.after;
+      return exists ? curve.stencil.rows[i] : -1;
+    }
+  };
+
+  template <class Times>
+  __device__ static Place place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
+    return curve_place(s.method, times, n, bracket);
+  }
+
+  template <class Work, class Times>
+  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
+    Entry<Work> made;
+    made.left = found.picked.left;
+    made.kind = found.picked.kind;
+    if (made.kind == PickKind::kMix) made.curve = place(s, times, n, found.bracket);
+    return made;
+  }
+
+  __device__ static void load_rows(const Segment& s, int64_t batch, int64_t feature, const CurvePlace& curve,
+                                   double (&y)[kStencilRows]) {
+    for (int i = 0; i < kStencilRows; ++i) {
+      y[i] = load<double>(s.value_dtype, s.values, value_at(s, batch, curve.stencil.rows[i], feature));
+    }
+  }
+
+  template <class Work>
+  __device__ static void add_rows(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
+                                  const Work (&gradient)[1], Work (&shares)[kRows][1]) {
+    for (int i = 0; i < kRows; ++i) shares[i][0] = Work(0);
+    if (gradient[0] == Work(0)) return;
+    double y[kStencilRows];
+    double partials[kStencilRows];
+    load_rows(s, batch, feature, entry.curve, y);
+    partials_of_rows(s.method, entry.curve, y, partials);
+    for (int i = 0; i < kRows; ++i) shares[i][0] = static_cast<Work>(partials[i] * gradient[0]);
+  }
+
+  template <class Work>
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket&, const CurvePlace& curve, const Work (&gradient)[1],
+                                  double (&sums)[kCurveWeights]) {
+    if (gradient[0] == Work(0)) return;
+    double y[kStencilRows];
+    double partials[kCurveWeights];
+    load_rows(s, batch, feature, curve, y);
+    partials_of_weights(s.method, curve, y, partials);
+    for (int i = 0; i < kCurveWeights; ++i) sums[i] += partials[i] * gradient[0];
+  }
+};
+
+// Its slopes and what comes to them are in memory: they depend on the whole row.
+struct Cubics {
+  static constexpr int kFeatures = 1;
+  static constexpr int kRows = 2;
+  static constexpr int kSums = kCurveWeights;
+  static constexpr int kInFlight = 1;
+  using Place = CurvePlace;
+
+  template <class Work>
+  struct Entry {
+    CubicShares shares;
+    int64_t left, right;
+    PickKind kind;
+
+    __device__ int64_t row(int i) const { return i == 0 ? left : right; }
+  };
+
+  template <class Times>
+  __device__ static Place place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
+    return curve_place(s.method, times, n, bracket);
+  }
+
+  template <class Work, class Times>
+  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
+    Entry<Work> made{{}, found.picked.left, found.picked.right, found.picked.kind};
+    if (made.kind == PickKind::kMix) made.shares = cubic_shares(place(s, times, n, found.bracket).weights);
+    return made;
+  }
+
+  template <class Work>
+  __device__ static void add_rows(const Segment&, int64_t, int64_t, const Entry<Work>& entry, const Work (&gradient)[1],
+                                  Work (&shares)[kRows][1]) {
+    const auto x = static_cast<double>(gradient[0]);
+    shares[0][0] = static_cast<Work>(share_of(entry.shares.a, x));
+    shares[1][0] = static_cast<Work>(share_of(entry.shares.b, x));
+  }
+
+  template <class Work>
+  __device__ static void add_sums(const Segment& s, const SegmentGradient& g, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const CurvePlace& curve, const Work (&gradient)[1],
+                                  double (&sums)[kCurveWeights]) {
+    double a[1];
+    double b[1];
+    load_values(s, batch, bracket.left, feature, a);
+    load_values(s, batch, bracket.right, feature, b);
+    const double* const slopes = g.spline.slopes + batch * s.samples * s.features + feature;
+    add_cubic_weights(curve.weights, a[0], b[0], slopes[bracket.left * s.features], slopes[bracket.right * s.features],
+                      static_cast<double>(gradient[0]), sums);
+  }
+};
+
+// ---- Values -----------------------------------------------------------------------------------------------------------
+
+// Sums of one feature at the samples that a thread added to last. They leave for memory when others come, so every entry
+// is summed in the order of the targets, as on the CPU.
+template <int kKept, class Work>
+class RecentSums {
+ public:
+  __device__ RecentSums(Work* feature, int64_t stride) : feature_(feature), stride_(stride) {
+    for (int i = 0; i < kKept; ++i) samples_[i] = -1;
+  }
+
+  __device__ void add(int64_t sample, Work x) {
+    bool kept = false;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (samples_[i] == sample) {
+        sums_[i] += x;
+        kept = true;
+      }
+    }
+    if (kept) return;
+    if (samples_[0] >= 0) feature_[samples_[0] * stride_] = sums_[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kKept; ++i) {
+      samples_[i] = samples_[i + 1];
+      sums_[i] = sums_[i + 1];
+    }
+    samples_[kKept - 1] = sample;
+    sums_[kKept - 1] = feature_[sample * stride_] + x;
+  }
+
+  __device__ void write_back() {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (samples_[i] >= 0) feature_[samples_[i] * stride_] = sums_[i];
+    }
+  }
+
+ private:
+  Work* feature_;
+  int64_t stride_;
+  int64_t samples_[kKept];
+  Work sums_[kKept]{};
+};
+
+// A thread owns one column (a feature, or the four of a rotation) of a range of a row's samples and goes through all the
+// row's targets: no two threads add to one entry, and the order of the targets is kept.
+struct Ownership {
+  int64_t columns;       // of a block, one a thread
+  int64_t column_tiles;  // blocks side by side
+  int64_t ranges;        // ranges of samples of a block
+  int64_t range_tiles;   // blocks below each other
+  int64_t range_length;
+  int64_t blocks;
+};
+
+template <class Work, class Method>
+__global__ void __launch_bounds__(kThreads)
+    values_gradient_kernel(const __grid_constant__ Interpolation call, const __grid_constant__ Segment s,
+                           const __grid_constant__ SegmentGradient g, const __grid_constant__ Ownership own) {
+  using Entry = typename Method::template Entry<Work>;
+  constexpr int kFeatures = Method::kFeatures;
+  constexpr int kInFlight = Method::kInFlight;
+  __shared__ Entry entries[kThreads];
+  for (int64_t block = blockIdx.x; block < own.blocks; block += gridDim.x) {
+    const int64_t range_tile = block % own.range_tiles;
+    const int64_t column_tile = block / own.range_tiles % own.column_tiles;
+    const int64_t batch = block / own.range_tiles / own.column_tiles;
+    const int64_t length = row_length(s, batch);
+    const int64_t range = range_tile * own.ranges + threadIdx.x / own.columns;
+    const int64_t column = column_tile * own.columns + threadIdx.x % own.columns;
+    const bool works = threadIdx.x / own.columns < own.ranges && column * kFeatures < s.features;
+    const int64_t feature = works ? column * kFeatures : 0;
+    const int64_t begin = works ? range * own.range_length : 0;
+    const int64_t end = works ? begin + own.range_length : 0;
+    const auto owns = [&](int64_t row) { return begin <= row && row < end; };
+    // For a cubic the values' gradient may be wanted no further than for the times.
+    const bool adds = g.values != nullptr;
+    Work* const first_sum =
+        adds ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
+    // Neighbouring targets take from neighbouring samples, which stay in registers; four features would need too many.
+    constexpr int kKept = Method::kRows;
+    RecentSums<kKept, Work> sums(first_sum, g.values_sample);
+    constexpr bool kSlopes = std::is_same_v<Method, Cubics>;
+    RecentSums<kKept, double> slope_sums(
+        kSlopes ? g.spline.of_slopes + batch * s.samples * s.features + feature : nullptr, s.features);
+    for (int64_t first = 0; first < call.targets_count; first += kThreads) {
+      const int64_t left_over = call.targets_count - first;
+      const int count = static_cast<int>(left_over < kThreads ? left_over : kThreads);
+      __syncthreads();  // the last tile's entries have been read
+      if (static_cast<int>(threadIdx.x) < count) {
+        with_clock(s.clock_dtype, [&](auto clock) {
+          using Clock = decltype(clock);
+          const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+          const auto found = find<Work>(call, s, times, length, batch, first + threadIdx.x);
+          entries[threadIdx.x] = Method::entry(s, times, length, found);
+        });
+      }
+      __syncthreads();
+      for (int i = 0; i < count; i += kInFlight) {
+        bool takes[kInFlight];
+        Work gradient[kInFlight][kFeatures];
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          const Entry& entry = entries[i + u < count ? i + u : i];
+          takes[u] = false;
+          if (i + u < count && entry.kind == PickKind::kOne) takes[u] = owns(entry.left);
+          if (i + u < count && entry.kind == PickKind::kMix) {
+            for (int r = 0; r < Method::kRows; ++r) takes[u] = takes[u] || owns(entry.row(r));
+          }
+          if (takes[u]) load_gradient(s, batch, first + i + u, feature, gradient[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          if (!takes[u]) continue;
+          const Entry& entry = entries[i + u];
+          Work shares[Method::kRows][kFeatures];
+          const bool mixes = entry.kind == PickKind::kMix;
+          if (mixes) Method::add_rows(s, batch, feature, entry, gradient[u], shares);
+          for (int r = 0; r < (mixes ? Method::kRows : 1); ++r) {
+            const int64_t row = mixes ? entry.row(r) : entry.left;
+            if (!owns(row)) continue;
+            if constexpr (kSlopes) {
+              const double share = r == 0 ? entry.shares.slope_a : entry.shares.slope_b;
+              if (mixes) slope_sums.add(row, share_of(share, static_cast<double>(gradient[u][0])));
+            }
+            if constexpr (kFeatures == 1) {
+              if (adds) sums.add(row, mixes ? shares[r][0] : gradient[u][0]);
+            } else {
+              for (int f = 0; f < kFeatures; ++f) {
+                first_sum[row * g.values_sample + f * g.values_feature] += mixes ? shares[r][f] : gradient[u][f];
+              }
+            }
+          }
+        }
+      }
+    }
+    if constexpr (kFeatures == 1) sums.write_back();
+    if constexpr (kSlopes) slope_sums.write_back();
+  }
+}
+
+// ---- Times ------------------------------------------------------------------------------------------------------------
+
+// A warp a target: the sums over the features in a fixed order, those over targets in any.
+template <class Work, class Method>
+__global__ void __launch_bounds__(kThreads)
+    times_gradient_kernel(const __grid_constant__ Interpolation call, const __grid_constant__ Segment s,
+                          const __grid_constant__ SegmentGradient g) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (kThreads / kWarp);
+  const double per_target = clock_units_per_target_unit(call, s);
+  for (int64_t target = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+       target < call.batch * call.targets_count; target += warps) {
+    const int64_t batch = target / call.targets_count;
+    const int64_t index = target - batch * call.targets_count;
+    with_clock(s.clock_dtype, [&](auto clock) {
+      using Clock = decltype(clock);
+      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+      const int64_t length = row_length(s, batch);
+      const Bracket bracket = find<Work>(call, s, times, length, batch, index).bracket;
+      if (bracket.gap == 0) return;
+      const auto place = Method::place(s, times, length, bracket);
+      double sums[Method::kSums]{};
+      for (int64_t feature = lane * Method::kFeatures; feature < s.features; feature += kWarp * Method::kFeatures) {
+        Work gradient[Method::kFeatures];
+        load_gradient(s, batch, index, feature, gradient);
+        Method::add_sums(s, g, batch, feature, bracket, place, gradient, sums);
+      }
+      for (int i = 0; i < Method::kSums; ++i) {
+#pragma unroll
+        for (int apart = kWarp / 2; apart > 0; apart /= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], apart);
+      }
+      if (lane != 0) return;
+      double* const row = g.times == nullptr ? nullptr : g.times + batch * s.samples;
+      double of_target = 0;
+      if constexpr (Method::kSums == 1) {
+        of_target = sums[0] / bracket.gap;
+        if (row != nullptr) {
+          atomicAdd(row + bracket.left, -share_of(1 - bracket.weight, of_target));
+          atomicAdd(row + bracket.right, -share_of(bracket.weight, of_target));
+        }
+      } else {
+        double of_times[kStencilRows];
+        times_of_weights(s.method, times, place, bracket, sums, of_times);
+        for (int i = 0; i < kStencilRows; ++i) {
+          const int64_t sample = place.time_row(s.method, i);
+          if (sample < 0) continue;
+          if (row != nullptr) atomicAdd(row + sample, of_times[i]);
+          of_target -= of_times[i];
+        }
+      }
+      if (g.targets != nullptr) g.targets[target] += of_target * per_target;
+    });
+  }
+}
+
+// ---- Splines: before the targets the slopes, after them what came to these --------------------------------------------
+
+// A thread a row.
+__global__ void __launch_bounds__(kThreads)
+    spline_table_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g, int64_t rows) {
+  for (int64_t batch = blockIdx.x * int64_t{kThreads} + threadIdx.x; batch < rows;
+       batch += int64_t{gridDim.x} * kThreads) {
+    const int64_t n = row_length(s, batch);
+    with_clock(s.clock_dtype, [&](auto clock) {
+      using Clock = decltype(clock);
+      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+      if (n > 0) spline_table(times, n, Clock{}, s.boundary, g.spline.table + batch * s.samples);
+    });
+    for (int64_t i = 0; i < n; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+  }
+}
+
+// A thread a feature of a row, here and below.
+__global__ void __launch_bounds__(kThreads)
+    spline_slopes_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g, int64_t rows) {
+  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < rows * s.features;
+       at += int64_t{gridDim.x} * kThreads) {
+    const int64_t batch = at / s.features;
+    const int64_t feature = at - batch * s.features;
+    const int64_t n = row_length(s, batch);
+    const int64_t first = batch * s.samples * s.features + feature;
+    for (int64_t i = 0; i < n; ++i) g.spline.of_slopes[first + i * s.features] = 0;
+    if (n == 0) continue;
+    with_type(s.value_dtype, [&](auto element) {
+      spline_sweep<1>(g.spline.table + batch * s.samples, n,
+                      static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature), s.values_sample,
+                      s.values_feature, g.spline.slopes + first, s.features);
+    });
+  }
+}
+
+template <class Work>
+__global__ void __launch_bounds__(kThreads)
+    spline_sweep_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
+                                 int64_t rows) {
+  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < rows * s.features;
+       at += int64_t{gridDim.x} * kThreads) {
+    const int64_t batch = at / s.features;
+    const int64_t feature = at - batch * s.features;
+    const int64_t n = row_length(s, batch);
+    const int64_t first = batch * s.samples * s.features + feature;
+    if (n == 0) continue;
+    spline_sweep_backward(
+        g.spline.table + batch * s.samples, n,
+        [&](int64_t row) { return load<double>(s.value_dtype, s.values, value_at(s, batch, row, feature)); },
+        g.spline.slopes + first, g.spline.of_slopes + first, s.features,
+        [&](int64_t row, double x) {
+          if (g.values == nullptr) return;
+          static_cast<Work*>(g.values)[batch * g.values_batch + row * g.values_sample + feature * g.values_feature] +=
+              static_cast<Work>(x);
+        },
+        [&](int64_t e, const SplineRowGradient& x) {
+          if (g.times == nullptr) return;
+          SplineRowGradient* const to = g.spline.of_table + batch * s.samples + e;
+          if (x.before != 0) atomicAdd(&to->before, x.before);
+          if (x.after != 0) atomicAdd(&to->after, x.after);
+          if (x.carry != 0) atomicAdd(&to->carry, x.carry);
+          if (x.back != 0) atomicAdd(&to->back, x.back);
+        });
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    spline_table_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
+                                 int64_t rows) {
+  for (int64_t batch = blockIdx.x * int64_t{kThreads} + threadIdx.x; batch < rows;
+       batch += int64_t{gridDim.x} * kThreads) {
+    const int64_t n = row_length(s, batch);
+    if (n == 0) continue;
+    with_clock(s.clock_dtype, [&](auto clock) {
+      using Clock = decltype(clock);
+      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+      spline_table_backward(times, n, s.boundary, g.spline.table + batch * s.samples,
+                            g.spline.of_table + batch * s.samples,
+                            [&](int64_t row, double x) { g.times[batch * s.samples + row] += x; });
+    });
+  }
+}
+
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks); }
+
+template <class Work, class Method>
+cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+  if (s.samples == 0 || s.features == 0) return cudaSuccess;
+  if (g.values != nullptr || (std::is_same_v<Method, Cubics> && g.times != nullptr)) {
+    const int64_t columns = s.features / Method::kFeatures;
+    Ownership own{};
+    own.columns = columns < kThreads ? columns : kThreads;
+    own.column_tiles = divide_up(columns, own.columns);
+    own.ranges = kThreads / own.columns;
+    // More blocks a row until every multiprocessor has some; each searches the row's targets again.
+    const int64_t others = call.batch * own.column_tiles;
+    const int64_t wanted = divide_up(kBlocksWanted, others);
+    const int64_t most = divide_up(s.samples, own.ranges * 16);
+    own.range_tiles = wanted < most ? wanted : most;
+    own.range_length = divide_up(s.samples, own.ranges * own.range_tiles);
+    own.blocks = others * own.range_tiles;
+    values_gradient_kernel<Work, Method><<<grid(own.blocks), kThreads, 0, stream>>>(call, s, g, own);
+    if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
+  }
+  if (!is_step(s.method) && !s.causal && (g.times != nullptr || g.targets != nullptr)) {
+    const int64_t blocks = divide_up(call.batch * call.targets_count, kThreads / kWarp);
+    times_gradient_kernel<Work, Method><<<grid(blocks), kThreads, 0, stream>>>(call, s, g);
+    return cudaGetLastError();
+  }
+  return cudaSuccess;
+}
+
+template <class Work>
+cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+  if (s.samples == 0 || s.features == 0) return cudaSuccess;
+  const unsigned rows = grid(divide_up(call.batch, kThreads));
+  const unsigned columns = grid(divide_up(call.batch * s.features, kThreads));
+  spline_table_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
+  spline_slopes_kernel<<<columns, kThreads, 0, stream>>>(s, g, call.batch);
+  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
+  if (const cudaError_t code = launch<Work, Cubics>(call, s, g, stream); code != cudaSuccess) return code;
+  spline_sweep_backward_kernel<Work><<<columns, kThreads, 0, stream>>>(s, g, call.batch);
+  if (g.times != nullptr) spline_table_backward_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
+  return cudaGetLastError();
+}
+
+template <class Work>
+cudaError_t launch_method(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+  if (s.method == InterpolationMethod::kSlerp) return launch<Work, Rotations>(call, s, g, stream);
+  if (s.method == InterpolationMethod::kCubic && !s.causal) return launch_cubic<Work>(call, s, g, stream);
+  if (is_local_curve(s.method)) return launch<Work, LocalCurves>(call, s, g, stream);
+  return launch<Work, Pairs>(call, s, g, stream);
+}
+
+}  // namespace
+}  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate_backward(
+    const robocache::Interpolation* call, const robocache::SegmentGradient* gradients, int32_t device,
+    void* stream_handle) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const auto stream = static_cast<cudaStream_t>(stream_handle);
+  for (int32_t i = 0; i < call->segment_count; ++i) {
+    const Segment& s = call->segments[i];
+    const cudaError_t code = works_in_double(s) ? launch_method<double>(*call, s, gradients[i], stream)
+                                                : launch_method<float>(*call, s, gradients[i], stream);
+    if (code != cudaSuccess) return code;
+  }
+  return cudaSuccess;
+}

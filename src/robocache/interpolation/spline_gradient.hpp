@@ -1,0 +1,114 @@
+// The gradient of a C2 spline's slopes: spline.hpp's sweep, backwards, and its table, backwards. Shared by the CPU loop and
+// the CUDA kernels; in float64.
+//
+// What arrives at the slopes of one feature goes back through the sweep to the feature's values and to the numbers of the
+// table, which all features share; what all features together leave there goes back to the times, once a row.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/interpolation/dual.hpp"
+#include "robocache/interpolation/gradient.hpp"
+#include "robocache/interpolation/spline.hpp"
+
+namespace robocache {
+
+// The gradient with respect to a SplineRow.
+struct SplineRowGradient {
+  double before, after, carry, back;
+};
+
+// One feature: `values`, its slopes and `of_slopes`, the gradient with respect to them, which is used up, have an entry for
+// each sample of the row. add_value(row, x) and add_table(e, SplineRowGradient) take what is added.
+template <class Values, class AddValue, class AddTable>
+ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const Values& values, const double* slopes,
+                                        double* of_slopes, int64_t stride, const AddValue& add_value,
+                                        const AddTable& add_table) {
+  if (table[0].row >= n - 1) return;
+  const auto slope = [&](int64_t e) { return slopes[table[e].row * stride]; };
+  const auto of_slope = [&](int64_t e) -> double& { return of_slopes[table[e].row * stride]; };
+  const auto step = [&](int64_t e) { return values(table[e + 1].row) - values(table[e].row); };
+  // x is the gradient with respect to step(e).
+  const auto add_step = [&](int64_t e, double x) {
+    add_value(table[e].row, -x);
+    add_value(table[e + 1].row, x);
+  };
+  if (table[1].row >= n - 1) {  // a straight line: both slopes are step * before, which is 1 whatever the times
+    add_step(0, table[0].before * (of_slope(0) + of_slope(1)));
+    return;
+  }
+  int64_t last = 2;
+  while (table[last].row < n - 1) ++last;
+  const double of_last = of_slope(last);
+  add_step(last - 2, table[last].before * of_last);
+  add_step(last - 1, table[last].after * of_last);
+  add_table(last, {share_of(step(last - 2), of_last), share_of(step(last - 1), of_last),
+                   -share_of(slope(last - 1), of_last), 0});
+  of_slope(last - 1) -= table[last].carry * of_last;
+  for (int64_t e = 0; e <= last - 2; ++e) {  // up again
+    add_table(e, {0, 0, 0, -share_of(slope(e + 1), of_slope(e))});
+    of_slope(e + 1) -= table[e].back * of_slope(e);
+  }
+  for (int64_t e = last - 1; e >= 1; --e) {  // and down
+    const double x = of_slope(e);
+    // What the sweep had at the sample before, on its way down.
+    const double carried = e > 1 ? slope(e - 1) + table[e - 1].back * slope(e) : 0;
+    add_step(e - 1, table[e].before * x);
+    add_step(e, table[e].after * x);
+    add_table(e, {share_of(step(e - 1), x), share_of(step(e), x), -share_of(carried, x), 0});
+    if (e > 1) of_slope(e - 1) -= table[e].carry * x;
+  }
+  const double of_first = of_slope(0);
+  add_step(0, table[0].before * of_first);
+  add_step(1, table[0].after * of_first);
+  add_table(0, {share_of(step(0), of_first), share_of(step(1), of_first), 0, 0});
+}
+
+// One row: `of_table`, which is used up, has what its features left. add_time(row, x) takes what is added.
+template <class Times, class AddTime>
+ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary boundary, const SplineRow* table,
+                                        SplineRowGradient* of_table, const AddTime& add_time) {
+  if (table[0].row >= n - 1 || table[1].row >= n - 1) return;  // two samples: nothing depends on the times
+  using Number = Dual<3>;
+  const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
+  const auto gap = [&](int64_t e) {
+    return static_cast<double>(later_minus_earlier(times[table[e + 1].row], times[table[e].row])) / span;
+  };
+  int64_t last = 2;
+  while (table[last].row < n - 1) ++last;
+  double of_span = 0;
+  // x is the gradient with respect to gap(e).
+  const auto add_gap = [&](int64_t e, double x) {
+    add_time(table[e].row, -x / span);
+    add_time(table[e + 1].row, x / span);
+    of_span -= x * gap(e) / span;
+  };
+  for (int64_t e = last - 1; e >= 1; --e) {
+    const bool starts = e == 1;
+    const bool ends = e == last - 1;
+    const SplineStep<Number> made =
+        spline_step(Number::variable(gap(e - 1), 0), Number::variable(gap(e), 1),
+                    Number::variable(starts ? 0 : table[e - 1].back, 2), starts, ends, boundary);
+    double of[3];
+    for (int i = 0; i < 3; ++i) {
+      of[i] = made.before.partial[i] * of_table[e].before + made.after.partial[i] * of_table[e].after +
+              made.carry.partial[i] * of_table[e].carry + made.back.partial[i] * of_table[e].back;
+      if (starts) {
+        of[i] += made.first_before.partial[i] * of_table[0].before + made.first_after.partial[i] * of_table[0].after +
+                 made.first_back.partial[i] * of_table[0].back;
+      }
+      if (ends) {
+        of[i] += made.last_before.partial[i] * of_table[last].before +
+                 made.last_after.partial[i] * of_table[last].after + made.last_carry.partial[i] * of_table[last].carry;
+      }
+    }
+    add_gap(e - 1, of[0]);
+    add_gap(e, of[1]);
+    if (!starts) of_table[e - 1].back += of[2];
+  }
+  add_time(table[0].row, -of_span);
+  add_time(n - 1, of_span);
+}
+
+}  // namespace robocache

@@ -1,0 +1,227 @@
+"""Rule 18: arrays of other frameworks in and out, the caller's stream and the caller's allocator."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import types
+
+import ml_dtypes
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.resample import resample as oracle
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+def case(rng, dtype=np.float32, *, batch=3, samples=17, targets=23, features=5):
+    times = np.cumsum(rng.uniform(0.1, 1, (batch, samples)), axis=1)
+    wanted = rng.uniform(-0.5, times.max() + 0.5, (batch, targets))
+    return rng.standard_normal((batch, samples, features)).astype(dtype), times, wanted
+
+
+# ---- Frameworks ----
+
+
+class Array:
+    """An array of a framework that robocache has never heard of: DLPack and a namespace."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+    def __array_namespace__(self, api_version=None):
+        return types.SimpleNamespace(from_dlpack=lambda other: Array(torch.from_dlpack(other)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
+def test_rule_18_a_framework_with_a_namespace_gets_its_own_arrays(rng, device, dtype):
+    arrays = case(rng, dtype)
+    out, valid = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), return_valid=True)
+    assert isinstance(out, Array) and isinstance(valid, Array)
+    assert out.tensor.device.type == valid.tensor.device.type == device
+    expected, expected_valid = oracle(*arrays)
+    assert_same_bits(to_numpy(out.tensor), expected)
+    assert_same_bits(to_numpy(valid.tensor).astype(bool), expected_valid)
+
+
+def test_rule_18_the_framework_of_values_is_that_of_the_result(rng, device):
+    values, times, wanted = case(rng)
+    expected = oracle(values, times, wanted)[0]
+    tensors = [to_torch(x, device) for x in (values, times, wanted)]
+    out = robocache.resample_trajectories(tensors[0], Array(tensors[1]), Array(tensors[2]))
+    assert_same_bits(to_numpy(out), expected)
+    out = robocache.resample_trajectories(Array(tensors[0]), tensors[1], tensors[2])
+    assert_same_bits(to_numpy(out.tensor), expected)
+
+
+def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
+    times = torch.arange(64.0, device=cuda)
+    values = torch.zeros(64, 256, device=cuda)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(50_000_000)
+    values.fill_(3)
+    out = robocache.resample_trajectories(Array(values), Array(times), Array(times)).tensor
+    with torch.cuda.stream(torch.cuda.Stream()):  # waits for nobody
+        assert (out == 3).all()
+
+
+def test_rule_18_out_of_another_framework_is_written(rng, device):
+    arrays = case(rng)
+    out = Array(poisoned((3, 23, 5), torch.float32, device))
+    made = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), out=out)
+    assert made is out
+    assert_same_bits(to_numpy(out.tensor), oracle(*arrays)[0])
+
+
+def run_with_jax(program, *arguments):
+    """In a process of its own: jax starts threads, and other tests fork."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    program = (
+        "import jax, numpy as np, ml_dtypes, robocache, sys\njax.config.update('jax_enable_x64', True)\n" + program
+    )
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_rule_18_jax(rng, tmp_path, dtype):
+    values, times, wanted = case(rng, np.float32)
+    lengths = np.array([17, 3, 0])
+    np.savez(tmp_path / "in.npz", values, times, wanted, lengths)
+    run_with_jax(
+        """
+values, times, wanted, lengths = (jax.numpy.asarray(x) for x in np.load(sys.argv[1]).values())
+values = values.astype(sys.argv[3])
+out, valid = robocache.resample_trajectories(values, times, wanted, lengths=lengths, return_valid=True)
+assert isinstance(out, jax.Array) and isinstance(valid, jax.Array)
+assert out.dtype == values.dtype and valid.dtype == bool
+twice = np.asarray(out + out)  # jax can go on with it
+np.savez(sys.argv[2], np.asarray(out.astype("float64")), np.asarray(valid), twice.astype("float64"))
+""",
+        tmp_path / "in.npz",
+        tmp_path / "out.npz",
+        dtype,
+    )
+    out, valid, twice = np.load(tmp_path / "out.npz").values()
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    expected, expected_valid = oracle(values.astype(dtype), times, wanted, lengths=lengths)
+    assert_same_bits(out, expected.astype(np.float64))
+    assert_same_bits(twice, 2 * expected.astype(np.float64))
+    assert_same_bits(valid, expected_valid)
+
+
+def test_rule_18_a_call_inside_jax_jit_is_refused_with_a_word():
+    run_with_jax("""
+times = jax.numpy.arange(4.0)
+try:
+    jax.jit(lambda values: robocache.resample_trajectories(values, times, times))(jax.numpy.ones((4, 1)))
+except TypeError as error:
+    assert "traced" in str(error)
+else:
+    raise AssertionError("not refused")
+""")
+
+
+def test_rule_18_cupy(rng, cuda):
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+    arrays = case(rng)
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+        with stream:
+            out, valid = robocache.resample_trajectories(*(cupy.asarray(x) for x in arrays), return_valid=True)
+            assert isinstance(out, cupy.ndarray) and isinstance(valid, cupy.ndarray)
+            expected, expected_valid = oracle(*arrays)
+            assert_same_bits(cupy.asnumpy(out), expected)
+            assert_same_bits(cupy.asnumpy(valid), expected_valid)
+
+
+# ---- The caller's allocator ----
+
+
+def allocated(function):
+    """Bytes that torch's CUDA allocator handed out for what the call returns, and at most at once."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = function()
+    return result, torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
+
+
+def test_outputs_come_from_torchs_allocator_and_nothing_else_does(rng, cuda):
+    tensors = [to_torch(x, cuda) for x in case(rng, targets=4096, features=64)]
+    out, kept, most = allocated(lambda: robocache.resample_trajectories(*tensors))
+    assert kept == most == out.numel() * 4  # 3 MiB, a multiple of the allocator's 512 bytes
+    free, total = torch.cuda.mem_get_info()
+    for _ in range(50):
+        robocache.resample_trajectories(*tensors, out=out)
+    assert torch.cuda.mem_get_info() == (free, total)
+
+
+def test_outputs_come_from_the_callers_pool(rng, cuda):
+    tensors = [to_torch(x, cuda) for x in case(rng, targets=4096, features=64)]
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        out = robocache.resample_trajectories(*tensors)
+    segments = torch.cuda.memory_snapshot(pool.id)
+    assert any(s["address"] <= out.data_ptr() < s["address"] + s["total_size"] for s in segments)
+
+
+# ---- The caller's stream ----
+
+
+def test_work_waits_for_what_is_queued_before_it_and_no_other_stream(cuda):
+    """Behind a busy stream nothing runs, beside it everything does."""
+    times = torch.arange(64.0, device=cuda)
+    values = torch.ones(64, 256, device=cuda)
+    out = torch.zeros(64, 256, device=cuda)
+    robocache.resample_trajectories(values, times, times)
+    busy, beside = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(busy):
+        torch.cuda._sleep(500_000_000)
+        done = torch.cuda.Event()
+        done.record()
+    with torch.cuda.stream(beside):
+        robocache.resample_trajectories(values, times, times, out=out)
+    beside.synchronize()
+    assert not done.query(), "the call waited for another stream"
+    assert (out == 1).all()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("method", ["linear", "nearest"])
+def test_a_captured_call_takes_what_its_buffers_hold(rng, cuda, method):
+    """Values, clocks, lengths and `out` are read and written where they were at capture, whatever was written there since."""
+    cases = [case(rng, np.float16) for _ in range(3)]
+    lengths = [rng.integers(0, 18, 3) for _ in cases]
+    buffers = [to_torch(x, cuda) for x in cases[0]]
+    length = to_torch(lengths[0], cuda)
+    out = poisoned((3, 23, 5), torch.float16, cuda)
+    options = {"method": method, "lengths": length, "out": out}
+    robocache.resample_trajectories(*buffers, **options)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        robocache.resample_trajectories(*buffers, **options)
+    for arrays, rows in zip(cases[1:], lengths[1:], strict=True):
+        for buffer, array in zip((*buffers, length), (*arrays, rows), strict=True):
+            buffer.copy_(to_torch(array, cuda))
+        out.view(torch.uint8).fill_(0xA5)
+        graph.replay()
+        assert_same_bits(to_numpy(out), oracle(*arrays, method=method, lengths=rows)[0])

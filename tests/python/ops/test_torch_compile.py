@@ -1,0 +1,263 @@
+"""resample_trajectories inside torch.compile, torch.export and torch.func, on the CPU and on CUDA."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+resample = robocache.resample_trajectories
+
+CALLS = [
+    {"method": method, "extrapolate": extrapolate, "causal": causal, "return_valid": return_valid}
+    for method, extrapolate, causal, return_valid in itertools.product(
+        ["linear", "nearest"], ["clamp", "nan"], [False, True], [False, True]
+    )
+] + [
+    {"extrapolate": "linear"},
+    {"method": "next"},
+    {"method": "previous", "tolerance": 0.25},
+    {"max_gap": 0.5, "return_valid": True},
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def case(rng, device, *, batch=3, samples=7, targets=9, features=2, dtype=torch.float32, clock=torch.float64):
+    times = np.cumsum(rng.uniform(0.1, 1, (batch, samples)), axis=1)
+    wanted = rng.uniform(-0.5, times.max() + 0.5, (batch, targets))
+    values = to_torch(rng.standard_normal((batch, samples, features)), device).to(dtype)
+    return values, to_torch(times, device).to(clock), to_torch(wanted, device).to(clock)
+
+
+def assert_equal(actual, expected):
+    for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (actual, expected)), strict=True):
+        assert_same_bits(to_numpy(a), to_numpy(b))
+
+
+@pytest.mark.parametrize("options", CALLS, ids=lambda o: "-".join(map(str, o.values())))
+def test_one_graph_with_the_bits_of_the_eager_call(rng, device, options):
+    compiled = torch.compile(lambda *arrays, **o: resample(*arrays, **o), fullgraph=True, backend="aot_eager")
+    arrays = case(rng, device)
+    assert_equal(compiled(*arrays, **options), resample(*arrays, **options))
+    lengths = torch.tensor([7, 3, 0], device=device)
+    assert_equal(compiled(*arrays, lengths=lengths, **options), resample(*arrays, lengths=lengths, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.bool], ids=str)
+@pytest.mark.parametrize("clock", [torch.float32, torch.int64], ids=str)
+def test_every_kind_of_array(rng, device, dtype, clock):
+    compiled = torch.compile(resample, fullgraph=True, backend="aot_eager")
+    arrays = case(rng, device, dtype=dtype, clock=clock)
+    duration = 1 if clock == torch.int64 else 0.5
+    assert_equal(
+        compiled(*arrays, method="nearest", max_gap=duration), resample(*arrays, method="nearest", max_gap=duration)
+    )
+
+
+def test_inductor_and_what_surrounds_the_call(rng, device):
+    def model(values, times, targets, weight):
+        return torch.relu(resample(values * 2, times, targets + 0.25) @ weight)
+
+    values, times, targets = case(rng, device)
+    weight = to_torch(rng.standard_normal((2, 4)), device).float()
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(values, times, targets, weight), model(values, times, targets, weight))
+
+
+def test_gradients_through_a_compiled_call(rng, device):
+    def loss(values, times, targets):
+        return resample(values.sin(), times, targets, extrapolate="linear").square().sum()
+
+    tensors = [x.requires_grad_() for x in case(rng, device, dtype=torch.float64)]
+    expected = torch.autograd.grad(loss(*tensors), tensors)
+    made = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
+    for a, b in zip(made, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_other_sizes_need_no_other_graph(rng, device):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(resample, fullgraph=True, dynamic=True, backend=backend)
+    for batch, samples, targets, features in [(3, 7, 9, 2), (5, 11, 4, 3), (2, 30, 8, 6)]:
+        arrays = case(rng, device, batch=batch, samples=samples, targets=targets, features=features)
+        assert_equal(compiled(*arrays, return_valid=True), resample(*arrays, return_valid=True))
+    assert len(graphs) == 1
+
+
+def test_sizes_that_are_read_from_the_result_follow_the_graph(rng, device):
+    def model(values, times, targets):
+        out = resample(values, times, targets)
+        return out.reshape(out.shape[0], out.shape[1] * out.shape[2]) + targets.shape[1]
+
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for batch, targets in [(3, 9), (4, 2)]:
+        arrays = case(rng, device, batch=batch, targets=targets)
+        assert_equal(compiled(*arrays), model(*arrays))
+
+
+def test_out_is_written_by_a_compiled_call(rng, device):
+    def model(values, times, targets, out):
+        made, valid = resample(values, times, targets, out=out, return_valid=True)
+        return made + 1, valid
+
+    values, times, targets = case(rng, device)
+    expected, expected_valid = resample(values, times, targets, return_valid=True)
+    out = poisoned((3, 9, 2), torch.float32, device)
+    made, valid = torch.compile(model, fullgraph=True)(values, times, targets, out)
+    assert_equal((out, valid, made), (expected, expected_valid, expected + 1))
+
+
+def test_errors_come_out_of_a_compiled_call_typed(rng, device):
+    values, times, targets = case(rng, device)
+    compiled = torch.compile(resample, fullgraph=True, backend="aot_eager")
+    with pytest.raises(robocache.ArgumentError, match="max_gap"):
+        compiled(values, times, targets, max_gap=-1.0)
+
+
+def test_export_holds_the_operator(rng, device):
+    class Model(torch.nn.Module):
+        def forward(self, values, times, targets):
+            return resample(values, times, targets)
+
+    arrays = case(rng, device)
+    program = torch.export.export(Model(), arrays)
+    assert "robocache.resample_trajectories" in str(program.graph)
+    assert_equal(program.module()(*arrays), resample(*arrays))
+
+
+def test_a_compiled_call_runs_in_cuda_graphs(rng, cuda):
+    compiled = torch.compile(lambda *arrays: resample(*arrays) * 2, fullgraph=True, mode="reduce-overhead")
+    for _ in range(4):
+        arrays = case(rng, cuda)
+        assert_equal(compiled(*arrays).clone(), resample(*arrays) * 2)
+
+
+# ---- The operators themselves ----
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("return_valid", [False, True])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
+    from robocache import torch_ops  # noqa: F401  defines the operators
+
+    arrays = [x.requires_grad_(requires_grad) for x in case(rng, device, dtype=torch.float64)]
+    options = "linear", "clamp", False, 0.5, None, torch.tensor([7, 3, 1], device=device) if with_lengths else None
+    options = *options, None, "not-a-knot", [0, 1], ["nearest"]
+    # On CUDA sums over times come in any order.
+    close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
+    operators = torch.ops.robocache
+    torch.library.opcheck(operators.resample_trajectories.default, (*arrays, *options, return_valid), **close)
+    plain = [x.detach() for x in arrays]
+    out = torch.empty(3, 9, 2, dtype=torch.float64, device=device)
+    torch.library.opcheck(operators.resample_trajectories_out.default, (*plain, *options, return_valid, out))
+    for wanted in ([True, True, True], [False, True, False]):
+        arguments = (*plain, *options, torch.ones_like(out), wanted)
+        torch.library.opcheck(operators.resample_trajectories_backward.default, arguments, **close)
+
+
+def test_shapes_alone_give_shapes_alone(device):
+    values = torch.empty(2, 5, 3, device="meta", dtype=torch.bfloat16)
+    times = torch.empty(5, device="meta")
+    out, valid = resample(values, times, torch.empty(2, 7, device="meta"), return_valid=True)
+    assert (out.shape, out.dtype, out.device.type) == ((2, 7, 3), torch.bfloat16, "meta")
+    assert (valid.shape, valid.dtype, valid.device.type) == ((2, 7), torch.bool, "meta")
+
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) for x in (torch.ones(4, 2, device=device), torch.ones(4, device=device))]
+    out = resample(fake[0], fake[1], fake[1])  # outside of the mode that made them
+    assert out.shape == (4, 2) and out.device.type == device
+
+
+def test_the_operators_exist_only_once_they_are_wanted():
+    program = """
+import torch, robocache, sys
+times = torch.arange(4.0)
+robocache.resample_trajectories(torch.ones(4, 1), times, times)
+assert "robocache.torch_ops" not in sys.modules
+robocache.resample_trajectories(torch.ones(4, 1, requires_grad=True), times, times)
+assert "robocache.torch_ops" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+# ---- torch.func ----
+
+
+def test_vmap_is_a_loop_over_calls(rng, device):
+    calls = [case(rng, device) for _ in range(4)]
+    values, times, targets = (torch.stack(x) for x in zip(*calls, strict=True))
+    lengths = torch.tensor([[7, 1, 0], [3, 3, 3], [7, 7, 7], [2, 5, 6]], device=device)
+
+    def call(v, t, q, n):
+        return resample(v, t, q, lengths=n, return_valid=True)
+
+    expected = [call(v, t, q, n) for (v, t, q), n in zip(calls, lengths, strict=True)]
+    assert_equal(
+        torch.vmap(call)(values, times, targets, lengths), tuple(torch.stack(x) for x in zip(*expected, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    "in_dims", [(0, None, None), (None, 0, None), (None, None, 0), (2, 0, 1), (0, 1, None)], ids=str
+)
+@pytest.mark.parametrize("layout", ["rows", "shared clocks", "one row"])
+def test_vmap_over_any_argument_and_dimension(rng, device, in_dims, layout):
+    calls = [case(rng, device) for _ in range(4)]
+    if layout != "rows":
+        calls = [(v, t[0], q[0]) for v, t, q in calls]
+    if layout == "one row":
+        calls = [(v[0], t, q) for v, t, q in calls]
+    batched, single = [], []
+    for place, dim in enumerate(in_dims):
+        arrays = [call[place] for call in calls]
+        dim = None if dim is None else min(dim, arrays[0].ndim)
+        in_dims = (*in_dims[:place], dim, *in_dims[place + 1 :])
+        batched.append(arrays[0] if dim is None else torch.stack(arrays, dim))
+        single.append(arrays if dim is not None else arrays[:1] * 4)
+    expected = torch.stack([resample(*arrays) for arrays in zip(*single, strict=True)])
+    assert_equal(torch.vmap(resample, in_dims)(*batched), expected)
+
+
+def test_vmap_in_vmap_and_in_a_graph(rng, device):
+    values, times, targets = case(rng, device, batch=6)
+    values, times, targets = values.reshape(2, 3, 7, 2), times.reshape(2, 3, 7), targets.reshape(2, 3, 9)
+    twice = torch.vmap(torch.vmap(resample))
+    expected = resample(values.flatten(0, 1), times.flatten(0, 1), targets.flatten(0, 1)).reshape(2, 3, 9, 2)
+    assert_equal(twice(values, times, targets), expected)
+    assert_equal(torch.compile(twice, fullgraph=True, backend="aot_eager")(values, times, targets), expected)
+
+
+def test_gradients_of_every_row_by_vmap(rng, device):
+    values, times, targets = case(rng, device, dtype=torch.float64)
+
+    def loss(v, t, q):
+        return resample(v, t, q, extrapolate="linear").square().sum()
+
+    by_row = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(values, times, targets)
+    tensors = [x.clone().requires_grad_() for x in (values, times, targets)]
+    for a, b in zip(by_row, torch.autograd.grad(loss(*tensors), tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_jacobian_of_a_linear_method_is_its_weights(rng, device):
+    values, times, targets = (x[0] for x in case(rng, device, features=1, dtype=torch.float64))
+    jacobian = torch.func.jacrev(lambda v: resample(v[:, None], times, targets)[:, 0])(values[:, 0])
+    torch.testing.assert_close(jacobian @ values, resample(values, times, targets), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,51 @@
+"""What the gradients of `robocache.resample_trajectories` must be, by the naivest means."""
+
+import numpy as np
+
+from .resample import only_last_of_each_time, resample
+
+
+def weights_of_samples(times, target_times, samples, **options):
+    """[B, T, S]: how much of each sample is in each target, for the methods that are linear in the values.
+
+    The forward oracle in float64 on the unit vectors; a target with nothing there has nothing of any sample.
+    """
+    batch = times.shape[0]
+    units = np.broadcast_to(np.eye(samples), (batch, samples, samples))
+    weights, _ = resample(units, times, target_times, **options)
+    return np.nan_to_num(weights, nan=0.0)
+
+
+def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None, extrapolate="clamp", max_gap=None):
+    """The gradients of method linear with respect to times [B, S] and target_times [B, T], and the sums of the magnitudes
+    that each is the sum of. float64; one target after the other."""
+    values, out_gradient = values.astype(np.float64), out_gradient.astype(np.float64)
+    of_times, size_of_times = np.zeros(times.shape), np.zeros(times.shape)
+    of_targets, size_of_targets = np.zeros(target_times.shape), np.zeros(target_times.shape)
+    for row, targets in enumerate(target_times):
+        length = times.shape[1] if lengths is None else int(lengths[row])
+        clock, place = only_last_of_each_time(times[row, :length], np.arange(length))
+        clock = clock.astype(np.float64)
+        for k, t in enumerate(targets.astype(np.float64)):
+            if np.isnan(t) or len(clock) < 2:
+                continue
+            right = int(np.searchsorted(clock, t, side="right"))  # the first sample after the target
+            hit = right > 0 and clock[right - 1] == t
+            outside = not hit and right in (0, len(clock))
+            if outside and extrapolate != "linear":
+                continue
+            right = min(max(right, 1), len(clock) - 1)  # a hit's bracket is the one after it, of the last sample before
+            left = right - 1
+            gap = clock[right] - clock[left]
+            if not hit and not outside and max_gap is not None and gap > max_gap and extrapolate == "nan":
+                continue
+            w = (t - clock[left]) / gap
+            step = values[row, place[right]] - values[row, place[left]]
+            terms = np.where(out_gradient[row, k] == 0, 0, out_gradient[row, k] * step) / gap
+            slope, size = terms.sum(), np.abs(terms).sum()
+            of_targets[row, k] += slope
+            size_of_targets[row, k] += size
+            for index, share in ((left, 1 - w), (right, w)):
+                of_times[row, place[index]] -= share * slope
+                size_of_times[row, place[index]] += (1 + abs(share)) * size
+    return of_times, of_targets, size_of_times, size_of_targets
