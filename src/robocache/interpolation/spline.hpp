@@ -46,8 +46,82 @@ struct SplineCall {
   void* slopes;
 };
 
+// What the equation of one sample makes of the table: a and b are the gaps before and after it, `back` that of the sample
+// before. The first equation fills the first sample's entries too, the last the last one's.
+template <class Scalar>
+struct SplineStep {
+  Scalar before, after, carry, back;
+  Scalar first_before, first_after, first_back;
+  Scalar last_before, last_after, last_carry;
+};
+
 // The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes
-// have been eliminated by what `boundary` says of them. n >= 1 samples; fills the first entries of `table`.
+// have been eliminated by what `boundary` says of them. Scalar is float64, or a number type over it.
+template <class Scalar>
+ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
+                                            Boundary boundary) {
+  const bool natural = boundary == Boundary::kNatural;
+  const Scalar none(0);
+  const Scalar half(0.5);
+  const Scalar two(2);
+  const Scalar both = a + b;
+  Scalar lower = half * b / both;
+  Scalar upper = half * a / both;
+  Scalar diagonal(1);
+  Scalar p = Scalar(1.5) * b / both;
+  Scalar q = Scalar(1.5) * a / both;
+  SplineStep<Scalar> made{none, none, none, none, none, none, none, none, none, none};
+  if (starts && ends && !natural) {
+    lower = upper = none;
+    p = b / both;
+    q = a / both;
+    made.first_before = two / a;
+    made.first_back = Scalar(1);
+    made.last_after = two / b;
+    made.last_carry = Scalar(1);
+  } else {
+    if (starts) {
+      if (natural) {
+        diagonal = diagonal - half * lower;
+        p = p * half;
+        made.first_before = Scalar(1.5) / a;
+        made.first_back = half;
+      } else {
+        upper = a / both;
+        p = b * b / (both * both);
+        q = a * (two * both + b) / (both * both);
+        made.first_before = (a + two * both) / (both * a);
+        made.first_after = a * a / (both * b) / b;
+        made.first_back = both / b;
+      }
+      lower = none;
+    }
+    if (ends) {
+      if (natural) {
+        diagonal = diagonal - half * upper;
+        q = q * half;
+        made.last_after = Scalar(1.5) / b;
+        made.last_carry = half;
+      } else {
+        lower = b / both;
+        q = a * a / (both * both);
+        p = b * (two * both + a) / (both * both);
+        made.last_before = b * b / (both * a) / a;
+        made.last_after = (b + two * both) / (both * b);
+        made.last_carry = both / a;
+      }
+      upper = none;
+    }
+  }
+  const Scalar pivot = Scalar(1) / (diagonal - lower * back);
+  made.back = upper * pivot;
+  made.before = p * pivot / a;
+  made.after = q * pivot / b;
+  made.carry = lower * pivot;
+  return made;
+}
+
+// n >= 1 samples; fills the first entries of `table`.
 template <class Times, class Clock>
 ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
   const auto row_after = [&](int64_t row) {
@@ -69,114 +143,104 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
     table[1] = {1 / a, 0, 0, 0, n - 1};
     return;
   }
-  const bool natural = boundary == Boundary::kNatural;
   double back = 0;
   for (int64_t e = 1;; ++e) {
     const int64_t next = row_after(row);
     const double b = gap(row, next);
-    const double both = a + b;
     const bool starts = e == 1;
     const bool ends = next >= n - 1;
-    double lower = 0.5 * b / both;
-    double upper = 0.5 * a / both;
-    double diagonal = 1;
-    double p = 1.5 * b / both;
-    double q = 1.5 * a / both;
-    if (starts && ends && !natural) {
-      lower = upper = 0;
-      p = b / both;
-      q = a / both;
-      table[0] = {2 / a, 0, 0, 1, first};
-      table[2] = {0, 2 / b, 1, 0, next};
-    } else {
-      if (starts) {
-        if (natural) {
-          diagonal -= 0.5 * lower;
-          p *= 0.5;
-          table[0] = {1.5 / a, 0, 0, 0.5, first};
-        } else {
-          upper = a / both;
-          p = b * b / (both * both);
-          q = a * (2 * both + b) / (both * both);
-          table[0] = {(a + 2 * both) / (both * a), a * a / (both * b) / b, 0, both / b, first};
-        }
-        lower = 0;
-      }
-      if (ends) {
-        if (natural) {
-          diagonal -= 0.5 * upper;
-          q *= 0.5;
-          table[e + 1] = {0, 1.5 / b, 0.5, 0, next};
-        } else {
-          lower = b / both;
-          q = a * a / (both * both);
-          p = b * (2 * both + a) / (both * both);
-          table[e + 1] = {b * b / (both * a) / a, (b + 2 * both) / (both * b), both / a, 0, next};
-        }
-        upper = 0;
-      }
-    }
-    const double pivot = 1 / (diagonal - lower * back);
-    back = upper * pivot;
-    table[e] = {p * pivot / a, q * pivot / b, lower * pivot, back, row};
+    const SplineStep<double> step = spline_step(a, b, back, starts, ends, boundary);
+    if (starts) table[0] = {step.first_before, step.first_after, 0, step.first_back, first};
+    if (ends) table[e + 1] = {step.last_before, step.last_after, step.last_carry, 0, next};
+    table[e] = {step.before, step.after, step.carry, step.back, row};
     if (ends) return;
+    back = step.back;
     row = next;
     a = b;
   }
 }
 
 // The slopes of kLanes neighbouring features. `slopes` has one for each sample, of which those that do not count stay
-// unwritten.
-template <int kLanes, class T, class Work>
+// unwritten. What the next kAhead samples need is fetched at once: a sample waits for the one before it, but not for
+// memory.
+template <int kLanes, int kAhead, class T, class Work>
 ROBOCACHE_HD void spline_sweep(const SplineRow* table, int64_t n, const T* values, int64_t values_sample,
                                int64_t values_feature, Work* slopes, int64_t slopes_sample) {
-  const auto load = [&](int64_t e, double(&y)[kLanes]) {
-    const T* const at = values + table[e].row * values_sample;
+  const auto load = [&](int64_t row, double(&y)[kLanes]) {
+    const T* const at = values + row * values_sample;
     for (int lane = 0; lane < kLanes; ++lane) y[lane] = to_work<double>(at[lane * values_feature]);
   };
-  if (table[0].row >= n - 1) return;
+  const SplineRow first = table[0];
+  if (first.row >= n - 1) return;
+  Work* const at_first = slopes + first.row * slopes_sample;
   double before[kLanes];  // the step before the sample, and below after it
   double here[kLanes];
   double slope[kLanes];
-  load(0, before);
-  load(1, here);
-  Work* const first = slopes + table[0].row * slopes_sample;
+  load(first.row, before);
+  load(table[1].row, here);
   for (int lane = 0; lane < kLanes; ++lane) {
     before[lane] = here[lane] - before[lane];
     slope[lane] = 0;
   }
   if (table[1].row >= n - 1) {
+    Work* const at_last = slopes + table[1].row * slopes_sample;
     for (int lane = 0; lane < kLanes; ++lane) {
-      slopes[table[1].row * slopes_sample + lane] = first[lane] = static_cast<Work>(table[0].before * before[lane]);
+      at_last[lane] = at_first[lane] = static_cast<Work>(first.before * before[lane]);
     }
     return;
   }
-  int64_t e = 1;
-  for (;; ++e) {
-    double next[kLanes];
-    load(e + 1, next);
-    const bool ends = table[e + 1].row >= n - 1;
-    Work* const at = slopes + table[e].row * slopes_sample;
-    Work* const last = slopes + table[e + 1].row * slopes_sample;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double after = next[lane] - here[lane];
-      if (e == 1) first[lane] = static_cast<Work>(table[0].before * before[lane] + table[0].after * after);
-      slope[lane] = table[e].before * before[lane] + table[e].after * after - table[e].carry * slope[lane];
-      at[lane] = static_cast<Work>(slope[lane]);
-      if (ends) {
-        const double end = table[e + 1].before * before[lane] + table[e + 1].after * after;
-        last[lane] = static_cast<Work>(end - table[e + 1].carry * slope[lane]);
-      }
-      before[lane] = after;
-      here[lane] = next[lane];
+  int64_t interior = 0;  // samples between the first and the last
+  for (bool ends = false; !ends;) {
+    SplineRow rows[kAhead + 1];
+    double ahead[kAhead][kLanes];
+    for (int k = 0; k <= kAhead; ++k) {
+      const int64_t at = interior + 1 + k;
+      rows[k] = table[at < n ? at : n - 1];
     }
-    if (ends) break;
+    for (int k = 1; k <= kAhead; ++k) {
+      if (rows[k - 1].row >= n - 1) rows[k] = rows[k - 1];  // past the last nothing is written in the table
+    }
+    for (int k = 0; k < kAhead; ++k) load(rows[k + 1].row, ahead[k]);
+    for (int k = 0; k < kAhead && !ends; ++k) {
+      const SplineRow& last = rows[k + 1];
+      ends = last.row >= n - 1;
+      Work* const at = slopes + rows[k].row * slopes_sample;
+      Work* const at_last = slopes + last.row * slopes_sample;
+      double after[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane) after[lane] = ahead[k][lane] - here[lane];
+      for (int lane = 0; lane < kLanes && interior == 0; ++lane) {
+        at_first[lane] = static_cast<Work>(first.before * before[lane] + first.after * after[lane]);
+      }
+      for (int lane = 0; lane < kLanes; ++lane) {
+        slope[lane] = rows[k].before * before[lane] + rows[k].after * after[lane] - rows[k].carry * slope[lane];
+        at[lane] = static_cast<Work>(slope[lane]);
+      }
+      for (int lane = 0; lane < kLanes && ends; ++lane) {
+        at_last[lane] =
+            static_cast<Work>(last.before * before[lane] + last.after * after[lane] - last.carry * slope[lane]);
+      }
+      for (int lane = 0; lane < kLanes; ++lane) {
+        before[lane] = after[lane];
+        here[lane] = ahead[k][lane];
+      }
+      ++interior;
+    }
   }
-  for (--e; e >= 0; --e) {
-    Work* const at = slopes + table[e].row * slopes_sample;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      slope[lane] = static_cast<double>(at[lane]) - table[e].back * slope[lane];
-      at[lane] = static_cast<Work>(slope[lane]);
+  for (int64_t e = interior - 1; e >= 0; e -= kAhead) {
+    SplineRow rows[kAhead];
+    double behind[kAhead][kLanes];
+    for (int k = 0; k < kAhead; ++k) rows[k] = table[e - k > 0 ? e - k : 0];
+    for (int k = 0; k < kAhead; ++k) {
+      const Work* const at = slopes + rows[k].row * slopes_sample;
+      for (int lane = 0; lane < kLanes; ++lane) behind[k][lane] = static_cast<double>(at[lane]);
+    }
+    for (int k = 0; k < kAhead; ++k) {
+      if (e - k < 0) break;
+      Work* const at = slopes + rows[k].row * slopes_sample;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        slope[lane] = behind[k][lane] - rows[k].back * slope[lane];
+        at[lane] = static_cast<Work>(slope[lane]);
+      }
     }
   }
 }
