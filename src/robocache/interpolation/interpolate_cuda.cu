@@ -40,7 +40,6 @@ struct TiledCall {
   int32_t times;   // of the window
   int32_t margin;  // of those, before the even place of the tile's first target
   float samples_per_target;
-  int32_t vector_bytes;
   int32_t vectors;  // of a row
   int32_t width;    // threads side by side on a row
   int32_t groups;   // of so many threads, each on a row of its own
@@ -261,29 +260,19 @@ __global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant
   run_tile<T, kVector>(call, static_cast<int32_t>(blockIdx.x), memory);
 }
 
-// Segments side by side in one launch, each with tiles and vectors of its own.
+// Segments side by side in one launch, each with tiles of its own.
 struct TiledCalls {
-  int32_t count;
   TiledCall calls[kMostTiledCalls];
 };
 
-template <class T, class Clock>
+template <class T, int kVector, class Clock>
 __global__ void __launch_bounds__(kThreads, 4) tiles_kernel(const __grid_constant__ TiledCalls all) {
   __shared__ TileMemory<T, Clock> memory;
   wait_for_work_before();
   auto tile = static_cast<int32_t>(blockIdx.x);
   int32_t i = 0;
   while (tile >= all.calls[i].tiles) tile -= all.calls[i++].tiles;
-  const TiledCall& call = all.calls[i];
-  if (call.vector_bytes == 16) {
-    run_tile<T, 16 / sizeof(T)>(call, tile, memory);
-  } else if (call.vector_bytes == 8) {
-    run_tile<T, 8 / sizeof(T)>(call, tile, memory);
-  } else if (call.vector_bytes == 4 && sizeof(T) < 4) {
-    run_tile<T, sizeof(T) < 4 ? 4 / sizeof(T) : 1>(call, tile, memory);
-  } else {
-    run_tile<T, 1>(call, tile, memory);
-  }
+  run_tile<T, kVector>(all.calls[i], tile, memory);
 }
 
 // Threads side by side on a row of so many vectors: a divisor of the row in passes, so that few stay idle.
@@ -326,8 +315,8 @@ bool is_tiled(const Interpolation& call, const Segment& s) {
          small(s.out_feature);
 }
 
-// `blocks_before`: those of the call's other segments.
-TiledCall tiled_call(const Interpolation& call, const Segment& s, int64_t blocks_before) {
+// `blocks_before`: those of the call's segments before this one.
+TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector_bytes, int64_t blocks_before) {
   const int64_t size = dtype_size(s.value_dtype);
   TiledCall tiled{};
   tiled.targets = call.targets;
@@ -336,15 +325,13 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int64_t blocks
   tiled.targets_count = call.targets_count;
   tiled.batch = call.batch;
   tiled.segment = s;
-  tiled.vector_bytes = vector_bytes_of(call, s);
-  const int64_t vector = tiled.vector_bytes / size;
-  tiled.vectors = static_cast<int32_t>(s.features / vector);
+  tiled.vectors = static_cast<int32_t>(s.features * size / vector_bytes);
   tiled.width = width_of(tiled.vectors);
   tiled.groups = kThreads / tiled.width;
   tiled.value_sample = static_cast<int32_t>(s.values_sample * size);
-  tiled.value_vector = static_cast<int32_t>(s.values_feature * tiled.vector_bytes);
+  tiled.value_vector = static_cast<int32_t>(s.values_feature * vector_bytes);
   tiled.out_target = static_cast<int32_t>(s.out_target * size);
-  tiled.out_vector = static_cast<int32_t>(s.out_feature * tiled.vector_bytes);
+  tiled.out_vector = static_cast<int32_t>(s.out_feature * vector_bytes);
   tiled.only_mix = s.method == InterpolationMethod::kLinear && !s.causal && !s.has_max_gap;
   tiled.samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
 
@@ -370,55 +357,47 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int64_t blocks
   return tiled;
 }
 
-dim3 grid_of(int64_t tiles, int64_t batch) {
-  return {static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(batch, 65535))};
+template <class T, int kVector, class Clock>
+cudaError_t launch_tiled(const Interpolation& call, cudaStream_t stream) {
+  constexpr int32_t kBytes = kVector * static_cast<int32_t>(sizeof(T));
+  const auto grid = [&](int64_t tiles) {
+    return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(call.batch, 65535)));
+  };
+  if (call.segment_count == 1) {
+    const TiledCall one = tiled_call(call, call.segments[0], kBytes, 0);
+    return launch_overlapped(tile_kernel<T, kVector, Clock>, grid(one.tiles), kThreads, 0, stream, one);
+  }
+  TiledCalls all{};
+  int64_t tiles = 0;
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    all.calls[i] = tiled_call(call, call.segments[i], kBytes, tiles * call.batch);
+    tiles += all.calls[i].tiles;
+  }
+  return launch_overlapped(tiles_kernel<T, kVector, Clock>, grid(tiles), kThreads, 0, stream, all);
 }
 
+// `bytes`: the widest vector that every segment's rows are made of.
 template <class T, class Clock>
-cudaError_t launch_one(const TiledCall& call, cudaStream_t stream) {
-  const dim3 grid = grid_of(call.tiles, call.batch);
-  if (call.vector_bytes == 16) {
-    return launch_overlapped(tile_kernel<T, 16 / sizeof(T), Clock>, grid, kThreads, 0, stream, call);
-  }
+cudaError_t launch_tiled_of_vector(const Interpolation& call, int32_t bytes, cudaStream_t stream) {
+  if (bytes == 16) return launch_tiled<T, 16 / sizeof(T), Clock>(call, stream);
   if constexpr (sizeof(T) <= 4) {
-    if (call.vector_bytes == 8) {
-      return launch_overlapped(tile_kernel<T, 8 / sizeof(T), Clock>, grid, kThreads, 0, stream, call);
-    }
+    if (bytes == 8) return launch_tiled<T, 8 / sizeof(T), Clock>(call, stream);
   }
   if constexpr (sizeof(T) <= 2) {
-    if (call.vector_bytes == 4) {
-      return launch_overlapped(tile_kernel<T, 4 / sizeof(T), Clock>, grid, kThreads, 0, stream, call);
-    }
+    if (bytes == 4) return launch_tiled<T, 4 / sizeof(T), Clock>(call, stream);
   }
-  return launch_overlapped(tile_kernel<T, 1, Clock>, grid, kThreads, 0, stream, call);
-}
-
-template <class T, class Clock>
-cudaError_t launch_tiled(const Interpolation& call, cudaStream_t stream) {
-  if (call.segment_count == 1) return launch_one<T, Clock>(tiled_call(call, call.segments[0], 0), stream);
-  if constexpr (sizeof(T) <= 4) {
-    TiledCalls all{};
-    all.count = call.segment_count;
-    int64_t tiles = 0;
-    for (int32_t i = 0; i < call.segment_count; ++i) {
-      all.calls[i] = tiled_call(call, call.segments[i], tiles * call.batch);
-      tiles += all.calls[i].tiles;
-    }
-    return launch_overlapped(tiles_kernel<T, Clock>, grid_of(tiles, call.batch), kThreads, 0, stream, all);
-  } else {
-    return launch_any(call, stream);
-  }
+  return launch_tiled<T, 1, Clock>(call, stream);
 }
 
 template <class T>
-cudaError_t launch_tiled_of_clock(const Interpolation& call, cudaStream_t stream) {
+cudaError_t launch_tiled_of_clock(const Interpolation& call, int32_t vector_bytes, cudaStream_t stream) {
   switch (call.target_dtype) {
     case DType::kFloat32:
-      return launch_tiled<T, float>(call, stream);
+      return launch_tiled_of_vector<T, float>(call, vector_bytes, stream);
     case DType::kFloat64:
-      return launch_tiled<T, double>(call, stream);
+      return launch_tiled_of_vector<T, double>(call, vector_bytes, stream);
     default:
-      return launch_tiled<T, int64_t>(call, stream);
+      return launch_tiled_of_vector<T, int64_t>(call, vector_bytes, stream);
   }
 }
 
@@ -428,15 +407,19 @@ cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
     tiled = is_tiled(call, call.segments[i]) && call.segments[i].value_dtype == call.segments[0].value_dtype;
   }
   if (!tiled) return launch_any(call, stream);
+  int32_t vector_bytes = 16;
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    vector_bytes = std::min(vector_bytes, vector_bytes_of(call, call.segments[i]));
+  }
   switch (call.segments[0].value_dtype) {
     case DType::kFloat64:
-      return launch_tiled_of_clock<double>(call, stream);
+      return launch_tiled_of_clock<double>(call, vector_bytes, stream);
     case DType::kFloat32:
-      return launch_tiled_of_clock<float>(call, stream);
+      return launch_tiled_of_clock<float>(call, vector_bytes, stream);
     case DType::kFloat16:
-      return launch_tiled_of_clock<Float16>(call, stream);
+      return launch_tiled_of_clock<Float16>(call, vector_bytes, stream);
     default:
-      return launch_tiled_of_clock<BFloat16>(call, stream);
+      return launch_tiled_of_clock<BFloat16>(call, vector_bytes, stream);
   }
 }
 
