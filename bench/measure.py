@@ -104,7 +104,7 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
         end.synchronize()
         return start.elapsed_time(end) * 1e3 / count
 
-    timer.kept = (graph, kept)  # the graph lives as long as its timer
+    timer.kept = (graph, kept, calls)  # the graph and all that it reads and writes live as long as its timer
     return timer
 
 

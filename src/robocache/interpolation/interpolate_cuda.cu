@@ -16,8 +16,9 @@ constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
 constexpr int kTimesPerThread = 4;    // of the window
 constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
-constexpr int64_t kBlocksWanted = 132 * 3;
-constexpr int64_t kMostWork = kThreads * 8;  // of a tile, in units of 16 bytes: blocks of even length end together
+constexpr int64_t kBlocksAtOnce = 132 * 4;
+constexpr int64_t kMostWork = kThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
+constexpr int64_t kLeastWork = kThreads * 2;
 constexpr int32_t kMostTiledCalls = 8;       // segments of a call
 constexpr int64_t kMargin = 32;  // samples that a window reaches beyond the even place, and 1/32 of the row
 
@@ -29,22 +30,28 @@ struct alignas(16) TileEntry {
   int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
 
-// A call as the kernel gets it.
+// A segment as the kernel gets it: what every block reads stands together.
 struct TiledCall {
   const void* targets;
-  int64_t targets_batch, targets_target;
+  const void* times;
+  const void* values;
+  void* out;
+  const void* lengths;
+  bool* valid;
+  int64_t targets_batch, targets_target, times_batch, values_batch, out_batch;
   int64_t targets_count;
   int64_t batch;
+  int32_t samples;
   int32_t tiles;
-  int32_t tile;    // targets
-  int32_t times;   // of the window
-  int32_t margin;  // of those, before the even place of the tile's first target
-  float samples_per_target;
-  int32_t vectors;  // of a row
-  int32_t width;    // threads side by side on a row
-  int32_t groups;   // of so many threads, each on a row of its own
+  int32_t tile;         // targets
+  int32_t window;       // samples
+  int32_t margin;       // of those, before the even place of the tile's first target
+  int32_t vectors;      // of a row
+  int32_t width;        // threads side by side on a row
+  int32_t groups;       // of so many threads, each on a row of its own
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
+  float samples_per_target;
   bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
   Segment segment;
 };
@@ -115,12 +122,11 @@ __device__ Pick<Work, int32_t> pick_from_window(const TiledCall& call, const Clo
 template <class Work, class Clock>
 __device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_t count, Clock* window,
                      TileEntry<Work>* entries) {
-  const Segment& s = call.segment;
   const auto i = static_cast<int32_t>(threadIdx.x);
-  const auto n = static_cast<int32_t>(row_length(s, batch));
-  const Clock* const row = static_cast<const Clock*>(s.times) + batch * s.times_batch;
+  const int32_t n = call.lengths == nullptr ? call.samples : static_cast<int32_t>(row_length(call.segment, batch));
+  const Clock* const row = static_cast<const Clock*>(call.times) + batch * call.times_batch;
   int32_t begin = 0;
-  int32_t size = call.times;
+  int32_t size = call.window;
   if (size < n) {
     const auto even = static_cast<int32_t>(static_cast<float>(first) * call.samples_per_target) - call.margin;
     begin = even < 0 ? 0 : (even < n - size ? even : n - size);
@@ -143,7 +149,9 @@ __device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_
   if (i < count) {
     const Pick<Work, int32_t> picked = pick_from_window<Work>(call, row, n, window, begin, size, target);
     entries[i] = {picked.left, picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
-    if (s.valid != nullptr) s.valid[batch * s.valid_batch + (first + i) * s.valid_target] = picked.valid;
+    if (call.valid != nullptr) {
+      call.valid[batch * call.segment.valid_batch + (first + i) * call.segment.valid_target] = picked.valid;
+    }
   }
   __syncthreads();
 }
@@ -242,13 +250,13 @@ struct TileMemory {
 // One tile of every row.
 template <class T, int kVector, class Clock>
 __device__ void run_tile(const TiledCall& call, int32_t tile, TileMemory<T, Clock>& memory) {
-  const Segment& s = call.segment;
   const int64_t first = int64_t{tile} * call.tile;
   const auto count = static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
   for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
     find(call, batch, first, count, memory.window, memory.entries);
-    write_tile<T, kVector>(call, static_cast<const T*>(s.values) + batch * s.values_batch, memory.entries, count,
-                           static_cast<T*>(s.out) + batch * s.out_batch + first * s.out_target);
+    const T* const values = static_cast<const T*>(call.values) + batch * call.values_batch;
+    T* const out = static_cast<T*>(call.out) + batch * call.out_batch;
+    write_tile<T, kVector>(call, values, memory.entries, count, stepped(out, static_cast<int32_t>(first), call.out_target));
     __syncthreads();
   }
 }
@@ -275,19 +283,19 @@ __global__ void __launch_bounds__(kThreads, 4) tiles_kernel(const __grid_constan
   run_tile<T, kVector>(all.calls[i], tile, memory);
 }
 
-// Threads side by side on a row of so many vectors: a divisor of the row in passes, so that few stay idle.
+// Threads side by side on a row of so many vectors: the row in a few passes, so that few threads stay idle.
 int32_t width_of(int64_t vectors) {
-  if (vectors <= kThreads / 4) return static_cast<int32_t>(std::max<int64_t>(1, vectors));
-  int32_t best = 1;
+  int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kThreads);
+  if (best <= kThreads / 4) return static_cast<int32_t>(best);
   double best_busy = 0;
-  for (int32_t width = kThreads / 8; width <= kThreads; ++width) {
-    const int64_t passes = (vectors + width - 1) / width;
+  for (int64_t passes = (vectors + kThreads - 1) / kThreads, last = passes + 4; passes <= last; ++passes) {
+    const int64_t width = (vectors + passes - 1) / passes;
     const double busy = static_cast<double>(vectors * (kThreads / width)) / static_cast<double>(passes * kThreads);
-    if (busy < best_busy) continue;
+    if (busy <= best_busy) continue;
     best = width;
     best_busy = busy;
   }
-  return best;
+  return static_cast<int32_t>(best);
 }
 
 // The widest vector, in bytes, that rows and output of a segment are made of.
@@ -315,8 +323,11 @@ bool is_tiled(const Interpolation& call, const Segment& s) {
          small(s.out_feature);
 }
 
-// `blocks_before`: those of the call's segments before this one.
-TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector_bytes, int64_t blocks_before) {
+// What a target's features cost to copy, in vectors of 16 bytes.
+int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
+
+// `blocks`: of how many the segment may consist to run at once.
+TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector_bytes, int64_t blocks) {
   const int64_t size = dtype_size(s.value_dtype);
   TiledCall tiled{};
   tiled.targets = call.targets;
@@ -325,6 +336,15 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector
   tiled.targets_count = call.targets_count;
   tiled.batch = call.batch;
   tiled.segment = s;
+  tiled.times = s.times;
+  tiled.times_batch = s.times_batch;
+  tiled.values = s.values;
+  tiled.values_batch = s.values_batch;
+  tiled.out = s.out;
+  tiled.out_batch = s.out_batch;
+  tiled.lengths = s.lengths;
+  tiled.valid = s.valid;
+  tiled.samples = static_cast<int32_t>(s.samples);
   tiled.vectors = static_cast<int32_t>(s.features * size / vector_bytes);
   tiled.width = width_of(tiled.vectors);
   tiled.groups = kThreads / tiled.width;
@@ -335,24 +355,22 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector
   tiled.only_mix = s.method == InterpolationMethod::kLinear && !s.causal && !s.has_max_gap;
   tiled.samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
 
+  const int64_t targets = call.targets_count;
+  const auto cut = [targets](int64_t tiles) { return (targets + tiles - 1) / tiles; };
   const int64_t margin = kMargin + s.samples / 32;
-  const auto times = [&](int64_t tile) {
+  const auto window = [&](int64_t tile) {
     return std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * tiled.samples_per_target) + 2 * margin);
   };
-  // Smaller tiles until a window fits, a block has not too much to do, and every multiprocessor has several blocks, but
-  // not so small that threads have nothing to copy.
-  const int64_t work = std::max<int64_t>(1, s.features * size / 16);
-  const auto blocks_of = [&](int64_t tile) { return call.batch * ((call.targets_count + tile - 1) / tile); };
-  int64_t tile = kMaxTile;
-  while (tile > 8 && (times(tile) > kMostTimes || tile * work > kMostWork ||
-                      (blocks_before + blocks_of(tile) < kBlocksWanted && tile / 2 * work >= kThreads * 2))) {
-    tile /= 2;
-  }
-  const int64_t tiles = (call.targets_count + tile - 1) / tile;
-  tiled.tiles = static_cast<int32_t>(tiles);
-  tiled.tile = static_cast<int32_t>((call.targets_count + tiles - 1) / tiles);
+  // Tiles small enough for a block, and so many that all blocks run at once, but each with something to copy.
+  const int64_t work = targets * work_of(s);
+  const int64_t least = std::max(cut(kMaxTile), (work + kMostWork - 1) / kMostWork);
+  const int64_t most = std::max(least, (work + kLeastWork - 1) / kLeastWork);
+  int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
+  while (tiles < targets && window(cut(tiles)) > kMostTimes) tiles = std::min(targets, 2 * tiles);
+  tiled.tile = static_cast<int32_t>(cut(tiles));
+  tiled.tiles = static_cast<int32_t>((targets + tiled.tile - 1) / tiled.tile);
   // A window that does not fit is none: every target is then looked up in the row itself.
-  tiled.times = times(tile) <= kMostTimes ? static_cast<int32_t>(times(tile)) : 0;
+  tiled.window = window(tiled.tile) <= kMostTimes ? static_cast<int32_t>(window(tiled.tile)) : 0;
   tiled.margin = static_cast<int32_t>(margin);
   return tiled;
 }
@@ -364,15 +382,26 @@ cudaError_t launch_tiled(const Interpolation& call, cudaStream_t stream) {
     return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(call.batch, 65535)));
   };
   if (call.segment_count == 1) {
-    const TiledCall one = tiled_call(call, call.segments[0], kBytes, 0);
+    const TiledCall one = tiled_call(call, call.segments[0], kBytes, kBlocksAtOnce);
     return launch_overlapped(tile_kernel<T, kVector, Clock>, grid(one.tiles), kThreads, 0, stream, one);
+  }
+  // Blocks are shared out by what there is to copy; the largest segment takes those that the others leave.
+  int64_t work = 0;
+  int32_t largest = 0;
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    work += work_of(call.segments[i]);
+    if (work_of(call.segments[i]) > work_of(call.segments[largest])) largest = i;
   }
   TiledCalls all{};
   int64_t tiles = 0;
-  for (int32_t i = 0; i < call.segment_count; ++i) {
-    all.calls[i] = tiled_call(call, call.segments[i], kBytes, tiles * call.batch);
+  const auto add = [&](int32_t i, int64_t blocks) {
+    all.calls[i] = tiled_call(call, call.segments[i], kBytes, blocks);
     tiles += all.calls[i].tiles;
+  };
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    if (i != largest) add(i, kBlocksAtOnce * work_of(call.segments[i]) / work);
   }
+  add(largest, kBlocksAtOnce - tiles * call.batch);
   return launch_overlapped(tiles_kernel<T, kVector, Clock>, grid(tiles), kThreads, 0, stream, all);
 }
 

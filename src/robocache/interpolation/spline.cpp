@@ -30,11 +30,12 @@ void sweep_row(const SplineCall& call, int64_t batch, const SplineRow* table) {
   Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features;
   int64_t d = 0;
   for (; d + kLanes <= s.features; d += kLanes) {
-    spline_sweep<kLanes>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
-                         s.features);
+    spline_sweep<kLanes, 1>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
+                            s.features);
   }
   for (; d < s.features; ++d) {
-    spline_sweep<1>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d, s.features);
+    spline_sweep<1, 1>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
+                       s.features);
   }
 }
 

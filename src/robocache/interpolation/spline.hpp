@@ -164,57 +164,86 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
 }
 
 // The slopes of kLanes neighbouring features. `slopes` has one for each sample, of which those that do not count stay
-// unwritten.
-template <int kLanes, class T, class Work>
+// unwritten. What the next kAhead samples need is fetched at once: a sample waits for the one before it, but not for
+// memory.
+template <int kLanes, int kAhead, class T, class Work>
 ROBOCACHE_HD void spline_sweep(const SplineRow* table, int64_t n, const T* values, int64_t values_sample,
                                int64_t values_feature, Work* slopes, int64_t slopes_sample) {
-  const auto load = [&](int64_t e, double(&y)[kLanes]) {
-    const T* const at = values + table[e].row * values_sample;
+  const auto load = [&](int64_t row, double(&y)[kLanes]) {
+    const T* const at = values + row * values_sample;
     for (int lane = 0; lane < kLanes; ++lane) y[lane] = to_work<double>(at[lane * values_feature]);
   };
-  if (table[0].row >= n - 1) return;
+  const SplineRow first = table[0];
+  if (first.row >= n - 1) return;
+  Work* const at_first = slopes + first.row * slopes_sample;
   double before[kLanes];  // the step before the sample, and below after it
   double here[kLanes];
   double slope[kLanes];
-  load(0, before);
-  load(1, here);
-  Work* const first = slopes + table[0].row * slopes_sample;
+  load(first.row, before);
+  load(table[1].row, here);
   for (int lane = 0; lane < kLanes; ++lane) {
     before[lane] = here[lane] - before[lane];
     slope[lane] = 0;
   }
   if (table[1].row >= n - 1) {
+    Work* const at_last = slopes + table[1].row * slopes_sample;
     for (int lane = 0; lane < kLanes; ++lane) {
-      slopes[table[1].row * slopes_sample + lane] = first[lane] = static_cast<Work>(table[0].before * before[lane]);
+      at_last[lane] = at_first[lane] = static_cast<Work>(first.before * before[lane]);
     }
     return;
   }
-  int64_t e = 1;
-  for (;; ++e) {
-    double next[kLanes];
-    load(e + 1, next);
-    const bool ends = table[e + 1].row >= n - 1;
-    Work* const at = slopes + table[e].row * slopes_sample;
-    Work* const last = slopes + table[e + 1].row * slopes_sample;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double after = next[lane] - here[lane];
-      if (e == 1) first[lane] = static_cast<Work>(table[0].before * before[lane] + table[0].after * after);
-      slope[lane] = table[e].before * before[lane] + table[e].after * after - table[e].carry * slope[lane];
-      at[lane] = static_cast<Work>(slope[lane]);
-      if (ends) {
-        const double end = table[e + 1].before * before[lane] + table[e + 1].after * after;
-        last[lane] = static_cast<Work>(end - table[e + 1].carry * slope[lane]);
-      }
-      before[lane] = after;
-      here[lane] = next[lane];
+  int64_t interior = 0;  // samples between the first and the last
+  for (bool ends = false; !ends;) {
+    SplineRow rows[kAhead + 1];
+    double ahead[kAhead][kLanes];
+    for (int k = 0; k <= kAhead; ++k) {
+      const int64_t at = interior + 1 + k;
+      rows[k] = table[at < n ? at : n - 1];
     }
-    if (ends) break;
+    for (int k = 1; k <= kAhead; ++k) {
+      if (rows[k - 1].row >= n - 1) rows[k] = rows[k - 1];  // past the last nothing is written in the table
+    }
+    for (int k = 0; k < kAhead; ++k) load(rows[k + 1].row, ahead[k]);
+    for (int k = 0; k < kAhead && !ends; ++k) {
+      const SplineRow& last = rows[k + 1];
+      ends = last.row >= n - 1;
+      Work* const at = slopes + rows[k].row * slopes_sample;
+      Work* const at_last = slopes + last.row * slopes_sample;
+      double after[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane) after[lane] = ahead[k][lane] - here[lane];
+      for (int lane = 0; lane < kLanes && interior == 0; ++lane) {
+        at_first[lane] = static_cast<Work>(first.before * before[lane] + first.after * after[lane]);
+      }
+      for (int lane = 0; lane < kLanes; ++lane) {
+        slope[lane] = rows[k].before * before[lane] + rows[k].after * after[lane] - rows[k].carry * slope[lane];
+        at[lane] = static_cast<Work>(slope[lane]);
+      }
+      for (int lane = 0; lane < kLanes && ends; ++lane) {
+        at_last[lane] =
+            static_cast<Work>(last.before * before[lane] + last.after * after[lane] - last.carry * slope[lane]);
+      }
+      for (int lane = 0; lane < kLanes; ++lane) {
+        before[lane] = after[lane];
+        here[lane] = ahead[k][lane];
+      }
+      ++interior;
+    }
   }
-  for (--e; e >= 0; --e) {
-    Work* const at = slopes + table[e].row * slopes_sample;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      slope[lane] = static_cast<double>(at[lane]) - table[e].back * slope[lane];
-      at[lane] = static_cast<Work>(slope[lane]);
+  for (int64_t e = interior - 1; e >= 0; e -= kAhead) {
+    SplineRow rows[kAhead];
+    double behind[kAhead][kLanes];
+    for (int k = 0; k < kAhead; ++k) rows[k] = table[e - k > 0 ? e - k : 0];
+    for (int k = 0; k < kAhead; ++k) {
+      const Work* const at = slopes + rows[k].row * slopes_sample;
+      for (int lane = 0; lane < kLanes; ++lane) behind[k][lane] = static_cast<double>(at[lane]);
+    }
+    for (int k = 0; k < kAhead; ++k) {
+      if (e - k < 0) break;
+      Work* const at = slopes + rows[k].row * slopes_sample;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        slope[lane] = behind[k][lane] - rows[k].back * slope[lane];
+        at[lane] = static_cast<Work>(slope[lane]);
+      }
     }
   }
 }

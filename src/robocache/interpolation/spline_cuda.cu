@@ -9,13 +9,14 @@ namespace robocache {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kRowsPerBlock = 32;  // few, so that a batch's rows spread over the processor
 
 // A thread a row: the factors follow one another.
 template <class Clock>
-__global__ void __launch_bounds__(kThreads) table_kernel(const __grid_constant__ SplineCall call) {
+__global__ void __launch_bounds__(kRowsPerBlock) table_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;
-  for (int64_t batch = blockIdx.x * int64_t{kThreads} + threadIdx.x; batch < call.batch;
-       batch += int64_t{gridDim.x} * kThreads) {
+  for (int64_t batch = blockIdx.x * int64_t{kRowsPerBlock} + threadIdx.x; batch < call.batch;
+       batch += int64_t{gridDim.x} * kRowsPerBlock) {
     const int64_t n = row_length(s, batch);
     const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
     if (n > 0) spline_table(times, n, Clock{}, s.boundary, call.table + batch * s.samples);
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) table_kernel(const __grid_constant__
 
 // A thread a feature of a row: neighbours read neighbours.
 template <class T>
-__global__ void __launch_bounds__(kThreads) sweep_kernel(const __grid_constant__ SplineCall call) {
+__global__ void __launch_bounds__(kThreads, 4) sweep_kernel(const __grid_constant__ SplineCall call) {
   using Work = WorkType<T>;
   const Segment& s = call.segment;
   const int64_t count = call.batch * s.features;
@@ -33,29 +34,30 @@ __global__ void __launch_bounds__(kThreads) sweep_kernel(const __grid_constant__
     const int64_t d = at - batch * s.features;
     const int64_t n = row_length(s, batch);
     if (n == 0) continue;
-    spline_sweep<1>(call.table + batch * s.samples, n,
-                    static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature, s.values_sample,
-                    s.values_feature, static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d, s.features);
+    spline_sweep<1, 6>(call.table + batch * s.samples, n,
+                       static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature, s.values_sample,
+                       s.values_feature, static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d,
+                       s.features);
   }
 }
 
-unsigned blocks_for(int64_t threads) {
-  return static_cast<unsigned>(std::min<int64_t>((threads + kThreads - 1) / kThreads, INT32_MAX));
+unsigned blocks_for(int64_t threads, int size) {
+  return static_cast<unsigned>(std::min<int64_t>((threads + size - 1) / size, INT32_MAX));
 }
 
 cudaError_t launch(const SplineCall& call, cudaStream_t stream) {
   const Segment& s = call.segment;
   if (call.batch * s.samples * s.features == 0) return cudaSuccess;
-  const unsigned rows = blocks_for(call.batch);
+  const unsigned rows = blocks_for(call.batch, kRowsPerBlock);
   if (s.clock_dtype == DType::kFloat32) {
-    table_kernel<float><<<rows, kThreads, 0, stream>>>(call);
+    table_kernel<float><<<rows, kRowsPerBlock, 0, stream>>>(call);
   } else if (s.clock_dtype == DType::kFloat64) {
-    table_kernel<double><<<rows, kThreads, 0, stream>>>(call);
+    table_kernel<double><<<rows, kRowsPerBlock, 0, stream>>>(call);
   } else {
-    table_kernel<int64_t><<<rows, kThreads, 0, stream>>>(call);
+    table_kernel<int64_t><<<rows, kRowsPerBlock, 0, stream>>>(call);
   }
   if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
-  const unsigned blocks = blocks_for(call.batch * s.features);
+  const unsigned blocks = blocks_for(call.batch * s.features, kThreads);
   switch (s.value_dtype) {
     case DType::kFloat64:
       sweep_kernel<double><<<blocks, kThreads, 0, stream>>>(call);

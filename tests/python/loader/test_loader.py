@@ -803,6 +803,7 @@ def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, c
         ({"delta_timestamps": {"action": 0.0}}, ["delta_timestamps", "action"]),
         ({"delta_timestamps": None}, ["delta_timestamps"]),
         ({"methods": {"action": "cubicle"}}, ["method", "action", "cubicle", "linear", "previous"]),
+        ({"methods": {"action": "pchip"}}, ["method", "action", "pchip", "linear", "previous"]),
         ({"methods": {"nothing": "linear"}}, ["methods", "nothing"]),
         ({"methods": {"mode": "linear"}, "delta_timestamps": {"mode": [0.0]}}, ["mode", "linear", "int16"]),
         ({"normalize": {"action": "zscore"}}, ["normalize", "action", "zscore", "mean_std", "min_max", "q01_q99"]),

@@ -167,7 +167,7 @@ def test_any_small_row_is_within_the_bound(device, method, data):
 
 @each_method
 @each_clock
-def test_float64_out_of_cpu_and_cuda_agree_within_twice_the_bound(rng, cuda, method, clock):
+def test_rule_10_cpu_and_cuda_agree_within_the_sum_of_their_bounds(rng, cuda, method, clock):
     for dtype in FLOATS:
         case = random_case(rng, dtype, clock, method=method, batch=9, samples=300, targets=700)
         expected = resample_curve(*case, method=method)
