@@ -233,27 +233,33 @@ def _in_front(array, dim, size):
     return array.expand(size, *array.shape) if dim is None else array.movedim(dim, 0)
 
 
-_ARRAY_PLACES = (0, 1, 2, 8, 9)  # of values, times, target_times, lengths and target_lengths among the arguments
+def _fold_values(array, dim, size):
+    array = _in_front(array, dim, size)
+    return array.reshape(-1, *array.shape[-2:])
+
+
+def _fold_clock(array, dim, size, batch):
+    if dim is None and array.ndim == 1:
+        return array  # serves every row of every call
+    array = _in_front(array, dim, size)
+    if array.ndim == 2:
+        array = array[:, None].expand(size, batch, -1)
+    return array.reshape(size * batch, array.shape[-1])
+
+
+def _fold_lengths(array, dim, size):
+    return None if array is None else _in_front(array, dim, size).reshape(-1)
 
 
 def _fold(size, dims, arguments):
     """The arguments of `size` calls as those of one, and whether each call has batch rows of its own."""
-    made = list(arguments)
-    values = _in_front(arguments[0], dims[0], size)
-    batch = values.shape[1] if values.ndim == 4 else 1
-    made[0] = values.reshape(size * batch, *values.shape[-2:])
-    for place in _ARRAY_PLACES[1:3]:
-        array, dim = arguments[place], dims[place]
-        if dim is None and array.ndim == 1:
-            continue  # serves every row of every call
-        array = _in_front(array, dim, size)
-        if array.ndim == 2:
-            array = array[:, None].expand(size, batch, -1)
-        made[place] = array.reshape(size * batch, array.shape[-1])
-    for place in _ARRAY_PLACES[3:]:
-        if arguments[place] is not None:
-            made[place] = _in_front(arguments[place], dims[place], size).reshape(size * batch)
-    return made, values.ndim == 4
+    values, times, target_times, *rest = arguments
+    batched = values.ndim == (3 if dims[0] is None else 4)
+    made = [_fold_values(values, dims[0], size)]
+    batch = made[0].shape[0] // size
+    made += (_fold_clock(clock, dim, size, batch) for clock, dim in ((times, dims[1]), (target_times, dims[2])))
+    rest[5:7] = (_fold_lengths(lengths, dim, size) for lengths, dim in zip(rest[5:7], dims[8:10], strict=True))
+    return [*made, *rest], batched
 
 
 def _unfold(array, size, batched=True):
@@ -561,8 +567,63 @@ torch.library.register_autograd("robocache::fuse_multimodal", _fuse_operator_bac
 torch.library.register_autograd("robocache::fuse_multimodal_backward", _refuse_second_fuse_derivative)
 
 
+class _FuseBackward(torch.autograd.Function):
+    """(count, values..., times..., target_times, ..., out_gradients..., wanted), for a Function sees no list's tensors."""
+
+    @staticmethod
+    def forward(count, outs, *flat):
+        values, times, rest = flat[:count], flat[count : 2 * count], flat[2 * count :]
+        *streams, wanted = rest[: len(rest) - outs]
+        return tuple(_run_fuse_backward(values, times, *streams, rest[len(rest) - outs :], wanted))
+
+    setup_context = staticmethod(_remember_nothing)
+    backward = staticmethod(_refuse_second_fuse_derivative)
+
+    @staticmethod
+    def vmap(info, in_dims, count, outs, *flat):
+        size = info.batch_size
+        flat, dims, _ = _fold_streams(size, count, in_dims[2:], flat)
+        first = len(flat) - outs
+        flat[first:] = (_fold_values(x, dim, size) for x, dim in zip(flat[first:], dims[first:], strict=True))
+        rows = _FuseBackward.apply(count, outs, *flat)
+        wanted = flat[first - 1]
+        unfolded = (_unfold(row, size) if asked else row for row, asked in zip(rows, wanted, strict=True))
+        return tuple(unfolded), tuple(0 if asked else None for asked in wanted)
+
+
+def _fuse_backward_rows(values, times, *rest):
+    *streams, out_gradients, wanted = rest
+    return _FuseBackward.apply(len(values), len(out_gradients), *values, *times, *streams, wanted, *out_gradients)
+
+
+def _fold_streams(size, count, dims, flat):
+    """values..., times..., target_times, target_lengths, separate, names, kinds, texts, numbers, arrays, ... of `size`
+    calls as those of one."""
+    made = list(flat)
+    batched = made[0].ndim == (3 if dims[0] is None else 4)
+    made[:count] = (_fold_values(x, dim, size) for x, dim in zip(made[:count], dims[:count], strict=True))
+    batch = made[0].shape[0] // size
+    for place in range(count, 2 * count + 1):
+        made[place] = _fold_clock(flat[place], dims[place], size, batch)
+    made[2 * count + 1] = _fold_lengths(flat[2 * count + 1], dims[2 * count + 1], size)
+    place = 2 * count + 7
+    made[place] = [
+        _fold_option(array, dim, size)
+        for array, dim in zip(flat[place], dims[place] or [None] * len(flat[place]), strict=True)
+    ]
+    return made, dims, batched
+
+
+def _fold_option(array, dim, size):
+    if array.dtype in (torch.int32, torch.int64):  # lengths
+        return _fold_lengths(array, dim, size)
+    if dim is not None:
+        raise errors.ArgumentError("scale, shift: expected the same for every call under vmap")
+    return array
+
+
 class _Fuse(torch.autograd.Function):
-    """(count, values..., times..., target_times, ...): a Function sees no tensors inside of a list."""
+    """(count, values..., times..., target_times, ...), for a Function sees no list's tensors."""
 
     @staticmethod
     def forward(count, *flat):
@@ -577,11 +638,27 @@ class _Fuse(torch.autograd.Function):
             ctx.mark_non_differentiable(output[-1])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *out_gradients):
         count, needs = ctx.streams, ctx.needs_input_grad
         pairs = zip(needs[1 : count + 1], needs[count + 1 : 2 * count + 1], strict=True)
         wanted = [*itertools.chain.from_iterable(pairs), needs[2 * count + 1]]
-        gradients = _fuse_gradients(ctx, out_gradients, wanted, _run_fuse_backward)
+        gradients = _fuse_gradients(ctx, out_gradients, wanted, _fuse_backward_rows)
         rest = [None] * (len(needs) - 2 * count - 2)
         return None, *gradients[:-1:2], *gradients[1:-1:2], gradients[-1], *rest
+
+    @staticmethod
+    def vmap(info, in_dims, count, *flat):
+        flat, _, batched = _fold_streams(info.batch_size, count, in_dims[1:], flat)
+        made = _Fuse.apply(count, *flat)
+        return tuple(_unfold(array, info.batch_size, batched) for array in made), (0,) * len(made)
+
+
+def _vmap_fuse(info, in_dims, values, times, *rest):
+    count = len(values)
+    dims = [dim for of_list in in_dims[:2] for dim in (of_list or [None] * count)]
+    flat, _, batched = _fold_streams(info.batch_size, count, [*dims, *in_dims[2:]], [*values, *times, *rest])
+    made = _fuse(flat[:count], flat[count : 2 * count], *flat[2 * count :])
+    return [_unfold(array, info.batch_size, batched) for array in made], [0] * len(made)
+
+
+torch.library.register_vmap("robocache::fuse_multimodal", _vmap_fuse)

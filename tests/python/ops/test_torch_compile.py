@@ -198,6 +198,124 @@ assert "robocache.torch_ops" in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+# ---- fuse_multimodal ----
+
+
+def fused_case(rng, device):
+    arm, hand, count = (
+        case(rng, device, features=n, samples=s, dtype=torch.float64) for n, s in ((3, 7), (2, 11), (1, 5))
+    )
+    streams = {"arm": arm[:2], "hand": hand[:2], "count": ((count[0] * 8).to(torch.int16), count[1])}
+    options = {
+        "method": {"hand": "pchip", "count": "previous"},
+        "scale": {"hand": torch.tensor([2.0, 0.5], dtype=torch.float64, device=device)},
+        "offset": {"arm": 0.125},
+        "lengths": {"hand": torch.tensor([3, 11, 0], device=device)},
+        "dtype": torch.float32,
+    }
+    return streams, arm[2], options
+
+
+@pytest.mark.parametrize("output", ["concat", "dict"])
+@pytest.mark.parametrize("extra", [{}, {"return_valid": True}, {"return_valid": True, "return_age": True}], ids=len)
+def test_fuse_is_one_graph_with_the_bits_of_the_eager_call(rng, device, output, extra):
+    streams, targets, options = fused_case(rng, device)
+
+    def call(streams, targets):
+        made = robocache.fuse_multimodal(streams, targets, output=output, **options, **extra)
+        made = made if extra else (made,)
+        return (*made[0].values(), *made[1:]) if output == "dict" else made
+
+    assert_equal(torch.compile(call, fullgraph=True, backend="aot_eager")(streams, targets), call(streams, targets))
+
+
+def test_gradients_through_a_compiled_fuse(rng, device):
+    streams, targets, options = fused_case(rng, device)
+    del streams["count"], options["method"]["count"], options["dtype"]
+    tensors = [x.requires_grad_() for pair in streams.values() for x in pair] + [targets.requires_grad_()]
+
+    def loss(*tensors):
+        fused = robocache.fuse_multimodal({"arm": tensors[:2], "hand": tensors[2:4]}, tensors[4], **options)
+        return torch.nan_to_num(fused, nan=0.0).square().sum()
+
+    expected = torch.autograd.grad(loss(*tensors), tensors)
+    made = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
+    for a, b in zip(made, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_out_is_written_by_a_compiled_fuse(rng, device):
+    streams, targets, options = fused_case(rng, device)
+    expected, expected_valid = robocache.fuse_multimodal(streams, targets, return_valid=True, **options)
+    out = poisoned((3, 9, 6), torch.float32, device)
+
+    def call(streams, targets, out):
+        return robocache.fuse_multimodal(streams, targets, out=out, return_valid=True, **options)
+
+    _, valid = torch.compile(call, fullgraph=True)(streams, targets, out)
+    assert_equal((out, valid), (expected, expected_valid))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_opcheck_of_fuse(rng, device, requires_grad):
+    from robocache import torch_ops
+
+    values, times, targets = case(rng, device, dtype=torch.float64)
+    tensors = [x.requires_grad_(requires_grad) for x in (values, times, targets)]
+    scale = torch.tensor([2.0, 3.0], dtype=torch.float64, device=device)
+    shared = "linear", "clamp", False, 0.5, None, "not-a-knot", None, None, scale, 1.0, None
+    own = 1, 0, "pchip"  # the second stream's method
+    arguments = (
+        [tensors[0], tensors[0] * 2],
+        [tensors[1], tensors[1]],
+        tensors[2],
+        None,
+        False,
+        ["arm", "hand"],
+        *torch_ops._packed((*shared, *own)),
+    )
+    close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
+    operators = torch.ops.robocache
+    torch.library.opcheck(operators.fuse_multimodal.default, (*arguments, True, True), **close)
+    plain = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, arguments)
+    out = torch.empty(3, 9, 4, dtype=torch.float64, device=device)
+    torch.library.opcheck(operators.fuse_multimodal_out.default, (*plain, True, False, [out]))
+    wanted = [True, False, True, True, True]
+    torch.library.opcheck(operators.fuse_multimodal_backward.default, (*plain, [torch.ones_like(out)], wanted), **close)
+
+
+def test_vmap_of_fuse_is_a_loop_over_calls(rng, device):
+    cases = [fused_case(rng, device) for _ in range(3)]
+    options = cases[0][2]
+
+    def call(streams, targets, lengths):
+        own = options | {"lengths": {"hand": lengths}}
+        return robocache.fuse_multimodal(streams, targets, return_valid=True, return_age=True, **own)
+
+    lengths = torch.tensor([[3, 11, 0], [1, 1, 5], [11, 2, 3]], device=device)
+    expected = [call(*one[:2], n) for one, n in zip(cases, lengths, strict=True)]
+    streams, targets = torch.utils._pytree.tree_map(lambda *x: torch.stack(x), *(one[:2] for one in cases))
+    expected = tuple(torch.stack(x) for x in zip(*expected, strict=True))
+    assert_equal(torch.vmap(call)(streams, targets, lengths), expected)
+    compiled = torch.compile(torch.vmap(call), fullgraph=True, backend="aot_eager")
+    assert_equal(compiled(streams, targets, lengths), expected)
+
+
+def test_gradients_of_every_row_of_fuse_by_vmap(rng, device):
+    streams, targets, options = fused_case(rng, device)
+    streams = {name: streams[name] for name in ("arm", "hand")}
+    options = {"method": {"hand": "akima"}, "scale": {"hand": 2.0}}
+
+    def loss(streams, targets):
+        return robocache.fuse_multimodal(streams, targets, **options).square().sum()
+
+    by_row = torch.vmap(torch.func.grad(loss))(streams, targets)
+    at_once = torch.func.grad(loss)(streams, targets)
+    for name in streams:
+        for a, b in zip(by_row[name], at_once[name], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
 # ---- torch.func ----
 
 
