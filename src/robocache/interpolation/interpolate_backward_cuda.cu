@@ -503,9 +503,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = 0; i < n; ++i) g.spline.of_slopes[first + i * s.features] = 0;
     if (n == 0) continue;
     with_type(s.value_dtype, [&](auto element) {
-      spline_sweep<1>(g.spline.table + batch * s.samples, n,
-                      static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature), s.values_sample,
-                      s.values_feature, g.spline.slopes + first, s.features);
+      spline_sweep<1, 6>(g.spline.table + batch * s.samples, n,
+                         static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature),
+                         s.values_sample, s.values_feature, g.spline.slopes + first, s.features);
     });
   }
 }
