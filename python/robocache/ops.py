@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,13 +19,15 @@ _check_times = _lib.function("check_times")
 
 def _argument(name: str, value: Any) -> Any:
     """What the library takes for an array: numpy by its memory, everything else through DLPack."""
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is torch.Tensor and not value.is_neg():  # the usual case, at once
+        return value
     if isinstance(value, np.ndarray):
         try:
             return _lib.from_numpy(value)
         except errors.Error as error:
             raise type(error)(f"{name}: {error}") from None
     if hasattr(value, "__dlpack__"):
-        torch = _lib.torch_module()
         if torch is None or not isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
             return value
         if value.is_neg():
@@ -111,7 +114,7 @@ def resample_trajectories(
         >>> robocache.resample_trajectories(values, times, np.array([0.25]))
         array([[2.5]])
     """
-    torch = _lib.torch_module()
+    torch = sys.modules.get("torch")
     if torch is not None and (
         torch.compiler.is_compiling()
         or torch.autograd.forward_ad._current_level >= 0
@@ -129,12 +132,12 @@ def resample_trajectories(
                 causal,
                 max_gap,
                 tolerance,
-                _optional("lengths", lengths),
+                None if lengths is None else _argument("lengths", lengths),
                 None if out is None else _writable("out", out),
                 valid,
-                _optional("target_lengths", target_lengths),
+                None if target_lengths is None else _argument("target_lengths", target_lengths),
                 bc_type,
-                *_feature_blocks(methods),
+                *(() if methods is None else _feature_blocks(methods)),
             )
             hidden = False
         except Exception:
@@ -158,7 +161,10 @@ def resample_trajectories(
             return_valid=return_valid,
             out=out,
         )
-    made = _lib.in_framework_of(values, made) if out is None else out
+    if out is not None:
+        made = out
+    elif torch is None or type(values) is not torch.Tensor:  # torch's tensors come as such
+        made = _lib.in_framework_of(values, made)
     return (made, _lib.in_framework_of(values, valid)) if return_valid else made
 
 
