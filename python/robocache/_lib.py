@@ -72,7 +72,8 @@ def in_framework_of(array: Any, tensor: Any) -> Any:
     """
     if isinstance(array, np.ndarray):
         return to_numpy(tensor)
-    if type(array) is type(tensor):
+    torch = torch_module()
+    if type(array) is type(tensor) or (torch is not None and isinstance(array, torch.Tensor)):
         return tensor
     if hasattr(array, "__array_namespace__"):
         framework = array.__array_namespace__()

@@ -100,7 +100,8 @@ def resample_trajectories(
         time is that sample bit for bit. Where there is nothing (no samples, a NaN target or one past `target_lengths`,
         causal before the first):
         NaN, or 0 for integers and bool. The formula of linear is ``fma(w, b - a, a)`` with ``w = (t - ta) / (tb - ta)``;
-        the whole contract is src/robocache/ops/resample/resample.hpp.
+        the whole contract is src/robocache/ops/resample/resample.hpp. Gradients go to values, times and target_times
+        (rule 19 of docs/rules.md); torch.compile, torch.export, torch.vmap and CUDA graphs take the call as it is.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -258,7 +259,7 @@ def fuse_multimodal(
         ``[B, T, sum of D]``, or an array ``[B, T, D]`` for each stream; with valid and age, if asked for, a tuple ``(out,
         valid, age)`` in that order. Framework of the first stream's values. Without B for values ``[S, D]``. Where there
         is nothing: NaN, 0 for integer streams whatever they are scaled by. The whole contract is
-        src/robocache/ops/fuse/fuse.hpp.
+        src/robocache/ops/fuse/fuse.hpp. Gradients go to values and times of the streams and to target_times.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming stream and argument: ``streams['imu'].times: expected ...``.

@@ -18,8 +18,8 @@
 // hold: what a mask took out of the loss cannot bring a NaN back. int64 clocks have no gradient; a target in seconds for
 // an int64 clock takes its gradient as if it had not been rounded to nanoseconds.
 //
-// Deterministic on the CPU. On CUDA the gradient of values is too, with the CPU's bits; those of times and targets are
-// sums of float64 in any order.
+// Deterministic on the CPU, whatever the number of threads. On CUDA the gradient of values is too, with the CPU's bits but
+// for rotations; those of times and targets are sums of float64 in any order.
 #pragma once
 
 #include <cstdint>

@@ -166,7 +166,7 @@ void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clo
     for (int64_t d = 0; d < s.features; ++d) {
       const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
       spline_sweep<1, 1>(table, length, values + d * s.values_feature, s.values_sample, s.values_feature,
-                      g.spline.slopes + row + d, s.features);
+                         g.spline.slopes + row + d, s.features);
     }
   });
 }

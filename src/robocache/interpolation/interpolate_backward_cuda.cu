@@ -504,8 +504,8 @@ __global__ void __launch_bounds__(kThreads)
     if (n == 0) continue;
     with_type(s.value_dtype, [&](auto element) {
       spline_sweep<1, 6>(g.spline.table + batch * s.samples, n,
-                      static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature), s.values_sample,
-                      s.values_feature, g.spline.slopes + first, s.features);
+                         static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature),
+                         s.values_sample, s.values_feature, g.spline.slopes + first, s.features);
     });
   }
 }

@@ -63,6 +63,15 @@ def test_rule_18_the_framework_of_values_is_that_of_the_result(rng, device):
     assert_same_bits(to_numpy(out.tensor), expected)
 
 
+def test_rule_18_parameters_of_torch_give_torchs_tensors(rng, device):
+    values, times, wanted = (to_torch(x, device) for x in case(rng))
+    parameter = torch.nn.Parameter(values)
+    with torch.no_grad():
+        out = robocache.resample_trajectories(parameter, times, wanted)
+    assert type(out) is torch.Tensor and not out.requires_grad
+    assert robocache.resample_trajectories(parameter, times, wanted).requires_grad
+
+
 def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
     times = torch.arange(64.0, device=cuda)
     values = torch.zeros(64, 256, device=cuda)

@@ -266,7 +266,7 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
     shared = "linear", "clamp", False, 0.5, None, "not-a-knot", None, None, scale, 1.0, None
     own = 1, 0, "pchip"  # the second stream's method
     arguments = (
-        [tensors[0], tensors[0] * 2],
+        [tensors[0], values.detach().flip(1).requires_grad_(requires_grad)],
         [tensors[1], tensors[1]],
         tensors[2],
         None,

@@ -1,0 +1,160 @@
+// The gradient of resample_trajectories against finite differences of the call itself, on the CPU and on CUDA.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/interpolation/validate.hpp"
+#include "robocache/ops/resample/resample.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/random_data.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::Random;
+
+constexpr int64_t kBatch = 2;
+constexpr int64_t kSamples = 9;
+constexpr int64_t kTargets = 11;
+constexpr int64_t kFeatures = 4;
+
+// float64 everywhere; times and targets ascend by row and are well apart, so that small steps cross nothing.
+struct Problem {
+  std::vector<double> values, times, targets, weights;  // the loss is the sum of weights * out
+
+  explicit Problem(Random& random) {
+    for (int64_t b = 0; b < kBatch; ++b) {
+      double t = random.between(-1, 1);
+      for (int64_t i = 0; i < kSamples; ++i) times.push_back(t += random.between(0.5, 1.5));
+      for (int64_t i = 0; i < kTargets; ++i) {
+        const auto row = static_cast<size_t>(b * kSamples + random.below(kSamples));
+        targets.push_back(times[row] + random.between(-0.45, 0.45) + 0.01);
+      }
+    }
+    for (int64_t i = 0; i < kBatch * kSamples * kFeatures; ++i) values.push_back(random.between(-1, 1));
+    for (int64_t i = 0; i < kBatch * kTargets * kFeatures; ++i) weights.push_back(random.between(-1, 1));
+  }
+};
+
+std::optional<DeviceArray<uint8_t>> memory(int64_t bytes, Device device) {
+  if (bytes == 0) return std::nullopt;
+  return DeviceArray<uint8_t>(std::vector<uint8_t>(static_cast<size_t>(bytes)), DType::kUInt8, {bytes}, device);
+}
+
+std::optional<TensorView> view_of(const std::optional<DeviceArray<uint8_t>>& memory) {
+  return memory ? std::optional(memory->view()) : std::nullopt;
+}
+
+double loss(const Problem& p, const ResampleOptions& options, Device device) {
+  const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device);
+  const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device);
+  const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device);
+  const DeviceArray<double> out(std::vector<double>(p.weights.size()), DType::kFloat64, {kBatch, kTargets, kFeatures},
+                                device);
+  const auto workspace = memory(stream_workspace_bytes(values.view(), options), device);
+  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(), std::nullopt, std::nullopt,
+                        std::nullopt, view_of(workspace));
+  const std::vector<double> made = out.read();
+  double sum = 0;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (!std::isnan(made[i])) sum += p.weights[i] * made[i];
+  }
+  return sum;
+}
+
+class ResampleBackward : public test::OnDevice {};
+ROBOCACHE_ON_EACH_DEVICE(ResampleBackward);
+
+TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
+  using M = InterpolationMethod;
+  Random random(71);
+  const double step = 1e-6;
+  for (const M method : {M::kLinear, M::kNearest, M::kPrevious, M::kNext, M::kPchip, M::kAkima, M::kCubic, M::kSlerp}) {
+    for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan, Extrapolate::kLinear}) {
+      if (is_step(method) && extrapolate == Extrapolate::kLinear) continue;
+      const ResampleOptions options{.method = method, .extrapolate = extrapolate};
+      Problem p(random);
+      const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device());
+      const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device());
+      const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device());
+      // With gaps between the features, as a view of wider rows has.
+      const DeviceArray<double> given(p.weights, DType::kFloat64, {kBatch, kTargets, kFeatures}, device(),
+                                      {kTargets * kFeatures * 3, kFeatures * 3, 3});
+      const DeviceArray<double> of_values(std::vector<double>(p.values.size()), DType::kFloat64,
+                                          {kBatch, kSamples, kFeatures}, device());
+      const DeviceArray<double> of_times(std::vector<double>(p.times.size()), DType::kFloat64, {kBatch, kSamples},
+                                         device());
+      const DeviceArray<double> of_targets(std::vector<double>(p.targets.size()), DType::kFloat64, {kBatch, kTargets},
+                                           device());
+      const auto workspace = memory(stream_gradient_workspace_bytes(values.view(), options), device());
+      resample_trajectories_backward(values.view(), times.view(), targets.view(), options, given.view(),
+                                     of_values.view(), of_times.view(), of_targets.view(), std::nullopt, std::nullopt,
+                                     view_of(workspace));
+      const auto compare = [&](std::vector<double> Problem::* of, const std::vector<double>& made, const char* what) {
+        for (size_t i = 0; i < made.size(); ++i) {
+          Problem q = p;
+          (q.*of)[i] += step;
+          const double above = loss(q, options, device());
+          (q.*of)[i] -= 2 * step;
+          const double slope = (above - loss(q, options, device())) / (2 * step);
+          // Rounding of the loss over the step, and the step's square by third derivatives of some hundreds.
+          EXPECT_NEAR(made[i], slope, 1e-6 * (1 + std::abs(slope)))
+              << what << " " << i << ", method " << static_cast<int>(method) << ", extrapolate "
+              << static_cast<int>(extrapolate);
+        }
+      };
+      compare(&Problem::values, of_values.read(), "values");
+      compare(&Problem::times, of_times.read(), "times");
+      compare(&Problem::targets, of_targets.read(), "targets");
+    }
+  }
+}
+
+TEST_P(ResampleBackward, AddsToWhatIsThere) {
+  const DeviceArray<float> values({1, 2}, DType::kFloat32, {2, 1}, device());
+  const DeviceArray<float> times({0, 4}, DType::kFloat32, {2}, device());
+  const DeviceArray<float> targets({1}, DType::kFloat32, {1}, device());
+  const DeviceArray<float> given({8}, DType::kFloat32, {1, 1}, device());
+  const DeviceArray<float> of_values({100, 200}, DType::kFloat32, {1, 2, 1}, device());
+  const DeviceArray<double> of_times({10, 20}, DType::kFloat64, {1, 2}, device());
+  const DeviceArray<double> of_targets({30}, DType::kFloat64, {1, 1}, device());
+  resample_trajectories_backward(values.view(), times.view(), targets.view(), {}, given.view(), of_values.view(),
+                                 of_times.view(), of_targets.view());
+  EXPECT_EQ(of_values.read(), (std::vector<float>{106, 202}));
+  EXPECT_EQ(of_times.read(), (std::vector<double>{8.5, 19.5}));
+  EXPECT_EQ(of_targets.read(), (std::vector<double>{32}));
+}
+
+TEST_P(ResampleBackward, RefusalsNameTheArgument) {
+  const DeviceArray<float> values({1, 2}, DType::kFloat32, {2, 1}, device());
+  const DeviceArray<int64_t> stamps({0, 4}, DType::kInt64, {2}, device());
+  const DeviceArray<float> given({8, 8}, DType::kFloat32, {2, 1}, device());
+  const DeviceArray<double> wide({8, 8}, DType::kFloat64, {2, 1}, device());
+  const DeviceArray<double> of_times({0, 0}, DType::kFloat64, {1, 2}, device());
+  const auto refusal = [&](const TensorView& out_gradient, const std::optional<TensorView>& of_values,
+                           const std::optional<TensorView>& of_clock) -> std::string {
+    try {
+      resample_trajectories_backward(values.view(), stamps.view(), stamps.view(), {}, out_gradient, of_values, of_clock,
+                                     std::nullopt);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refusal(wide.view(), std::nullopt, std::nullopt).find("out_gradient: expected float32"), std::string::npos);
+  EXPECT_NE(refusal(given.view(), wide.view(), std::nullopt).find("values_gradient: expected float32"),
+            std::string::npos);
+  EXPECT_NE(refusal(given.view(), given.view(), std::nullopt).find("values_gradient: expected [1, 2, 1]"),
+            std::string::npos);
+  EXPECT_NE(refusal(given.view(), std::nullopt, of_times.view()).find("times_gradient: an int64 clock"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace robocache
