@@ -14,13 +14,13 @@ namespace {
 // calls the kernel is over before its instructions have all been fetched: what is rare stands apart. Tuned on an H200.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kTimesPerThread = 4;    // of the window
+constexpr int kTimesPerThread = 4;  // of the window
 constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
 constexpr int64_t kBlocksAtOnce = 132 * 4;
 constexpr int64_t kMostWork = kThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
 constexpr int64_t kLeastWork = kThreads * 2;
-constexpr int32_t kMostTiledCalls = 8;       // segments of a call
-constexpr int64_t kMargin = 32;  // samples that a window reaches beyond the even place, and 1/32 of the row
+constexpr int32_t kMostTiledCalls = 8;  // segments of a call
+constexpr int64_t kMargin = 32;         // samples that a window reaches beyond the even place, and 1/32 of the row
 
 template <class Work>
 struct alignas(16) TileEntry {
@@ -43,12 +43,12 @@ struct TiledCall {
   int64_t batch;
   int32_t samples;
   int32_t tiles;
-  int32_t tile;         // targets
-  int32_t window;       // samples
-  int32_t margin;       // of those, before the even place of the tile's first target
-  int32_t vectors;      // of a row
-  int32_t width;        // threads side by side on a row
-  int32_t groups;       // of so many threads, each on a row of its own
+  int32_t tile;                        // targets
+  int32_t window;                      // samples
+  int32_t margin;                      // of those, before the even place of the tile's first target
+  int32_t vectors;                     // of a row
+  int32_t width;                       // threads side by side on a row
+  int32_t groups;                      // of so many threads, each on a row of its own
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
   float samples_per_target;
@@ -251,12 +251,14 @@ struct TileMemory {
 template <class T, int kVector, class Clock>
 __device__ void run_tile(const TiledCall& call, int32_t tile, TileMemory<T, Clock>& memory) {
   const int64_t first = int64_t{tile} * call.tile;
-  const auto count = static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
+  const auto count =
+      static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
   for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
     find(call, batch, first, count, memory.window, memory.entries);
     const T* const values = static_cast<const T*>(call.values) + batch * call.values_batch;
     T* const out = static_cast<T*>(call.out) + batch * call.out_batch;
-    write_tile<T, kVector>(call, values, memory.entries, count, stepped(out, static_cast<int32_t>(first), call.out_target));
+    write_tile<T, kVector>(call, values, memory.entries, count,
+                           stepped(out, static_cast<int32_t>(first), call.out_target));
     __syncthreads();
   }
 }
@@ -302,9 +304,10 @@ int32_t width_of(int64_t vectors) {
 int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
-  const int64_t rows = s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
-  const auto all = static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) |
-                   reinterpret_cast<uintptr_t>(s.out);
+  const int64_t rows =
+      s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
+  const auto all =
+      static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) | reinterpret_cast<uintptr_t>(s.out);
   for (int32_t bytes = 16; bytes > size; bytes /= 2) {
     if (all % static_cast<uint64_t>(bytes) == 0) return bytes;
   }
