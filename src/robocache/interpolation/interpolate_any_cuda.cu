@@ -53,7 +53,7 @@ struct PlainEntry {
 
 template <class Work>
 struct CurveEntry : PlainEntry<Work> {
-  int8_t before, after;
+  uint8_t before, after;
   int32_t around[4];  // rows 0, 1, 4, 5 of the stencil
   CurveWeights<Work> weights;
 };
