@@ -340,7 +340,10 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector
   const int64_t least = std::max(cut(kMaxTile), (work + kMostWork - 1) / kMostWork);
   const int64_t most = std::max(least, (work + kLeastWork - 1) / kLeastWork);
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  while (tiles < targets && window(cut(tiles)) > kMostTimes) tiles = std::min(targets, 2 * tiles);
+  // Smaller still where that makes the window fit; tiles that never have one stay large.
+  if (window(1) <= kMostTimes) {
+    while (window(cut(tiles)) > kMostTimes) tiles = std::min(targets, 2 * tiles);
+  }
   tiled.tile = static_cast<int32_t>(cut(tiles));
   tiled.tiles = static_cast<int32_t>((targets + tiled.tile - 1) / tiled.tile);
   // A window that does not fit is none: every target is then looked up in the row itself.
