@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import OnlyDLPack, assert_same_bits, poisoned, to_numpy, to_torch
 from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, WHOLE, random_targets, random_times, random_values
 from reference.resample import resample as oracle
 
@@ -991,19 +991,6 @@ def test_rule_17_an_error_leaves_the_next_call_alone(device):
 
 
 # ---- Frameworks: rule 18 ----
-
-
-class OnlyDLPack:
-    """Nothing but the protocol."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack__(self, **options):
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
 
 
 def test_rule_18_numpy_in_numpy_out(rng):
