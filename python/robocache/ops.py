@@ -20,20 +20,18 @@ _check_times = _lib.function("check_times")
 def _argument(name: str, value: Any) -> Any:
     """What the library takes for an array: numpy by its memory, everything else through DLPack."""
     torch = sys.modules.get("torch")
-    if torch is not None and type(value) is torch.Tensor and not value.is_neg():  # the usual case, at once
-        return value
+    if torch is not None and isinstance(value, torch.Tensor):
+        if torch.compiler.is_compiling() or not value.is_neg():
+            return value
+        raise errors.ArgumentError(
+            f"{name}: a view whose sign torch has not applied yet, which DLPack cannot tell; pass {name}.resolve_neg()"
+        )
     if isinstance(value, np.ndarray):
         try:
             return _lib.from_numpy(value)
         except errors.Error as error:
             raise type(error)(f"{name}: {error}") from None
     if hasattr(value, "__dlpack__"):
-        if torch is None or not isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
-            return value
-        if value.is_neg():
-            raise errors.ArgumentError(
-                f"{name}: a view whose sign torch has not applied yet, which DLPack cannot tell; pass {name}.resolve_neg()"
-            )
         return value
     raise errors.ArgumentTypeError(
         f"{name}: expected an array (torch, numpy or anything with DLPack), got {type(value).__name__}"
