@@ -318,11 +318,11 @@ def _without_torch_func(function):
 
 
 def _gradient_rows(*arguments):
-    """Recorded where a second derivative is asked for, which is refused, or where a transform is at work."""
+    """Recorded where a second derivative may be asked for, which is refused; by the operator where gradients are batched."""
     *_, out_gradient, _wanted = arguments
-    if torch.is_grad_enabled() or memory_is_hidden(out_gradient):
+    if torch.is_grad_enabled():
         return _ResampleBackward.apply(*arguments)
-    return _run_backward(*arguments)
+    return (_resample_backward if memory_is_hidden(out_gradient) else _run_backward)(*arguments)
 
 
 class _ResampleBackward(torch.autograd.Function):
