@@ -15,7 +15,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
 constexpr int kTimesPerThread = 4;    // of the window
-constexpr int32_t kMostTimes = kThreads * kTimesPerThread;
+constexpr int32_t kLog2MostTimes = 10;
+constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
+static_assert(kMostTimes == kThreads * kTimesPerThread);
 constexpr int64_t kBlocksAtOnce = 132 * 4;
 constexpr int64_t kMostWork = kThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
 constexpr int64_t kLeastWork = kThreads * 2;
@@ -42,8 +44,11 @@ struct TiledCall {
   int64_t targets_count;
   int64_t batch;
   int32_t samples;
+  uint32_t blocks;
   int32_t tiles;
   int32_t tile;         // targets
+  int32_t rows;         // of a block: of short rows it takes several, which lie one after the other
+  int32_t log2_span;    // room for the clock of a row
   int32_t window;       // samples
   int32_t margin;       // of those, before the even place of the tile's first target
   int32_t vectors;      // of a row
@@ -65,13 +70,13 @@ __device__ Clock latest() {
   }
 }
 
-// The last of kMostTimes ascending times at or before `target`, or 0. Few instructions: the steps are constants.
+// The last of `span` ascending times at or before `target`, or 0. Few instructions: the steps are constants.
 template <class Clock>
-__device__ int32_t search(const Clock* times, Clock target) {
+__device__ int32_t search(const Clock* times, int32_t span, Clock target) {
   int32_t low = 0;
 #pragma unroll
   for (int32_t step = kMostTimes / 2; step > 0; step /= 2) {
-    if (times[low + step] <= target) low += step;
+    if (step < span && times[low + step] <= target) low += step;
   }
   return low;
 }
@@ -100,7 +105,7 @@ template <class Work, class Clock>
 __device__ Pick<Work, int32_t> pick_from_window(const TiledCall& call, const Clock* row, int32_t n, const Clock* window,
                                                 int32_t begin, int32_t size, Clock target) {
   if (size >= 2) {
-    const int32_t found = search(window, target);
+    const int32_t found = search(window, 1 << call.log2_span, target);
     const int32_t low = found < size ? found : size - 1;
     const Clock before = window[low];
     const bool last = begin + low + 1 == n;
@@ -124,7 +129,7 @@ __device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_
                      TileEntry<Work>* entries) {
   const auto i = static_cast<int32_t>(threadIdx.x);
   const int32_t n = call.lengths == nullptr ? call.samples : static_cast<int32_t>(row_length(call.segment, batch));
-  const Clock* const row = static_cast<const Clock*>(call.times) + batch * call.times_batch;
+  const Clock* const times = static_cast<const Clock*>(call.times) + batch * call.times_batch;
   int32_t begin = 0;
   int32_t size = call.window;
   if (size < n) {
@@ -133,24 +138,31 @@ __device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_
   } else {
     size = n;
   }
+  // The thread's row, of the block's, and its target in it.
+  const int32_t r = call.rows > 1 ? static_cast<int32_t>(threadIdx.x / static_cast<uint32_t>(call.tile)) : 0;
+  const int64_t index = first + (i - r * call.tile);
   Clock target{};
   if (i < count) {
-    target = static_cast<const Clock*>(call.targets)[batch * call.targets_batch + (first + i) * call.targets_target];
+    target = static_cast<const Clock*>(call.targets)[(batch + r) * call.targets_batch + index * call.targets_target];
   }
   Clock kept[kTimesPerThread];
 #pragma unroll
   for (int u = 0; u < kTimesPerThread; ++u) {
-    const int32_t at = i + u * kThreads;
-    kept[u] = at < size ? row[begin + at] : latest<Clock>();
+    const int32_t of_row = (i + u * kThreads) >> call.log2_span;
+    const int32_t at = (i + u * kThreads) & ((1 << call.log2_span) - 1);
+    const bool exists = at < size && of_row < call.rows && batch + of_row < call.batch;
+    kept[u] = exists ? times[of_row * call.times_batch + begin + at] : latest<Clock>();
   }
 #pragma unroll
   for (int u = 0; u < kTimesPerThread; ++u) window[i + u * kThreads] = kept[u];
   __syncthreads();
   if (i < count) {
-    const Pick<Work, int32_t> picked = pick_from_window<Work>(call, row, n, window, begin, size, target);
-    entries[i] = {picked.left, picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
+    const Pick<Work, int32_t> picked = pick_from_window<Work>(call, times + r * call.times_batch, n,
+                                                              window + (r << call.log2_span), begin, size, target);
+    const int32_t row = r * call.samples;
+    entries[i] = {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
     if (call.valid != nullptr) {
-      call.valid[batch * call.segment.valid_batch + (first + i) * call.segment.valid_target] = picked.valid;
+      call.valid[(batch + r) * call.segment.valid_batch + index * call.segment.valid_target] = picked.valid;
     }
   }
   __syncthreads();
@@ -247,28 +259,30 @@ struct TileMemory {
   Clock window[kMostTimes];
 };
 
-// One tile of every row.
+// A tile of the rows from `batch` on, as many as a block takes.
 template <class T, int kVector, class Clock>
-__device__ void run_tile(const TiledCall& call, int32_t tile, TileMemory<T, Clock>& memory) {
+__device__ void run_tile(const TiledCall& call, int32_t tile, int64_t batch, TileMemory<T, Clock>& memory) {
   const int64_t first = int64_t{tile} * call.tile;
-  const auto count = static_cast<int32_t>(call.targets_count - first < call.tile ? call.targets_count - first : call.tile);
-  for (int64_t batch = blockIdx.y; batch < call.batch; batch += gridDim.y) {
-    find(call, batch, first, count, memory.window, memory.entries);
-    const T* const values = static_cast<const T*>(call.values) + batch * call.values_batch;
-    T* const out = static_cast<T*>(call.out) + batch * call.out_batch;
-    write_tile<T, kVector>(call, values, memory.entries, count, stepped(out, static_cast<int32_t>(first), call.out_target));
-    __syncthreads();
-  }
+  const int64_t left = call.rows > 1 ? (call.batch - batch) * call.tile : call.targets_count - first;
+  const int32_t most = call.rows * call.tile;
+  const auto count = static_cast<int32_t>(left < most ? left : most);
+  find(call, batch, first, count, memory.window, memory.entries);
+  const T* const values = static_cast<const T*>(call.values) + batch * call.values_batch;
+  T* const out = static_cast<T*>(call.out) + batch * call.out_batch;
+  write_tile<T, kVector>(call, values, memory.entries, count, stepped(out, static_cast<int32_t>(first), call.out_target));
 }
 
 template <class T, int kVector, class Clock>
 __global__ void __launch_bounds__(kThreads, 4) tile_kernel(const __grid_constant__ TiledCall call) {
   __shared__ TileMemory<T, Clock> memory;
   wait_for_work_before();
-  run_tile<T, kVector>(call, static_cast<int32_t>(blockIdx.x), memory);
+  for (int64_t batch = int64_t{blockIdx.y} * call.rows; batch < call.batch; batch += int64_t{gridDim.y} * call.rows) {
+    run_tile<T, kVector>(call, static_cast<int32_t>(blockIdx.x), batch, memory);
+    __syncthreads();
+  }
 }
 
-// Segments side by side in one launch, each with tiles of its own.
+// Segments side by side in one launch, each with blocks of its own.
 struct TiledCalls {
   TiledCall calls[kMostTiledCalls];
 };
@@ -277,10 +291,12 @@ template <class T, int kVector, class Clock>
 __global__ void __launch_bounds__(kThreads, 4) tiles_kernel(const __grid_constant__ TiledCalls all) {
   __shared__ TileMemory<T, Clock> memory;
   wait_for_work_before();
-  auto tile = static_cast<int32_t>(blockIdx.x);
+  uint32_t block = blockIdx.x;
   int32_t i = 0;
-  while (tile >= all.calls[i].tiles) tile -= all.calls[i++].tiles;
-  run_tile<T, kVector>(all.calls[i], tile, memory);
+  while (block >= all.calls[i].blocks) block -= all.calls[i++].blocks;
+  const TiledCall& call = all.calls[i];
+  const uint32_t row = block / static_cast<uint32_t>(call.tiles);
+  run_tile<T, kVector>(call, static_cast<int32_t>(block - row * call.tiles), int64_t{row} * call.rows, memory);
 }
 
 // Threads side by side on a row of so many vectors: the row in a few passes, so that few threads stay idle.
@@ -372,18 +388,30 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector
   // A window that does not fit is none: every target is then looked up in the row itself.
   tiled.window = window(tiled.tile) <= kMostTimes ? static_cast<int32_t>(window(tiled.tile)) : 0;
   tiled.margin = static_cast<int32_t>(margin);
+
+  // Short rows that lie one after the other: as many to a block as fit and give it something to copy.
+  tiled.rows = 1;
+  tiled.log2_span = kLog2MostTimes;
+  const bool in_line = tiled.tiles == 1 && tiled.window == s.samples && s.lengths == nullptr &&
+                       s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
+  while (in_line && 2 * tiled.rows * tiled.tile <= kMaxTile && tiled.rows * work < kLeastWork &&
+         s.samples <= 1 << (tiled.log2_span - 1) && call.batch >= blocks * 2 * tiled.rows) {
+    tiled.rows *= 2;
+    --tiled.log2_span;
+  }
+  const int64_t total = tiled.tiles * ((call.batch + tiled.rows - 1) / tiled.rows);
+  tiled.blocks = static_cast<uint32_t>(std::min<int64_t>(total, UINT32_MAX));
   return tiled;
 }
 
 template <class T, int kVector, class Clock>
 cudaError_t launch_tiled(const Interpolation& call, cudaStream_t stream) {
   constexpr int32_t kBytes = kVector * static_cast<int32_t>(sizeof(T));
-  const auto grid = [&](int64_t tiles) {
-    return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min<int64_t>(call.batch, 65535)));
-  };
   if (call.segment_count == 1) {
     const TiledCall one = tiled_call(call, call.segments[0], kBytes, kBlocksAtOnce);
-    return launch_overlapped(tile_kernel<T, kVector, Clock>, grid(one.tiles), kThreads, 0, stream, one);
+    const int64_t rows = (call.batch + one.rows - 1) / one.rows;
+    const dim3 grid(static_cast<unsigned>(one.tiles), static_cast<unsigned>(std::min<int64_t>(rows, 65535)));
+    return launch_overlapped(tile_kernel<T, kVector, Clock>, grid, kThreads, 0, stream, one);
   }
   // Blocks are shared out by what there is to copy; the largest segment takes those that the others leave.
   int64_t work = 0;
@@ -393,16 +421,18 @@ cudaError_t launch_tiled(const Interpolation& call, cudaStream_t stream) {
     if (work_of(call.segments[i]) > work_of(call.segments[largest])) largest = i;
   }
   TiledCalls all{};
-  int64_t tiles = 0;
-  const auto add = [&](int32_t i, int64_t blocks) {
-    all.calls[i] = tiled_call(call, call.segments[i], kBytes, blocks);
-    tiles += all.calls[i].tiles;
+  int64_t blocks = 0;
+  const auto add = [&](int32_t i, int64_t share) {
+    all.calls[i] = tiled_call(call, call.segments[i], kBytes, share);
+    blocks += all.calls[i].blocks;
   };
   for (int32_t i = 0; i < call.segment_count; ++i) {
     if (i != largest) add(i, kBlocksAtOnce * work_of(call.segments[i]) / work);
   }
-  add(largest, kBlocksAtOnce - tiles * call.batch);
-  return launch_overlapped(tiles_kernel<T, kVector, Clock>, grid(tiles), kThreads, 0, stream, all);
+  add(largest, kBlocksAtOnce - blocks);
+  if (blocks > INT32_MAX) return launch_any(call, stream);
+  return launch_overlapped(tiles_kernel<T, kVector, Clock>, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
+                           all);
 }
 
 // `bytes`: the widest vector that every segment's rows are made of.
