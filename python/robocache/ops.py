@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,17 +143,14 @@ def resample_trajectories(
             hidden = False
         except Exception:
             if torch is None or not _memory_is_hidden(
-                values=values,
-                times=times,
-                target_times=target_times,
-                lengths=lengths,
-                target_lengths=target_lengths,
-                out=out,
+                _named(values, times, target_times, lengths, target_lengths, out)
             ):
                 raise
             hidden = True
     if hidden:
         return _by_dispatcher(
+            "resample_trajectories",
+            lambda: _named(values, times, target_times, lengths, target_lengths, out),
             values,
             times,
             target_times,
@@ -176,6 +173,11 @@ def resample_trajectories(
     return (made, _lib.in_framework_of(values, valid)) if return_valid else made
 
 
+def _named(*arrays: Any) -> dict[str, Any]:
+    names = "values", "times", "target_times", "lengths", "target_lengths", "out"
+    return dict(zip(names, arrays, strict=True))
+
+
 def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
     return (
         getattr(values, "requires_grad", False)
@@ -184,16 +186,24 @@ def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
     )
 
 
-def _by_dispatcher(*arguments: Any, **options: Any) -> Any:
+def _by_dispatcher(operation: str, named: Callable[[], dict[str, Any]], *arguments: Any, **options: Any) -> Any:
     from . import torch_ops  # defines torch's operators, so not before torch is there and they are wanted
 
-    return torch_ops.resample_trajectories(*arguments, **options)
+    call = getattr(torch_ops, operation)
+    if torch_ops.torch.compiler.is_compiling():
+        return call(*arguments, **options)
+    try:
+        return call(*arguments, **options)
+    except Exception:
+        torch_ops.check_memory(named())
+        raise
 
 
-def _memory_is_hidden(**arrays: Any) -> bool:
+def _memory_is_hidden(named: dict[str, Any]) -> bool:
     from . import torch_ops
 
-    return torch_ops.memory_is_hidden(arrays)
+    torch_ops.check_memory(named)
+    return torch_ops.memory_is_hidden(*named.values())
 
 
 # The options that each stream may have for itself, in the library's order, and what a stream has that is not named.
@@ -362,15 +372,13 @@ def fuse_multimodal(
         try:
             made = _fuse(*arguments)
         except Exception:
-            if torch is None or not _memory_is_hidden(**_named(arguments, keys)):
+            if torch is None or not _memory_is_hidden(_named_of_streams(arguments, keys)):
                 raise
             hidden = True
     extra = return_valid + return_age
     count = (0 if outs else len(pairs) if separate else 1) + extra
     if hidden:
-        from . import torch_ops
-
-        made = torch_ops.fuse_multimodal(*arguments)
+        made = _by_dispatcher("fuse_multimodal", lambda: _named_of_streams(arguments, keys), *arguments)
     else:
         made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
         made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
@@ -383,7 +391,7 @@ def fuse_multimodal(
     return (fused, *made[count - extra :]) if extra else fused
 
 
-def _named(arguments: tuple, keys: list | None) -> dict[str, Any]:
+def _named_of_streams(arguments: tuple, keys: list | None) -> dict[str, Any]:
     """What a call of the library was given, by names for errors."""
     count, outs = arguments[0], arguments[6]
     named = {"target_times": arguments[1], "target_lengths": arguments[2]}
@@ -464,6 +472,6 @@ def check_times(times: Any, lengths: Any = None) -> None:
     try:
         _check_times(_argument("times", times), _optional("lengths", lengths))
     except Exception:
-        if _lib.torch_module() is None or not _memory_is_hidden(times=times, lengths=lengths):
+        if _lib.torch_module() is None or not _memory_is_hidden({"times": times, "lengths": lengths}):
             raise
         raise errors.ArgumentError("times: expected times to look at, got a tensor whose memory torch hides") from None

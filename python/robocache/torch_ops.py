@@ -45,17 +45,14 @@ _resample_out = torch.ops.robocache.resample_trajectories_out.default
 _resample_backward = torch.ops.robocache.resample_trajectories_backward.default
 
 
-def memory_is_hidden(arrays: Mapping[str, Any]) -> bool:
-    """Whether torch keeps some array's memory from the library: tensors in a transform, fake and meta tensors.
+def memory_is_hidden(*arrays: Any) -> bool:
+    """Whether torch keeps some array's memory from the library: tensors in a transform, fake and meta tensors."""
+    return any(isinstance(array, torch.Tensor) and (_is_shape_alone(array) or _is_wrapped(array)) for array in arrays)
 
-    Raises where no way leads to a tensor's memory, or where only some of the call's tensors have any.
-    """
+
+def check_memory(arrays: Mapping[str, Any]) -> None:
+    """Raises where no way leads to a tensor's memory, or where only some of the call's tensors have any."""
     tensors = {name: array for name, array in arrays.items() if isinstance(array, torch.Tensor)}
-    _check_dense(tensors)
-    return any(_is_shape_alone(tensor) or _is_wrapped(tensor) for tensor in tensors.values())
-
-
-def _check_dense(tensors: Mapping[str, torch.Tensor]) -> None:
     on_meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
@@ -104,15 +101,13 @@ def _check_tensors(arrays: Mapping[str, Any]) -> None:
             raise errors.ArgumentTypeError(
                 f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
             )
-    if not torch.compiler.is_compiling():
-        _check_dense(arrays)
 
 
-def _recorded(values, *rest):
-    """By the operator where a graph is traced, else by the Function."""
-    if torch.compiler.is_compiling() or _is_shape_alone(values):
-        return _resample(values, *rest)
-    return _Resample.apply(values, *rest)
+def _recorded(*arguments):
+    """By the operator where a graph is traced, else by a Function."""
+    if torch.compiler.is_compiling() or _is_shape_alone(arguments[0]):
+        return _resample(*arguments)
+    return (_Resample if memory_is_hidden(*arguments) else _PlainResample).apply(*arguments)
 
 
 # ---- By the library ----
@@ -327,6 +322,29 @@ torch.library.register_vmap("robocache::resample_trajectories", _vmap_by(_resamp
 torch.library.register_vmap("robocache::resample_trajectories_backward", _vmap_backward_by(_resample_backward))
 
 
+def _without_torch_func(function):
+    """The same Function where no transform of torch.func is at work: a third of the cost of a call."""
+
+    class Plain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            output = function.forward(*inputs)
+            function.setup_context(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(function.backward)
+
+    return Plain
+
+
+def _gradient_rows(*arguments):
+    """Recorded where a second derivative may be asked for, which is refused; by the operator where gradients are batched."""
+    *_, out_gradient, _wanted = arguments
+    if torch.is_grad_enabled():
+        return _ResampleBackward.apply(*arguments)
+    return (_resample_backward if memory_is_hidden(out_gradient) else _run_backward)(*arguments)
+
+
 class _ResampleBackward(torch.autograd.Function):
     forward = staticmethod(_run_backward)
     setup_context = staticmethod(_remember_nothing)
@@ -336,9 +354,10 @@ class _ResampleBackward(torch.autograd.Function):
 class _Resample(torch.autograd.Function):
     forward = staticmethod(_run)
     setup_context = staticmethod(_remember)
-    backward = staticmethod(_backward_by(_ResampleBackward.apply))
+    backward = staticmethod(_backward_by(_gradient_rows))
 
 
+_PlainResample = _without_torch_func(_Resample)
 _ResampleBackward.vmap = staticmethod(_vmap_backward_by(_ResampleBackward.apply))
 _Resample.vmap = staticmethod(_vmap_by(_Resample.apply))
 
@@ -414,7 +433,7 @@ def fuse_multimodal(count, target_times, target_lengths, separate, return_valid,
     names, values, times = (list(streams[i::3]) for i in range(3))
     arrays = {f"streams[{names[i] or i}].values": array for i, array in enumerate(values)}
     arrays |= {f"streams[{names[i] or i}].times": array for i, array in enumerate(times)}
-    _check_tensors({**arrays, "target_times": target_times})
+    _check_tensors(arrays | {"target_times": target_times})
     arguments = (
         values,
         times,
@@ -434,7 +453,8 @@ def fuse_multimodal(count, target_times, target_lengths, separate, return_valid,
     if torch.compiler.is_compiling() or _is_shape_alone(target_times):
         made = _fuse(*arguments)
     else:
-        made = list(_Fuse.apply(count, *values, *times, *arguments[2:]))
+        hidden = memory_is_hidden(*values, *times, target_times, target_lengths, *arguments[9])
+        made = list((_Fuse if hidden else _PlainFuse).apply(count, *values, *times, *arguments[2:]))
     if return_age:
         made = [*made[:-1], made[-1].detach()]
     return made
@@ -616,6 +636,8 @@ class _FuseBackward(torch.autograd.Function):
 
 def _fuse_backward_rows(values, times, *rest):
     *streams, out_gradients, wanted = rest
+    if not torch.is_grad_enabled() and not memory_is_hidden(*out_gradients):
+        return _run_fuse_backward(values, times, *rest)
     return _FuseBackward.apply(len(values), len(out_gradients), *values, *times, *streams, wanted, *out_gradients)
 
 
@@ -674,6 +696,9 @@ class _Fuse(torch.autograd.Function):
         flat, _, batched = _fold_streams(info.batch_size, count, in_dims[1:], flat)
         made = _Fuse.apply(count, *flat)
         return tuple(_unfold(array, info.batch_size, batched) for array in made), (0,) * len(made)
+
+
+_PlainFuse = _without_torch_func(_Fuse)
 
 
 def _vmap_fuse(info, in_dims, values, times, *rest):

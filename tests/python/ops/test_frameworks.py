@@ -252,12 +252,10 @@ def test_rule_17_tensors_that_are_not_dense_are_refused_by_name(rng, special, re
 
 
 @pytest.mark.parametrize("argument", ["values", "times", "target_times", "lengths"])
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_rule_17_one_meta_tensor_among_others_is_refused(rng, argument, requires_grad):
+def test_rule_17_one_meta_tensor_among_others_is_refused(rng, argument):
     values, times, wanted = map(torch.from_numpy, case(rng))
     arguments = {"values": values, "times": times, "target_times": wanted, "lengths": torch.tensor([1, 2, 3])}
     arguments[argument] = arguments[argument].to("meta")
-    arguments["values"].requires_grad_(requires_grad)
     with pytest.raises(robocache.ArgumentError, match=f"expected on meta like {argument}, got on cpu"):
         robocache.resample_trajectories(**arguments)
 

@@ -379,3 +379,15 @@ def test_the_jacobian_of_a_linear_method_is_its_weights(rng, device):
     values, times, targets = (x[0] for x in case(rng, device, features=1, dtype=torch.float64))
     jacobian = torch.func.jacrev(lambda v: resample(v[:, None], times, targets)[:, 0])(values[:, 0])
     torch.testing.assert_close(jacobian @ values, resample(values, times, targets), rtol=1e-12, atol=1e-12)
+
+
+def test_many_gradients_at_once(rng, device):
+    """torch's own batching of backward passes, around a call that was not batched."""
+    values, times, targets = case(rng, device, features=1, dtype=torch.float64)
+
+    def call(values):
+        return resample(values, times, targets)
+
+    one_by_one = torch.autograd.functional.jacobian(call, values)
+    at_once = torch.autograd.functional.jacobian(call, values, vectorize=True)
+    torch.testing.assert_close(at_once, one_by_one, rtol=1e-12, atol=1e-12)
