@@ -109,25 +109,9 @@ struct Pairs {
   }
 };
 
-struct Rotations {
+struct Rotations : Pairs {  // a mixture of two as well, of four features at once
   static constexpr int kFeatures = 4;
-  static constexpr int kRows = 2;
-  static constexpr int kSums = 1;
   static constexpr int kInFlight = 1;
-
-  template <class Work>
-  using Entry = Pairs::Entry<Work>;
-  using Place = Pairs::Place;
-
-  template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
-    return Pairs::entry(s, times, n, found);
-  }
-
-  template <class Times>
-  __device__ static Place place(const Segment&, const Times&, int64_t, const Bracket&) {
-    return {};
-  }
 
   template <class Work>
   __device__ static void add_rows(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
