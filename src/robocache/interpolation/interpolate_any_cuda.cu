@@ -457,8 +457,7 @@ __device__ void write_double(const Segment& s, Width width, int64_t batch, int64
 }
 
 template <int kCapacity, bool kCurves>
-__global__ void __launch_bounds__(kThreads, 4)
-    interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
+__global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
   __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which are smaller
   __shared__ double window[kMostTimes];                 // of the clock's type, 8 bytes at most
   wait_for_work_before();

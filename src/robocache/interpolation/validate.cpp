@@ -267,6 +267,22 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
   }
 }
 
+Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch) {
+  Interpolation call{};
+  call.batch = batch;
+  call.targets_count = target_times.shape[target_times.ndim - 1];
+  call.targets = target_times.data;
+  call.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
+  call.targets_target = target_times.strides[target_times.ndim - 1];
+  call.target_dtype = target_times.dtype;
+  if (target_lengths) {
+    call.target_lengths = target_lengths->data;
+    call.target_lengths_batch = target_lengths->strides[0];
+    call.target_lengths_dtype = target_lengths->dtype;
+  }
+  return call;
+}
+
 namespace {
 
 void check_sums(const TensorView& gradient, std::string_view argument, DType dtype, Device device,

@@ -97,6 +97,9 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
 // first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
+// A call on these targets, which have been checked; its segments are still to come.
+Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
+
 // Where the gradient of a segment's stream, [batch, samples, features], is added to: dense, of the work type.
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
                       int64_t features, Device device, const ArgumentsOf& of = {});

@@ -222,20 +222,9 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));
   }
-  Interpolation& interpolation = call.interpolation = Interpolation{};
-  interpolation.targets = target_times.data;
-  interpolation.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  interpolation.targets_target = target_times.strides[target_times.ndim - 1];
-  interpolation.target_dtype = target_times.dtype;
-  if (target_lengths) {
-    interpolation.target_lengths = target_lengths->data;
-    interpolation.target_lengths_batch = target_lengths->strides[0];
-    interpolation.target_lengths_dtype = target_lengths->dtype;
-  }
-  interpolation.batch = shape.batch;
-  interpolation.targets_count = shape.targets;
-  interpolation.segments = segments.data();
-  interpolation.segment_count = static_cast<int32_t>(segments.size());
+  call.interpolation = call_on(target_times, target_lengths, shape.batch);
+  call.interpolation.segments = segments.data();
+  call.interpolation.segment_count = static_cast<int32_t>(segments.size());
 }
 
 }  // namespace

@@ -83,21 +83,9 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
            std::to_string(call.segments.size()));
   }
-
-  Interpolation& interpolation = call.interpolation = Interpolation{};
-  interpolation.targets = target_times.data;
-  interpolation.targets_batch = target_times.ndim == 2 ? target_times.strides[0] : 0;
-  interpolation.targets_target = target_times.strides[target_times.ndim - 1];
-  interpolation.target_dtype = target_times.dtype;
-  if (target_lengths) {
-    interpolation.target_lengths = target_lengths->data;
-    interpolation.target_lengths_batch = target_lengths->strides[0];
-    interpolation.target_lengths_dtype = target_lengths->dtype;
-  }
-  interpolation.batch = shape.batch;
-  interpolation.targets_count = shape.targets;
-  interpolation.segments = call.segments.data();
-  interpolation.segment_count = static_cast<int32_t>(call.segments.size());
+  call.interpolation = call_on(target_times, target_lengths, shape.batch);
+  call.interpolation.segments = call.segments.data();
+  call.interpolation.segment_count = static_cast<int32_t>(call.segments.size());
 }
 
 }  // namespace
