@@ -431,9 +431,12 @@ def fuse_multimodal(count, target_times, target_lengths, separate, return_valid,
     streams, rest = rest[: 3 * count], rest[3 * count :]
     outs, own = list(rest[:outs]), rest[outs:]
     names, values, times = (list(streams[i::3]) for i in range(3))
-    arrays = {f"streams[{names[i] or i}].values": array for i, array in enumerate(values)}
-    arrays |= {f"streams[{names[i] or i}].times": array for i, array in enumerate(times)}
-    _check_tensors(arrays | {"target_times": target_times})
+    if not all(isinstance(array, torch.Tensor) for array in (*values, *times, target_times)):
+        arrays = {"target_times": target_times}
+        for place, name in enumerate(names):
+            stream = f"streams[{place if name is None else name!r}]"
+            arrays |= {f"{stream}.values": values[place], f"{stream}.times": times[place]}
+        _check_tensors(arrays)
     arguments = (
         values,
         times,
