@@ -7,12 +7,12 @@ rules 8.1 and 10.1.
 import itertools
 from fractions import Fraction
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.compare import OnlyDLPack, assert_same_bits, assert_within, poisoned, to_numpy, to_torch
+from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, random_targets
 from reference.resample import CURVES, Expected, resample_curve
 from reference.resample import resample as oracle
 
@@ -20,12 +20,8 @@ import robocache
 
 torch = pytest.importorskip("torch")
 
-FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes.bfloat16)]
-CLOCKS = [np.dtype(name) for name in ("float32", "float64", "int64")]
 ROTATIONS = ["slerp", "pose"]
 WIDTHS = {"slerp": 4, "pose": 7}
-EPOCH_NS = 1_700_000_000_123_456_789
-STEPS = ["nearest", "previous", "next"]
 
 
 def name_of(parameter):
@@ -66,20 +62,6 @@ def random_times(rng, batch, samples, clock, duplicates=True):
     if clock == np.int64:
         return EPOCH_NS + np.round(seconds * 1e9).astype(np.int64)
     return (seconds + 3.0).astype(clock)
-
-
-def random_targets(rng, times, count):
-    """Inside, outside, on samples, and NaN where the clock has it."""
-    batch, samples = times.shape
-    lowest, highest = times[:, :1], times[:, -1:]
-    span = (highest - lowest).astype(np.float64)
-    inside = lowest + (rng.uniform(-0.2, 1.2, (batch, count)) * span).astype(times.dtype)
-    hits = np.take_along_axis(times, rng.integers(0, samples, (batch, count)), axis=1)
-    targets = np.where(rng.random((batch, count)) < 0.2, hits, inside).astype(times.dtype)
-    if times.dtype.kind == "f":
-        odd = rng.random((batch, count)) < 0.04
-        targets[odd] = rng.choice(np.array([np.nan, np.inf, -np.inf], times.dtype), odd.sum())
-    return targets
 
 
 def random_values(rng, shape, dtype, special=True):
