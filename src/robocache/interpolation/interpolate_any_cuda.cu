@@ -495,7 +495,7 @@ __device__ void write_double(const Segment& s, Width width, int64_t batch, int64
 }
 
 template <int kCapacity, bool kCurves>
-__global__ void __launch_bounds__(kThreads, kCurves ? 3 : 4)
+__global__ void __launch_bounds__(kThreads, 4)
     interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
   __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which are smaller
   __shared__ double window[kMostTimes];                 // of the clock's type, 8 bytes at most

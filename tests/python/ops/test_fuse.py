@@ -637,6 +637,14 @@ def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
         assert_same_bits(to_numpy(fused)[row], expected[0])
 
 
+def test_more_short_rows_than_a_gpu_runs_at_once(rng, device):
+    """Where a block takes several rows of a narrow stream, and the last block fewer."""
+    clock, dtype = np.dtype(np.float32), np.dtype(np.float32)
+    sizes = ((9, 64), (30, 3), (5, 8))
+    streams = [stream_of(rng, dtype, clock, batch=301, samples=samples, features=d) for samples, d in sizes]
+    check(streams, targets_of(rng, clock, batch=301, count=6), device)
+
+
 def test_rule_15_output_offsets_pass_2_31(device):
     count, features = 70_001, 10_300
     values = torch.randint(0, 255, (1, 3, features), dtype=torch.uint8, device=device).expand(3, -1, -1)

@@ -675,6 +675,15 @@ def test_rule_15_negative_strides(rng):
     assert_same_bits(out, oracle(values[::-1, :, ::-1], times[::-1], targets[::-1])[0])
 
 
+@each_clock
+@pytest.mark.parametrize("samples", [7, 100])
+def test_more_short_rows_than_a_gpu_runs_at_once(rng, device, clock, samples):
+    """Where a block takes several rows, and the last block fewer."""
+    for features, count in ((3, 5), (8, 2)):
+        case = random_case(rng, np.dtype(np.float32), clock, batch=2117, samples=samples, targets=count, features=features)
+        check(*case, device)
+
+
 def test_rule_15_output_offsets_pass_2_31(device):
     samples, count, features = 3, 70_001, 10_300
     values = torch.randint(0, 255, (1, samples, features), dtype=torch.uint8, device=device).expand(3, -1, -1)
