@@ -1,6 +1,6 @@
 # Decides whether librobocache_cuda.so is built, and says so. check_language falls back without a word, hence the words.
 set(ROBOCACHE_CUDA_ENABLED OFF)
-if(NOT ROBOCACHE_CUDA STREQUAL "OFF" AND NOT ROBOCACHE_SANITIZE)
+if(ROBOCACHE_CUDA AND NOT ROBOCACHE_SANITIZE)  # AUTO is true; off, 0 and FALSE are not
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -10,7 +10,7 @@ if(NOT ROBOCACHE_CUDA STREQUAL "OFF" AND NOT ROBOCACHE_SANITIZE)
     set(ROBOCACHE_CUDA_ENABLED ON)
     message(STATUS "RoboCache: building the CUDA plugin with ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for "
                    "${ROBOCACHE_CUDA_ARCHITECTURES} (ROBOCACHE_CUDA=${ROBOCACHE_CUDA})")
-  elseif(ROBOCACHE_CUDA STREQUAL "AUTO")
+  elseif(ROBOCACHE_CUDA MATCHES "^[Aa][Uu][Tt][Oo]$")
     message(STATUS "RoboCache: NO CUDA plugin in this build, no nvcc was found (ROBOCACHE_CUDA=AUTO). Set CUDACXX to "
                    "nvcc's path if there is one; ROBOCACHE_CUDA=ON makes its absence an error.")
   else()

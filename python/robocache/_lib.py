@@ -45,23 +45,29 @@ def from_numpy(array: np.ndarray) -> Any:
     return _borrow(array.__array_interface__["data"][0], array.dtype.name, array.ndim, *array.shape, *strides)
 
 
-class _Owner:
-    """Lets numpy hold the tensor whose memory it views."""
+class _Memory:
+    """Lets numpy view memory, and keeps alive what owns it."""
 
-    def __init__(self, tensor: Any, typestr: str) -> None:
-        self.tensor = tensor
+    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype, read_only: bool) -> None:
+        self.owner = owner
         self.__array_interface__ = {
-            "data": (_tensor_address(tensor), False),
-            "shape": tuple(tensor.shape),
-            "typestr": typestr,
+            "data": (address, read_only),
+            "shape": shape,
+            "typestr": f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str,
             "version": 3,
         }
+
+
+def array_at(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype, *, read_only: bool) -> np.ndarray:
+    """A numpy view of contiguous memory that `owner` keeps alive."""
+    # numpy knows the bits of bfloat16, not its name, before the view.
+    return np.asarray(_Memory(owner, address, shape, dtype, read_only)).view(dtype)
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
     """A writable numpy view of a contiguous CPU tensor that the library returned."""
     dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # torch's where another argument was torch's
-    return np.asarray(_Owner(tensor, f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str)).view(dtype)
+    return array_at(tensor, _tensor_address(tensor), tuple(tensor.shape), dtype, read_only=False)
 
 
 def in_framework_of(array: Any, tensor: Any) -> Any:

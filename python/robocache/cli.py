@@ -69,7 +69,9 @@ def _ingest(arguments: argparse.Namespace) -> int:
     else:
         console = Console()
         console.print(
-            f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes", soft_wrap=True
+            f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes",
+            soft_wrap=True,
+            markup=False,
         )
         console.print(view.streams_table(dataset.open(report.cache)))
         view.show_omissions(report.to_dict(), console)
@@ -146,7 +148,18 @@ def _print_json(value: Any) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="robocache", description="Robot recordings into aligned GPU batches.")
+    parser = argparse.ArgumentParser(
+        prog="robocache",
+        description="Robot recordings into aligned GPU batches.",
+        epilog=_examples(
+            "robocache demo",
+            "robocache ingest lerobot/pusht pusht.cache",
+            "robocache inspect pusht.cache",
+            "robocache bench pusht.cache",
+            "robocache COMMAND --help    # more of each",
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, summary: str, *examples: str) -> argparse.ArgumentParser:
@@ -154,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog="\n  ".join(["examples:", *examples]),
+            epilog=_examples(*examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         made.set_defaults(run=run)
@@ -232,6 +245,10 @@ def _parser() -> argparse.ArgumentParser:
     made = command("info", _info, "show versions, libraries, devices and whether they work", "robocache info --json")
     json_option(made)
     return parser
+
+
+def _examples(*lines: str) -> str:
+    return "\n  ".join(["examples:", *lines])
 
 
 def _positive(kind: Any) -> Any:

@@ -39,6 +39,16 @@ _dataset_provenance = _lib.function("dataset_provenance")
 _INT64 = range(-(2**63), 2**63)
 
 
+def _path(path: str | os.PathLike[str]) -> str:
+    """The path as the library takes it: UTF-8 that ends where it ends."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise errors.ArgumentTypeError(f"path: expected str or os.PathLike[str], got {type(path).__name__}")
+    if "\0" in text or text.encode(errors="ignore").decode() != text:
+        raise errors.ArgumentError(f"path: expected UTF-8 without NUL, got {text!r}")
+    return text
+
+
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -67,7 +77,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        self.path = os.fspath(path)
+        self.path = _path(path)
         self.provenance: dict[str, Any] = {}
         self._handle = _writer_open(self.path, bool(overwrite))
         self._aborted = False
@@ -277,24 +287,6 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
-class _Mapped:
-    """Lets numpy view a part of a mapped cache, read-only, and keeps the cache mapped."""
-
-    def __init__(self, dataset: Any, address: int, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._dataset = dataset
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": shape,
-            "typestr": f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str,
-            "version": 3,
-        }
-
-
-def _mapped_array(dataset: Any, address: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    # numpy knows the bits of bfloat16, not its name, before the view.
-    return np.asarray(_Mapped(dataset, address, dtype, shape)).view(dtype)
-
-
 class Stats(NamedTuple):
     """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
 
@@ -367,7 +359,7 @@ class Stream:
         return Stats(*self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape)))
 
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        return _mapped_array(self._dataset, self._addresses[name], dtype, shape)
+        return _lib.array_at(self._dataset, self._addresses[name], shape, dtype, read_only=True)
 
     def _episode(self, episode: int) -> tuple[np.ndarray, np.ndarray]:
         rows = slice(*self.row_offsets[episode : episode + 2].tolist())
@@ -389,7 +381,7 @@ class Dataset:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
-        self.path = os.fspath(path)
+        self.path = _path(path)
         self._handle = _dataset_open(self.path, bool(verify))
         description = json.loads(_dataset_describe(self._handle))
         self.bytes: int = description["bytes"]

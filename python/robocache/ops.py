@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ _valid = _lib.function("resample_valid")
 _fuse = _lib.function("fuse_multimodal")
 _fused_array = _lib.function("fused_array")
 _check_times = _lib.function("check_times")
+_LISTS = list, tuple
 
 
 def _argument(name: str, value: Any) -> Any:
@@ -44,6 +45,8 @@ def _optional(name: str, value: Any) -> Any:
 
 def _feature_blocks(methods: Any) -> Iterator[Any]:
     """start, stop, method of each block, one after the other; the library knows how many features there are."""
+    if methods is not None and not isinstance(methods, _LISTS):
+        raise errors.ArgumentTypeError(f"methods: expected a list of (slice, method), got {type(methods).__name__}")
     for block in methods or ():
         try:
             features, method = block
@@ -139,11 +142,15 @@ def resample_trajectories(
             )
             hidden = False
         except Exception:
-            if torch is None or not _memory_is_hidden(values, times, target_times, lengths, target_lengths, out):
+            if torch is None or not _memory_is_hidden(
+                _named(values, times, target_times, lengths, target_lengths, out)
+            ):
                 raise
             hidden = True
     if hidden:
         return _by_dispatcher(
+            "resample_trajectories",
+            lambda: _named(values, times, target_times, lengths, target_lengths, out),
             values,
             times,
             target_times,
@@ -166,6 +173,11 @@ def resample_trajectories(
     return (made, _lib.in_framework_of(values, valid)) if return_valid else made
 
 
+def _named(*arrays: Any) -> dict[str, Any]:
+    names = "values", "times", "target_times", "lengths", "target_lengths", "out"
+    return dict(zip(names, arrays, strict=True))
+
+
 def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
     return (
         getattr(values, "requires_grad", False)
@@ -174,16 +186,24 @@ def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
     )
 
 
-def _by_dispatcher(*arguments: Any, **options: Any) -> Any:
+def _by_dispatcher(operation: str, named: Callable[[], dict[str, Any]], *arguments: Any, **options: Any) -> Any:
     from . import torch_ops  # defines torch's operators, so not before torch is there and they are wanted
 
-    return torch_ops.resample_trajectories(*arguments, **options)
+    call = getattr(torch_ops, operation)
+    if torch_ops.torch.compiler.is_compiling():
+        return call(*arguments, **options)
+    try:
+        return call(*arguments, **options)
+    except Exception:
+        torch_ops.check_memory(named())
+        raise
 
 
-def _memory_is_hidden(*arrays: Any) -> bool:
+def _memory_is_hidden(named: dict[str, Any]) -> bool:
     from . import torch_ops
 
-    return torch_ops.memory_is_hidden(*arrays)
+    torch_ops.check_memory(named)
+    return torch_ops.memory_is_hidden(*named.values())
 
 
 # The options that each stream may have for itself, in the library's order, and what a stream has that is not named.
@@ -201,7 +221,6 @@ STREAM_OPTIONS = {
     "dtype": None,
 }
 _METHODS = len(STREAM_OPTIONS)  # counts after them
-_LISTS = list, tuple
 _PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
 
 
@@ -353,15 +372,13 @@ def fuse_multimodal(
         try:
             made = _fuse(*arguments)
         except Exception:
-            if torch is None or not _memory_is_hidden(*arguments):
+            if torch is None or not _memory_is_hidden(_named_of_streams(arguments, keys)):
                 raise
             hidden = True
     extra = return_valid + return_age
     count = (0 if outs else len(pairs) if separate else 1) + extra
     if hidden:
-        from . import torch_ops
-
-        made = torch_ops.fuse_multimodal(*arguments)
+        made = _by_dispatcher("fuse_multimodal", lambda: _named_of_streams(arguments, keys), *arguments)
     else:
         made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
         made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
@@ -372,6 +389,23 @@ def fuse_multimodal(
     else:
         fused = made[: len(pairs)] if keys is None else dict(zip(keys, made, strict=False))
     return (fused, *made[count - extra :]) if extra else fused
+
+
+def _named_of_streams(arguments: tuple, keys: list | None) -> dict[str, Any]:
+    """What a call of the library was given, by names for errors."""
+    count, outs = arguments[0], arguments[6]
+    named = {"target_times": arguments[1], "target_lengths": arguments[2]}
+    first = 7 + len(STREAM_OPTIONS)
+    named |= zip(STREAM_OPTIONS, arguments[7:first], strict=True)
+    for place in range(count):
+        stream = f"streams[{place if keys is None else keys[place]!r}]"
+        named |= {
+            f"{stream}.values": arguments[first + 3 * place + 1],
+            f"{stream}.times": arguments[first + 3 * place + 2],
+        }
+    rest = arguments[first + 3 * count :]
+    named |= {f"out[{place}]": array for place, array in enumerate(rest[:outs])}
+    return named | {f"option {place} of a stream": value for place, value in enumerate(rest[outs:])}
 
 
 def _one_a_stream(name: str, given: Any, keys: list | None, count: int) -> Any:
@@ -412,7 +446,7 @@ def _stream_option(name: str, value: Any) -> Any:
 
 def _methods_of_streams(methods: Any, keys: list | None, count: int) -> Iterator[Any]:
     """Blocks of features for all streams, ``[(slice, method), ...]``, or such a list for one stream and another."""
-    if isinstance(methods, Mapping) or not all(isinstance(block, tuple) for block in methods):
+    if not isinstance(methods, _LISTS) or not all(isinstance(block, tuple) for block in methods):
         of_streams = _one_a_stream("methods", methods, keys, count)
     else:
         of_streams = [(place, methods) for place in range(count)]
@@ -435,4 +469,9 @@ def check_times(times: Any, lengths: Any = None) -> None:
         times: ``[B, S]`` or ``[S]``, float32, float64 or int64. On CUDA this waits for the device.
         lengths: ``[B]`` int32/int64, the samples of each row that exist.
     """
-    _check_times(_argument("times", times), _optional("lengths", lengths))
+    try:
+        _check_times(_argument("times", times), _optional("lengths", lengths))
+    except Exception:
+        if _lib.torch_module() is None or not _memory_is_hidden({"times": times, "lengths": lengths}):
+            raise
+        raise errors.ArgumentError("times: expected times to look at, got a tensor whose memory torch hides") from None

@@ -8,6 +8,7 @@ tenth of an operator's dispatch and which torch.func can look into.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,6 +50,18 @@ def memory_is_hidden(*arrays: Any) -> bool:
     return any(isinstance(array, torch.Tensor) and (_is_shape_alone(array) or _is_wrapped(array)) for array in arrays)
 
 
+def check_memory(arrays: Mapping[str, Any]) -> None:
+    """Raises where no way leads to a tensor's memory, or where only some of the call's tensors have any."""
+    tensors = {name: array for name, array in arrays.items() if isinstance(array, torch.Tensor)}
+    on_meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+            kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else tensor.layout
+            raise errors.ArgumentTypeError(f"{name}: expected a dense tensor, got {kind}")
+        if on_meta and tensor.device.type != "meta":
+            raise errors.ArgumentError(f"{name}: expected on meta like {on_meta[0]}, got on {tensor.device}")
+
+
 def _is_shape_alone(tensor: torch.Tensor) -> bool:
     return tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor)
 
@@ -65,11 +78,10 @@ def resample_trajectories(
     values: Any, times: Any, target_times: Any, *options: Any, blocks: tuple, return_valid: bool, out: Any
 ) -> Any:
     """As robocache.resample_trajectories; `options` in the operators' order, `blocks` a flat run of (start, stop, method)."""
-    for name, array in (("values", values), ("times", times), ("target_times", target_times)):
-        if not isinstance(array, torch.Tensor):
-            raise errors.ArgumentTypeError(
-                f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
-            )
+    arrays = {"values": values, "times": times, "target_times": target_times}
+    given = {"lengths": options[5], "target_lengths": options[6], "out": out}
+    arrays |= {name: array for name, array in given.items() if array is not None}
+    _check_tensors(arrays)
     bounds = []
     for start, stop in zip(blocks[::3], blocks[1::3], strict=True):
         bounds += 0 if start is None else start, values.shape[-1] if stop is None else stop
@@ -81,6 +93,14 @@ def resample_trajectories(
             raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
         valid = _resample_out(*arguments, return_valid, out)
     return (out, valid) if return_valid else out
+
+
+def _check_tensors(arrays: Mapping[str, Any]) -> None:
+    for name, array in arrays.items():
+        if not isinstance(array, torch.Tensor):
+            raise errors.ArgumentTypeError(
+                f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
+            )
 
 
 def _recorded(*arguments):
@@ -411,11 +431,9 @@ def fuse_multimodal(count, target_times, target_lengths, separate, return_valid,
     streams, rest = rest[: 3 * count], rest[3 * count :]
     outs, own = list(rest[:outs]), rest[outs:]
     names, values, times = (list(streams[i::3]) for i in range(3))
-    for array in (*values, *times, target_times):
-        if not isinstance(array, torch.Tensor):
-            raise errors.ArgumentTypeError(
-                f"streams: expected torch tensors, as gradients and torch.compile need, got {type(array).__name__}"
-            )
+    arrays = {f"streams[{names[i] or i}].values": array for i, array in enumerate(values)}
+    arrays |= {f"streams[{names[i] or i}].times": array for i, array in enumerate(times)}
+    _check_tensors(arrays | {"target_times": target_times})
     arguments = (
         values,
         times,

@@ -91,7 +91,7 @@ def streams_table(dataset: Dataset) -> Table:
         }
         odd = [f"{stream.clock} clock", *(f"{count} {what}" for what, count in counts.items() if count)]
         table.add_row(
-            name,
+            escape(name),
             f"{stream.dtype} {list(stream.shape)}",
             str(stream.rows),
             f"{stream.rate_hz:.4g}",
@@ -114,13 +114,13 @@ def _episodes_line(dataset: Dataset) -> str:
 
 def _stats_table(dataset: Dataset, name: str, every_feature: bool) -> Table:
     shown = ("mean", "std", "min", "q01", "q50", "q99", "max")
-    table = _table(f"statistics of {name}", "feature", *(f">{heading}" for heading in shown))
+    table = _table(f"statistics of {escape(name)}", "feature", *(f">{heading}" for heading in shown))
     columns = [np.ravel(getattr(dataset.stats[name], key)) for key in shown]
     width = len(columns[0])
     rows = width if every_feature else min(width, _FEATURES_SHOWN)
     labels = dataset.streams[name].names or range(width)
     for feature in range(rows):
-        table.add_row(str(labels[feature]), *(f"{column[feature]:.3g}" for column in columns))
+        table.add_row(escape(str(labels[feature])), *(f"{column[feature]:.3g}" for column in columns))
     if rows < width:
         table.caption = f"and {width - rows} more (--all)"
     return table
@@ -198,11 +198,11 @@ def show_installation(found: dict[str, Any], console: Console) -> None:
     table = Table(show_header=False, box=None)
     for name, version in found["versions"].items():
         table.add_row(name, version or "not installed")
-    table.add_row("library", found["library"])
-    table.add_row("CUDA plugin", found["cuda_library"] or "not in this installation")
+    table.add_row("library", escape(found["library"]))
+    table.add_row("CUDA plugin", escape(found["cuda_library"] or "not in this installation"))
     cpu, cuda = found["cpu"], found["cuda"]
     table.add_row("CPU", f"{cpu['threads']} threads, {cpu['memory_total'] / 2**30:.1f} GiB")
-    table.add_row("CUDA", cuda["reason"] or f"runtime {cuda['runtime']}, driver {cuda['driver']}")
+    table.add_row("CUDA", escape(cuda["reason"] or f"runtime {cuda['runtime']}, driver {cuda['driver']}"))
     for device in cuda["devices"]:
         memory = f"{device['memory_free'] / 2**30:.1f} of {device['memory_total'] / 2**30:.1f} GiB free"
         table.add_row(f"cuda:{device['index']}", f"{device['name']}, sm {device['compute_capability']}, {memory}")

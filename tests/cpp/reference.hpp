@@ -176,8 +176,8 @@ Choice choose(std::span<const Clock> times, Clock target, const ResampleOptions&
   }
   const auto to_previous = detail::from_to(time(previous), target);
   const auto to_next = detail::from_to(target, time(next));
-  const bool forward =
-      options.method == InterpolationMethod::kNext || (options.method == InterpolationMethod::kNearest && to_next < to_previous);
+  const bool forward = options.method == InterpolationMethod::kNext ||
+                       (options.method == InterpolationMethod::kNearest && to_next < to_previous);
   const bool far = detail::exceeds<Clock>(forward ? to_next : to_previous, options.tolerance);
   const size_t taken = forward ? next : previous;
   return wide || far ? invalid_row(taken) : row(taken, true);

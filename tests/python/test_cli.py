@@ -166,6 +166,22 @@ def test_inspect_limits_statistics_unless_all(capsys, tmp_path, monkeypatch):
     assert "more" not in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
 
 
+def test_names_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with robocache.Writer(tmp_path / "[red]cache") as writer:
+        writer.stream("arm[left]", names=["[bold]x"])
+        with writer.episode() as episode:
+            episode.append("arm[left]", [0, 10**9], [[0.0], [1.0]])
+    code, out, _ = run(capsys, "inspect", tmp_path / "[red]cache")
+    assert code == 0
+    assert "[red]cache" in out and "[bold]x" in out and out.count("arm[left]") == 2
+    (tmp_path / "[red]logs").mkdir()
+    (tmp_path / "[red]logs" / "arm[left].csv").write_text("0.0,1\n0.1,2\n")
+    code, out, _ = run(capsys, "ingest", tmp_path / "[red]logs", tmp_path / "[blue]cache")
+    assert code == 0
+    assert "[red]logs" in out and "[blue]cache" in out and "arm[left]" in out
+
+
 def test_inspect_plots(capsys, cache, tmp_path):
     pytest.importorskip("matplotlib")
     code, out, _ = run(capsys, "inspect", cache, "--plot", tmp_path / "picture.png", "--episode", "1")
@@ -230,6 +246,12 @@ def test_help_has_examples(command, capsys):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
     assert f"robocache {command}" in out.partition("examples:")[2]
+
+
+def test_help_of_all_has_examples(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "robocache ingest" in out.partition("examples:")[2]
 
 
 def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_path):

@@ -78,3 +78,16 @@ def poisoned(shape, dtype, device="cpu"):
     if tensor.numel():
         tensor.view(torch.uint8).fill_(0xA5)
     return tensor
+
+
+class OnlyDLPack:
+    """An array of which nothing is known but the protocol."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()

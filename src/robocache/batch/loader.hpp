@@ -44,7 +44,7 @@ Normalize normalize_from_name(std::string_view name, std::string_view argument =
 
 struct StreamRequest {
   std::string stream;
-  std::vector<double> delta_timestamps;  // seconds from the anchor, any order, at least one
+  std::vector<double> delta_timestamps;       // seconds from the anchor, any order, at least one
   std::optional<InterpolationMethod> method;  // linear for floats; integers and bool: previous
   Normalize normalize = Normalize::kNone;
   std::optional<double> max_gap_s;

@@ -5,10 +5,12 @@
 
 namespace robocache {
 
-// Makes a device current and restores the caller's.
+// Makes a device current and restores the caller's. Forgets an error that an earlier call has already reported, such as
+// an allocation that failed: cudaGetLastError() would blame the launch that follows for it.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
+    cudaGetLastError();
     code_ = cudaGetDevice(&previous_);
     if (code_ == cudaSuccess && previous_ != device) {
       code_ = cudaSetDevice(device);

@@ -21,8 +21,8 @@ namespace robocache {
 template <class Index>
 struct Stencil {
   Index rows[6];
-  int8_t before;
-  int8_t after;
+  uint8_t before;
+  uint8_t after;
 };
 
 // How many samples beyond the bracket a method looks at on each side.
@@ -69,14 +69,14 @@ ROBOCACHE_HD Stencil<Index> stencil_around(const Times& times, Index n, Index le
     if (row < 0) break;
     made.rows[2 - i] = row;
     if (i == 1) made.rows[0] = row;
-    made.before = static_cast<int8_t>(i);
+    made.before = static_cast<uint8_t>(i);
   }
   for (int i = 1; i <= reach; ++i) {
     const Index row = row_of_time_after(times, n, made.rows[2 + i]);
     if (row < 0) break;
     made.rows[3 + i] = row;
     if (i == 1) made.rows[5] = row;
-    made.after = static_cast<int8_t>(i);
+    made.after = static_cast<uint8_t>(i);
   }
   return made;
 }

@@ -11,13 +11,11 @@
 namespace robocache {
 namespace {
 
-// A block is a tile of one row's targets in one segment. It expects their samples where they would be if both clocks ran
-// evenly and copies that window of the row's clock to shared memory; a thread finds a target's samples there, or in the
-// row itself where the window missed them; then all write features of any target.
+// A block is a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory; a thread
+// finds a target's samples there, or in the row itself where the window missed them; then all write features of any
+// target.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int32_t kMostTimes = 1024;  // of the window
-constexpr int64_t kMargin = 32;       // samples that a window reaches beyond the even place, and 1/32 of the row
 constexpr int64_t kBlocksWanted = 132 * 3;
 
 // How a thread moves features: one by one with any stride and alignment, or a vector of so many bytes of the values.
@@ -53,7 +51,7 @@ struct PlainEntry {
 
 template <class Work>
 struct CurveEntry : PlainEntry<Work> {
-  int8_t before, after;
+  uint8_t before, after;
   int32_t around[4];  // rows 0, 1, 4, 5 of the stencil
   CurveWeights<Work> weights;
 };
@@ -73,26 +71,6 @@ struct WindowedRow {
     return static_cast<uint32_t>(at) < static_cast<uint32_t>(size) ? window[at] : row[i];
   }
 };
-
-template <class Clock>
-__device__ Clock latest() {
-  if constexpr (std::is_same_v<Clock, int64_t>) {
-    return INT64_MAX;
-  } else {
-    return static_cast<Clock>(__builtin_huge_val());
-  }
-}
-
-// The last of kMostTimes ascending times at or before `target`, or 0. Few instructions: the steps are constants.
-template <class Clock>
-__device__ int32_t search(const Clock* window, Clock target) {
-  int32_t low = 0;
-#pragma unroll
-  for (int32_t step = kMostTimes / 2; step > 0; step /= 2) {
-    if (window[low + step] <= target) low += step;
-  }
-  return low;
-}
 
 // By the whole block: fills the tile's entries.
 template <bool kCurves, class Work, class Clock>
@@ -116,7 +94,7 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
   const WindowedRow<Clock> times{row, window, begin, size};
   const int64_t index = first + i;
   const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
-  int32_t hint = begin + search(window, target.time);
+  int32_t hint = begin + search(window, kMostTimes, target.time);
   const Pick<Work, int32_t> picked = pick<Work>(times, target.exists ? n : 0, target.time, rule_of<Clock>(s), hint);
   auto& entry = entries[i];
   entry.left = picked.left;
@@ -158,11 +136,6 @@ __device__ void find_by_clock(const Interpolation& call, const Segment& s, const
 }
 
 // ---- Features in and out ----------------------------------------------------------------------------------------------
-
-template <class T, int kCount>
-struct alignas(sizeof(T) * kCount) Vector {
-  T x[kCount];
-};
 
 // kCount neighbours at once.
 template <class T, int kCountOf, class WorkOf>
@@ -224,17 +197,6 @@ struct ScalarSource {
     for (int e = 0; e < kCount; ++e) x[e] = load_one(s.value_dtype, row, (d + e) * s.values_feature);
   }
 };
-
-__device__ uint32_t packed_pair(float low, float high, BFloat16) {
-  uint32_t packed;  // one instruction for two values
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-__device__ uint32_t packed_pair(float low, float high, Float16) {
-  uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
 
 // Neighbours, in pieces of 16 bytes at most.
 template <class Out, int kCount, class Work>
@@ -581,7 +543,7 @@ cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
     if (tiles_per_row() > UINT32_MAX) return cudaErrorInvalidValue;
     // The window is for targets about as dense as the samples; where it does not fit, the row is searched itself.
     const float samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
-    const int64_t margin = kMargin + s.samples / 32;
+    const int64_t margin = window_margin(s.samples);
     const int64_t times =
         std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * samples_per_target) + 2 * margin);
     plan.samples_per_target = samples_per_target;

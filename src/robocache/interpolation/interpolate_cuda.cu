@@ -14,15 +14,12 @@ namespace {
 // calls the kernel is over before its instructions have all been fetched: what is rare stands apart. Tuned on an H200.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int kTimesPerThread = 4;    // of the window
-constexpr int32_t kLog2MostTimes = 10;
-constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
+constexpr int kTimesPerThread = 4;  // of the window
 static_assert(kMostTimes == kThreads * kTimesPerThread);
 constexpr int64_t kBlocksAtOnce = 132 * 4;
 constexpr int64_t kMostWork = kThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
 constexpr int64_t kLeastWork = kThreads * 2;
-constexpr int32_t kMostTiledCalls = 8;       // segments of a call
-constexpr int64_t kMargin = 32;  // samples that a window reaches beyond the even place, and 1/32 of the row
+constexpr int32_t kMostTiledCalls = 8;  // segments of a call
 
 template <class Work>
 struct alignas(16) TileEntry {
@@ -46,40 +43,20 @@ struct TiledCall {
   int32_t samples;
   uint32_t blocks;
   int32_t tiles;
-  int32_t tile;         // targets
-  int32_t rows;         // of a block: of short rows it takes several, which lie one after the other
-  int32_t log2_span;    // room for the clock of a row
-  int32_t window;       // samples
-  int32_t margin;       // of those, before the even place of the tile's first target
-  int32_t vectors;      // of a row
-  int32_t width;        // threads side by side on a row
-  int32_t groups;       // of so many threads, each on a row of its own
+  int32_t tile;                        // targets
+  int32_t rows;                        // of a block: of short rows it takes several, which lie one after the other
+  int32_t log2_span;                   // room for the clock of a row
+  int32_t window;                      // samples
+  int32_t margin;                      // of those, before the even place of the tile's first target
+  int32_t vectors;                     // of a row
+  int32_t width;                       // threads side by side on a row
+  int32_t groups;                      // of so many threads, each on a row of its own
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
   float samples_per_target;
   bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
   Segment segment;
 };
-
-template <class Clock>
-__device__ Clock latest() {
-  if constexpr (std::is_same_v<Clock, int64_t>) {
-    return INT64_MAX;
-  } else {
-    return static_cast<Clock>(__builtin_huge_val());
-  }
-}
-
-// The last of `span` ascending times at or before `target`, or 0. Few instructions: the steps are constants.
-template <class Clock>
-__device__ int32_t search(const Clock* times, int32_t span, Clock target) {
-  int32_t low = 0;
-#pragma unroll
-  for (int32_t step = kMostTimes / 2; step > 0; step /= 2) {
-    if (step < span && times[low + step] <= target) low += step;
-  }
-  return low;
-}
 
 // By the general rule, on the row itself. Seven probes at once: a trip to memory for three steps of bisection.
 template <class Work, class Clock>
@@ -168,47 +145,26 @@ __device__ void find(const TiledCall& call, int64_t batch, int64_t first, int32_
   __syncthreads();
 }
 
-template <class T, int kVector>
-struct alignas(sizeof(T) * kVector) Vector {
-  T x[kVector];
-};
-
-template <class T>
-__device__ void round_pair(float low, float high, T* out) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    uint32_t packed;  // one instruction for two values
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    *reinterpret_cast<uint32_t*>(out) = packed;
-  } else if constexpr (std::is_same_v<T, Float16>) {
-    uint32_t packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    *reinterpret_cast<uint32_t*>(out) = packed;
-  }
-}
-
 template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
                                     const Vector<T, kVector>& b) {
   Vector<T, kVector> y;
   if (entry.kind == static_cast<int32_t>(PickKind::kOne)) return a;
-  if constexpr (kVector % 2 == 0 && sizeof(T) == 2 && !std::is_void_v<WorkType<T>>) {
+  if constexpr (kVector % 2 == 0 && sizeof(T) == 2) {
     if (entry.kind == static_cast<int32_t>(PickKind::kMix)) {
 #pragma unroll
       for (int e = 0; e < kVector; e += 2) {
-        round_pair<T>(lerp(to_float(a.x[e]), to_float(b.x[e]), entry.weight),
-                      lerp(to_float(a.x[e + 1]), to_float(b.x[e + 1]), entry.weight), y.x + e);
+        const float low = lerp(to_float(a.x[e]), to_float(b.x[e]), entry.weight);
+        const float high = lerp(to_float(a.x[e + 1]), to_float(b.x[e + 1]), entry.weight);
+        *reinterpret_cast<uint32_t*>(y.x + e) = packed_pair(low, high, T{});
       }
       return y;
     }
   }
 #pragma unroll
   for (int e = 0; e < kVector; ++e) {
-    if constexpr (std::is_void_v<WorkType<T>>) {
-      y.x[e] = absent_value<T>();
-    } else {
-      const T between = from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), entry.weight));
-      y.x[e] = entry.kind == static_cast<int32_t>(PickKind::kMix) ? between : absent_value<T>();
-    }
+    const T between = from_work<T>(lerp(to_work<Work>(a.x[e]), to_work<Work>(b.x[e]), entry.weight));
+    y.x[e] = entry.kind == static_cast<int32_t>(PickKind::kMix) ? between : absent_value<T>();
   }
   return y;
 }
@@ -269,7 +225,8 @@ __device__ void run_tile(const TiledCall& call, int32_t tile, int64_t batch, Til
   find(call, batch, first, count, memory.window, memory.entries);
   const T* const values = static_cast<const T*>(call.values) + batch * call.values_batch;
   T* const out = static_cast<T*>(call.out) + batch * call.out_batch;
-  write_tile<T, kVector>(call, values, memory.entries, count, stepped(out, static_cast<int32_t>(first), call.out_target));
+  write_tile<T, kVector>(call, values, memory.entries, count,
+                         stepped(out, static_cast<int32_t>(first), call.out_target));
 }
 
 template <class T, int kVector, class Clock>
@@ -318,9 +275,10 @@ int32_t width_of(int64_t vectors) {
 int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
-  const int64_t rows = s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
-  const auto all = static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) |
-                   reinterpret_cast<uintptr_t>(s.out);
+  const int64_t rows =
+      s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
+  const auto all =
+      static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) | reinterpret_cast<uintptr_t>(s.out);
   for (int32_t bytes = 16; bytes > size; bytes /= 2) {
     if (all % static_cast<uint64_t>(bytes) == 0) return bytes;
   }
@@ -373,7 +331,7 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector
 
   const int64_t targets = call.targets_count;
   const auto cut = [targets](int64_t tiles) { return (targets + tiles - 1) / tiles; };
-  const int64_t margin = kMargin + s.samples / 32;
+  const int64_t margin = window_margin(s.samples);
   const auto window = [&](int64_t tile) {
     return std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * tiled.samples_per_target) + 2 * margin);
   };
@@ -382,7 +340,10 @@ TiledCall tiled_call(const Interpolation& call, const Segment& s, int32_t vector
   const int64_t least = std::max(cut(kMaxTile), (work + kMostWork - 1) / kMostWork);
   const int64_t most = std::max(least, (work + kLeastWork - 1) / kLeastWork);
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  while (tiles < targets && window(cut(tiles)) > kMostTimes) tiles = std::min(targets, 2 * tiles);
+  // Smaller still where that makes the window fit; tiles that never have one stay large.
+  if (window(1) <= kMostTimes) {
+    while (window(cut(tiles)) > kMostTimes) tiles = std::min(targets, 2 * tiles);
+  }
   tiled.tile = static_cast<int32_t>(cut(tiles));
   tiled.tiles = static_cast<int32_t>((targets + tiled.tile - 1) / tiled.tile);
   // A window that does not fit is none: every target is then looked up in the row itself.

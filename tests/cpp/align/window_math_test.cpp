@@ -87,7 +87,8 @@ TEST(PickStep, IsTheReferencesChoiceWhereverItBeginsToLook) {
   const std::vector<int64_t> times{-50, 0, 0, 10, 11, 11, 40};
   const auto n = static_cast<int64_t>(times.size());
   const EpisodeRows rows{.begin = 0, .rows = n, .first_ns = -50, .rows_per_ns = 0};
-  for (const InterpolationMethod method : {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kNext}) {
+  for (const InterpolationMethod method :
+       {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kNext}) {
     for (const int64_t snap_ns : {0, 1, 2, 6, 30, 1000}) {
       for (int64_t target = -90; target <= 80; ++target) {
         int64_t nearest = target;

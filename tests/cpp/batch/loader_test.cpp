@@ -107,8 +107,8 @@ test::Choice choose_step(const Stream& stream, const StreamRequest& request, con
   }
   if (distance < nanoseconds(options.snap_s)) target = nearest;
   ResampleOptions rule;
-  rule.method =
-      request.method.value_or(is_floating(stream.dtype) ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious);
+  rule.method = request.method.value_or(is_floating(stream.dtype) ? InterpolationMethod::kLinear
+                                                                  : InterpolationMethod::kPrevious);
   if (request.max_gap_s) rule.max_gap = nanoseconds(std::min(*request.max_gap_s, 1e9));
   test::Choice choice =
       double_work ? test::choose<double>(times, target, rule) : test::choose<float>(times, target, rule);
@@ -339,8 +339,9 @@ TEST_P(LoaderTest, EveryTypeWidthMethodAndNormalizationGivesTheReferencesBits) {
   const auto dataset = every_type();
   constexpr Normalize kNormalizations[] = {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax,
                                            Normalize::kQ01Q99};
-  constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kPrevious,
-                                         InterpolationMethod::kNext, InterpolationMethod::kLinear};
+  constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
+                                              InterpolationMethod::kPrevious, InterpolationMethod::kNext,
+                                              InterpolationMethod::kLinear};
   size_t turn = 0;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
     LoaderOptions asked = options();

@@ -435,3 +435,24 @@ def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
         with w.episode() as ep:
             ep.append("x", [0], [1.0])
     assert value_of(tmp_path / "cache") == [1.0]
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [robocache.open, robocache.Writer])
+@pytest.mark.parametrize("path", [3, None, True, b"cache"], ids=repr)
+def test_a_path_is_text(tmp_path, monkeypatch, made, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^path: expected str"):
+        made(path)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("made", [robocache.open, robocache.Writer])
+@pytest.mark.parametrize("path", ["a\0b", "a\udc80"], ids=ascii)
+def test_a_path_that_the_library_would_see_otherwise_is_refused(tmp_path, monkeypatch, made, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(robocache.ArgumentError, match=r"^path: expected UTF-8 without NUL"):
+        made(path)
+    assert not os.listdir(tmp_path)

@@ -9,7 +9,7 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import OnlyDLPack, assert_same_bits, poisoned, to_numpy, to_torch
 from reference.resample import resample as oracle
 
 import robocache
@@ -26,17 +26,8 @@ def case(rng, dtype=np.float32, *, batch=3, samples=17, targets=23, features=5):
 # ---- Frameworks ----
 
 
-class Array:
+class Array(OnlyDLPack):
     """An array of a framework that robocache has never heard of: DLPack and a namespace."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-    def __dlpack__(self, **options):
-        return self.tensor.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.tensor.__dlpack_device__()
 
     def __array_namespace__(self, api_version=None):
         return types.SimpleNamespace(from_dlpack=lambda other: Array(torch.from_dlpack(other)))
@@ -47,10 +38,10 @@ def test_rule_18_a_framework_with_a_namespace_gets_its_own_arrays(rng, device, d
     arrays = case(rng, dtype)
     out, valid = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), return_valid=True)
     assert isinstance(out, Array) and isinstance(valid, Array)
-    assert out.tensor.device.type == valid.tensor.device.type == device
+    assert out.array.device.type == valid.array.device.type == device
     expected, expected_valid = oracle(*arrays)
-    assert_same_bits(to_numpy(out.tensor), expected)
-    assert_same_bits(to_numpy(valid.tensor).astype(bool), expected_valid)
+    assert_same_bits(to_numpy(out.array), expected)
+    assert_same_bits(to_numpy(valid.array).astype(bool), expected_valid)
 
 
 def test_rule_18_the_framework_of_values_is_that_of_the_result(rng, device):
@@ -60,7 +51,7 @@ def test_rule_18_the_framework_of_values_is_that_of_the_result(rng, device):
     out = robocache.resample_trajectories(tensors[0], Array(tensors[1]), Array(tensors[2]))
     assert_same_bits(to_numpy(out), expected)
     out = robocache.resample_trajectories(Array(tensors[0]), tensors[1], tensors[2])
-    assert_same_bits(to_numpy(out.tensor), expected)
+    assert_same_bits(to_numpy(out.array), expected)
 
 
 def test_rule_18_parameters_of_torch_give_torchs_tensors(rng, device):
@@ -78,7 +69,7 @@ def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
     torch.cuda.synchronize()
     torch.cuda._sleep(50_000_000)
     values.fill_(3)
-    out = robocache.resample_trajectories(Array(values), Array(times), Array(times)).tensor
+    out = robocache.resample_trajectories(Array(values), Array(times), Array(times)).array
     with torch.cuda.stream(torch.cuda.Stream()):  # waits for nobody
         assert (out == 3).all()
 
@@ -88,7 +79,7 @@ def test_rule_18_out_of_another_framework_is_written(rng, device):
     out = Array(poisoned((3, 23, 5), torch.float32, device))
     made = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), out=out)
     assert made is out
-    assert_same_bits(to_numpy(out.tensor), oracle(*arrays)[0])
+    assert_same_bits(to_numpy(out.array), oracle(*arrays)[0])
 
 
 def run_with_jax(program, *arguments):
@@ -234,3 +225,57 @@ def test_a_captured_call_takes_what_its_buffers_hold(rng, cuda, method):
         out.view(torch.uint8).fill_(0xA5)
         graph.replay()
         assert_same_bits(to_numpy(out), oracle(*arrays, method=method, lengths=rows)[0])
+
+
+# ---- What has no memory to read ----
+
+
+SPECIAL = {
+    "sparse": lambda x: x.to_sparse(),
+    "sparse_csr": lambda x: x[0].to_sparse_csr(),
+    "nested": lambda x: torch.nested.nested_tensor(list(x)),
+    "quantized": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_rule_17_tensors_that_are_not_dense_are_refused_by_name(rng, special, requires_grad):
+    values, times, wanted = map(torch.from_numpy, case(rng, np.float64))
+    special = SPECIAL[special](values)
+    times.requires_grad_(requires_grad)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^values: expected a dense tensor"):
+        robocache.resample_trajectories(special, times, wanted)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].values: expected a dense tensor"):
+        robocache.fuse_multimodal([(special, times), (values, times)], wanted)
+
+
+@pytest.mark.parametrize("argument", ["values", "times", "target_times", "lengths"])
+def test_rule_17_one_meta_tensor_among_others_is_refused(rng, argument):
+    values, times, wanted = map(torch.from_numpy, case(rng))
+    arguments = {"values": values, "times": times, "target_times": wanted, "lengths": torch.tensor([1, 2, 3])}
+    arguments[argument] = arguments[argument].to("meta")
+    with pytest.raises(robocache.ArgumentError, match=f"expected on meta like {argument}, got on cpu"):
+        robocache.resample_trajectories(**arguments)
+
+
+def test_rule_17_times_without_memory_cannot_be_checked():
+    with pytest.raises(robocache.ArgumentError, match=r"^times: "):
+        robocache.check_times(torch.zeros(3, device="meta"))
+
+
+@pytest.mark.parametrize("lengths", [np.array([1, 2, 3]), [1, 2, 3]], ids=lambda x: type(x).__name__)
+def test_rule_17_where_gradients_are_recorded_every_array_is_torchs(rng, lengths):
+    values, times, wanted = map(torch.from_numpy, case(rng))
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^lengths: expected a torch tensor"):
+        robocache.resample_trajectories(values.requires_grad_(), times, wanted, lengths=lengths)
+
+
+@pytest.mark.parametrize("methods", [3, "pose", {"hand": "slerp"}], ids=repr)
+def test_rule_17_methods_are_a_list(rng, methods):
+    values, times, wanted = case(rng)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^methods: expected a list"):
+        robocache.resample_trajectories(values, times, wanted, methods=methods)
+    with pytest.raises(robocache.ArgumentError, match=r"^methods: "):
+        robocache.fuse_multimodal([(values, times)], wanted, methods=methods)

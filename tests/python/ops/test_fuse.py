@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import OnlyDLPack, assert_same_bits, poisoned, to_numpy, to_torch
 from reference.fuse import STREAM_OPTIONS, fused_work_type
 from reference.fuse import fuse as oracle
 from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, WHOLE, random_targets, random_times, random_values
@@ -1151,19 +1151,6 @@ def test_rule_17_nothing_is_written_by_a_refused_call(rng, device):
     with pytest.raises(robocache.ArgumentError, match=r"streams\[1\].max_gap"):
         robocache.fuse_multimodal(streams, streams[0][1], out=out, max_gap=[1.0, -1.0])
     assert torch.equal(out.view(torch.int32), before.view(torch.int32))
-
-
-class OnlyDLPack:
-    """Nothing but the protocol."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack__(self, **options):
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
 
 
 @pytest.mark.parametrize("output", ["concat", "dict"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import OnlyDLPack, assert_same_bits, poisoned, to_numpy, to_torch
 from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, WHOLE, random_targets, random_times, random_values
 from reference.resample import resample as oracle
 
@@ -680,7 +680,9 @@ def test_rule_15_negative_strides(rng):
 def test_more_short_rows_than_a_gpu_runs_at_once(rng, device, clock, samples):
     """Where a block takes several rows, and the last block fewer."""
     for features, count in ((3, 5), (8, 2)):
-        case = random_case(rng, np.dtype(np.float32), clock, batch=2117, samples=samples, targets=count, features=features)
+        case = random_case(
+            rng, np.dtype(np.float32), clock, batch=2117, samples=samples, targets=count, features=features
+        )
         check(*case, device)
 
 
@@ -1000,19 +1002,6 @@ def test_rule_17_an_error_leaves_the_next_call_alone(device):
 
 
 # ---- Frameworks: rule 18 ----
-
-
-class OnlyDLPack:
-    """Nothing but the protocol."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack__(self, **options):
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
 
 
 def test_rule_18_numpy_in_numpy_out(rng):

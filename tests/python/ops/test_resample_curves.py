@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, assert_within, poisoned, to_numpy, to_torch
+from reference.compare import OnlyDLPack, assert_same_bits, assert_within, poisoned, to_numpy, to_torch
 from reference.resample import CURVES, Expected, resample_curve
 from reference.resample import resample as oracle
 
@@ -479,16 +479,6 @@ def test_rule_9_what_one_method_refuses_its_block_refuses(device):
 
 
 def test_rule_9_only_dlpack(rng):
-    class OnlyDLPack:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
     case = random_case(rng, float64, np.dtype(np.float64), features=8, special=False)
     out = robocache.resample_trajectories(*map(OnlyDLPack, case), methods=[(slice(-4, None), "slerp")])
     rotation = robocache.resample_trajectories(case[0][..., 4:], *case[1:], method="slerp")

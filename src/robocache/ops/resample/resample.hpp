@@ -7,7 +7,7 @@
 //   target_lengths  [B] or none           int32/int64: targets of each row that exist, in [0, T]
 //   out             [B, T, D] or [T, D]   the dtype of values
 //   valid           [B, T] or [T], none   bool
-//   workspace       [N] or none           resample_workspace_bytes of contiguous memory, aligned to 16 bytes: for cubic
+//   workspace       [N] or none           for cubic alone: stream_workspace_bytes of memory, aligned to 16
 //
 // [S] and [T] serve every row. Strides are free (0 included); all tensors lie on one device.
 //
