@@ -1,5 +1,6 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 #include <cstdint>
+#include <type_traits>
 
 #include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
@@ -152,6 +153,14 @@ void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n
   }
 }
 
+// Calls body(lanes, first feature) for eight features at a time, which share a line of memory, then for one.
+template <class Body>
+void for_each_lanes(int64_t features, const Body& body) {
+  int64_t d = 0;
+  for (; d + 8 <= features; d += 8) body(std::integral_constant<int, 8>{}, d);
+  for (; d < features; ++d) body(std::integral_constant<int, 1>{}, d);
+}
+
 // Before a row's targets: its slopes, and nothing that has come to them yet.
 template <class Clock>
 void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
@@ -163,11 +172,11 @@ void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clo
   const int64_t row = batch * s.samples * s.features;
   for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
   with_type(s.value_dtype, [&](auto element) {
-    for (int64_t d = 0; d < s.features; ++d) {
-      const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
-      spline_sweep<1, 1>(table, length, values + d * s.values_feature, s.values_sample, s.values_feature,
-                         g.spline.slopes + row + d, s.features);
-    }
+    const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
+    for_each_lanes(s.features, [&](auto lanes, int64_t d) {
+      spline_sweep<decltype(lanes)::value, 1>(table, length, values + d * s.values_feature, s.values_sample,
+                                              s.values_feature, g.spline.slopes + row + d, s.features);
+    });
   });
 }
 
@@ -180,15 +189,17 @@ void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock
   SplineRowGradient* const of_table = g.spline.of_table + batch * s.samples;
   const int64_t row = batch * s.samples * s.features;
   with_type(s.value_dtype, [&](auto element) {
-    for (int64_t d = 0; d < s.features; ++d) {
+    for_each_lanes(s.features, [&](auto lanes, int64_t d) {
       const auto* values =
           static_cast<const decltype(element)*>(s.values) + batch * s.values_batch + d * s.values_feature;
       const int64_t sums = batch * g.values_batch + d * g.values_feature;
-      spline_sweep_backward(
-          table, length, [&](int64_t at) { return to_work<double>(values[at * s.values_sample]); },
+      spline_sweep_backward<decltype(lanes)::value>(
+          table, length,
+          [&](int64_t at, int lane) { return to_work<double>(values[at * s.values_sample + lane * s.values_feature]); },
           g.spline.slopes + row + d, g.spline.of_slopes + row + d, s.features,
-          [&](int64_t at, double x) {
-            if (g.values != nullptr) static_cast<Work*>(g.values)[sums + at * g.values_sample] += static_cast<Work>(x);
+          [&](int64_t at, int lane, double x) {
+            if (g.values == nullptr) return;
+            static_cast<Work*>(g.values)[sums + at * g.values_sample + lane * g.values_feature] += static_cast<Work>(x);
           },
           [&](int64_t e, const SplineRowGradient& x) {
             of_table[e].before += x.before;
@@ -196,7 +207,7 @@ void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock
             of_table[e].carry += x.carry;
             of_table[e].back += x.back;
           });
-    }
+    });
   });
   if (g.times == nullptr) return;
   spline_table_backward(times, length, s.boundary, table, of_table,

@@ -505,11 +505,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t n = row_length(s, batch);
     const int64_t first = batch * s.samples * s.features + feature;
     if (n == 0) continue;
-    spline_sweep_backward(
+    spline_sweep_backward<1>(
         g.spline.table + batch * s.samples, n,
-        [&](int64_t row) { return load<double>(s.value_dtype, s.values, value_at(s, batch, row, feature)); },
+        [&](int64_t row, int) { return load<double>(s.value_dtype, s.values, value_at(s, batch, row, feature)); },
         g.spline.slopes + first, g.spline.of_slopes + first, s.features,
-        [&](int64_t row, double x) {
+        [&](int64_t row, int, double x) {
           if (g.values == nullptr) return;
           static_cast<Work*>(g.values)[batch * g.values_batch + row * g.values_sample + feature * g.values_feature] +=
               static_cast<Work>(x);

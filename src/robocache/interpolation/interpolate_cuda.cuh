@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -19,8 +20,9 @@ cudaError_t launch_any(const Interpolation& call, cudaStream_t stream);
 constexpr int32_t kLog2MostTimes = 10;
 constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
 
-// Samples that a window reaches beyond the even place on each side.
-inline int64_t window_margin(int64_t samples) { return 32 + samples / 32; }
+// Samples that a window reaches beyond the even place on each side: clocks stray by less, most of them, and what the
+// window misses costs a search in memory.
+inline int64_t window_margin(int64_t samples) { return std::min<int64_t>(32 + samples / 32, 256); }
 
 // Fills a window where the row has no more samples.
 template <class Clock>

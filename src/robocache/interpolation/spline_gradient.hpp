@@ -19,50 +19,75 @@ struct SplineRowGradient {
   double before, after, carry, back;
 };
 
-// One feature: `values`, its slopes and `of_slopes`, the gradient with respect to them, which is used up, have an entry for
-// each sample of the row. add_value(row, x) and add_table(e, SplineRowGradient) take what is added.
-template <class Values, class AddValue, class AddTable>
+// kLanes neighbouring features: their slopes and `of_slopes`, the gradient with respect to them, which is used up, have an
+// entry for each sample of the row. values(row, lane) gives a sample; add_value(row, lane, x) and
+// add_table(e, SplineRowGradient), of all lanes together, take what is added.
+template <int kLanes, class Values, class AddValue, class AddTable>
 ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const Values& values, const double* slopes,
                                         double* of_slopes, int64_t stride, const AddValue& add_value,
                                         const AddTable& add_table) {
   if (table[0].row >= n - 1) return;
-  const auto slope = [&](int64_t e) { return slopes[table[e].row * stride]; };
-  const auto of_slope = [&](int64_t e) -> double& { return of_slopes[table[e].row * stride]; };
-  const auto step = [&](int64_t e) { return values(table[e + 1].row) - values(table[e].row); };
+  const auto slope = [&](int64_t e, int lane) { return slopes[table[e].row * stride + lane]; };
+  const auto of_slope = [&](int64_t e, int lane) -> double& { return of_slopes[table[e].row * stride + lane]; };
+  const auto step = [&](int64_t e, int lane) { return values(table[e + 1].row, lane) - values(table[e].row, lane); };
   // x is the gradient with respect to step(e).
-  const auto add_step = [&](int64_t e, double x) {
-    add_value(table[e].row, -x);
-    add_value(table[e + 1].row, x);
+  const auto add_step = [&](int64_t e, int lane, double x) {
+    add_value(table[e].row, lane, -x);
+    add_value(table[e + 1].row, lane, x);
   };
   if (table[1].row >= n - 1) {  // a straight line: both slopes are step * before, which is 1 whatever the times
-    add_step(0, table[0].before * (of_slope(0) + of_slope(1)));
+    for (int lane = 0; lane < kLanes; ++lane) {
+      add_step(0, lane, table[0].before * (of_slope(0, lane) + of_slope(1, lane)));
+    }
     return;
   }
   int64_t last = 2;
   while (table[last].row < n - 1) ++last;
-  const double of_last = of_slope(last);
-  add_step(last - 2, table[last].before * of_last);
-  add_step(last - 1, table[last].after * of_last);
-  add_table(last, {share_of(step(last - 2), of_last), share_of(step(last - 1), of_last),
-                   -share_of(slope(last - 1), of_last), 0});
-  of_slope(last - 1) -= table[last].carry * of_last;
+  SplineRowGradient sum{0, 0, 0, 0};
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const double x = of_slope(last, lane);
+    add_step(last - 2, lane, table[last].before * x);
+    add_step(last - 1, lane, table[last].after * x);
+    sum.before += share_of(step(last - 2, lane), x);
+    sum.after += share_of(step(last - 1, lane), x);
+    sum.carry -= share_of(slope(last - 1, lane), x);
+    of_slope(last - 1, lane) -= table[last].carry * x;
+  }
+  add_table(last, sum);
   for (int64_t e = 0; e <= last - 2; ++e) {  // up again
-    add_table(e, {0, 0, 0, -share_of(slope(e + 1), of_slope(e))});
-    of_slope(e + 1) -= table[e].back * of_slope(e);
+    sum = {0, 0, 0, 0};
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double x = of_slope(e, lane);
+      sum.back -= share_of(slope(e + 1, lane), x);
+      of_slope(e + 1, lane) -= table[e].back * x;
+    }
+    add_table(e, sum);
   }
   for (int64_t e = last - 1; e >= 1; --e) {  // and down
-    const double x = of_slope(e);
-    // What the sweep had at the sample before, on its way down.
-    const double carried = e > 1 ? slope(e - 1) + table[e - 1].back * slope(e) : 0;
-    add_step(e - 1, table[e].before * x);
-    add_step(e, table[e].after * x);
-    add_table(e, {share_of(step(e - 1), x), share_of(step(e), x), -share_of(carried, x), 0});
-    if (e > 1) of_slope(e - 1) -= table[e].carry * x;
+    sum = {0, 0, 0, 0};
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double x = of_slope(e, lane);
+      add_step(e - 1, lane, table[e].before * x);
+      add_step(e, lane, table[e].after * x);
+      sum.before += share_of(step(e - 1, lane), x);
+      sum.after += share_of(step(e, lane), x);
+      if (e == 1) continue;
+      // What the sweep had at the sample before, on its way down.
+      const double carried = slope(e - 1, lane) + table[e - 1].back * slope(e, lane);
+      sum.carry -= share_of(carried, x);
+      of_slope(e - 1, lane) -= table[e].carry * x;
+    }
+    add_table(e, sum);
   }
-  const double of_first = of_slope(0);
-  add_step(0, table[0].before * of_first);
-  add_step(1, table[0].after * of_first);
-  add_table(0, {share_of(step(0), of_first), share_of(step(1), of_first), 0, 0});
+  sum = {0, 0, 0, 0};
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const double x = of_slope(0, lane);
+    add_step(0, lane, table[0].before * x);
+    add_step(1, lane, table[0].after * x);
+    sum.before += share_of(step(0, lane), x);
+    sum.after += share_of(step(1, lane), x);
+  }
+  add_table(0, sum);
 }
 
 // One row: `of_table`, which is used up, has what its features left. add_time(row, x) takes what is added.

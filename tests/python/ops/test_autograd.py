@@ -405,6 +405,28 @@ def test_rule_19_what_a_mask_took_out_brings_no_nan_back(device):
     assert of_targets.tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize("method", ["pchip", "akima", "slerp"])
+def test_rule_19_curves_take_no_nan_from_where_the_gradient_is_0(rng, device, method):
+    times = np.arange(12.0)
+    wanted = rng.uniform(0, 11, 40)
+    values = rng.standard_normal((12, 4))
+    values[3] = np.nan
+    given = rng.standard_normal((40, 4))
+    given[wanted < 6] = 0  # whatever may look at sample 3
+    poisoned_values = gradients(device, values, times, wanted, given, method=method)
+    values[3] = 7
+    for a, b in zip(poisoned_values, gradients(device, values, times, wanted, given, method=method), strict=True):
+        assert np.isfinite(a).all()
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_rule_19_a_hit_takes_its_gradient_whatever_its_neighbours_hold(device):
+    values, times = np.array([[1.0], [2.0], [np.nan], [4.0]]), np.array([0.0, 1.0, 2.0, 3.0])
+    for method in ("linear", "pchip", "akima", "nearest"):
+        (made,) = gradients(device, values, times, times[[1, 3]], np.array([[1.0], [2.0]]), ("values",), method=method)
+        assert made.ravel().tolist() == [0, 1, 0, 2]
+
+
 # ---- Determinism: rules 19 and 20 ----
 
 
