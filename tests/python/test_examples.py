@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.interpolate import PchipInterpolator
 
 import robocache
 from robocache import cli
@@ -92,23 +93,24 @@ def test_a_recorder_of_ones_own(rng, folder):
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_the_operation_by_itself(device, framework):
-    source = snippet("python", "resample_trajectories").strip()
-    names = {
-        "robocache": robocache,
-        "values": torch.tensor([[0.0], [10.0], [20.0]]),
-        "times": torch.tensor([0.0, 0.1, 1.0]),
-        "target_times": torch.tensor([0.05, 0.55, 2.0]),
-    }
-    for name in ("values", "times", "target_times"):
-        if framework == "numpy":
-            names[name] = names[name].numpy()
-        else:
-            names[name] = names[name].to(device)
-    out, valid = eval(source, names)
+def test_the_operations_by_themselves(device, framework):
+    resample, fuse = snippet("python", "resample_trajectories").strip().splitlines()
+    times, values, targets = [0.0, 0.1, 1.0], [[0.0], [10.0], [20.0]], [0.05, 0.55, 2.0]
+    arrays = {"values": values, "times": times, "q": values, "t_q": times, "target_times": targets}
+    arrays |= {"f": [[1.0, 2.0], [3.0, 4.0]], "t_f": [0.0, 0.5]}
+    names = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+    if framework == "numpy":
+        names = {name: tensor.cpu().numpy() for name, tensor in names.items()}
+    names["robocache"] = robocache
+    out, valid = eval(resample, names)
     assert type(out) is type(names["values"])
-    np.testing.assert_allclose(out.tolist(), [[5.0], [15.0], [20.0]], rtol=1e-6)
+    curve = PchipInterpolator(times, values)(np.minimum(targets, times[-1]))
+    np.testing.assert_allclose(out.tolist(), curve, rtol=1e-5)  # tests/python/ops has the bound
     assert valid.tolist() == [True, False, False]  # the second in a gap, the third outside
+    fused = eval(fuse, names)
+    assert type(fused) is type(names["values"])
+    expected = [[5.0, 1.0, 2.0], [15.0, 3.0, 4.0], [20.0, 3.0, 4.0]]
+    np.testing.assert_allclose(fused.tolist(), expected, rtol=1e-6)
 
 
 def test_every_python_snippet_of_the_readme_is_tried_here():
