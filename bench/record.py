@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -51,6 +52,8 @@ class Report:
     def __init__(self, bench: str, options: argparse.Namespace, predicted: dict, aims: dict | None = None) -> None:
         torch.set_num_threads(options.threads)
         robocache.set_num_threads(options.threads)
+        if options.device == "cpu":
+            keep_freed_memory()
         machine = describe_machine(options)
         self.only = options.only or ""
         in_part = options.quick or self.only
@@ -134,6 +137,18 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def keep_freed_memory() -> None:
+    """Freed arrays stay with the process, as in one that has run for long: whether glibc gives them back, and every new
+    output then costs its page faults, would else depend on what was allocated before. Of no effect without glibc."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return
+    m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
+    mallopt(m_trim_threshold, 1 << 30)
+    mallopt(m_mmap_threshold, 32 << 20)
 
 
 def describe_machine(options: argparse.Namespace) -> dict:
