@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -75,6 +76,7 @@ class ThreadPool {
       next_.store(0, std::memory_order_relaxed);
       open_ = true;
       ++generation_;
+      posted_.store(generation_, std::memory_order_release);
     }
     wake_.notify_all();
     work();
@@ -107,10 +109,21 @@ class ThreadPool {
     }
   }
 
+  // Calls in a row come within microseconds, and to wake a sleeping thread can take longer than its share of the work.
+  void await_briefly(uint64_t seen) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+    while (posted_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
+    }
+  }
+
   void worker() {
     uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      lock.unlock();
+      await_briefly(seen);
+      lock.lock();
       wake_.wait(lock, [&] { return stopping_ || (open_ && generation_ != seen); });
       if (stopping_) return;
       seen = generation_;
@@ -125,6 +138,7 @@ class ThreadPool {
   void start_workers() {
     if (!workers_.empty()) return;
     generation_ = 0;
+    posted_.store(0, std::memory_order_relaxed);
     for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { worker(); });
   }
 
@@ -150,6 +164,7 @@ class ThreadPool {
   int busy_ = 0;       // workers inside the job
   bool open_ = false;  // workers may still join it
   uint64_t generation_ = 0;
+  std::atomic<uint64_t> posted_{0};  // generation_, for those who do not hold the lock
   bool stopping_ = false;
   std::exception_ptr error_;
 };
