@@ -355,6 +355,32 @@ OF_A_CASE = {
 }
 
 
+# What Nsight Compute counted, in the order of the columns.
+COUNTERS = {
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory busy, %",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "multiprocessors busy, %",
+    "sm__inst_executed.avg.per_cycle_active": "instructions a cycle, of 4",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "warps resident, %",
+}
+STALLED, PER_ISSUE = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
+
+
+def counters() -> str:
+    text = ""
+    for path in sorted((ROOT / "bench/results/counters").glob("*.json")):
+        result = json.loads(path.read_text())
+        rows = []
+        for case in result["cases"]:
+            counted = case["counters"]
+            most = max((name for name in counted if name.startswith(STALLED)), key=counted.get)
+            reason = most.removeprefix(STALLED).removesuffix(PER_ISSUE).replace("_", " ")
+            rows.append([case["name"], *(number(counted[name]) for name in COUNTERS), reason])
+        text += f"\n### Counters of kernels, {result['machine'].get('gpu', path.stem)}\n\n"
+        text += f"By the command in `{path.relative_to(ROOT)}`, {result['date']}, commit {result['commit']}.\n\n"
+        text += table(["", *COUNTERS.values(), "stalled most by"], rows)
+    return text
+
+
 # ---- The pages ----
 
 
@@ -368,7 +394,7 @@ def replaced(path: Path, block: str) -> str:
 
 PAGES = {
     "README.md": readme,
-    "docs/benchmarks.md": page,
+    "docs/benchmarks.md": lambda found: page(found) + counters(),
     "docs/resample.md": cost("resample", "sweep"),
     "docs/fuse.md": cost("fuse"),
 }
