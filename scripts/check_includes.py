@@ -1,6 +1,6 @@
 """Checks that every include points down the order of the rooms, so that nothing circles.
 
-core < interpolation < ops < cache < sample < align < batch < live < ffi. A room includes itself and the rooms before it; operations
+core < interpolation < voxels < ops < cache < sample < align < batch < live < ffi. A room includes itself and the rooms before it; operations
 never include each other; CUDA headers stand in *_cuda.cu and *_cuda.cuh alone; nlohmann_json in .cpp files alone; the
 headers of tvm-ffi in ffi/ alone; torch in no C++ file at all.
 """
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-ORDER = ["core", "interpolation", "ops", "cache", "sample", "align", "batch", "live", "ffi"]
+ORDER = ["core", "interpolation", "voxels", "ops", "cache", "sample", "align", "batch", "live", "ffi"]
 SOURCES = Path("src/robocache")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nv/|mma\.h)")

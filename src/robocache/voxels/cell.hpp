@@ -1,0 +1,43 @@
+// Which voxel a point lies in: the scalar rule that both backends share (rule 25 of docs/rules.md).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+// `origin` and `size` are the clouds' unit, per axis x, y, z; sizes are positive and finite. The grid is row-major: z runs
+// fastest.
+struct VoxelGrid {
+  double origin[3];
+  double size[3];
+  int64_t shape[3];  // voxels along x, y, z; 0 and more
+};
+
+// floor((p - origin) / size) by true division, all in Real, which is the points' own type: float32 points take origin and
+// size rounded to float32. False where p is not finite, or the quotient too far out for int64.
+template <class Real>
+ROBOCACHE_HD bool voxel_coordinate(Real p, Real origin, Real size, int64_t& coordinate) {
+  const Real quotient = std::floor((p - origin) / size);
+  if (!(quotient >= Real(-0x1p62) && quotient <= Real(0x1p62))) return false;  // NaN fails as well
+  coordinate = static_cast<int64_t>(quotient);
+  return true;
+}
+
+// The voxel's place in one cloud's grid, (x * Y + y) * Z + z, or -1 for a point outside or not finite.
+template <class Real>
+ROBOCACHE_HD int64_t voxel_cell(const Real p[3], const VoxelGrid& grid) {
+  int64_t cell = 0;
+  for (int axis = 0; axis < 3; ++axis) {
+    int64_t coordinate = 0;
+    const bool found = voxel_coordinate(p[axis], static_cast<Real>(grid.origin[axis]),
+                                        static_cast<Real>(grid.size[axis]), coordinate);
+    if (!found || coordinate < 0 || coordinate >= grid.shape[axis]) return -1;
+    cell = cell * grid.shape[axis] + coordinate;
+  }
+  return cell;
+}
+
+}  // namespace robocache

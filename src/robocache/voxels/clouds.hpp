@@ -1,0 +1,40 @@
+// The points of a call, as plain C: what both backends and every operation on points read.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/dtype.hpp"
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+// `count` clouds. Cloud b has rows [0, rows(b)) at points + b * cloud_stride + row * row_stride, or, ragged, rows
+// [offsets[b], offsets[b + 1]) of one array. Strides count elements; x, y, z of a row are adjacent.
+struct Clouds {
+  const void* points;
+  DType dtype;  // float32 or float64
+  int64_t count;
+  int64_t rows;  // of each cloud: N of [B, N, 3]; ragged or one cloud: of all together
+  int64_t cloud_stride;
+  int64_t row_stride;
+  const void* lengths;  // [count] int32/int64: the rows of each that are points, or null; cut to [0, rows]
+  DType lengths_dtype;
+  const void* offsets;  // [count + 1] int32/int64, or null; made ascending within [0, rows] where they are not
+  DType offsets_dtype;
+};
+
+// A row is named by its place in all arrays of rows: b * rows + row, or, ragged, the row itself.
+ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
+  return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
+}
+
+// The features beside the points, row for row.
+struct Features {
+  const void* data;  // null where there are none
+  DType dtype;
+  int64_t count;  // F
+  int64_t cloud_stride;
+  int64_t row_stride;  // elements; the features of a row are adjacent
+};
+
+}  // namespace robocache
