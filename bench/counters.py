@@ -1,6 +1,6 @@
 """The calls whose kernels Nsight Compute looks at, each twice: the second is the one that counts.
 
-ncu --clock-control none -k 'regex:tile|interpolate' --csv --page raw --metrics ... python bench/counters.py
+ncu --clock-control none -k 'regex:tile|curve|interpolate' --csv --page raw --metrics ... python bench/counters.py
 
 The whole command, with its metrics, stands in bench/results/counters/.
 """

@@ -123,7 +123,17 @@ def resample_trajectories(
     ):
         hidden = True
     else:
-        arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
+        tensor = None if torch is None else torch.Tensor
+        # What most calls are made of takes the short way.
+        if (
+            type(values) is tensor
+            and type(times) is tensor
+            and type(target_times) is tensor
+            and not (values.is_neg() or times.is_neg() or target_times.is_neg())
+        ):
+            arrays = values, times, target_times
+        else:
+            arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
         try:
             valid = _valid(*arrays) if return_valid else None
             made = _resample(
@@ -179,11 +189,10 @@ def _named(*arrays: Any) -> dict[str, Any]:
 
 
 def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
-    return (
-        getattr(values, "requires_grad", False)
-        or getattr(times, "requires_grad", False)
-        or getattr(target_times, "requires_grad", False)
-    )
+    try:  # nearly always of tensors, where asking for what may not be there takes twice as long
+        return values.requires_grad or times.requires_grad or target_times.requires_grad
+    except AttributeError:
+        return any(getattr(array, "requires_grad", False) for array in (values, times, target_times))
 
 
 def _by_dispatcher(operation: str, named: Callable[[], dict[str, Any]], *arguments: Any, **options: Any) -> Any:
