@@ -222,21 +222,24 @@ def _vmap_by(call):
     return vmap
 
 
+def _fold_backward(size, dims, of_made, of_gradients, call, made, gradients):
+    folded, clouds = _fold(size, dims, call)
+    lists = []
+    for arrays, of_arrays in ((made, of_made), (gradients, of_gradients)):
+        pairs = zip(arrays, of_arrays, strict=True)
+        in_front = [array if array.ndim == 1 else _in_front(array, dim, size) for array, dim in pairs]
+        lists.append([array if array.ndim == 1 else _fold_clouds(array, clouds is not None) for array in in_front])
+    return (*folded, *lists), clouds
+
+
 def _vmap_backward(info, in_dims, *arguments):
     *call, made, gradients = arguments
-    folded, clouds = _fold(info.batch_size, in_dims, call)
-    lists = []
-    for arrays, dims in ((made, in_dims[-2]), (gradients, in_dims[-1])):
-        dims = dims or [None] * len(arrays)
-        lists.append(
-            [
-                array
-                if array.numel() == 0 and dim is None
-                else _fold_clouds(_in_front(array, dim, info.batch_size), clouds is not None)
-                for array, dim in zip(arrays, dims, strict=True)
-            ]
-        )
-    return _unfold(_voxelize_backward(*folded, *lists), info.batch_size, clouds), 0
+    *dims, of_made, of_gradients = in_dims
+    nowhere = [None] * len(made)
+    arguments, clouds = _fold_backward(
+        info.batch_size, dims, of_made or nowhere, of_gradients or nowhere, call, made, gradients
+    )
+    return _unfold(_voxelize_backward(*arguments), info.batch_size, clouds), 0
 
 
 # ---- How torch finds these ----
@@ -249,11 +252,40 @@ torch.library.register_vmap("robocache::voxelize_pointcloud", _vmap_by(_voxelize
 torch.library.register_vmap("robocache::voxelize_pointcloud_backward", _vmap_backward)
 
 
+class _VoxelizeBackward(torch.autograd.Function):
+    """(modes, the call, made..., out_gradients...), for a Function sees no list's tensors."""
+
+    @staticmethod
+    def forward(modes, *flat):
+        call, made, gradients = _taken_apart(modes, flat)
+        return _run_backward(*call, modes, made, gradients)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    backward = staticmethod(_refuse_second_derivative)
+
+    @staticmethod
+    def vmap(info, in_dims, modes, *flat):
+        call, made, gradients = _taken_apart(modes, flat)
+        dims, of_made, of_gradients = _taken_apart(modes, in_dims[1:])
+        arguments, clouds = _fold_backward(info.batch_size, dims, of_made, of_gradients, call, made, gradients)
+        *call, made, gradients = arguments
+        return _unfold(_VoxelizeBackward.apply(modes, *call, *made, *gradients), info.batch_size, clouds), 0
+
+
+def _taken_apart(modes, flat):
+    first = len(flat) - 2 * len(modes)
+    return flat[:first], list(flat[first : first + len(modes)]), list(flat[first + len(modes) :])
+
+
 def _gradient_rows(*arguments):
-    """By the operator where a second derivative may be asked for, which it refuses, and where gradients are batched."""
-    *_, made, gradients = arguments
-    by_operator = torch.is_grad_enabled() or memory_is_hidden(*made, *gradients, *arguments[:3])
-    return (_voxelize_backward if by_operator else _run_backward)(*arguments)
+    """Recorded where a second derivative may be asked for, which is refused, and where torch hides memory."""
+    *call, modes, made, gradients = arguments
+    if not torch.is_grad_enabled() and not memory_is_hidden(*made, *gradients, *call[:3]):
+        return _run_backward(*arguments)
+    return _VoxelizeBackward.apply(modes, *call, *made, *gradients)
 
 
 class _Voxelize(torch.autograd.Function):
