@@ -242,7 +242,7 @@ void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const 
   const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.of_features);
   if (call.output_count == 0) return;
   // Tiles differ in their points by far: a thread takes the next one when it is done, a few at a time where all are small.
-  const int64_t grain = std::clamp<int64_t>(rows.tiles / (16 * num_threads()), 1, 16);
+  const int64_t grain = std::clamp<int64_t>(rows.tiles / (int64_t{16} * num_threads()), 1, 16);
   parallel_for(rows.tiles, grain, [&](int64_t begin, int64_t end) {
     TileMemory memory;
     for (int64_t tile = begin; tile < end; ++tile) reduce_one_tile(call, outputs, domain, rows, tile, memory);
@@ -321,7 +321,7 @@ void reduce_into_voxels_cpu(const VoxelReduction& call) {
     for (int64_t cloud = begin; cloud < end; ++cloud) reduce_domain(call, outputs, domain_of_cloud(call, cloud));
   };
   // With clouds enough for all threads each takes whole ones: the loops inside then run on it alone.
-  if (call.clouds.count >= 2 * num_threads()) {
+  if (call.clouds.count >= int64_t{2} * num_threads()) {
     parallel_for(call.clouds.count, 1, reduce_clouds);
   } else {
     reduce_clouds(0, call.clouds.count);

@@ -187,7 +187,7 @@ struct FixedPointSums {
     for (int64_t i = 0; i < cell.points; ++i) {
       const T* const row = cell.row_at(i);
       for (int f = 0; f < kWidth; ++f) {
-        const int64_t value = row[f];
+        const auto value = int64_t{to_feature_work(row[f])};
         add(f, value);
         if constexpr (sizeof(T) == 8) coarse_sum[f] += coarse(value);
       }

@@ -151,8 +151,8 @@ TEST_P(Voxelize, BitsAreThoseOfOccupancy) {
     }
   }
   const auto points = array<float>(xyz, DType::kFloat32, {900, 3});
-  const auto occupied = array<uint8_t>(std::vector<uint8_t>(3 * 5 * 77, 9), DType::kBool, {3, 5, 77});
-  const auto bits = array<uint32_t>(std::vector<uint32_t>(3 * 5 * 3, 9), DType::kUInt32, {3, 5, 3});
+  const auto occupied = array<uint8_t>(std::vector<uint8_t>(size_t{3} * 5 * 77, 9), DType::kBool, {3, 5, 77});
+  const auto bits = array<uint32_t>(std::vector<uint32_t>(size_t{3} * 5 * 3, 9), DType::kUInt32, {3, 5, 3});
   run({.points = points.view()},
       {.grid_min = {0, 0, 0},
        .voxel_size = {1, 1, 1},
