@@ -1,0 +1,122 @@
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "robocache/ffi/ffi.hpp"
+#include "robocache/ops/voxelize_sparse/voxel_downsample.hpp"
+#include "robocache/ops/voxelize_sparse/voxelize_sparse.hpp"
+
+namespace robocache::ffi {
+namespace {
+
+std::optional<TensorView> optional_tensor(const Args& args, int i, const char* name) {
+  return args.is_none(i) ? std::nullopt : std::optional(args.tensor(i, name));
+}
+
+std::optional<int64_t> optional_integer(const Args& args, int i, const char* name) {
+  return args.is_none(i) ? std::nullopt : std::optional(args.integer(i, name));
+}
+
+std::array<double, 3> three(const Args& args, int i, const char* name) {
+  return {args.real(i, name), args.real(i + 1, name), args.real(i + 2, name)};
+}
+
+// The arrays of an answer, in an order that both sides know; what there is not is none.
+struct SparseArrays {
+  static constexpr const char* kTypeKey = "robocache.SparseArrays";
+  std::vector<std::optional<OwnedTensor>> arrays;
+};
+
+// The memory of a call, from the caller's allocator. What the answer does not take is freed with this.
+class Memory {
+ public:
+  explicit Memory(Device device) : device_(device) {}
+
+  Allocate allocate() {
+    return [this](DType dtype, std::initializer_list<int64_t> shape) {
+      owned_.emplace_back(OwnedTensor::allocate(dtype, device_, shape));
+      return owned_.back()->view();
+    };
+  }
+
+  // The tensor that the view is of, once; nothing where there is no view, or where it is taken.
+  std::optional<OwnedTensor> take(const std::optional<TensorView>& view) {
+    if (!view) return std::nullopt;
+    for (std::optional<OwnedTensor>& owned : owned_) {
+      if (!owned) continue;
+      const TensorView own = owned->view();
+      if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
+        return std::exchange(owned, std::nullopt);
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Device device_;
+  std::vector<std::optional<OwnedTensor>> owned_;
+};
+
+}  // namespace
+
+// (points, features, voxel size: 3, lengths, batch_offsets, max_voxels, max_points_per_voxel, capacity, reduce, order,
+//  coord_order, point_range: 6 or nothing)
+// -> coords, features, counts, point_to_voxel, dropped, num_voxels, kept where it is not point_to_voxel, rows_of_voxel
+ROBOCACHE_FFI(voxelize_sparse, args, result) {
+  const TensorView points = args.tensor(0, "points");
+  SparseOptions options;
+  options.voxel_size = three(args, 2, "voxel_size");
+  options.max_voxels = optional_integer(args, 7, "max_voxels");
+  options.max_points_per_voxel = optional_integer(args, 8, "max_points_per_voxel");
+  options.capacity = optional_integer(args, 9, "capacity");
+  options.reduce = args.is_none(10) ? std::nullopt : std::optional(sparse_reduce_from_name(args.string(10, "reduce")));
+  options.order = voxel_order_from_name(args.string(11, "order"));
+  options.coord_order = coord_order_from_name(args.string(12, "coord_order"));
+  if (args.count() > 13) {
+    options.point_range.emplace();
+    for (int i = 0; i < 6; ++i) (*options.point_range)[static_cast<size_t>(i)] = args.real(13 + i, "point_range");
+  }
+  Memory memory(points.device);
+  const SparseVoxels made = voxelize_sparse(points, optional_tensor(args, 1, "features"), options, memory.allocate(),
+                                            optional_tensor(args, 5, "lengths"),
+                                            optional_tensor(args, 6, "batch_offsets"), current_stream(points.device));
+  SparseArrays arrays;
+  for (const std::optional<TensorView>& view :
+       {std::optional(made.coords), std::optional(made.features), std::optional(made.counts),
+        std::optional(made.point_to_voxel), std::optional(made.dropped), made.num_voxels, std::optional(made.kept),
+        made.rows_of_voxel}) {
+    arrays.arrays.push_back(memory.take(view));
+  }
+  result.set_object(std::move(arrays));
+}
+
+// (points, features, voxel size: 3, origin: 3, method, seed) -> points, features, counts, point_to_voxel, row
+ROBOCACHE_FFI(voxel_downsample, args, result) {
+  const TensorView points = args.tensor(0, "points");
+  DownsampleOptions options;
+  options.voxel_size = three(args, 2, "voxel_size");
+  options.origin = three(args, 5, "origin");
+  options.method = downsample_method_from_name(args.string(8, "method"));
+  options.seed = optional_integer(args, 9, "seed");
+  Memory memory(points.device);
+  const Downsampled made = voxel_downsample(points, optional_tensor(args, 1, "features"), options, memory.allocate(),
+                                            current_stream(points.device));
+  SparseArrays arrays;
+  for (const std::optional<TensorView>& view : {std::optional(made.points), made.features, std::optional(made.counts),
+                                                std::optional(made.point_to_voxel), made.row}) {
+    arrays.arrays.push_back(memory.take(view));
+  }
+  result.set_object(std::move(arrays));
+}
+
+// (what these two gave, a tensor of the framework, place) -> the array there, once, or None
+ROBOCACHE_FFI(sparse_array, args, result) {
+  auto& arrays = args.object<SparseArrays>(0, "arrays").arrays;
+  const auto place = static_cast<size_t>(args.integer(2, "place"));
+  if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
+  if (arrays[place]) result.set(*std::exchange(arrays[place], std::nullopt));
+}
+
+}  // namespace robocache::ffi
