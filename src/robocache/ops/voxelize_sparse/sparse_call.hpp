@@ -103,10 +103,10 @@ ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell&
   return true;
 }
 
-// Where the coordinates of a row begin, in elements.
+// Where a row begins, in elements. Rows are fewer than 2^31.
 ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
   if (row < rows) return row * row_stride;  // of one cloud, or ragged, every row
-  const int64_t cloud = row / rows;
+  const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
   return cloud * cloud_stride + (row - cloud * rows) * row_stride;
 }
 

@@ -1,5 +1,9 @@
 #include "robocache/ops/voxelize_sparse/sparse_steps.hpp"
 
+#include <limits>
+#include <string>
+
+#include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/ops/voxelize_sparse/sparse_call_cpu.hpp"
 
@@ -16,6 +20,17 @@ void* bytes_from(const Allocate& allocate, int64_t bytes) {
 }
 
 }  // namespace
+
+void check_row_count(const Clouds& clouds, Device device) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t most = device.is_cuda() ? int64_t{1} << 30 : kMost;  // twice as many slots are counted in 32 bits
+  const int64_t rows = row_count(clouds);
+  if (rows > most) {
+    refuse("points: expected at most ", device.is_cuda() ? "2^30 rows on CUDA" : "2^31 - 1 rows", ", got ",
+           std::to_string(rows));
+  }
+  if (clouds.count > kMost) refuse("points: expected at most 2^31 - 1 clouds, got ", std::to_string(clouds.count));
+}
 
 void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocate, Device device, CudaStream stream) {
   if (device.is_cuda()) {

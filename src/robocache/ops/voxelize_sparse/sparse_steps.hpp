@@ -19,6 +19,9 @@ namespace robocache {
 // 256 on CUDA and to 64 on the CPU, its content free. It must stay until the queued work is done.
 using Allocate = std::function<TensorView(DType dtype, std::initializer_list<int64_t> shape)>;
 
+// Refuses more rows or clouds than the steps can count: 2^31 - 1, of rows on CUDA 2^30.
+void check_row_count(const Clouds& clouds, Device device);
+
 // Fills call.numbering. With `sizes`, waits for the device and says how many voxels there are.
 void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocate, Device device, CudaStream stream);
 

@@ -22,6 +22,7 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   }
   const auto [batched, clouds, features_of_points] = check_points({points, features});
   const Device device = points.device;
+  check_row_count(clouds, device);
   const bool random = options.method == DownsampleMethod::kRandom;
   if (random && !options.seed) refuse("seed: expected an int for method 'random'");
   if (!random && options.seed) refuse("seed: goes with method 'random' alone");

@@ -12,7 +12,7 @@
 //
 // The same bits on every run, on the CPU and on CUDA. Which point `random` takes depends on the seed and the voxel's own
 // rows: not on other points, nor on the device. On CUDA the call waits for the device once, to learn how many voxels there
-// are. At most 2^31 - 1 rows.
+// are. At most 2^31 - 1 rows, on CUDA 2^30.
 //
 // Open3D's voxel_down_sample is `centroid` with float64 points and origin = their minimum - voxel_size / 2, in another
 // order.

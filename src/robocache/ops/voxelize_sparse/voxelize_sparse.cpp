@@ -33,11 +33,11 @@ VoxelMode sparse_reduce_from_name(std::string_view name) {
 
 namespace {
 
-constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 int64_t at_least_one(const std::optional<int64_t>& number, const char* argument) {
   if (!number) return kUnlimited;
-  if (*number < 1 || *number > kMostRows) {
+  if (*number < 1 || *number > kMost) {
     refuse(argument, ": expected 1 to 2^31 - 1, got ", std::to_string(*number));
   }
   return *number;
@@ -53,7 +53,7 @@ void set_range(const std::array<double, 6>& range, VoxelGrid& grid) {
              std::to_string(lower), " and ", std::to_string(upper));
     }
     const double cells = std::nearbyint((upper - lower) / grid.size[axis]);
-    if (!(cells <= static_cast<double>(kMostRows))) {
+    if (!(cells <= static_cast<double>(kMost))) {
       refuse("point_range: expected at most 2^31 - 1 cells along an axis, got ", std::to_string(cells));
     }
     grid.origin[axis] = lower;
@@ -69,9 +69,7 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
                              CudaStream stream) {
   const auto [batched, clouds, features_of_points] = check_points({points, features, lengths, batch_offsets});
   const Device device = points.device;
-  const int64_t rows = row_count(clouds);
-  if (rows > kMostRows) refuse("points: expected at most 2^31 - 1 rows, got ", std::to_string(rows));
-  if (clouds.count > kMostRows) refuse("points: expected at most 2^31 - 1 clouds, got ", std::to_string(clouds.count));
+  check_row_count(clouds, device);
   if (options.reduce && (*options.reduce < VoxelMode::kSum || *options.reduce > VoxelMode::kLast)) {
     refuse("reduce: expected mean, sum, min, max, first, last or none");
   }

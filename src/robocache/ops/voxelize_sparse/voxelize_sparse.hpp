@@ -35,7 +35,7 @@
 // max_points_per_voxel then.
 //
 // Everything is the same bits on every run, on the CPU and on CUDA, and depends on nothing but the arguments. At most
-// 2^31 - 1 rows. On CUDA work is queued on `stream`; lengths and batch_offsets are cut to what there is.
+// 2^31 - 1 rows, on CUDA 2^30. There work is queued on `stream`; lengths and batch_offsets are cut to what there is.
 //
 // The same from others (their floats are float32): voxel_size and point_range as theirs,
 //   spconv PointToVoxel         reduce none, max_voxels, max_points_per_voxel, kZyx; point_to_voxel is its pc_voxel_id
