@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from reference.compare import OnlyDLPack, assert_same_bits, to_numpy, to_torch
-from reference.random_clouds import random_offsets, random_points
+from reference.sparse_clouds import random_offsets, random_points
 from reference.random_streams import FLOATS, WHOLE, random_values
 from reference.voxelize_sparse import cells_of, morton_code
 from reference.voxelize_sparse import voxelize_sparse as oracle
