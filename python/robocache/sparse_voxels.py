@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from . import _lib, errors
-from .ops import _argument, _optional
+from .ops import _argument, _memory_is_hidden, _optional
+from .voxels import _number, _three, _whole
 
-_voxelize_sparse = _lib.function("voxelize_sparse")
-_voxel_downsample = _lib.function("voxel_downsample")
-_sparse_array = _lib.function("sparse_array")
+_call_voxelize = _lib.function("voxelize_sparse")
+_call_downsample = _lib.function("voxel_downsample")
+_array_of = _lib.function("array_of")
 
 
 class SparseVoxels(NamedTuple):
@@ -30,26 +29,6 @@ class SparseVoxels(NamedTuple):
     """int64, points that are in no voxel; ``[B]`` where there are clouds."""
     num_voxels: Any
     """int64, None without `capacity`; beyond `capacity` so many voxels were turned away."""
-
-
-def _numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
-    """`count` numbers, or one for all."""
-    try:
-        numbers = (
-            np.asarray(value, np.float64) if not hasattr(value, "tolist") else np.asarray(value.tolist(), np.float64)
-        )
-    except (TypeError, ValueError):
-        raise errors.ArgumentTypeError(f"{name}: expected numbers, got {value!r}") from None
-    if numbers.ndim == 0 and count == 3:
-        return (float(numbers),) * 3
-    if numbers.shape != (count,):
-        either = "a number or three of them" if count == 3 else f"{count} numbers"
-        raise errors.ArgumentError(f"{name}: expected {either}, got shape {list(numbers.shape)}")
-    return tuple(numbers.tolist())
-
-
-def _whole(name: str, value: Any) -> Any:
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def voxelize_sparse(
@@ -104,27 +83,20 @@ def voxelize_sparse(
                [5, 5, 5]], dtype=int32), array([[8.],
                [1.]]))
     """
-    made = _voxelize_sparse(
-        _argument("points", points),
-        _optional("features", features),
-        *_numbers("voxel_size", voxel_size, 3),
-        _optional("lengths", lengths),
-        _optional("batch_offsets", batch_offsets),
-        _whole("max_voxels", max_voxels),
-        _whole("max_points_per_voxel", max_points_per_voxel),
-        _whole("capacity", capacity),
-        reduce,
-        order,
-        coord_order,
-        *(() if point_range is None else _numbers("point_range", point_range, 6)),
+    arrays = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
+    limits = {"max_voxels": max_voxels, "max_points_per_voxel": max_points_per_voxel, "capacity": capacity}
+    return SparseVoxels(
+        *_run(
+            "voxelize_sparse",
+            arrays,
+            _three("voxel_size", voxel_size, scalar=True),
+            *(None if limit is None else _whole(name, limit) for name, limit in limits.items()),
+            reduce,
+            order,
+            coord_order,
+            [] if point_range is None else _range(point_range),
+        )
     )
-    return SparseVoxels(*_arrays(made, points, 6))
-
-
-def _arrays(made: Any, points: Any, count: int) -> list[Any]:
-    argument = _argument("points", points)
-    arrays = (_sparse_array(made, argument, place) for place in range(count))
-    return [None if array is None else _lib.in_framework_of(points, array) for array in arrays]
 
 
 def voxel_downsample(
@@ -162,13 +134,100 @@ def voxel_downsample(
         array([[0.5 , 0.25, 0.  ],
                [5.  , 5.  , 5.  ]])
     """
-    made = _voxel_downsample(
-        _argument("points", points),
-        _optional("features", features),
-        *_numbers("voxel_size", voxel_size, 3),
-        *_numbers("origin", origin, 3),
+    taken, of_features = _run(
+        "voxel_downsample",
+        {"points": points, "features": features},
+        _three("voxel_size", voxel_size, scalar=True),
+        _three("origin", origin, scalar=True),
         method,
-        _whole("seed", seed),
+        None if seed is None else _whole("seed", seed),
     )
-    taken, of_features = _arrays(made, points, 2)
     return taken if features is None else (taken, of_features)
+
+
+def _range(value: Any) -> list[Any]:
+    try:
+        corners = list(value)
+    except TypeError:
+        raise errors.ArgumentTypeError(
+            f"point_range: expected x0, y0, z0, x1, y1, z1, got {type(value).__name__}"
+        ) from None
+    if len(corners) != 6:
+        raise errors.ArgumentError(f"point_range: expected x0, y0, z0, x1, y1, z1, got {len(corners)} numbers")
+    return [_number("point_range", one) for one in corners]
+
+
+def _run(operation: str, arrays: dict[str, Any], *options: Any) -> Any:
+    """By the library; by torch's dispatcher where gradients are recorded, a graph is traced or memory is hidden."""
+    torch = _lib.torch_module()
+    hidden = torch is not None and (
+        torch.compiler.is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+        or (torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays.values()))
+    )
+    if not hidden:
+        try:
+            return _by_library(operation, arrays, *options)
+        except Exception:
+            if torch is None or not _memory_is_hidden(arrays):
+                raise
+    from . import torch_sparse_voxels  # defines torch's operators, so not before they are wanted
+
+    return getattr(torch_sparse_voxels, operation)(arrays, *options)
+
+
+def _by_library(operation: str, arrays: dict[str, Any], *options: Any) -> Any:
+    call, count = (call_voxelize, 6) if operation == "voxelize_sparse" else (call_downsample, 2)
+    made = call(*arrays.values(), *options)[:count]
+    return [None if array is None else _lib.in_framework_of(arrays["points"], array) for array in made]
+
+
+def call_voxelize(
+    points: Any,
+    features: Any,
+    lengths: Any,
+    batch_offsets: Any,
+    voxel_size: list,
+    max_voxels: int | None,
+    max_points_per_voxel: int | None,
+    capacity: int | None,
+    reduce: str | None,
+    order: str,
+    coord_order: str,
+    point_range: list,
+) -> list[Any]:
+    """The six arrays of a SparseVoxels, and two for gradients: `kept`, the map without the points that took no part, None
+    where that is the map; and the rows that a gather took."""
+    argument = _argument("points", points)
+    made = _call_voxelize(
+        argument,
+        _optional("features", features),
+        _optional("lengths", lengths),
+        _optional("batch_offsets", batch_offsets),
+        *voxel_size,
+        max_voxels,
+        max_points_per_voxel,
+        capacity,
+        reduce,
+        order,
+        coord_order,
+        *point_range,
+    )
+    there = [True] * 5 + [capacity is not None, None not in (reduce, max_points_per_voxel), reduce is None]
+    return _taken(made, argument, there)
+
+
+def call_downsample(
+    points: Any, features: Any, voxel_size: list, origin: list, method: str, seed: int | None
+) -> list[Any]:
+    """points, features or None, and for gradients: counts and map of a centroid, else the rows taken."""
+    argument = _argument("points", points)
+    made = _call_downsample(argument, _optional("features", features), *voxel_size, *origin, method, seed)
+    centroid = method == "centroid"
+    return _taken(made, argument, [True, features is not None, centroid, centroid, not centroid])
+
+
+def _taken(made: Any, argument: Any, there: list[bool]) -> list[Any]:
+    """The arrays that the library made, None where it makes none."""
+    places = iter(range(len(there)))
+    return [_array_of(made, argument, next(places)) if one else None for one in there]

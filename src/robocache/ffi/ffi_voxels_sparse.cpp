@@ -1,9 +1,8 @@
-#include <array>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/ops/voxelize_sparse/voxel_downsample.hpp"
 #include "robocache/ops/voxelize_sparse/voxelize_sparse.hpp"
@@ -11,23 +10,9 @@
 namespace robocache::ffi {
 namespace {
 
-std::optional<TensorView> optional_tensor(const Args& args, int i, const char* name) {
-  return args.is_none(i) ? std::nullopt : std::optional(args.tensor(i, name));
-}
-
 std::optional<int64_t> optional_integer(const Args& args, int i, const char* name) {
   return args.is_none(i) ? std::nullopt : std::optional(args.integer(i, name));
 }
-
-std::array<double, 3> three(const Args& args, int i, const char* name) {
-  return {args.real(i, name), args.real(i + 1, name), args.real(i + 2, name)};
-}
-
-// The arrays of an answer, in an order that both sides know; what there is not is none.
-struct SparseArrays {
-  static constexpr const char* kTypeKey = "robocache.SparseArrays";
-  std::vector<std::optional<OwnedTensor>> arrays;
-};
 
 // The memory of a call, from the caller's allocator. What the answer does not take is freed with this.
 class Memory {
@@ -41,17 +26,17 @@ class Memory {
     };
   }
 
-  // The tensor that the view is of, once; nothing where there is no view, or where it is taken.
-  std::optional<OwnedTensor> take(const std::optional<TensorView>& view) {
-    if (!view) return std::nullopt;
+  // Moves the tensor of that view into `arrays`, once; nothing where there is no view, or where it is taken.
+  void move_to(Arrays& arrays, const std::optional<TensorView>& view) {
+    if (!view) return;
     for (std::optional<OwnedTensor>& owned : owned_) {
       if (!owned) continue;
       const TensorView own = owned->view();
       if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
-        return std::exchange(owned, std::nullopt);
+        arrays.arrays.push_back(*std::exchange(owned, std::nullopt));
+        return;
       }
     }
-    return std::nullopt;
   }
 
  private:
@@ -61,13 +46,14 @@ class Memory {
 
 }  // namespace
 
-// (points, features, voxel size: 3, lengths, batch_offsets, max_voxels, max_points_per_voxel, capacity, reduce, order,
+// (points, features, lengths, batch_offsets, voxel size: 3, max_voxels, max_points_per_voxel, capacity, reduce, order,
 //  coord_order, point_range: 6 or nothing)
-// -> coords, features, counts, point_to_voxel, dropped, num_voxels, kept where it is not point_to_voxel, rows_of_voxel
+// -> coords, features, counts, point_to_voxel, dropped; num_voxels with a capacity; kept with a reduce and
+//    max_points_per_voxel; rows_of_voxel without a reduce
 ROBOCACHE_FFI(voxelize_sparse, args, result) {
   const TensorView points = args.tensor(0, "points");
   SparseOptions options;
-  options.voxel_size = three(args, 2, "voxel_size");
+  options.voxel_size = three_reals(args, 4, "voxel_size");
   options.max_voxels = optional_integer(args, 7, "max_voxels");
   options.max_points_per_voxel = optional_integer(args, 8, "max_points_per_voxel");
   options.capacity = optional_integer(args, 9, "capacity");
@@ -80,43 +66,37 @@ ROBOCACHE_FFI(voxelize_sparse, args, result) {
   }
   Memory memory(points.device);
   const SparseVoxels made = voxelize_sparse(points, optional_tensor(args, 1, "features"), options, memory.allocate(),
-                                            optional_tensor(args, 5, "lengths"),
-                                            optional_tensor(args, 6, "batch_offsets"), current_stream(points.device));
-  SparseArrays arrays;
-  for (const std::optional<TensorView>& view :
-       {std::optional(made.coords), std::optional(made.features), std::optional(made.counts),
-        std::optional(made.point_to_voxel), std::optional(made.dropped), made.num_voxels, std::optional(made.kept),
-        made.rows_of_voxel}) {
-    arrays.arrays.push_back(memory.take(view));
+                                            optional_tensor(args, 2, "lengths"),
+                                            optional_tensor(args, 3, "batch_offsets"), current_stream(points.device));
+  Arrays arrays;
+  for (const TensorView& view : {made.coords, made.features, made.counts, made.point_to_voxel, made.dropped}) {
+    memory.move_to(arrays, view);
   }
+  memory.move_to(arrays, made.num_voxels);
+  if (options.reduce && options.max_points_per_voxel) memory.move_to(arrays, made.kept);
+  memory.move_to(arrays, made.rows_of_voxel);
   result.set_object(std::move(arrays));
 }
 
-// (points, features, voxel size: 3, origin: 3, method, seed) -> points, features, counts, point_to_voxel, row
+// (points, features, voxel size: 3, origin: 3, method, seed)
+// -> points; features where there are any; counts and point_to_voxel of a centroid, else the rows
 ROBOCACHE_FFI(voxel_downsample, args, result) {
   const TensorView points = args.tensor(0, "points");
   DownsampleOptions options;
-  options.voxel_size = three(args, 2, "voxel_size");
-  options.origin = three(args, 5, "origin");
+  options.voxel_size = three_reals(args, 2, "voxel_size");
+  options.origin = three_reals(args, 5, "origin");
   options.method = downsample_method_from_name(args.string(8, "method"));
   options.seed = optional_integer(args, 9, "seed");
   Memory memory(points.device);
   const Downsampled made = voxel_downsample(points, optional_tensor(args, 1, "features"), options, memory.allocate(),
                                             current_stream(points.device));
-  SparseArrays arrays;
-  for (const std::optional<TensorView>& view : {std::optional(made.points), made.features, std::optional(made.counts),
-                                                std::optional(made.point_to_voxel), made.row}) {
-    arrays.arrays.push_back(memory.take(view));
-  }
+  Arrays arrays;
+  memory.move_to(arrays, made.points);
+  memory.move_to(arrays, made.features);
+  memory.move_to(arrays, made.counts);
+  if (made.counts) memory.move_to(arrays, made.point_to_voxel);
+  memory.move_to(arrays, made.row);
   result.set_object(std::move(arrays));
-}
-
-// (what these two gave, a tensor of the framework, place) -> the array there, once, or None
-ROBOCACHE_FFI(sparse_array, args, result) {
-  auto& arrays = args.object<SparseArrays>(0, "arrays").arrays;
-  const auto place = static_cast<size_t>(args.integer(2, "place"));
-  if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
-  if (arrays[place]) result.set(*std::exchange(arrays[place], std::nullopt));
 }
 
 }  // namespace robocache::ffi

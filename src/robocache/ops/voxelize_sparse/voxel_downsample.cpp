@@ -45,10 +45,11 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   Downsampled made;
   const bool centroid = options.method == DownsampleMethod::kCentroid;
   made.point_to_voxel = allocate(DType::kInt32, {clouds.rows});
-  made.counts = allocate(DType::kInt32, {centroid ? sizes.voxels : 0});
   call.voxels = sizes.voxels;
   call.point_to_voxel = static_cast<int32_t*>(made.point_to_voxel.data);
-  if (!centroid) {
+  if (centroid) {
+    made.counts = allocate(DType::kInt32, {sizes.voxels});
+  } else {
     made.row = allocate(DType::kInt32, {sizes.voxels});
     call.points_per_voxel = 1;
     call.rows_of_voxel = static_cast<int32_t*>(made.row->data);
@@ -63,7 +64,8 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
                     : gather_rows(clouds, source, call.rows_of_voxel, {sizes.voxels, source.count}, allocate, device,
                                   stream);
   };
-  made.points = taken(columns_of(points, features ? 3 : points.shape[1]), static_cast<int32_t*>(made.counts.data));
+  made.points = taken(columns_of(points, features ? 3 : points.shape[1]),
+                      centroid ? static_cast<int32_t*>(made.counts->data) : nullptr);
   if (features) made.features = taken(features_of_points, nullptr);
   return made;
 }

@@ -48,8 +48,8 @@ struct DownsampleOptions {
 struct Downsampled {
   TensorView points;                   // [M, 3 + C]; with features [M, 3]
   std::optional<TensorView> features;  // [M, F]
-  TensorView counts;                   // int32 [M], points in the voxel: centroid alone; else empty
   TensorView point_to_voxel;           // int32 [N], -1 for points left out
+  std::optional<TensorView> counts;    // int32 [M], points in the voxel: centroid alone
   std::optional<TensorView> row;       // int32 [M], the row of each point taken: first and random
 };
 
