@@ -1,13 +1,15 @@
 """Naive oracle of `robocache.voxelize_sparse` and `robocache.voxel_downsample`: a loop over points, a dict of voxels.
 
-It says which voxels there are, where they stand and which rows they hold. What a reduce makes of those rows is another
-oracle's affair, `reference.voxelize`.
+What a reduce makes of a voxel's rows is told by the oracle of dense grids.
 """
 
 import itertools
 from dataclasses import dataclass
 
 import numpy as np
+
+from .arithmetic import is_floating
+from .voxelize import extreme, sum_and_mean
 
 ENDS = np.iinfo(np.int32)
 
@@ -20,7 +22,7 @@ class Voxels:
     dropped: np.ndarray
     num_voxels: int
     rows: list  # of each voxel the rows that are kept, in input order
-    gathered: np.ndarray | None
+    features: np.ndarray
 
 
 def cells_of(points, voxel_size, origin=0.0):
@@ -115,13 +117,16 @@ def voxelize_sparse(
         counts[voxel] = len(rows[voxel])
     dropped = np.array([np.count_nonzero(point_to_voxel[rows.start : rows.stop] == -1) for rows in ranges], np.int64)
 
-    gathered = None
     if reduce is None:
         source = flat if features is None else features.reshape(len(flat), features.shape[-1])
         most = max(counts, default=0) if max_points_per_voxel is None else max_points_per_voxel
-        gathered = np.zeros((size, most, source.shape[-1]), source.dtype)
+        made = np.zeros((size, most, source.shape[-1]), source.dtype)
         for voxel, of_voxel in enumerate(rows):
-            gathered[voxel, : len(of_voxel)] = source[of_voxel]
+            made[voxel, : len(of_voxel)] = source[of_voxel]
+    else:
+        made = reduced(
+            flat[:, 3:] if features is None else features.reshape(len(flat), features.shape[-1]), rows, reduce
+        )
     return Voxels(
         coords if batched else coords[:, 1:],
         counts,
@@ -129,8 +134,44 @@ def voxelize_sparse(
         dropped if batched else dropped.reshape(()),
         num_voxels,
         rows,
-        gathered,
+        made,
     )
+
+
+def reduced(source, rows, reduce):
+    """[voxels, F] of source [N, F]: of each voxel the features of its rows as one, 0 where it has none."""
+    dtype = source.dtype
+    if not is_floating(dtype):
+        dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
+    made = np.zeros((len(rows), source.shape[1]), dtype)
+    for voxel, of_voxel in enumerate(rows):
+        for f in range(source.shape[1] if of_voxel else 0):
+            column = source[of_voxel, f]
+            if reduce in ("first", "last"):
+                made[voxel, f] = column[0 if reduce == "first" else -1]
+            elif reduce in ("min", "max"):
+                made[voxel, f] = extreme(column, -1 if reduce == "min" else 1)
+            else:
+                made[voxel, f] = sum_and_mean(column)[reduce == "mean"]
+    return made
+
+
+def voxel_downsample(points, features=None, *, voxel_size, method="centroid", seed=None, origin=0.0):
+    """(points, features or None, rows of each voxel)."""
+    cells = cells_of(points, voxel_size, origin)
+    voxels = {}
+    for row, cell in enumerate(cells):
+        if np.isfinite(cell).all() and (cell >= ENDS.min).all() and (cell <= ENDS.max).all():
+            voxels.setdefault(tuple(cell), []).append(row)
+    rows = list(voxels.values())
+    sources = [points if features is None else points[:, :3], *([] if features is None else [features])]
+    if method == "centroid":
+        taken = [reduced(source, rows, "mean") for source in sources]
+    else:
+        least = {"first": min, "random": lambda rows: min(rows, key=lambda row: sample_priority(seed, row))}[method]
+        chosen = np.array([least(of_voxel) for of_voxel in rows], np.int64)
+        taken = [source[chosen] for source in sources]
+    return taken[0], taken[1] if features is not None else None, rows
 
 
 def _mixed(x):
