@@ -294,7 +294,7 @@ OPTIONS = {"voxel_size": 1.0}
         ({"voxel_size": float("nan")}, ValueError, "voxel_size"),
         ({"voxel_size": 1e-50}, ValueError, "voxel_size"),
         ({"voxel_size": (1, 2)}, ValueError, "voxel_size: expected a number, or three"),
-        ({"voxel_size": "small"}, TypeError, "voxel_size"),
+        ({"voxel_size": object()}, TypeError, "voxel_size"),
         ({"point_range": (0, 0, 0, 1, 1)}, ValueError, "point_range: expected x0, y0, z0, x1, y1, z1"),
         ({"point_range": (0, 0, 0, 1, 1, -1)}, ValueError, "point_range"),
         ({"point_range": (0, 0, 0, 1, 1, float("inf"))}, ValueError, "point_range"),
