@@ -60,57 +60,73 @@ class Poisoned {
 
 // The answer once more: a loop over rows, a map of cells.
 struct Expected {
-  std::vector<int32_t> coords;
+  std::vector<SparseCell> cells;
   std::vector<int32_t> counts;
   std::vector<int32_t> point_to_voxel;
   std::vector<std::vector<int32_t>> rows;
-  int64_t dropped = 0;
+  std::vector<int64_t> dropped;
   int64_t found = 0;
 };
 
-Expected expected_of(const std::vector<float>& points, float size, const SparseOptions& options) {
-  using Cell = std::array<int32_t, 3>;
-  const auto rows = static_cast<int32_t>(points.size() / 3);
-  std::map<Cell, size_t> births;
-  std::vector<Cell> cells;
+// Rows [offsets[b], offsets[b + 1]) are cloud b.
+Expected expected_of(const std::vector<float>& points, const std::vector<int64_t>& offsets,
+                     const SparseOptions& options) {
+  const auto size = static_cast<float>(options.voxel_size[0]);
+  const auto keyed = [&](const SparseCell& cell) {
+    const SparseKey key =
+        sort_key(options.order == VoxelOrder::kMorton ? VoxelOrder::kMorton : VoxelOrder::kLinear, cell);
+    return std::array<uint64_t, 2>{key.high, key.low};
+  };
+  std::map<std::array<uint64_t, 2>, size_t> births;
+  std::vector<SparseCell> cells;
   std::vector<std::vector<int32_t>> rows_of;
   Expected made;
-  made.point_to_voxel.assign(static_cast<size_t>(rows), -1);
-  for (int32_t row = 0; row < rows; ++row) {
-    Cell cell{};
-    bool inside = true;
-    for (size_t axis = 0; axis < 3; ++axis) {
-      const float at = std::floor(points[static_cast<size_t>(row) * 3 + axis] / size);
-      inside = inside && at >= -0x1p31f && at < 0x1p31f;
-      if (inside) cell[axis] = static_cast<int32_t>(at);
+  made.point_to_voxel.assign(points.size() / 3, -1);
+  for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
+    int64_t born = 0;
+    for (auto row = static_cast<size_t>(offsets[cloud]); row < static_cast<size_t>(offsets[cloud + 1]); ++row) {
+      int32_t at[3] = {};
+      bool inside = true;
+      for (size_t axis = 0; axis < 3; ++axis) {
+        const float origin = options.point_range ? static_cast<float>((*options.point_range)[axis]) : 0;
+        const float place = std::floor((points[row * 3 + axis] - origin) / size);
+        inside = inside && place >= -0x1p31f && place < 0x1p31f;
+        if (inside) at[axis] = static_cast<int32_t>(place);
+        if (options.point_range) {
+          const auto& range = *options.point_range;
+          inside = inside && at[axis] >= 0 && at[axis] < std::nearbyint((range[axis + 3] - range[axis]) / size);
+        }
+      }
+      if (!inside) continue;
+      const SparseCell cell{static_cast<int32_t>(cloud), at[0], at[1], at[2]};
+      if (!births.contains(keyed(cell))) {
+        if (options.max_voxels && born == *options.max_voxels) continue;
+        ++born;
+        births.emplace(keyed(cell), cells.size());
+        cells.push_back(cell);
+        rows_of.emplace_back();
+      }
+      rows_of[births.at(keyed(cell))].push_back(static_cast<int32_t>(row));
     }
-    if (!inside) continue;
-    const auto known = births.find(cell);
-    if (known == births.end()) {
-      if (options.max_voxels && static_cast<int64_t>(cells.size()) == *options.max_voxels) continue;
-      births.emplace(cell, cells.size());
-      cells.push_back(cell);
-      rows_of.emplace_back();
-    }
-    rows_of[births.at(cell)].push_back(row);
   }
   made.found = static_cast<int64_t>(cells.size());
   std::vector<size_t> order(std::min(cells.size(), static_cast<size_t>(options.capacity.value_or(INT32_MAX))));
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  if (options.order == VoxelOrder::kLinear) {
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return cells[a] < cells[b]; });
+  if (options.order != VoxelOrder::kFirst) {
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keyed(cells[a]) < keyed(cells[b]); });
   }
   for (size_t voxel = 0; voxel < order.size(); ++voxel) {
-    const Cell& cell = cells[order[voxel]];
-    made.coords.insert(made.coords.end(), cell.begin(), cell.end());
+    made.cells.push_back(cells[order[voxel]]);
     std::vector<int32_t> of_voxel = rows_of[order[voxel]];
     for (const int32_t row : of_voxel) made.point_to_voxel[static_cast<size_t>(row)] = static_cast<int32_t>(voxel);
-    const auto most = static_cast<size_t>(options.max_points_per_voxel.value_or(INT32_MAX));
-    of_voxel.resize(std::min(of_voxel.size(), most));
+    of_voxel.resize(std::min(of_voxel.size(), static_cast<size_t>(options.max_points_per_voxel.value_or(INT32_MAX))));
     made.counts.push_back(static_cast<int32_t>(of_voxel.size()));
     made.rows.push_back(of_voxel);
   }
-  made.dropped = std::count(made.point_to_voxel.begin(), made.point_to_voxel.end(), -1);
+  for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
+    made.dropped.push_back(
+        std::count(made.point_to_voxel.begin() + offsets[cloud], made.point_to_voxel.begin() + offsets[cloud + 1], -1));
+  }
   return made;
 }
 
@@ -128,49 +144,67 @@ std::vector<float> random_points(Random& random, int64_t rows) {
 
 class VoxelizeSparse : public test::OnDevice {};
 
+void expect_reference(const std::vector<float>& points, const std::vector<int64_t>& offsets,
+                      const SparseOptions& options, Device device) {
+  const auto rows = static_cast<int64_t>(points.size() / 3);
+  const DeviceArray<float> array(points, DType::kFloat32, {rows, 3}, device);
+  const DeviceArray<int64_t> clouds(offsets, DType::kInt64, {static_cast<int64_t>(offsets.size())}, device);
+  const bool batched = offsets.size() > 2;
+  Poisoned memory(device);
+  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), std::nullopt,
+                                            batched ? std::optional(clouds.view()) : std::nullopt);
+  Expected expected = expected_of(points, offsets, options);
+  EXPECT_EQ(memory.read<int64_t>(made.dropped), expected.dropped);
+  if (options.capacity) {
+    EXPECT_EQ(memory.read<int64_t>(*made.num_voxels), std::vector<int64_t>{expected.found});
+    expected.cells.resize(static_cast<size_t>(*options.capacity), {-1, -1, -1, -1});
+    expected.counts.resize(static_cast<size_t>(*options.capacity), 0);
+    expected.rows.resize(static_cast<size_t>(*options.capacity));
+  }
+  std::vector<int32_t> coords;
+  for (const SparseCell& cell : expected.cells) {
+    if (batched) coords.push_back(cell.cloud);
+    coords.insert(coords.end(), {cell.x, cell.y, cell.z});
+  }
+  EXPECT_EQ(memory.read<int32_t>(made.coords), coords);
+  EXPECT_EQ(memory.read<int32_t>(made.counts), expected.counts);
+  EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), expected.point_to_voxel);
+  const auto columns = static_cast<size_t>(made.features.shape[1]);
+  std::vector<float> gathered;
+  std::vector<int32_t> rows_of_voxel;
+  for (const std::vector<int32_t>& of_voxel : expected.rows) {
+    for (size_t place = 0; place < columns; ++place) {
+      const int32_t row = place < of_voxel.size() ? of_voxel[place] : -1;
+      rows_of_voxel.push_back(row);
+      for (size_t axis = 0; axis < 3; ++axis) {
+        gathered.push_back(row < 0 ? 0 : points[static_cast<size_t>(row) * 3 + axis]);
+      }
+    }
+  }
+  EXPECT_EQ(memory.read<int32_t>(*made.rows_of_voxel), rows_of_voxel);
+  EXPECT_EQ(memory.read<float>(made.features), gathered);
+}
+
 TEST_P(VoxelizeSparse, IsTheReferenceWhateverTheCapsAndTheOrder) {
   Random random(1);
-  for (const int64_t rows : {int64_t{0}, int64_t{1}, int64_t{255}, int64_t{1025}, int64_t{20000}}) {
+  for (const int64_t rows : {int64_t{0}, int64_t{1}, int64_t{255}, int64_t{1025}, int64_t{5000}}) {
     const std::vector<float> points = random_points(random, rows);
-    const DeviceArray<float> array(points, DType::kFloat32, {rows, 3}, device());
-    for (const auto& [max_voxels, most, capacity] :
-         {std::array<int64_t, 3>{0, 0, 0}, {0, 5, 0}, {100, 3, 0}, {0, 40, 0}, {0, 5, 50}, {300, 2, 5000}}) {
-      for (const VoxelOrder order : {VoxelOrder::kFirst, VoxelOrder::kLinear}) {
+    for (const std::vector<int64_t>& offsets :
+         {std::vector<int64_t>{0, rows}, {0, 0, rows / 3, rows / 3, rows / 2, rows, rows}}) {
+      for (const auto& [max_voxels, most, capacity] :
+           {std::array<int64_t, 3>{0, 0, 0}, {0, 5, 0}, {100, 3, 0}, {0, 40, 0}, {0, 5, 50}, {30, 2, 2000}}) {
         SparseOptions options;
         options.voxel_size = {0.5, 0.5, 0.5};
         options.reduce = std::nullopt;
-        options.order = order;
+        options.order = std::array{VoxelOrder::kFirst, VoxelOrder::kLinear, VoxelOrder::kMorton}[random.bits() % 3];
+        if (random.one_in(2)) options.point_range = {-2, -2, -2.5, 2, 1, 2.5};
         if (max_voxels > 0) options.max_voxels = max_voxels;
         if (most > 0) options.max_points_per_voxel = most;
         if (capacity > 0) options.capacity = capacity;
-        SCOPED_TRACE(testing::Message() << rows << " rows, " << max_voxels << ' ' << most << ' ' << capacity);
-        Poisoned memory(device());
-        const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate());
-        Expected expected = expected_of(points, 0.5f, options);
-        EXPECT_EQ(memory.read<int64_t>(made.dropped), std::vector<int64_t>{expected.dropped});
-        if (capacity > 0) {
-          EXPECT_EQ(memory.read<int64_t>(*made.num_voxels), std::vector<int64_t>{expected.found});
-          expected.coords.resize(static_cast<size_t>(capacity) * 3, -1);
-          expected.counts.resize(static_cast<size_t>(capacity), 0);
-          expected.rows.resize(static_cast<size_t>(capacity));
-        }
-        EXPECT_EQ(memory.read<int32_t>(made.coords), expected.coords);
-        EXPECT_EQ(memory.read<int32_t>(made.counts), expected.counts);
-        EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), expected.point_to_voxel);
-        const auto columns = static_cast<size_t>(made.features.shape[1]);
-        std::vector<float> gathered;
-        std::vector<int32_t> rows_of_voxel;
-        for (const std::vector<int32_t>& of_voxel : expected.rows) {
-          for (size_t place = 0; place < columns; ++place) {
-            const int32_t row = place < of_voxel.size() ? of_voxel[place] : -1;
-            rows_of_voxel.push_back(row);
-            for (size_t axis = 0; axis < 3; ++axis) {
-              gathered.push_back(row < 0 ? 0 : points[static_cast<size_t>(row) * 3 + axis]);
-            }
-          }
-        }
-        EXPECT_EQ(memory.read<int32_t>(*made.rows_of_voxel), rows_of_voxel);
-        EXPECT_EQ(memory.read<float>(made.features), gathered);
+        SCOPED_TRACE(testing::Message() << rows << " rows in " << offsets.size() - 1 << " clouds, " << max_voxels << ' '
+                                        << most << ' ' << capacity << ", order " << static_cast<int>(options.order)
+                                        << (options.point_range ? ", a range" : ""));
+        expect_reference(points, offsets, options, device());
       }
     }
   }
@@ -195,8 +229,8 @@ TEST_P(VoxelizeSparse, DownsampleTakesTheLeastPriority) {
   const std::vector<float> points = random_points(random, 3000);
   const DeviceArray<float> array(points, DType::kFloat32, {3000, 3}, device());
   SparseOptions all;
-  all.reduce = std::nullopt;
-  const Expected expected = expected_of(points, 0.5f, all);
+  all.voxel_size = {0.5, 0.5, 0.5};
+  const Expected expected = expected_of(points, {0, 3000}, all);
   for (const int64_t seed : {int64_t{0}, int64_t{-1}, int64_t{77}}) {
     DownsampleOptions options;
     options.voxel_size = {0.5, 0.5, 0.5};
