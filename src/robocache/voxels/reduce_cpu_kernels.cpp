@@ -226,6 +226,30 @@ struct FixedPointSums {
     }
   }
 
+  // add_floats of float64 in the cell's own quantum, where all of it is finite and the quantum no less than 2^-1022, so
+  // that one factor counts quanta. False, and nothing added, elsewhere.
+  bool add_ordinary(const CellFeatures<T, kWidth>& cell) {
+    uint64_t highest[kWidth] = {};
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        highest[f] = std::max(highest[f], std::bit_cast<uint64_t>(row[f]) & 0x7fffffffffffffffu);
+      }
+    }
+    double scale[kWidth];
+    for (int f = 0; f < kWidth; ++f) {
+      exponent[f] =
+          own_quantum(exponent_above(std::bit_cast<double>(highest[f])), cell.points, least_exponent(kFeatureDType<T>));
+      if (highest[f] >= 0x7ff0000000000000u || (highest[f] != 0 && exponent[f] < -1022)) return false;
+      scale[f] = highest[f] == 0 ? 0 : power_of_two(-exponent[f]);
+    }
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) sum[f] += nearest_integer(row[f] * scale[f]);
+    }
+    return true;
+  }
+
   void write(int64_t points, FeatureSum<T>* sums, FeatureMean<T>* means) const {
     for (int f = 0; f < kWidth; ++f) {
       const uint32_t all = sum_overflows(sum[f], coarse_sum[f]) ? marks[f] | kHasNan : marks[f];
@@ -346,6 +370,8 @@ void write_sums(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, Fea
   FixedPointSums<T, kWidth> sums;
   if constexpr (std::is_integral_v<T>) {
     sums.add_integers(cell);
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (given_exponent != kOwnQuantum || !sums.add_ordinary(cell)) sums.add_floats(cell, given_exponent);
   } else {
     sums.add_floats(cell, given_exponent);
   }
@@ -391,6 +417,11 @@ void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeature
       write_sums<T, kWidth>(cell, call.quantum_exponent, at(into.sum), at(into.mean));
     }
     if (into.min != nullptr || into.max != nullptr) write_extremes<T, kWidth>(cell, at(into.min), at(into.max));
+  }
+  if constexpr (kWidth == 4) {
+    if (cell.offset + 3 == features) {  // x, y, z
+      return reduce_cell<T, 3>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
+    }
   }
   if constexpr (kWidth > 1) {
     if (cell.offset < features) {
