@@ -13,6 +13,7 @@ from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
+from .tsdf import integrate_tsdf
 
 __all__ = [
     "ArgumentError",
@@ -27,6 +28,7 @@ __all__ = [
     "check_times",
     "fuse_multimodal",
     "ingest",
+    "integrate_tsdf",
     "num_threads",
     "open",
     "resample_trajectories",

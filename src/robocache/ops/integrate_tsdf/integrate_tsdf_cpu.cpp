@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <atomic>
+
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_math.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+template <class Visit>
+void along_all_rays(const TsdfParams& p, const TsdfSensor* sensors, const Visit& visit) {
+  constexpr int64_t kRays = 256;
+  parallel_for(p.sensors * p.rows, kRays, [&](int64_t begin, int64_t end) {
+    for (int64_t ray = begin; ray < end; ++ray) {
+      const int64_t sensor = ray / p.rows;
+      for_each_measured(p, sensors, sensor, ray - sensor * p.rows, visit);
+    }
+  });
+}
+
+int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {
+  return (cell[0] * p.grid.shape[1] + cell[1]) * p.grid.shape[2] + cell[2];
+}
+
+// Three walks along every ray, so that the sums of voxels without rays are never touched: the grid is far larger than the
+// band around a surface.
+void integrate_points(const TsdfParams& p, const TsdfSensor* sensors) {
+  along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
+    const int64_t i = cell_index(p, cell);
+    std::atomic_ref(p.sums[i]).store(0, kRelaxed);
+    std::atomic_ref(p.counts[i]).store(0, kRelaxed);
+  });
+  along_all_rays(p, sensors, [&](const int64_t cell[3], double sdf) {
+    const int64_t i = cell_index(p, cell);
+    std::atomic_ref(p.sums[i]).fetch_add(in_quanta(p, sdf), kRelaxed);
+    std::atomic_ref(p.counts[i]).fetch_add(1, kRelaxed);
+  });
+  along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
+    const int64_t i = cell_index(p, cell);
+    const std::atomic_ref count(p.counts[i]);
+    if (count.load(kRelaxed) == 0) return;
+    const int32_t rays = count.exchange(0, kRelaxed);  // the first to come updates the voxel
+    if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], p.sums[i], rays);
+  });
+}
+
+void integrate_depth(const TsdfParams& p, const TsdfSensor* sensors) {
+  const VoxelGrid& grid = p.grid;
+  constexpr int64_t kVoxels = 4096;
+  const int64_t rows = std::max<int64_t>(1, kVoxels / std::max<int64_t>(1, grid.shape[2]));
+  parallel_for(grid.shape[0] * grid.shape[1], rows, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t x = row / grid.shape[1];
+      const int64_t y = row - x * grid.shape[1];
+      for (int64_t z = 0; z < grid.shape[2]; ++z) integrate_voxel(p, sensors, x, y, z);
+    }
+  });
+}
+
+}  // namespace
+
+void integrate_tsdf_cpu(const TsdfParams& p, const TsdfSensor* sensors) {
+  if (p.is_depth) {
+    integrate_depth(p, sensors);
+  } else {
+    integrate_points(p, sensors);
+  }
+}
+
+}  // namespace robocache
