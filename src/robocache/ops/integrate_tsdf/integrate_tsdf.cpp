@@ -1,6 +1,8 @@
 #include "robocache/ops/integrate_tsdf/integrate_tsdf.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -203,6 +205,18 @@ void set_measured(const TensorView& measured, bool depth, TsdfParams& p) {
   p.column_stride = measured.strides[first + 1];
 }
 
+// About how many voxels all rays pass through at most.
+double most_visits(const TsdfParams& p) {
+  double band = 3;
+  double through = 0;
+  for (int axis = 0; axis < 3; ++axis) {
+    band += 2 * p.truncation / p.grid.size[axis] / 2;
+    through += static_cast<double>(p.grid.shape[axis]) / 2;
+  }
+  return static_cast<double>(p.sensors) * static_cast<double>(p.rows) *
+         (p.space_carving ? through : std::min(band, through));
+}
+
 int64_t bytes_of_sums(const TensorView& grid, bool depth) {
   constexpr auto kEach = static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t));
   return depth ? 0 : (grid.numel() * kEach + 7) / 8 * 8;
@@ -263,6 +277,7 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   }
   p.sums = reinterpret_cast<int64_t*>(memory);
   p.counts = reinterpret_cast<int32_t*>(p.sums + (depth ? 0 : grid.numel()));
+  p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
   if (!grid.device.is_cuda()) {
     integrate_tsdf_cpu(p, sensors.data());
     return;

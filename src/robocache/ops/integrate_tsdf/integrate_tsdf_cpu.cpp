@@ -9,6 +9,9 @@ namespace robocache {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr int64_t kCells = 16384;  // for a thread at a time
+
+int64_t cell_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
 
 template <class Visit>
 void along_all_rays(const TsdfParams& p, const TsdfSensor* sensors, const Visit& visit) {
@@ -21,36 +24,52 @@ void along_all_rays(const TsdfParams& p, const TsdfSensor* sensors, const Visit&
   });
 }
 
-int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {
-  return (cell[0] * p.grid.shape[1] + cell[1]) * p.grid.shape[2] + cell[2];
+void clear(const TsdfParams& p, const TsdfSensor* sensors) {
+  if (!p.clear_everywhere) {
+    along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
+      const int64_t i = cell_index(p, cell);
+      std::atomic_ref(p.sums[i]).store(0, kRelaxed);
+      std::atomic_ref(p.counts[i]).store(0, kRelaxed);
+    });
+    return;
+  }
+  parallel_for(cell_count(p), kCells, [&](int64_t begin, int64_t end) {
+    std::fill(p.sums + begin, p.sums + end, 0);
+    std::fill(p.counts + begin, p.counts + end, 0);
+  });
 }
 
-// Three walks along every ray, so that the sums of voxels without rays are never touched: the grid is far larger than the
-// band around a surface.
-void integrate_points(const TsdfParams& p, const TsdfSensor* sensors) {
-  along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
-    const int64_t i = cell_index(p, cell);
-    std::atomic_ref(p.sums[i]).store(0, kRelaxed);
-    std::atomic_ref(p.counts[i]).store(0, kRelaxed);
-  });
+void add(const TsdfParams& p, const TsdfSensor* sensors) {
+  const int64_t free_space = in_quanta(p, p.truncation);
   along_all_rays(p, sensors, [&](const int64_t cell[3], double sdf) {
     const int64_t i = cell_index(p, cell);
-    std::atomic_ref(p.sums[i]).fetch_add(in_quanta(p, sdf), kRelaxed);
+    const int64_t quanta = in_quanta(p, sdf) - free_space;
+    if (quanta != 0) std::atomic_ref(p.sums[i]).fetch_add(quanta, kRelaxed);
     std::atomic_ref(p.counts[i]).fetch_add(1, kRelaxed);
   });
-  along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
-    const int64_t i = cell_index(p, cell);
-    const std::atomic_ref count(p.counts[i]);
-    if (count.load(kRelaxed) == 0) return;
-    const int32_t rays = count.exchange(0, kRelaxed);  // the first to come updates the voxel
-    if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], p.sums[i], rays);
+}
+
+void update(const TsdfParams& p, const TsdfSensor* sensors) {
+  if (!p.clear_everywhere) {
+    along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
+      const int64_t i = cell_index(p, cell);
+      const std::atomic_ref count(p.counts[i]);
+      if (count.load(kRelaxed) == 0) return;
+      const int32_t rays = count.exchange(0, kRelaxed);  // the first to come updates the voxel
+      if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], p.sums[i], rays);
+    });
+    return;
+  }
+  parallel_for(cell_count(p), kCells, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (p.counts[i] > 0) update_cell(p, i, p.sums[i], p.counts[i]);
+    }
   });
 }
 
 void integrate_depth(const TsdfParams& p, const TsdfSensor* sensors) {
   const VoxelGrid& grid = p.grid;
-  constexpr int64_t kVoxels = 4096;
-  const int64_t rows = std::max<int64_t>(1, kVoxels / std::max<int64_t>(1, grid.shape[2]));
+  const int64_t rows = std::max<int64_t>(1, kCells / grid.shape[2]);
   parallel_for(grid.shape[0] * grid.shape[1], rows, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t x = row / grid.shape[1];
@@ -66,7 +85,9 @@ void integrate_tsdf_cpu(const TsdfParams& p, const TsdfSensor* sensors) {
   if (p.is_depth) {
     integrate_depth(p, sensors);
   } else {
-    integrate_points(p, sensors);
+    clear(p, sensors);
+    add(p, sensors);
+    update(p, sensors);
   }
 }
 

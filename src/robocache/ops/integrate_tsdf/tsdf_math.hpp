@@ -168,19 +168,31 @@ ROBOCACHE_HD bool depth_distance(const TsdfParams& p, const TsdfSensor* sensors,
 
 // ---- The update ----
 
-ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double sdf) {
-  return static_cast<int64_t>(nearest_even(sdf * p.quanta_per_metre));
+ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double metres) {
+  return static_cast<int64_t>(nearest_even(metres * p.quanta_per_metre));
 }
 
+// `sum` as TsdfParams has it, `count` above 0.
 ROBOCACHE_HD void update_voxel(const TsdfParams& p, int64_t x, int64_t y, int64_t z, int64_t sum, int32_t count) {
   float& distance = p.distances[x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2]];
   float& weight = p.weights[x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2]];
   const bool seen = weight > 0;  // NaN is not
   const double before = seen ? static_cast<double>(weight) : 0;
   const double total = before + count;
-  const double measured = static_cast<double>(sum) * p.quantum;
+  const double measured = static_cast<double>(sum + count * in_quanta(p, p.truncation)) * p.quantum;
   distance = static_cast<float>((seen ? static_cast<double>(distance) * before + measured : measured) / total);
   weight = static_cast<float>(total < p.max_weight ? total : p.max_weight);
+}
+
+ROBOCACHE_HD int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {
+  return (cell[0] * p.grid.shape[1] + cell[1]) * p.grid.shape[2] + cell[2];
+}
+
+// A voxel by its index.
+ROBOCACHE_HD void update_cell(const TsdfParams& p, int64_t index, int64_t sum, int32_t count) {
+  const int64_t row = index / p.grid.shape[2];
+  const int64_t x = row / p.grid.shape[1];
+  update_voxel(p, x, row - x * p.grid.shape[1], index - row * p.grid.shape[2], sum, count);
 }
 
 // All depth images on one voxel.
@@ -191,7 +203,7 @@ ROBOCACHE_HD void integrate_voxel(const TsdfParams& p, const TsdfSensor* sensors
   for (int64_t sensor = 0; sensor < p.sensors; ++sensor) {
     double sdf = 0;
     if (depth_distance(p, sensors, sensor, v, sdf)) {
-      sum += in_quanta(p, sdf);
+      sum += in_quanta(p, sdf) - in_quanta(p, p.truncation);
       ++count;
     }
   }

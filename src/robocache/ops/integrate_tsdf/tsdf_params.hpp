@@ -36,9 +36,11 @@ struct TsdfParams {
   double quanta_per_metre;  // its inverse
   double max_weight;        // infinity: none
 
-  // Of each voxel, row-major, for points; written before they are read.
+  // For points, of each voxel, row-major: how many measurements, and their sum in quanta less as many truncations, so that
+  // free space adds nothing. Not cleared yet: everywhere, or in the voxels that rays update, whichever are fewer.
   int64_t* sums;
   int32_t* counts;
+  bool clear_everywhere;
 };
 
 // Sensors that travel with a kernel's parameters, which are at most 4 KB.
