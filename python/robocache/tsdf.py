@@ -94,7 +94,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
             f"{name}: expected on the host, got on {value.device}; pass {name}.cpu(), which waits for the device"
         )
     try:
-        return np.array(value, np.float64)
+        return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None
 
