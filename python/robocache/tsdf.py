@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from .ops import _argument, _writable
+from .ops import _argument, _memory_is_hidden, _writable
 
 _integrate = _lib.function("integrate_tsdf")
+_EXPECTED = {"grid_min": "three numbers", "voxel_size": "a number or three"}
 
 
 def integrate_tsdf(
@@ -69,22 +70,36 @@ def integrate_tsdf(
                 raise errors.ArgumentError(
                     f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()"
                 )
+    options = (truncation, depth_scale, max_weight, space_carving)
+    corner, size = _three("grid_min", grid_min), _three("voxel_size", voxel_size)
+    if torch is not None and torch.compiler.is_compiling():
+        _by_dispatcher(grid, weights, points_or_depth, T_world_sensor, intrinsics, *options, corner, size)
+        return grid, weights
     pose = _numbers("T_world_sensor", T_world_sensor)
     camera = None if intrinsics is None else _numbers("intrinsics", intrinsics)
-    _integrate(
-        _writable("grid", grid),
-        _writable("weights", weights),
-        _argument(measured, points_or_depth),
-        _lib.from_numpy(pose),
-        None if camera is None else _lib.from_numpy(camera),
-        truncation,
-        depth_scale,
-        max_weight,
-        space_carving,
-        *_three("grid_min", grid_min),
-        *_three("voxel_size", voxel_size),
-    )
+    try:
+        _integrate(
+            _writable("grid", grid),
+            _writable("weights", weights),
+            _argument(measured, points_or_depth),
+            _lib.from_numpy(pose),
+            None if camera is None else _lib.from_numpy(camera),
+            *options,
+            *corner,
+            *size,
+        )
+    except Exception:
+        named = {"grid": grid, "weights": weights, measured: points_or_depth}
+        if torch is None or not _memory_is_hidden(named):
+            raise
+        _by_dispatcher(grid, weights, points_or_depth, pose, camera, *options, corner, size)
     return grid, weights
+
+
+def _by_dispatcher(*arguments: Any) -> None:
+    from . import torch_tsdf  # defines torch's operator, so not before torch is there and it is wanted
+
+    torch_tsdf.integrate_tsdf(*arguments)
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
@@ -100,11 +115,12 @@ def _numbers(name: str, value: Any) -> np.ndarray:
 
 
 def _three(name: str, value: Any) -> list[float]:
-    numbers = _numbers(name, value)
-    if numbers.ndim == 0 and name == "voxel_size":
-        return [float(numbers)] * 3
-    if numbers.shape != (3,):
-        raise errors.ArgumentError(
-            f"{name}: expected {'one number or ' if name == 'voxel_size' else ''}three, got {value!r}"
-        )
-    return numbers.tolist()
+    if name == "voxel_size" and isinstance(value, int | float | np.number):
+        return [float(value)] * 3
+    try:
+        numbers = [float(x) for x in value]
+    except (TypeError, ValueError):
+        raise errors.ArgumentTypeError(f"{name}: expected {_EXPECTED[name]}, got {value!r}") from None
+    if len(numbers) != 3:
+        raise errors.ArgumentError(f"{name}: expected {_EXPECTED[name]}, got {value!r}")
+    return numbers
