@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
-#include "robocache/interpolation/validate.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
 
 namespace robocache {
