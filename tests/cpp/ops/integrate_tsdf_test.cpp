@@ -142,7 +142,7 @@ TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {
   const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
   const int64_t bytes = tsdf_workspace_bytes(grid.view(), points.view(), false);
-  EXPECT_EQ(bytes, 8 * 12);
+  EXPECT_EQ(bytes, 8 * 16);
   const DeviceArray<uint8_t> small(std::vector<uint8_t>(static_cast<size_t>(bytes - 1)), DType::kUInt8, {bytes - 1},
                                    device());
   for (const auto& memory : {std::optional<TensorView>(), std::optional(small.view())}) {
@@ -151,7 +151,7 @@ TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {
                      memory);
       FAIL() << "expected an error";
     } catch (const ArgumentError& error) {
-      EXPECT_EQ(std::string(error.what()).find("workspace: expected 96 bytes on "), 0) << error.what();
+      EXPECT_EQ(std::string(error.what()).find("workspace: expected 128 bytes on "), 0) << error.what();
     }
   }
   EXPECT_EQ(grid.read(), std::vector<float>(8));

@@ -218,8 +218,7 @@ double most_visits(const TsdfParams& p) {
 }
 
 int64_t bytes_of_sums(const TensorView& grid, bool depth) {
-  constexpr auto kEach = static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t));
-  return depth ? 0 : (grid.numel() * kEach + 7) / 8 * 8;
+  return depth ? 0 : grid.numel() * static_cast<int64_t>(sizeof(TsdfSum));
 }
 
 }  // namespace
@@ -275,8 +274,7 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
     }
     memory = static_cast<char*>(workspace->data);
   }
-  p.sums = reinterpret_cast<int64_t*>(memory);
-  p.counts = reinterpret_cast<int32_t*>(p.sums + (depth ? 0 : grid.numel()));
+  p.sums = reinterpret_cast<TsdfSum*>(memory);
   p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
   if (!grid.device.is_cuda()) {
     integrate_tsdf_cpu(p, sensors.data());

@@ -9,7 +9,7 @@
 //   T_world_sensor  [4, 4] or [K, 4, 4]     float64 on the CPU, whatever the device: from each sensor to the grid's frame
 //   intrinsics      [3, 3] or [4], or       float64 on the CPU: camera matrices without skew, or fx, fy, cx, cy; depth along
 //                   [K, 3, 3] or [K, 4]     +z, x to the right, y down, pixel centres at whole numbers
-//   workspace       [N] or none             tsdf_workspace_bytes of memory, aligned to 8; its content is free
+//   workspace       [N] or none             tsdf_workspace_bytes of memory, aligned to 16; its content is free
 //
 // Strides are free but for T_world_sensor and intrinsics, which are dense; all else lies on one device. Voxel (i, j, k) has
 // its centre v at grid_min + (i + 1/2, j + 1/2, k + 1/2) * voxel_size. All geometry is in float64.

@@ -27,42 +27,40 @@ void along_all_rays(const TsdfParams& p, const TsdfSensor* sensors, const Visit&
 void clear(const TsdfParams& p, const TsdfSensor* sensors) {
   if (!p.clear_everywhere) {
     along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
-      const int64_t i = cell_index(p, cell);
-      std::atomic_ref(p.sums[i]).store(0, kRelaxed);
-      std::atomic_ref(p.counts[i]).store(0, kRelaxed);
+      TsdfSum& sum = p.sums[cell_index(p, cell)];
+      std::atomic_ref(sum.quanta).store(0, kRelaxed);
+      std::atomic_ref(sum.count).store(0, kRelaxed);
     });
     return;
   }
-  parallel_for(cell_count(p), kCells, [&](int64_t begin, int64_t end) {
-    std::fill(p.sums + begin, p.sums + end, 0);
-    std::fill(p.counts + begin, p.counts + end, 0);
-  });
+  parallel_for(cell_count(p), kCells,
+               [&](int64_t begin, int64_t end) { std::fill(p.sums + begin, p.sums + end, TsdfSum{}); });
 }
 
 void add(const TsdfParams& p, const TsdfSensor* sensors) {
   const int64_t free_space = in_quanta(p, p.truncation);
   along_all_rays(p, sensors, [&](const int64_t cell[3], double sdf) {
-    const int64_t i = cell_index(p, cell);
+    TsdfSum& sum = p.sums[cell_index(p, cell)];
     const int64_t quanta = in_quanta(p, sdf) - free_space;
-    if (quanta != 0) std::atomic_ref(p.sums[i]).fetch_add(quanta, kRelaxed);
-    std::atomic_ref(p.counts[i]).fetch_add(1, kRelaxed);
+    if (quanta != 0) std::atomic_ref(sum.quanta).fetch_add(quanta, kRelaxed);
+    std::atomic_ref(sum.count).fetch_add(1, kRelaxed);
   });
 }
 
 void update(const TsdfParams& p, const TsdfSensor* sensors) {
   if (!p.clear_everywhere) {
     along_all_rays(p, sensors, [&](const int64_t cell[3], double) {
-      const int64_t i = cell_index(p, cell);
-      const std::atomic_ref count(p.counts[i]);
+      TsdfSum& sum = p.sums[cell_index(p, cell)];
+      const std::atomic_ref count(sum.count);
       if (count.load(kRelaxed) == 0) return;
       const int32_t rays = count.exchange(0, kRelaxed);  // the first to come updates the voxel
-      if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], p.sums[i], rays);
+      if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
     });
     return;
   }
   parallel_for(cell_count(p), kCells, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (p.counts[i] > 0) update_cell(p, i, p.sums[i], p.counts[i]);
+      if (p.sums[i].count > 0) update_cell(p, i, p.sums[i]);
     }
   });
 }

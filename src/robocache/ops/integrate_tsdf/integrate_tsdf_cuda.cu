@@ -45,18 +45,14 @@ __global__ void store_sensors(const __grid_constant__ SensorBatch batch, TsdfSen
 
 __global__ void clear_on_rays(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
-  along_my_rays(call, [&](const int64_t cell[3], double) {
-    const int64_t i = cell_index(call.params, cell);
-    call.params.sums[i] = 0;
-    call.params.counts[i] = 0;
-  });
+  along_my_rays(call,
+                [&](const int64_t cell[3], double) { call.params.sums[cell_index(call.params, cell)] = TsdfSum{}; });
 }
 
 __global__ void clear_everywhere(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
   for (int64_t i = my_place(); i < cell_count(call.params); i += all_places()) {
-    call.params.sums[i] = 0;
-    call.params.counts[i] = 0;
+    call.params.sums[i] = TsdfSum{};
   }
 }
 
@@ -65,12 +61,12 @@ __global__ void add_rays(const __grid_constant__ TsdfCall call) {
   const TsdfParams& p = call.params;
   const int64_t free_space = in_quanta(p, p.truncation);
   along_my_rays(call, [&](const int64_t cell[3], double sdf) {
-    const int64_t i = cell_index(p, cell);
+    TsdfSum& sum = p.sums[cell_index(p, cell)];
     const int64_t quanta = in_quanta(p, sdf) - free_space;
     if (quanta != 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(p.sums + i), static_cast<unsigned long long>(quanta));
+      atomicAdd(reinterpret_cast<unsigned long long*>(&sum.quanta), static_cast<unsigned long long>(quanta));
     }
-    atomicAdd(p.counts + i, 1);
+    atomicAdd(&sum.count, 1);
   });
 }
 
@@ -78,11 +74,11 @@ __global__ void update_on_rays(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
   const TsdfParams& p = call.params;
   along_my_rays(call, [&](const int64_t cell[3], double) {
-    const int64_t i = cell_index(p, cell);
+    TsdfSum& sum = p.sums[cell_index(p, cell)];
     // Past the first-level cache, where another ray's exchange would not show.
-    if (__ldcg(p.counts + i) == 0) return;
-    const int32_t rays = atomicExch(p.counts + i, 0);  // the first to come updates the voxel
-    if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], p.sums[i], rays);
+    if (__ldcg(&sum.count) == 0) return;
+    const int32_t rays = atomicExch(&sum.count, 0);  // the first to come updates the voxel
+    if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
   });
 }
 
@@ -90,8 +86,8 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
   const TsdfParams& p = call.params;
   for (int64_t i = my_place(); i < cell_count(p); i += all_places()) {
-    const int32_t rays = p.counts[i];
-    if (rays > 0) update_cell(p, i, p.sums[i], rays);
+    const TsdfSum sum = p.sums[i];
+    if (sum.count > 0) update_cell(p, i, sum);
   }
 }
 

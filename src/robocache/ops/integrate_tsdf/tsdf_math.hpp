@@ -160,6 +160,7 @@ ROBOCACHE_HD bool depth_distance(const TsdfParams& p, const TsdfSensor* sensors,
                                             ? static_cast<double>(static_cast<const float*>(p.measured)[place])
                                             : static_cast<double>(static_cast<const uint16_t*>(p.measured)[place]));
   if (!(depth > 0 && depth < HUGE_VAL)) return false;
+  if (depth - z < -1.001 * p.truncation) return false;  // and |c| / z is 1 or more
   sdf = (depth - z) * std::sqrt((x * x + y * y) + z * z) / z;
   if (!(sdf >= -p.truncation && (sdf <= p.truncation || p.space_carving))) return false;
   sdf = sdf < p.truncation ? sdf : p.truncation;
@@ -172,14 +173,14 @@ ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double metres) {
   return static_cast<int64_t>(nearest_even(metres * p.quanta_per_metre));
 }
 
-// `sum` as TsdfParams has it, `count` above 0.
-ROBOCACHE_HD void update_voxel(const TsdfParams& p, int64_t x, int64_t y, int64_t z, int64_t sum, int32_t count) {
+// `sum` holds a measurement at least.
+ROBOCACHE_HD void update_voxel(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const TsdfSum& sum) {
   float& distance = p.distances[x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2]];
   float& weight = p.weights[x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2]];
   const bool seen = weight > 0;  // NaN is not
   const double before = seen ? static_cast<double>(weight) : 0;
-  const double total = before + count;
-  const double measured = static_cast<double>(sum + count * in_quanta(p, p.truncation)) * p.quantum;
+  const double total = before + sum.count;
+  const double measured = static_cast<double>(sum.quanta + sum.count * in_quanta(p, p.truncation)) * p.quantum;
   distance = static_cast<float>((seen ? static_cast<double>(distance) * before + measured : measured) / total);
   weight = static_cast<float>(total < p.max_weight ? total : p.max_weight);
 }
@@ -189,25 +190,24 @@ ROBOCACHE_HD int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {
 }
 
 // A voxel by its index.
-ROBOCACHE_HD void update_cell(const TsdfParams& p, int64_t index, int64_t sum, int32_t count) {
+ROBOCACHE_HD void update_cell(const TsdfParams& p, int64_t index, const TsdfSum& sum) {
   const int64_t row = index / p.grid.shape[2];
   const int64_t x = row / p.grid.shape[1];
-  update_voxel(p, x, row - x * p.grid.shape[1], index - row * p.grid.shape[2], sum, count);
+  update_voxel(p, x, row - x * p.grid.shape[1], index - row * p.grid.shape[2], sum);
 }
 
 // All depth images on one voxel.
 ROBOCACHE_HD void integrate_voxel(const TsdfParams& p, const TsdfSensor* sensors, int64_t x, int64_t y, int64_t z) {
   const double v[3] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y), voxel_centre(p.grid, 2, z)};
-  int64_t sum = 0;
-  int32_t count = 0;
+  TsdfSum sum{};
   for (int64_t sensor = 0; sensor < p.sensors; ++sensor) {
     double sdf = 0;
     if (depth_distance(p, sensors, sensor, v, sdf)) {
-      sum += in_quanta(p, sdf) - in_quanta(p, p.truncation);
-      ++count;
+      sum.quanta += in_quanta(p, sdf) - in_quanta(p, p.truncation);
+      ++sum.count;
     }
   }
-  if (count > 0) update_voxel(p, x, y, z, sum, count);
+  if (sum.count > 0) update_voxel(p, x, y, z, sum);
 }
 
 }  // namespace robocache

@@ -14,6 +14,12 @@ struct TsdfSensor {
   double fx, fy, cx, cy;
 };
 
+// What the rays of a call say of a voxel, on one line of the cache.
+struct alignas(16) TsdfSum {
+  int64_t quanta;  // the sum of the measurements, each less the truncation, so that free space adds nothing
+  int32_t count;
+};
+
 struct TsdfParams {
   float* distances;
   float* weights;
@@ -36,10 +42,9 @@ struct TsdfParams {
   double quanta_per_metre;  // its inverse
   double max_weight;        // infinity: none
 
-  // For points, of each voxel, row-major: how many measurements, and their sum in quanta less as many truncations, so that
-  // free space adds nothing. Not cleared yet: everywhere, or in the voxels that rays update, whichever are fewer.
-  int64_t* sums;
-  int32_t* counts;
+  // For points, of each voxel, row-major. Not cleared yet: everywhere, or in the voxels that rays update, whichever are
+  // fewer.
+  TsdfSum* sums;
   bool clear_everywhere;
 };
 
