@@ -9,6 +9,7 @@
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_cpu.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
 
 namespace robocache {

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <atomic>
 
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/thread_pool.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_cpu.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_math.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
 
@@ -66,15 +68,10 @@ void update(const TsdfParams& p, const TsdfSensor* sensors) {
 }
 
 void integrate_depth(const TsdfParams& p, const TsdfSensor* sensors) {
-  const VoxelGrid& grid = p.grid;
-  const int64_t rows = std::max<int64_t>(1, kCells / grid.shape[2]);
-  parallel_for(grid.shape[0] * grid.shape[1], rows, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t x = row / grid.shape[1];
-      const int64_t y = row - x * grid.shape[1];
-      for (int64_t z = 0; z < grid.shape[2]; ++z) integrate_voxel(p, sensors, x, y, z);
-    }
-  });
+  DepthRows* const integrate_rows = ROBOCACHE_SELECT_ISA(integrate_rows);
+  const int64_t rows = std::max<int64_t>(1, kCells / p.grid.shape[2]);
+  parallel_for(p.grid.shape[0] * p.grid.shape[1], rows,
+               [&](int64_t begin, int64_t end) { integrate_rows(p, sensors, begin, end); });
 }
 
 }  // namespace

@@ -91,6 +91,20 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
   }
 }
 
+// All images on one voxel.
+__device__ void integrate_voxel(const TsdfCall& call, int64_t x, int64_t y, int64_t z) {
+  const TsdfParams& p = call.params;
+  const double v[3] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y), voxel_centre(p.grid, 2, z)};
+  TsdfSum sum{};
+  for (int64_t i = 0; i < p.sensors; ++i) {
+    const TsdfSensor& s = sensors_of(call)[i];
+    const Projected c = project(s, v[0] - s.origin[0], v[1] - s.origin[1], v[2] - s.origin[2]);
+    double sdf = 0;
+    if (is_on_image(p, c) && depth_distance(p, i, c, sdf)) add_measurement(p, sdf, sum);
+  }
+  if (sum.count > 0) update_voxel(p, x, y, z, sum);
+}
+
 constexpr unsigned kAlongZ = 32;
 
 __global__ void integrate_images(const __grid_constant__ TsdfCall call) {
@@ -101,7 +115,7 @@ __global__ void integrate_images(const __grid_constant__ TsdfCall call) {
   for (int64_t x = blockIdx.z; x < p.grid.shape[0]; x += gridDim.z) {
     for (int64_t y = blockIdx.y * int64_t{kThreads / kAlongZ} + threadIdx.x / kAlongZ; y < p.grid.shape[1];
          y += gridDim.y * int64_t{kThreads / kAlongZ}) {
-      integrate_voxel(p, sensors_of(call), x, y, z);
+      integrate_voxel(call, x, y, z);
     }
   }
 }

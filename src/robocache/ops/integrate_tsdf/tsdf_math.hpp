@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// Of |x| < 2^51: the nearest whole number, midway the even one, without a call of the C library.
+// The nearest whole number, midway the even one, without a call of the C library. Beyond 2^51 some number as large.
 ROBOCACHE_HD double nearest_even(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 ROBOCACHE_HD double voxel_centre(const VoxelGrid& grid, int axis, int64_t n) {
@@ -136,32 +136,39 @@ ROBOCACHE_HD void for_each_measured(const TsdfParams& p, const TsdfSensor* senso
 
 // ---- Depth images: the pixel that a voxel falls on ----
 
-// What `sensor` measures of the voxel with its centre at `v`: false for nothing. sdf is not above truncation.
-ROBOCACHE_HD bool depth_distance(const TsdfParams& p, const TsdfSensor* sensors, int64_t sensor, const double v[3],
-                                 double& sdf) {
-  const TsdfSensor& s = sensors[sensor];
-  const double d[3] = {v[0] - s.origin[0], v[1] - s.origin[1], v[2] - s.origin[2]};
+// Where a point falls: in the camera's frame, and on which pixel, which may be none.
+struct Projected {
+  double x, y, z;
+  double column, row;
+};
+
+// Of a voxel's centre, by what of it lies along each axis from the sensor.
+ROBOCACHE_HD Projected project(const TsdfSensor& s, double dx, double dy, double dz) {
   const double* r = s.rotation;
-  const double z = (r[2] * d[0] + r[5] * d[1]) + r[8] * d[2];
-  if (!(z > 0)) return false;
-  const double x = (r[0] * d[0] + r[3] * d[1]) + r[6] * d[2];
-  const double y = (r[1] * d[0] + r[4] * d[1]) + r[7] * d[2];
-  double column = s.fx * x / z + s.cx;
-  double row = s.fy * y / z + s.cy;
-  const double columns = static_cast<double>(p.columns);
-  const double rows = static_cast<double>(p.rows);
-  if (!(column >= -1 && column <= columns && row >= -1 && row <= rows)) return false;  // NaN fails as well
-  column = nearest_even(column);
-  row = nearest_even(row);
-  if (column < 0 || column >= columns || row < 0 || row >= rows) return false;
-  const int64_t place = sensor * p.sensor_stride + static_cast<int64_t>(row) * p.row_stride +
-                        static_cast<int64_t>(column) * p.column_stride;
+  Projected c;
+  c.x = (r[0] * dx + r[3] * dy) + r[6] * dz;
+  c.y = (r[1] * dx + r[4] * dy) + r[7] * dz;
+  c.z = (r[2] * dx + r[5] * dy) + r[8] * dz;
+  c.column = nearest_even(s.fx * c.x / c.z + s.cx);
+  c.row = nearest_even(s.fy * c.y / c.z + s.cy);
+  return c;
+}
+
+ROBOCACHE_HD bool is_on_image(const TsdfParams& p, const Projected& c) {
+  return c.z > 0 && c.column >= 0 && c.column < static_cast<double>(p.columns) && c.row >= 0 &&
+         c.row < static_cast<double>(p.rows);
+}
+
+// What the pixel measured of the voxel that falls on it: false for nothing. sdf is not above truncation.
+ROBOCACHE_HD bool depth_distance(const TsdfParams& p, int64_t sensor, const Projected& c, double& sdf) {
+  const int64_t place = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
+                        static_cast<int64_t>(c.column) * p.column_stride;
   const double depth = p.depth_scale * (p.dtype == DType::kFloat32
                                             ? static_cast<double>(static_cast<const float*>(p.measured)[place])
                                             : static_cast<double>(static_cast<const uint16_t*>(p.measured)[place]));
   if (!(depth > 0 && depth < HUGE_VAL)) return false;
-  if (depth - z < -1.001 * p.truncation) return false;  // and |c| / z is 1 or more
-  sdf = (depth - z) * std::sqrt((x * x + y * y) + z * z) / z;
+  if (depth - c.z < -1.001 * p.truncation) return false;  // and |c| / z is 1 or more
+  sdf = (depth - c.z) * std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z) / c.z;
   if (!(sdf >= -p.truncation && (sdf <= p.truncation || p.space_carving))) return false;
   sdf = sdf < p.truncation ? sdf : p.truncation;
   return true;
@@ -171,6 +178,11 @@ ROBOCACHE_HD bool depth_distance(const TsdfParams& p, const TsdfSensor* sensors,
 
 ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double metres) {
   return static_cast<int64_t>(nearest_even(metres * p.quanta_per_metre));
+}
+
+ROBOCACHE_HD void add_measurement(const TsdfParams& p, double sdf, TsdfSum& sum) {
+  sum.quanta += in_quanta(p, sdf) - in_quanta(p, p.truncation);
+  ++sum.count;
 }
 
 // `sum` holds a measurement at least.
@@ -194,20 +206,6 @@ ROBOCACHE_HD void update_cell(const TsdfParams& p, int64_t index, const TsdfSum&
   const int64_t row = index / p.grid.shape[2];
   const int64_t x = row / p.grid.shape[1];
   update_voxel(p, x, row - x * p.grid.shape[1], index - row * p.grid.shape[2], sum);
-}
-
-// All depth images on one voxel.
-ROBOCACHE_HD void integrate_voxel(const TsdfParams& p, const TsdfSensor* sensors, int64_t x, int64_t y, int64_t z) {
-  const double v[3] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y), voxel_centre(p.grid, 2, z)};
-  TsdfSum sum{};
-  for (int64_t sensor = 0; sensor < p.sensors; ++sensor) {
-    double sdf = 0;
-    if (depth_distance(p, sensors, sensor, v, sdf)) {
-      sum.quanta += in_quanta(p, sdf) - in_quanta(p, p.truncation);
-      ++sum.count;
-    }
-  }
-  if (sum.count > 0) update_voxel(p, x, y, z, sum);
 }
 
 }  // namespace robocache

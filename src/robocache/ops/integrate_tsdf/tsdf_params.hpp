@@ -51,6 +51,4 @@ struct TsdfParams {
 // Sensors that travel with a kernel's parameters, which are at most 4 KB.
 inline constexpr int64_t kSensorsInParams = 16;
 
-void integrate_tsdf_cpu(const TsdfParams& params, const TsdfSensor* sensors);
-
 }  // namespace robocache
