@@ -29,14 +29,8 @@ struct Work {
   Word* coarse_sums;   // [cells, F]
   Word* minima;        // [cells, F] order keys
   Word* maxima;
-  Word* first_rows;            // [cells]
-  Word* last_rows;             // [cells] plus 1
-  void* outputs[kVoxelModes];  // by mode
-
-  template <class T>
-  __device__ T* output(VoxelMode mode) const {
-    return static_cast<T*>(outputs[static_cast<int>(mode)]);
-  }
+  Word* first_rows;  // [cells]
+  Word* last_rows;   // [cells] plus 1
 };
 
 __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {
@@ -273,6 +267,7 @@ cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
 
 extern "C" __attribute__((visibility("default"))) int64_t
 robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call) {
+  if (robocache::goes_by_tiles(*call)) return robocache::tiles_workspace_bytes(*call);
   robocache::Workspace workspace(nullptr);
   int64_t zeroed = 0;
   int64_t set = 0;
