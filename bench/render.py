@@ -30,6 +30,7 @@ HEADLINES = {
     ],
     "fuse": ["B4", "B64", "B512"],
     "sweep": [],
+    "tsdf": ["depth carving, 256^3", "depth carving, 512^3", "camera points, 256^3", "lidar points, 512^3"],
 }
 
 # The measures of a contender, in the order of the columns.
@@ -109,6 +110,11 @@ def work(result: dict) -> str:
             f"B episodes of {len(p['streams'])} streams with clocks of their own ({'; '.join(p['streams'])}) to {p['T']} "
             f"target times each, side by side, {p['method']}, {p['dtype']}."
         )
+    if result["bench"] == "tsdf":
+        return (
+            "A depth image of 640 x 480, its points, or 131,072 points of a lidar, into a cube of voxels, 4 of them the "
+            "truncation; carving: free space too. The copy is of the whole grid and its weights."
+        )
     if result["bench"] == "sweep":
         return "Time over a copy of the same bytes, two things varied at a time around one case."
     return (
@@ -161,7 +167,9 @@ def readme_section(result: dict) -> str:
             ours |= {"wall_us": "time of `next(loader)`"}
         copy = "kernel's time over a copy" if on_gpu else "time over a copy"
     else:
-        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal"}[result["bench"]]
+        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal", "tsdf": "integrate_tsdf"}[
+            result["bench"]
+        ]
         ours = {"gpu_us": "time of the kernel"} if on_gpu else {"wall_us": "time of a call"}
         copy = "time over a copy"
     aimed = {case["name"]: result.get("aims", {}).get(case["name"], {}).get("times_the_copy") for case in cases}
@@ -397,6 +405,7 @@ PAGES = {
     "docs/benchmarks.md": lambda found: page(found) + counters(),
     "docs/resample.md": cost("resample", "sweep"),
     "docs/fuse.md": cost("fuse"),
+    "docs/tsdf.md": cost("tsdf"),
 }
 
 

@@ -14,6 +14,7 @@ from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
 from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
+from .tsdf import integrate_tsdf
 from .voxels import voxelize_pointcloud
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "check_times",
     "fuse_multimodal",
     "ingest",
+    "integrate_tsdf",
     "num_threads",
     "open",
     "resample_trajectories",

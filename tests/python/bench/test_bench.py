@@ -25,7 +25,7 @@ def run(*command, **environment):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("bench", ["resample", "fuse", "loader"])
+@pytest.mark.parametrize("bench", ["resample", "fuse", "loader", "tsdf"])
 def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench):
     pytest.importorskip("torch")
     pytest.importorskip("scipy")
