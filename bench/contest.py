@@ -87,10 +87,13 @@ def contest(
 
 
 def faster_than(case: dict, measure: str) -> dict[str, float]:
-    """{peer: its time over ours}."""
-    ours = case["contenders"][OURS].get(measure)
-    theirs = {name: x[measure] for name, x in case["contenders"].items() if name != OURS and measure in x}
-    return {name: us / ours for name, us in theirs.items()} if ours else {}
+    """{peer: its time over ours}; of a peer that only has a time in a loop, by that."""
+    ours, found = case["contenders"][OURS], {}
+    for name, theirs in case["contenders"].items():
+        by = measure if measure in theirs else "wall_us"
+        if name != OURS and by in theirs and by in ours:
+            found[name] = theirs[by] / ours[by]
+    return found
 
 
 def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) -> None:

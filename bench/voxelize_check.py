@@ -31,16 +31,20 @@ class DenseCheck:
         self.quantum = quantum
 
     def ours(self, ours: object) -> dict:
-        """Against NumPy. A value is rounded to the quantum, given or at most 2^-30 of its voxel's largest, so a mean is
-        half of that off; then it is rounded to float32. NumPy's own sum of n in float64: n roundings of 2^-53."""
-        quantum = self.quantum or self.largest * 2.0**-30
-        return self._compare(ours, self.expected, quantum / 2 + self.count * (self.largest * 2.0**-53), 0)
+        """Against NumPy, whose own sum of n numbers takes n roundings of 2^-53; see _bound."""
+        return self._compare(ours, self.expected, self._bound(self.count * 2.0**-53), 0)
 
     def peer(self, ours: object, theirs: object, moved: int) -> dict:
         """Against a peer that sums n values in float32 in any order: n roundings of at most 2^-24 of the sum of what is
         added, and of the division. moved: in how many voxels it may differ, since its own division may be approximate."""
-        quantum = self.quantum or self.largest * 2.0**-30
-        return self._compare(ours, theirs, quantum / 2 + (self.count + 2) * (self.largest * 2.0**-24), moved)
+        return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), moved)
+
+    def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
+        """Of a mean's distance from ours, [X, Y, Z, 1]: of ours half of a given quantum, or 2^(k - 62) of the largest value
+        where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp); of theirs as many roundings of the largest
+        value. Rounding to float32 comes on top."""
+        own = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
+        return own + their_roundings * self.largest
 
     def _compare(self, ours: object, theirs: object, bound: torch.Tensor, moved: int) -> dict:
         worst = 0.0
