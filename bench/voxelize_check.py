@@ -54,9 +54,9 @@ class DenseCheck:
             if mode in EXACT:
                 wrong = one != other
             else:
-                ratio = (one.double() - other.double()).abs() / (bound + one.double().abs() * 2.0**-24)
-                wrong = ~(ratio <= 1)
-                worst = max(worst, float(torch.where(wrong, 0, ratio).max()))
+                error, most = (one.double() - other.double()).abs(), bound + one.double().abs() * 2.0**-24
+                wrong = ~(error <= most)
+                worst = max(worst, float(torch.where(wrong | (error == 0), 0, error / most).max()))
             if wrong.ndim == 4:
                 wrong = wrong.any(-1)
             if (count := int(wrong.sum())) > moved:
