@@ -2,7 +2,7 @@
 
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
 :class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
-:func:`fuse_multimodal`.
+:func:`fuse_multimodal`, :func:`voxelize_pointcloud`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
+from .voxels import voxelize_pointcloud
 
 __all__ = [
     "ArgumentError",
@@ -31,4 +32,5 @@ __all__ = [
     "open",
     "resample_trajectories",
     "set_num_threads",
+    "voxelize_pointcloud",
 ]

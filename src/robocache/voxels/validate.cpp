@@ -136,4 +136,9 @@ void check_voxel_size(const double (&size)[3], DType points) {
   }
 }
 
+void check_determinism(std::string_view word) {
+  if (word == "gpu_to_gpu" || word == "run_to_run" || word == "not_guaranteed") return;
+  refuse("determinism: expected 'gpu_to_gpu', 'run_to_run' or 'not_guaranteed', got '", word, "'");
+}
+
 }  // namespace robocache
