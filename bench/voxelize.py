@@ -83,7 +83,7 @@ HARD = Case(
     features=1,
 )
 SCAN_CASES = [
-    Case("count, outdoor lidar", "dense", "outdoor lidar", 0, (256, 512, 80), (0.2, 0.2, 0.2), (-24.0, -75.0, -3.2)),
+    Case("count, outdoor lidar", "dense", "outdoor lidar", 0, (176, 240, 56), (0.25, 0.25, 0.25), (-24.0, -52.5, -3.2)),
     Case(
         "count, airborne laser, float64",
         "dense",
