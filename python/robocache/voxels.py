@@ -87,8 +87,9 @@ def voxelize_pointcloud(
         determinism,
     )
     outs = [] if out is None else _outs(out, modes) if several else [_writable("out", out)]
+    cloud = _argument("points", points)
     made = _voxelize(
-        _argument("points", points),
+        cloud,
         _optional("features", features),
         _optional("lengths", lengths),
         _optional("batch_offsets", batch_offsets),
@@ -100,7 +101,7 @@ def voxelize_pointcloud(
         *outs,
     )
     count = (0 if outs else len(modes)) + return_dropped
-    made = [made] if count == 1 else [_array_of(made, points, place) for place in range(count)]
+    made = [made] if count == 1 else [_array_of(made, cloud, place) for place in range(count)]
     made = [_lib.in_framework_of(points, array) for array in made]
     if out is None:
         out = dict(zip(modes, made, strict=False)) if several else made[0]

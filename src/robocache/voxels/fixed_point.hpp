@@ -135,8 +135,9 @@ ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
 // ---- A quantum that was given, and int64 features ----
 //
 // Here a sum may overflow. The true sum of the whole numbers counts, whatever is passed on the way: beyond int64 it is
-// NaN, as is any sum with a feature that is itself beyond int64 in quanta. Next to the sum, which wraps, the cell keeps
-// the sum of the features' `coarse` parts: 0 for all features below 2^30 quanta, so there is nothing to add for most.
+// NaN, as is any sum with a feature that is itself beyond int64 in quanta, beside an infinity too. Next to the sum, which
+// wraps, the cell keeps the sum of the features' `coarse` parts: 0 for all features below 2^30 quanta, so there is nothing
+// to add for most.
 // (The sum of int64 features, an int64, wraps as numpy's does; their mean is NaN where the sum overflows.)
 
 // False where the feature is beyond int64: the cell then has a kHasNan.

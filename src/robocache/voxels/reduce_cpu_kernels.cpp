@@ -1,10 +1,12 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "robocache/voxels/feature.hpp"
 #include "robocache/voxels/fixed_point.hpp"
 #include "robocache/voxels/order_key.hpp"
 #include "robocache/voxels/reduce_cpu.hpp"
@@ -81,44 +83,11 @@ int64_t cells_of(const char* points, int64_t row_bytes, int64_t count, const Vox
 
 // ---- Features ----
 
-// What a feature is worked on as.
-inline float work(Float16 x) { return to_float(x); }
-inline float work(BFloat16 x) { return to_float(x); }
-inline float work(float x) { return x; }
-inline double work(double x) { return x; }
-template <class T>
-auto work(T x) -> std::conditional_t<(sizeof(T) < 4), int32_t, T> {
-  return x;
-}
-
-// And back, exactly.
-template <class T, class Work>
-T stored(Work x) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    return to_float16(x);
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return to_bfloat16(x);
-  } else {
-    return static_cast<T>(x);
-  }
-}
-
-template <class T>
-inline constexpr bool kIsInteger = std::is_integral_v<T>;
-template <class T>
-inline constexpr DType kDTypeOf = std::is_same_v<T, Float16>    ? DType::kFloat16
-                                  : std::is_same_v<T, BFloat16> ? DType::kBFloat16
-                                  : std::is_same_v<T, float>    ? DType::kFloat32
-                                  : std::is_same_v<T, double>   ? DType::kFloat64
-                                                                : DType::kInt64;
-
 // The outputs of a tile for features of T; null where one is not asked for.
 template <class T>
 struct Results {
-  using Sum = std::conditional_t<kIsInteger<T>, int64_t, T>;
-  using Mean = std::conditional_t<kIsInteger<T>, float, T>;
-  Sum* sum;
-  Mean* mean;
+  FeatureSum<T>* sum;
+  FeatureMean<T>* mean;
   T* min;
   T* max;
   T* first;
@@ -164,14 +133,14 @@ template <class T>
 void fill_results(const VoxelReduction& call, const Results<T>& into, int64_t cells) {
   const int64_t n = cells * call.features.count;
   T fill{};
-  if constexpr (kIsInteger<T>) {
+  if constexpr (std::is_integral_v<T>) {
     fill = static_cast<T>(call.fill_integer);
   } else {
-    fill = stored<T>(static_cast<decltype(work(T{}))>(call.fill));
+    fill = from_feature_work<T>(static_cast<FeatureWork<T>>(call.fill));
   }
-  if (into.sum != nullptr) std::fill_n(into.sum, n, typename Results<T>::Sum{});
+  if (into.sum != nullptr) std::fill_n(into.sum, n, FeatureSum<T>{});
   if (into.mean != nullptr) {
-    if constexpr (kIsInteger<T>) {
+    if constexpr (std::is_integral_v<T>) {
       std::fill_n(into.mean, n, static_cast<float>(call.fill));
     } else {
       std::fill_n(into.mean, n, fill);
@@ -182,122 +151,237 @@ void fill_results(const VoxelReduction& call, const Results<T>& into, int64_t ce
   }
 }
 
-// Features of one cell that are taken together.
-constexpr int64_t kWidth = 16;
+// kWidth neighbouring features of one cell; `row_at(i)` is where those of its i-th point begin.
+template <class T, int kWidth>
+struct CellFeatures {
+  const VoxelTile& tile;
+  const uint32_t* rows;
+  int64_t points;
+  int64_t offset;  // of the first feature in its row
 
-// Sum and mean of features [f, f + width) of a cell, and the rounding at the end.
-template <class T>
-struct Sums {
-  int64_t sum[kWidth];
-  int64_t coarse_sum[kWidth];
-  int32_t exponent[kWidth];
-  uint32_t marks[kWidth];
+  const T* row_at(int64_t i) const { return reinterpret_cast<const T*>(tile.features[rows[i]]) + offset; }
+};
 
-  void clear() {
-    std::fill_n(sum, kWidth, 0);
-    std::fill_n(coarse_sum, kWidth, 0);
-    std::fill_n(exponent, kWidth, 0);
-    std::fill_n(marks, kWidth, 0u);
+// Sums in fixed point, as fixed_point.hpp has it.
+template <class T, int kWidth>
+struct FixedPointSums {
+  int64_t sum[kWidth] = {};
+  int64_t coarse_sum[kWidth] = {};
+  int32_t exponent[kWidth] = {};
+  uint32_t marks[kWidth] = {};
+
+  void add_integers(const CellFeatures<T, kWidth>& cell) {
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const int64_t value = row[f];
+        add(f, value);
+        if constexpr (sizeof(T) == 8) coarse_sum[f] += coarse(value);
+      }
+    }
+  }
+
+  void add_floats(const CellFeatures<T, kWidth>& cell, int32_t given_exponent) {
+    const bool own = given_exponent == kOwnQuantum;
+    int32_t above[kWidth];
+    std::fill_n(above, kWidth, kNoExponent);
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const auto value = to_feature_work(row[f]);
+        const uint32_t mark = mark_of(value);
+        marks[f] |= mark;
+        if (mark == 0) above[f] = std::max(above[f], exponent_above(value));
+      }
+    }
+    QuantumScale scale[kWidth];
+    for (int f = 0; f < kWidth; ++f) {
+      if (std::is_same_v<T, Float16>) above[f] = kExponentAboveFloat16;
+      exponent[f] = own ? own_quantum(above[f], cell.points, least_exponent(kFeatureDType<T>)) : given_exponent;
+      scale[f] = quantum_scale(exponent[f]);
+    }
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const auto value = to_feature_work(row[f]);
+        if (mark_of(value) != 0) continue;
+        int64_t quanta = 0;
+        if (!to_given_quanta(value, scale[f], quanta)) marks[f] |= kHasNan;
+        add(f, quanta);
+        if (!own) coarse_sum[f] += coarse(quanta);
+      }
+    }
+  }
+
+  void write(int64_t points, FeatureSum<T>* sums, FeatureMean<T>* means) const {
+    for (int f = 0; f < kWidth; ++f) {
+      const uint32_t all = sum_overflows(sum[f], coarse_sum[f]) ? marks[f] | kHasNan : marks[f];
+      if (means != nullptr) {
+        means[f] = all != 0 ? from_feature_work<FeatureMean<T>>(marked_sum(all))
+                            : rounded_mean<FeatureMean<T>>(sum[f], exponent[f], points);
+      }
+      if (sums == nullptr) continue;
+      if constexpr (std::is_integral_v<T>) {
+        sums[f] = sum[f];
+      } else {
+        sums[f] = all != 0 ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum[f], exponent[f]);
+      }
+    }
+  }
+
+ private:
+  void add(int f, int64_t quanta) {
+    sum[f] = static_cast<int64_t>(static_cast<uint64_t>(sum[f]) + static_cast<uint64_t>(quanta));
   }
 };
 
-template <class T, class RowAt>
-void add_integers(const RowAt& row_at, int64_t points, int64_t width, Sums<T>& sums) {
-  for (int64_t i = 0; i < points; ++i) {
-    const T* const row = row_at(i);
-    for (int64_t f = 0; f < width; ++f) {
-      const int64_t value = row[f];
-      sums.sum[f] = static_cast<int64_t>(static_cast<uint64_t>(sums.sum[f]) + static_cast<uint64_t>(value));
-      if constexpr (sizeof(T) == 8) sums.coarse_sum[f] += coarse(value);
-    }
-  }
-}
+// Most sums need none of that: where the features' exponents are near enough, float64 holds the exact sum, which is then
+// the fixed-point sum as well. Digits that a feature of T has:
+template <class T>
+inline constexpr int32_t kDigits = 64;  // float64 and int64: no
+template <>
+inline constexpr int32_t kDigits<float> = 24;
+template <>
+inline constexpr int32_t kDigits<BFloat16> = 8;
+template <>
+inline constexpr int32_t kDigits<Float16> = 11;
 
-template <class T, class RowAt>
-void add_floats(const VoxelReduction& call, const RowAt& row_at, int64_t points, int64_t width, Sums<T>& sums) {
-  using Work = decltype(work(T{}));
-  const bool own = call.quantum_exponent == kOwnQuantum;
-  uint32_t any_mark = 0;
-  int32_t above[kWidth];
-  std::fill_n(above, kWidth, kNoExponent);
-  for (int64_t i = 0; i < points; ++i) {
-    const T* const row = row_at(i);
-    for (int64_t f = 0; f < width; ++f) {
-      const Work value = work(row[f]);
-      const uint32_t mark = mark_of(value);
-      sums.marks[f] |= mark;
-      any_mark |= mark;
-      above[f] = std::max(above[f], mark != 0 ? kNoExponent : exponent_above(value));
+// The exact sums of a cell of floats of up to 32 bits, in float64. False, and nothing said, where they may not fit, where
+// a value is below a cell's own quantum, and where one is not finite.
+template <class T, int kWidth>
+bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, double (&sums)[kWidth]) {
+  const int32_t k = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(cell.points - 1)));
+  if (k > 22) return false;  // where float16 has a quantum above its least number
+  std::fill_n(sums, kWidth, 0.0);
+  if (given_exponent != kOwnQuantum) {
+    // In quanta, each rounded: whole numbers of 53 - k digits at most.
+    const double scale = power_of_two(-given_exponent);
+    const double most = power_of_two(53 - k);
+    uint32_t fit = 1;
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const double x = static_cast<double>(to_feature_work(row[f])) * scale;
+        fit &= static_cast<uint32_t>(std::fabs(x) < most);  // NaN is not
+        sums[f] += std::nearbyint(x);
+      }
+    }
+    const double quantum = power_of_two(given_exponent);
+    for (int f = 0; f < kWidth; ++f) sums[f] *= quantum;
+    return fit != 0;
+  }
+  // Biased exponents of what is not 0; of the last digit they are kDigits - 1 less. The distance also keeps every value
+  // above the quantum, which lies 62 - k below the largest.
+  uint32_t lowest[kWidth];
+  uint32_t highest[kWidth];
+  std::fill_n(lowest, kWidth, 0xffu);
+  std::fill_n(highest, kWidth, 0u);
+  for (int64_t i = 0; i < cell.points; ++i) {
+    const T* const row = cell.row_at(i);
+    for (int f = 0; f < kWidth; ++f) {
+      const float value = to_feature_work(row[f]);
+      const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
+      highest[f] = std::max(highest[f], magnitude >> 23);
+      lowest[f] = std::min(lowest[f], magnitude == 0 ? 0xffu : magnitude >> 23);
+      sums[f] += static_cast<double>(value);
     }
   }
-  QuantumScale scale[kWidth];
-  for (int64_t f = 0; f < width; ++f) {
-    if (std::is_same_v<T, Float16>) above[f] = kExponentAboveFloat16;
-    sums.exponent[f] = own ? own_quantum(above[f], points, least_exponent(kDTypeOf<T>)) : call.quantum_exponent;
-    scale[f] = quantum_scale(sums.exponent[f]);
-  }
-  for (int64_t i = 0; i < points; ++i) {
-    const T* const row = row_at(i);
-    if (own && any_mark == 0) {
-      for (int64_t f = 0; f < width; ++f) sums.sum[f] += to_quanta(work(row[f]), scale[f]);
-      continue;
-    }
-    for (int64_t f = 0; f < width; ++f) {
-      const Work value = work(row[f]);
-      if (mark_of(value) != 0) continue;
-      int64_t quanta = 0;
-      if (!to_given_quanta(value, scale[f], quanta)) sums.marks[f] |= kHasNan;
-      sums.sum[f] = static_cast<int64_t>(static_cast<uint64_t>(sums.sum[f]) + static_cast<uint64_t>(quanta));
-      sums.coarse_sum[f] += coarse(quanta);
-    }
-  }
+  uint32_t fit = 1;
+  const uint32_t most = static_cast<uint32_t>(53 - kDigits<T> - k);
+  for (int f = 0; f < kWidth; ++f) fit &= static_cast<uint32_t>(highest[f] <= std::min(lowest[f] + most, 0xfeu));
+  return fit != 0;
 }
 
 template <class T>
-void write_sums(const Sums<T>& sums, int64_t points, int64_t width, typename Results<T>::Sum* sum,
-                typename Results<T>::Mean* mean) {
-  using Mean = typename Results<T>::Mean;
-  for (int64_t f = 0; f < width; ++f) {
-    uint32_t marks = sums.marks[f];
-    if (sum_overflows(sums.sum[f], sums.coarse_sum[f])) marks |= kHasNan;
-    if (mean != nullptr) {
-      mean[f] =
-          marks != 0 ? stored<Mean>(marked_sum(marks)) : rounded_mean<Mean>(sums.sum[f], sums.exponent[f], points);
-    }
-    if (sum == nullptr) continue;
-    if constexpr (kIsInteger<T>) {
-      sum[f] = sums.sum[f];
-    } else {
-      sum[f] = marks != 0 ? stored<T>(marked_sum(marks)) : rounded_sum<T>(sums.sum[f], sums.exponent[f]);
-    }
+T rounded(double x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return static_cast<float>(x);
+  } else {
+    const uint64_t bits = std::bit_cast<uint64_t>(std::fabs(x));
+    const auto field = static_cast<int32_t>(bits >> 52);
+    const uint64_t digits = (bits & 0xfffffffffffffu) | (uint64_t{field != 0} << 52);
+    return round_to<T>(std::signbit(x), digits, field - 1075, false);
   }
 }
 
-template <class T, class RowAt>
-void write_extremes(const RowAt& row_at, int64_t points, int64_t width, T* min, T* max) {
-  using Work = decltype(work(T{}));
+// From exact sums; x / points is rounded to odd before it is rounded to T, as in rounded_quotient_by_float64.
+template <class T, int kWidth>
+void write_exact(const double (&sums)[kWidth], int64_t points, T* sum, T* mean) {
+  if (sum != nullptr) {
+    for (int f = 0; f < kWidth; ++f) sum[f] = rounded<T>(sums[f]);
+  }
+  if (mean == nullptr) return;
+  const double divisor = static_cast<double>(points);
+  double odd[kWidth];
+  for (int f = 0; f < kWidth; ++f) {
+    const double dividend = std::fabs(sums[f]);
+    const double nearest = dividend / divisor;
+    const double error = std::fma(-nearest, divisor, dividend);
+    const uint64_t bits = std::bit_cast<uint64_t>(nearest);
+    const uint64_t beside = error > 0 ? bits + 1 : bits - 1;
+    odd[f] = std::copysign(std::bit_cast<double>(error == 0 || (bits & 1) ? bits : beside), sums[f]);
+  }
+  for (int f = 0; f < kWidth; ++f) mean[f] = rounded<T>(odd[f]);
+}
+
+template <class T, int kWidth>
+void write_sums(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, FeatureSum<T>* sum, FeatureMean<T>* mean) {
+  if constexpr (kDigits<T> < 64) {
+    double sums[kWidth];
+    if (sum_exactly(cell, given_exponent, sums)) return write_exact(sums, cell.points, sum, mean);
+  }
+  FixedPointSums<T, kWidth> sums;
+  if constexpr (std::is_integral_v<T>) {
+    sums.add_integers(cell);
+  } else {
+    sums.add_floats(cell, given_exponent);
+  }
+  sums.write(cell.points, sum, mean);
+}
+
+template <class T, int kWidth>
+void write_extremes(const CellFeatures<T, kWidth>& cell, T* min, T* max) {
+  using Work = FeatureWork<T>;
   using Key = decltype(order_key(Work{}));
   Key least[kWidth];
   Key greatest[kWidth];
   std::fill_n(least, kWidth, ~Key{0});
   std::fill_n(greatest, kWidth, Key{0});
-  for (int64_t i = 0; i < points; ++i) {
-    const T* const row = row_at(i);
-    for (int64_t f = 0; f < width; ++f) {
-      const Work value = work(row[f]);
+  for (int64_t i = 0; i < cell.points; ++i) {
+    const T* const row = cell.row_at(i);
+    for (int f = 0; f < kWidth; ++f) {
+      const Work value = to_feature_work(row[f]);
       least[f] = std::min(least[f], min_key(value));
       greatest[f] = std::max(greatest[f], max_key(value));
     }
   }
-  for (int64_t f = 0; f < width; ++f) {
+  for (int f = 0; f < kWidth; ++f) {
     Work value{};
     if (min != nullptr) {
       from_order_key(least[f], value);
-      min[f] = stored<T>(value);
+      min[f] = from_feature_work<T>(value);
     }
     if (max != nullptr) {
       from_order_key(greatest[f], value);
-      max[f] = stored<T>(value);
+      max[f] = from_feature_work<T>(value);
+    }
+  }
+}
+
+// Features [f, features) of a cell, kWidth at a time and the rest in halves: loops of a fixed length become vector code.
+template <class T, int kWidth>
+void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t place) {
+  const int64_t features = call.features.count;
+  const auto at = [&](auto* output) { return output == nullptr ? nullptr : output + place + cell.offset; };
+  for (; cell.offset + kWidth <= features; cell.offset += kWidth) {
+    if (into.sum != nullptr || into.mean != nullptr) {
+      write_sums<T, kWidth>(cell, call.quantum_exponent, at(into.sum), at(into.mean));
+    }
+    if (into.min != nullptr || into.max != nullptr) write_extremes<T, kWidth>(cell, at(into.min), at(into.max));
+  }
+  if constexpr (kWidth > 1) {
+    if (cell.offset < features) {
+      reduce_cell<T, kWidth / 2>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
     }
   }
 }
@@ -306,35 +390,24 @@ template <class T>
 void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
   const Results<T> into = results_of<T>(call, tile.first_cell);
   const int64_t features = call.features.count;
+  const bool reduces = into.sum != nullptr || into.mean != nullptr || into.min != nullptr || into.max != nullptr;
   fill_results(call, into, tile.cells);
-  Sums<T> sums;
+  const uint32_t* const end = tile.rows + tile.starts[tile.cells];
   for (int64_t cell = 0; cell < tile.cells; ++cell) {
     const uint32_t* const rows = tile.rows + tile.starts[cell];
     const int64_t points = tile.starts[cell + 1] - tile.starts[cell];
     if (points == 0) continue;
+    // Rows of a cell lie anywhere: those of the next few cells are asked for now.
+    for (const uint32_t* ahead = rows + 16; ahead < std::min(rows + 16 + points, end); ++ahead) {
+      __builtin_prefetch(tile.features[*ahead], 0, 3);
+    }
     const int64_t place = cell * features;
     const auto copy_row = [&](T* to, uint32_t row) {
       if (to != nullptr) std::memcpy(to + place, tile.features[row], static_cast<size_t>(features) * sizeof(T));
     };
     copy_row(into.first, rows[0]);
     copy_row(into.last, rows[points - 1]);
-    for (int64_t f = 0; f < features; f += kWidth) {
-      const int64_t width = std::min(kWidth, features - f);
-      const auto row_at = [&](int64_t i) { return reinterpret_cast<const T*>(tile.features[rows[i]]) + f; };
-      const auto at = [&](auto* output) { return output == nullptr ? nullptr : output + place + f; };
-      if (into.sum != nullptr || into.mean != nullptr) {
-        sums.clear();
-        if constexpr (kIsInteger<T>) {
-          add_integers<T>(row_at, points, width, sums);
-        } else {
-          add_floats<T>(call, row_at, points, width, sums);
-        }
-        write_sums<T>(sums, points, width, at(into.sum), at(into.mean));
-      }
-      if (into.min != nullptr || into.max != nullptr) {
-        write_extremes<T>(row_at, points, width, at(into.min), at(into.max));
-      }
-    }
+    if (reduces) reduce_cell<T, 8>(call, into, {tile, rows, points, 0}, place);
   }
 }
 
@@ -353,30 +426,7 @@ int64_t wide_cells_of_points(const char* points, int64_t row_bytes, DType dtype,
 }
 
 void reduce_tile(const VoxelReduction& call, const VoxelTile& tile) {
-  switch (call.features.dtype) {
-    case DType::kFloat64:
-      return reduce_features<double>(call, tile);
-    case DType::kFloat32:
-      return reduce_features<float>(call, tile);
-    case DType::kFloat16:
-      return reduce_features<Float16>(call, tile);
-    case DType::kBFloat16:
-      return reduce_features<BFloat16>(call, tile);
-    case DType::kInt64:
-      return reduce_features<int64_t>(call, tile);
-    case DType::kInt32:
-      return reduce_features<int32_t>(call, tile);
-    case DType::kUInt32:
-      return reduce_features<uint32_t>(call, tile);
-    case DType::kInt16:
-      return reduce_features<int16_t>(call, tile);
-    case DType::kUInt16:
-      return reduce_features<uint16_t>(call, tile);
-    case DType::kInt8:
-      return reduce_features<int8_t>(call, tile);
-    default:  // bool too: 0 and 1
-      return reduce_features<uint8_t>(call, tile);
-  }
+  with_feature_type(call.features.dtype, [&](auto type) { reduce_features<decltype(type)>(call, tile); });
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

@@ -1,5 +1,5 @@
-// The CUDA engine for every mode, dtype and grid: atomic operations whose result does not depend on their order, on
-// arrays over all cells.
+// The CUDA engine: by tiles where they serve (tiles_cuda.cuh), else, for every mode, dtype and grid, by atomic operations
+// whose result does not depend on their order, on arrays over all cells:
 //
 //   locate      names the cell of each row; counts, occupies
 //   gather      what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
@@ -7,17 +7,14 @@
 //   finish      one rounding, for each cell and feature
 #include "robocache/core/backend.hpp"
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/voxels/feature.hpp"
-#include "robocache/voxels/fixed_point.hpp"
-#include "robocache/voxels/order_key.hpp"
-#include "robocache/voxels/reduce.hpp"
+#include "robocache/voxels/rows_cuda.cuh"
+#include "robocache/voxels/tiles_cuda.cuh"
 
 namespace robocache {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int32_t kExponentBias = -kNoExponent;  // so that an exponent of none is 0
-using Word = unsigned long long;                 // what atomic operations on 64 bits take
 
 // Where a call's work goes; null where no output needs it.
 struct Work {
@@ -34,73 +31,12 @@ struct Work {
   Word* maxima;
   Word* first_rows;            // [cells]
   Word* last_rows;             // [cells] plus 1
-  void* outputs[kVoxelModes];  // by mode
-
-  template <class T>
-  __device__ T* output(VoxelMode mode) const {
-    return static_cast<T*>(outputs[static_cast<int>(mode)]);
-  }
 };
-
-__device__ int64_t integer_at(const void* array, DType dtype, int64_t i) {
-  return dtype == DType::kInt32 ? static_cast<const int32_t*>(array)[i] : static_cast<const int64_t*>(array)[i];
-}
-
-struct RowPlace {
-  int64_t cloud;
-  int64_t row;    // in its cloud, of strides of clouds
-  bool is_point;  // false past a length, and between the clouds of offsets that are wrong
-};
-
-__device__ RowPlace place_of_row(const Clouds& clouds, int64_t row) {
-  if (clouds.offsets) {
-    int64_t low = 0;  // the last cloud that starts at or before the row
-    for (int64_t high = clouds.count; high - low > 1;) {
-      const int64_t middle = (low + high) / 2;
-      (integer_at(clouds.offsets, clouds.offsets_dtype, middle) <= row ? low : high) = middle;
-    }
-    return {low, row,
-            integer_at(clouds.offsets, clouds.offsets_dtype, low) <= row &&
-                row < integer_at(clouds.offsets, clouds.offsets_dtype, low + 1)};
-  }
-  if (clouds.count == 1 && !clouds.lengths) return {0, row, true};
-  const int64_t cloud = row / clouds.rows;
-  const int64_t in_cloud = row - cloud * clouds.rows;
-  return {cloud, in_cloud, !clouds.lengths || in_cloud < integer_at(clouds.lengths, clouds.lengths_dtype, cloud)};
-}
-
-template <class T>
-__device__ const T* features_of_row(const VoxelReduction& call, int64_t row) {
-  const Features& f = call.features;
-  if (call.clouds.offsets || call.clouds.count == 1) return static_cast<const T*>(f.data) + row * f.row_stride;
-  const int64_t cloud = row / call.clouds.rows;
-  return static_cast<const T*>(f.data) + cloud * f.cloud_stride + (row - cloud * call.clouds.rows) * f.row_stride;
-}
-
-template <class Real>
-__device__ int64_t located(const VoxelReduction& call, const RowPlace& place) {
-  const Real* const p = static_cast<const Real*>(call.clouds.points) + place.cloud * call.clouds.cloud_stride +
-                        place.row * call.clouds.row_stride;
-  const Real point[3] = {p[0], p[1], p[2]};
-  const int64_t cell = voxel_cell<Real>(point, call.grid);
-  if (cell < 0) return -1;
-  return place.cloud * (call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2]) + cell;
-}
 
 __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x; row < work.rows; row += step) {
-    int64_t cell = -1;
-    if (call.cell_of_row) {
-      cell = call.cell_of_row[row];
-      if (cell < 0 || cell >= call.cells) cell = -1;
-    } else {
-      const RowPlace place = place_of_row(call.clouds, row);
-      if (place.is_point) {
-        cell = call.clouds.dtype == DType::kFloat32 ? located<float>(call, place) : located<double>(call, place);
-        if (cell < 0 && call.dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped + place.cloud), Word{1});
-      }
-    }
+    const int64_t cell = cell_of(call, row);
     if (work.cell_of_row) work.cell_of_row[row] = cell;
     if (cell < 0) continue;
     if (work.counts) atomicAdd(work.counts + cell, 1);
@@ -163,15 +99,12 @@ __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid
   });
 }
 
+// What is known of a place before its sum is.
 template <class T>
-__device__ int32_t quantum_of(const VoxelReduction& call, const Work& work, int64_t place) {
-  if constexpr (std::is_integral_v<T>) {
-    return 0;
-  } else {
-    if (call.quantum_exponent != kOwnQuantum) return call.quantum_exponent;
-    const int32_t above = std::is_same_v<T, Float16> ? kExponentAboveFloat16 : work.exponents[place] - kExponentBias;
-    return own_quantum(above, work.counts[place / call.features.count], least_exponent(kFeatureDType<T>));
-  }
+__device__ CellFeature<T> known(const Work& work, int64_t place) {
+  CellFeature<T> found;
+  if (work.exponents) found.above = work.exponents[place] - kExponentBias;
+  return found;
 }
 
 template <class T>
@@ -183,7 +116,8 @@ __global__ void add(const __grid_constant__ VoxelReduction call, const __grid_co
     } else {
       const FeatureWork<T> value = to_feature_work(feature);
       uint32_t mark = mark_of(value);
-      const QuantumScale scale = quantum_scale(quantum_of<T>(call, work, place));
+      const int32_t points = work.counts[place / call.features.count];
+      const QuantumScale scale = quantum_scale(known<T>(work, place).quantum(call, points));
       if (mark == 0 && !to_given_quanta(value, scale, quanta)) mark = kHasNan;
       if (mark != 0) return add_mark(work, place, mark);
     }
@@ -194,64 +128,28 @@ __global__ void add(const __grid_constant__ VoxelReduction call, const __grid_co
 }
 
 template <class T>
-__device__ T fill_of(const VoxelReduction& call) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(call.fill_integer);
-  } else {
-    return from_feature_work<T>(static_cast<FeatureWork<T>>(call.fill));
-  }
-}
-
-template <class T>
-__global__ void finish(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {
+__global__ void finish(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work,
+                       const __grid_constant__ Outputs outputs) {
+  using Key = typename CellFeature<T>::Key;
   const int64_t features = call.features.count;
   const int64_t places = call.cells * features;
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  T* const min = work.output<T>(VoxelMode::kMin);
-  T* const max = work.output<T>(VoxelMode::kMax);
-  T* const first = work.output<T>(VoxelMode::kFirst);
-  T* const last = work.output<T>(VoxelMode::kLast);
-  auto* const sum = work.output<FeatureSum<T>>(VoxelMode::kSum);
-  auto* const mean = work.output<FeatureMean<T>>(VoxelMode::kMean);
-  const T fill = fill_of<T>(call);
+  T* const first = outputs.as<T>(VoxelMode::kFirst);
+  T* const last = outputs.as<T>(VoxelMode::kLast);
   for (int64_t place = int64_t{blockIdx.x} * kThreads + threadIdx.x; place < places; place += step) {
     const int64_t cell = place / features;
     const int64_t feature = place - cell * features;
     const int32_t points = work.counts[cell];
-    if (points == 0) {
-      if (sum) sum[place] = FeatureSum<T>{};
-      if (mean) mean[place] = fill_of<FeatureMean<T>>(call);
-      if (min) min[place] = fill;
-      if (max) max[place] = fill;
-      if (first) first[place] = fill;
-      if (last) last[place] = fill;
-      continue;
-    }
-    if (sum || mean) {
-      const int64_t quanta = static_cast<int64_t>(work.sums[place]);
-      const int32_t exponent = quantum_of<T>(call, work, place);
-      uint32_t marks = work.marks ? work.marks[place / 4] >> (place % 4 * 8) & 0xffu : 0;
-      if (work.coarse_sums && sum_overflows(quanta, static_cast<int64_t>(work.coarse_sums[place]))) marks |= kHasNan;
-      if (mean) {
-        mean[place] = marks ? from_feature_work<FeatureMean<T>>(marked_sum(marks))
-                            : rounded_mean<FeatureMean<T>>(quanta, exponent, points);
-      }
-      if constexpr (std::is_integral_v<T>) {
-        if (sum) sum[place] = quanta;
-      } else {
-        if (sum) sum[place] = marks ? from_feature_work<T>(marked_sum(marks)) : rounded_sum<T>(quanta, exponent);
-      }
-    }
-    using Key = decltype(order_key(FeatureWork<T>{}));
-    const auto from_key = [](Word key) {
-      FeatureWork<T> value{};
-      from_order_key(static_cast<Key>(key), value);
-      return from_feature_work<T>(value);
-    };
-    if (min) min[place] = from_key(work.minima[place]);
-    if (max) max[place] = from_key(work.maxima[place]);
-    if (first) first[place] = features_of_row<T>(call, static_cast<int64_t>(work.first_rows[cell]))[feature];
-    if (last) last[place] = features_of_row<T>(call, static_cast<int64_t>(work.last_rows[cell]) - 1)[feature];
+    CellFeature<T> found = known<T>(work, place);
+    if (work.sums) found.sum = static_cast<int64_t>(work.sums[place]);
+    if (work.coarse_sums) found.coarse_sum = static_cast<int64_t>(work.coarse_sums[place]);
+    if (work.marks) found.marks = work.marks[place / 4] >> (place % 4 * 8) & 0xffu;
+    if (work.minima) found.least = static_cast<Key>(work.minima[place]);
+    if (work.maxima) found.greatest = static_cast<Key>(work.maxima[place]);
+    found.write(call, outputs, place, points);
+    const auto row = [&](Word at) { return features_of_row<T>(call, static_cast<int64_t>(at))[feature]; };
+    if (first) first[place] = points ? row(work.first_rows[cell]) : fill_of<T>(call);
+    if (last) last[place] = points ? row(work.last_rows[cell] - 1) : fill_of<T>(call);
   }
 }
 
@@ -278,16 +176,13 @@ class Workspace {
 Work plan(const VoxelReduction& call, Workspace& workspace, int64_t& zeroed, int64_t& set) {
   Work work{};
   work.rows = row_count(call.clouds);
+  const Outputs outputs(call);
   bool asked[kVoxelModes] = {};
-  for (int32_t i = 0; i < call.output_count; ++i) {
-    const int mode = static_cast<int>(call.outputs[i].mode);
-    asked[mode] = true;
-    work.outputs[mode] = call.outputs[i].data;
-  }
+  for (int32_t i = 0; i < call.output_count; ++i) asked[static_cast<int>(call.outputs[i].mode)] = true;
   const auto has = [&](VoxelMode mode) { return asked[static_cast<int>(mode)]; };
-  work.occupancy = static_cast<bool*>(work.outputs[static_cast<int>(VoxelMode::kOccupancy)]);
-  work.bits = static_cast<uint32_t*>(work.outputs[static_cast<int>(VoxelMode::kOccupancyBits)]);
-  work.counts = static_cast<int32_t*>(work.outputs[static_cast<int>(VoxelMode::kCount)]);
+  work.occupancy = static_cast<bool*>(outputs[VoxelMode::kOccupancy]);
+  work.bits = static_cast<uint32_t*>(outputs[VoxelMode::kOccupancyBits]);
+  work.counts = static_cast<int32_t*>(outputs[VoxelMode::kCount]);
   const bool sums = has(VoxelMode::kSum) || has(VoxelMode::kMean);
   const bool keys = has(VoxelMode::kMin) || has(VoxelMode::kMax);
   const bool rows = has(VoxelMode::kFirst) || has(VoxelMode::kLast);
@@ -315,6 +210,12 @@ unsigned blocks_for(int64_t items) {
 }
 
 cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
+  if (call.dropped) {
+    const cudaError_t code =
+        cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
+    if (code != cudaSuccess) return code;
+  }
+  if (goes_by_tiles(call)) return reduce_by_tiles(call, stream);
   Workspace workspace(call.workspace);
   int64_t zeroed = 0;
   int64_t set = 0;
@@ -335,7 +236,6 @@ cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
       code = clear(output.data, 0, call.clouds.count * shape[0] * shape[1] * ((shape[2] + 31) / 32) * 4);
     }
   }
-  if (code == cudaSuccess) code = clear(call.dropped, 0, call.dropped ? call.clouds.count * 8 : 0);
   if (code != cudaSuccess) return code;
 
   if (work.rows > 0) {
@@ -345,7 +245,7 @@ cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
   }
   const int64_t places = call.cells * call.features.count;
   if (work.counts == nullptr || places == 0) return cudaSuccess;
-  bool features = work.sums || work.minima || work.maxima || work.first_rows || work.last_rows;
+  const bool features = work.sums || work.minima || work.maxima || work.first_rows || work.last_rows;
   if (!features) return cudaSuccess;
   return with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
@@ -357,7 +257,7 @@ cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
       add<T><<<blocks_for(work.rows), kThreads, 0, stream>>>(call, work);
       if (const cudaError_t launched = cudaGetLastError(); launched != cudaSuccess) return launched;
     }
-    finish<T><<<blocks_for(places), kThreads, 0, stream>>>(call, work);
+    finish<T><<<blocks_for(places), kThreads, 0, stream>>>(call, work, Outputs(call));
     return cudaGetLastError();
   });
 }
@@ -367,6 +267,7 @@ cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
 
 extern "C" __attribute__((visibility("default"))) int64_t
 robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call) {
+  if (robocache::goes_by_tiles(*call)) return robocache::tiles_workspace_bytes(*call);
   robocache::Workspace workspace(nullptr);
   int64_t zeroed = 0;
   int64_t set = 0;

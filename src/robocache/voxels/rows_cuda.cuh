@@ -1,0 +1,189 @@
+// What the kernels of the CUDA engine share: rows, their cells and features, and where results go.
+#pragma once
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/voxels/feature.hpp"
+#include "robocache/voxels/fixed_point.hpp"
+#include "robocache/voxels/order_key.hpp"
+#include "robocache/voxels/reduce.hpp"
+
+namespace robocache {
+
+using Word = unsigned long long;  // what atomic operations on 64 bits take
+
+__device__ inline int64_t integer_at(const void* array, DType dtype, int64_t i) {
+  return dtype == DType::kInt32 ? static_cast<const int32_t*>(array)[i] : static_cast<const int64_t*>(array)[i];
+}
+
+struct RowPlace {
+  int64_t cloud;
+  int64_t row;    // in its cloud, of clouds with strides
+  bool is_point;  // false past a length, and between the clouds of offsets that are wrong
+};
+
+__device__ inline RowPlace place_of_row(const Clouds& clouds, int64_t row) {
+  if (clouds.offsets) {
+    int64_t low = 0;  // the last cloud that starts at or before the row
+    for (int64_t high = clouds.count; high - low > 1;) {
+      const int64_t middle = (low + high) / 2;
+      (integer_at(clouds.offsets, clouds.offsets_dtype, middle) <= row ? low : high) = middle;
+    }
+    return {low, row,
+            integer_at(clouds.offsets, clouds.offsets_dtype, low) <= row &&
+                row < integer_at(clouds.offsets, clouds.offsets_dtype, low + 1)};
+  }
+  if (clouds.count == 1 && !clouds.lengths) return {0, row, true};
+  const int64_t cloud = row / clouds.rows;
+  const int64_t in_cloud = row - cloud * clouds.rows;
+  return {cloud, in_cloud, !clouds.lengths || in_cloud < integer_at(clouds.lengths, clouds.lengths_dtype, cloud)};
+}
+
+template <class T>
+__device__ const T* features_of_row(const VoxelReduction& call, int64_t row) {
+  const Features& f = call.features;
+  if (call.clouds.offsets || call.clouds.count == 1) return static_cast<const T*>(f.data) + row * f.row_stride;
+  const int64_t cloud = row / call.clouds.rows;
+  return static_cast<const T*>(f.data) + cloud * f.cloud_stride + (row - cloud * call.clouds.rows) * f.row_stride;
+}
+
+template <class Real>
+__device__ int64_t cell_of_point(const VoxelReduction& call, const RowPlace& place) {
+  const Real* const p = static_cast<const Real*>(call.clouds.points) + place.cloud * call.clouds.cloud_stride +
+                        place.row * call.clouds.row_stride;
+  const Real point[3] = {p[0], p[1], p[2]};
+  const int64_t cell = voxel_cell<Real>(point, call.grid);
+  if (cell < 0) return -1;
+  return place.cloud * (call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2]) + cell;
+}
+
+// The cell of a row among those of all clouds, or -1; a point in none is counted as dropped.
+__device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
+  if (call.cell_of_row) {
+    const int64_t cell = call.cell_of_row[row];
+    return cell < call.cells ? cell : -1;
+  }
+  const RowPlace place = place_of_row(call.clouds, row);
+  if (!place.is_point) return -1;
+  const int64_t cell =
+      call.clouds.dtype == DType::kFloat32 ? cell_of_point<float>(call, place) : cell_of_point<double>(call, place);
+  if (cell < 0 && call.dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped + place.cloud), Word{1});
+  return cell;
+}
+
+// The outputs by mode; null where one is not asked for.
+struct Outputs {
+  void* of[kVoxelModes];
+
+  explicit Outputs(const VoxelReduction& call) : of{} {
+    for (int32_t i = 0; i < call.output_count; ++i) of[static_cast<int>(call.outputs[i].mode)] = call.outputs[i].data;
+  }
+
+  __host__ __device__ void* operator[](VoxelMode mode) const { return of[static_cast<int>(mode)]; }
+  template <class T>
+  __device__ T* as(VoxelMode mode) const {
+    return static_cast<T*>((*this)[mode]);
+  }
+};
+
+template <class T>
+__device__ T fill_of(const VoxelReduction& call) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(call.fill_integer);
+  } else {
+    return from_feature_work<T>(static_cast<FeatureWork<T>>(call.fill));
+  }
+}
+
+// A feature of one cell: what is found in its rows, and what comes of it.
+template <class T>
+struct CellFeature {
+  using Value = FeatureWork<T>;
+  using Key = decltype(order_key(Value{}));
+
+  int64_t sum = 0;
+  int64_t coarse_sum = 0;
+  int32_t above = kNoExponent;  // largest exponent_above of the finite
+  uint32_t marks = 0;
+  Key least = ~Key{0};
+  Key greatest = 0;
+
+  __device__ void look(Value value) {
+    if constexpr (!std::is_integral_v<T>) {
+      const uint32_t mark = mark_of(value);
+      marks |= mark;
+      const int32_t e = mark ? kNoExponent : exponent_above(value);
+      above = above > e ? above : e;
+    }
+  }
+  __device__ void compare(Value value) {
+    const Key low = min_key(value);
+    const Key high = max_key(value);
+    least = least < low ? least : low;
+    greatest = greatest > high ? greatest : high;
+  }
+
+  __device__ int32_t quantum(const VoxelReduction& call, int64_t points) const {
+    if constexpr (std::is_integral_v<T>) {
+      return 0;
+    } else {
+      if (call.quantum_exponent != kOwnQuantum) return call.quantum_exponent;
+      return own_quantum(std::is_same_v<T, Float16> ? kExponentAboveFloat16 : above, points,
+                         least_exponent(kFeatureDType<T>));
+    }
+  }
+
+  __device__ void add(Value value, const QuantumScale& scale, bool own) {
+    if constexpr (std::is_integral_v<T>) {
+      sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(value));
+      if (sizeof(T) == 8) coarse_sum += coarse(static_cast<int64_t>(value));
+    } else if (own) {
+      if (mark_of(value) == 0) sum += to_quanta(value, scale);
+    } else {
+      int64_t quanta = 0;
+      uint32_t mark = mark_of(value);
+      if (mark == 0 && !to_given_quanta(value, scale, quanta)) mark = kHasNan;
+      marks |= mark;
+      if (mark) return;
+      sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(quanta));
+      coarse_sum += coarse(quanta);
+    }
+  }
+
+  // `place` is cell * F + feature.
+  __device__ void write(const VoxelReduction& call, const Outputs& outputs, int64_t place, int64_t points) const {
+    auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum);
+    auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean);
+    T* const min = outputs.as<T>(VoxelMode::kMin);
+    T* const max = outputs.as<T>(VoxelMode::kMax);
+    if (points == 0) {
+      if (total) total[place] = FeatureSum<T>{};
+      if (mean) mean[place] = fill_of<FeatureMean<T>>(call);
+      if (min) min[place] = fill_of<T>(call);
+      if (max) max[place] = fill_of<T>(call);
+      return;
+    }
+    if (total || mean) {
+      const int32_t exponent = quantum(call, points);
+      const uint32_t all = sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
+      if (mean) {
+        mean[place] = all ? from_feature_work<FeatureMean<T>>(marked_sum(all))
+                          : rounded_mean<FeatureMean<T>>(sum, exponent, points);
+      }
+      if constexpr (std::is_integral_v<T>) {
+        if (total) total[place] = sum;
+      } else {
+        if (total) total[place] = all ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum, exponent);
+      }
+    }
+    if (min) min[place] = from_key(least);
+    if (max) max[place] = from_key(greatest);
+  }
+
+  static __device__ T from_key(Key key) {
+    Value value{};
+    from_order_key(key, value);
+    return from_feature_work<T>(value);
+  }
+};
+
+}  // namespace robocache

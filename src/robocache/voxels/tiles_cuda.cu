@@ -1,0 +1,748 @@
+#include "robocache/voxels/tiles_cuda.cuh"
+
+#include <algorithm>
+#include <bit>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/voxels/rows_cuda.cuh"
+
+namespace robocache {
+namespace {
+
+constexpr int kLineCells = 32;
+constexpr uint32_t kNoPlace = 0xffff;  // of a record that only fills up
+
+struct Tiling {
+  int line_bits;  // 2^line_bits lines, of which some may lie beyond the last cell
+  int row_bits;   // 2^row_bits lines to a tile
+  uint32_t multiplier;
+  uint32_t inverse;
+
+  __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
+  __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
+  __host__ __device__ int place_bits() const { return row_bits + 5; }
+
+  // Tile << place_bits | place in it.
+  __device__ uint32_t permuted(uint32_t cell) const {
+    return ((cell / kLineCells * multiplier) >> (32 - line_bits)) * kLineCells + cell % kLineCells;
+  }
+  // The first cell of a permuted line.
+  __device__ int64_t line_start(uint32_t line) const {
+    return int64_t{(line * inverse) & ((1u << line_bits) - 1)} * kLineCells;
+  }
+};
+
+// How a call is cut up.
+struct Plan {
+  int64_t rows;
+  Tiling tiling;
+  bool features;  // records name the row as well
+  int threads;    // of the first kernel, which takes rows_per_thread each
+  int rows_per_thread;
+  int chunk;     // rows of a block: rows_per_thread * threads
+  int chunks;    // blocks
+  int capacity;  // records of a chunk, those that fill up included
+  int listed;    // rows of a tile that are listed in shared memory; more go to the workspace
+  bool whole;    // counts and occupancy can be written four at once
+
+  // Parts of the workspace.
+  void* records;     // [chunks, capacity] uint16 or uint32
+  uint32_t* table;   // [tiles, chunks] first record / 4 << 16 | records / 4
+  uint32_t* sorted;  // [rows], for tiles with more than `listed`
+  Word* taken;       // of `sorted`
+};
+
+bool needs_features(VoxelMode mode) { return mode >= VoxelMode::kSum; }
+
+bool any_features(const VoxelReduction& call) {
+  return std::any_of(call.outputs, call.outputs + call.output_count,
+                     [](const VoxelOutput& output) { return needs_features(output.mode); });
+}
+
+constexpr int kMostTileBits = 12;
+
+Tiling tiling_for(int64_t cells, bool features) {
+  const int64_t lines = (cells + kLineCells - 1) / kLineCells;
+  Tiling tiling{};
+  tiling.line_bits = std::max<int>(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(lines - 1))));
+  // With features a tile's rows are listed in shared memory: small tiles. Without, tiles as large as shared memory takes,
+  // but enough of them for all multiprocessors.
+  const int wanted = features ? 6 : 10;
+  const int fewest = features ? 8 : 7;
+  const int most = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines to a tile
+  const int tile_bits = std::clamp(tiling.line_bits - wanted, std::min(fewest, most), most);
+  tiling.row_bits = tiling.line_bits - tile_bits;
+  constexpr uint32_t kOdd = 0x9e3779b1u;  // 2^32 over the golden ratio: neighbours fall far apart
+  tiling.multiplier = kOdd << (32 - tiling.line_bits);
+  tiling.inverse = kOdd;
+  for (int i = 0; i < 5; ++i) tiling.inverse *= 2 - kOdd * tiling.inverse;
+  return tiling;
+}
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+Plan plan_for(const VoxelReduction& call, int64_t& bytes) {
+  Plan plan{};
+  plan.rows = row_count(call.clouds);
+  plan.features = any_features(call);
+  plan.tiling = tiling_for(call.cells, plan.features);
+  // Few rows a thread where there are few, so that all multiprocessors get some.
+  const bool few = plan.rows <= int64_t{1} << 20;
+  plan.threads = few ? 512 : 1024;
+  plan.rows_per_thread = few ? 4 : 16;
+  plan.chunk = plan.threads * plan.rows_per_thread;
+  plan.chunks = static_cast<int>((plan.rows + plan.chunk - 1) / plan.chunk);
+  plan.capacity = (plan.chunk + 3 * plan.tiling.tiles() + 7) / 8 * 8;
+  plan.listed = 12288;
+  plan.whole = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
+    return reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
+  });
+  char* memory = static_cast<char*>(call.workspace);
+  bytes = 0;
+  const auto take = [&](auto*& part, int64_t wanted) {
+    part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(memory + bytes);
+    bytes += aligned(wanted);
+  };
+  char* records = nullptr;
+  take(records, int64_t{plan.chunks} * plan.capacity * (plan.features ? 4 : 2));
+  plan.records = records;
+  take(plan.table, int64_t{plan.chunks} * plan.tiling.tiles() * 4);
+  take(plan.sorted, plan.features ? plan.rows * 4 : 0);
+  take(plan.taken, 8);
+  return plan;
+}
+
+// ---- Points to cells, four at a time ----
+
+// What the cells of packed float32 points of one cloud are found with: the quotient by a multiplication, within `error`
+// of the true one for a point in the grid; where that leaves a doubt of the cell, by the division.
+struct FastGrid {
+  float origin[3];
+  float size[3];
+  float inverse[3];
+  float error;
+  uint32_t shape[3];
+};
+
+constexpr int64_t kMostFastShape = 4096;
+
+bool is_fast(const VoxelReduction& call) {
+  const Clouds& clouds = call.clouds;
+  if (call.cell_of_row || clouds.dtype != DType::kFloat32 || clouds.count != 1 || clouds.lengths || clouds.offsets ||
+      clouds.row_stride != 3 || reinterpret_cast<uintptr_t>(clouds.points) % 16 != 0) {
+    return false;
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    const double size = call.grid.size[axis];
+    if (call.grid.shape[axis] > kMostFastShape || !(size > 0x1p-100 && size < 0x1p100)) return false;
+  }
+  return true;
+}
+
+FastGrid fast_grid(const VoxelGrid& grid) {
+  FastGrid fast{};
+  for (int axis = 0; axis < 3; ++axis) {
+    fast.origin[axis] = static_cast<float>(grid.origin[axis]);
+    fast.size[axis] = static_cast<float>(grid.size[axis]);
+    fast.inverse[axis] = 1 / fast.size[axis];
+    fast.shape[axis] = static_cast<uint32_t>(grid.shape[axis]);
+    // Three roundings of 2^-24 part the two quotients; a point in the grid has one below its shape.
+    fast.error = std::max(fast.error, static_cast<float>(grid.shape[axis]) * 0x1p-21f);
+  }
+  return fast;
+}
+
+__device__ __noinline__ int32_t divided_coordinate(float p, float origin, float size) {
+  const float quotient = floorf(__fdiv_rn(p - origin, size));
+  return quotient >= 0 && quotient < 0x1p22f ? static_cast<int32_t>(quotient) : -1;
+}
+
+constexpr uint32_t kNoCell = ~0u;
+
+// p: x, y, z of four points.
+__device__ void cells_of(const FastGrid& grid, const float (&p)[12], uint32_t (&cells)[4]) {
+  // Added to a number below 2^22 and rounded down, this leaves its floor in the low bits; all else comes out as no
+  // coordinate of a grid.
+  constexpr float kFloor = 0x1.8p23f;
+  constexpr int32_t kFloorBits = 0x4b400000;
+  int32_t coordinate[12];
+  int32_t doubt = 0;
+#pragma unroll
+  for (int i = 0; i < 12; ++i) {
+    const float from_origin = p[i] - grid.origin[i % 3];
+    const int32_t low = __float_as_int(__fadd_rd(fmaf(from_origin, grid.inverse[i % 3], -grid.error), kFloor));
+    const int32_t high = __float_as_int(__fadd_rd(fmaf(from_origin, grid.inverse[i % 3], grid.error), kFloor));
+    doubt |= low ^ high;
+    coordinate[i] = low - kFloorBits;
+  }
+  if (doubt) {
+#pragma unroll
+    for (int i = 0; i < 12; ++i) coordinate[i] = divided_coordinate(p[i], grid.origin[i % 3], grid.size[i % 3]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t x = coordinate[3 * i];
+    const uint32_t y = coordinate[3 * i + 1];
+    const uint32_t z = coordinate[3 * i + 2];
+    const bool inside = (x < grid.shape[0]) & (y < grid.shape[1]) & (z < grid.shape[2]);
+    cells[i] = inside ? (x * grid.shape[1] + y) * grid.shape[2] + z : kNoCell;
+  }
+}
+
+// The cells of rows [row, row + 4), as far as they are below `end`.
+template <bool kFast>
+__device__ void cells_of_rows(const VoxelReduction& call, const FastGrid& grid, int64_t row, int64_t end,
+                              uint32_t (&cells)[4]) {
+  if constexpr (kFast) {
+    const float* const points = static_cast<const float*>(call.clouds.points) + row * 3;
+    float p[12];
+    if (row + 4 <= end) {
+      const float4* const from = reinterpret_cast<const float4*>(points);
+      const float4 a = __ldcs(from);
+      const float4 b = __ldcs(from + 1);
+      const float4 c = __ldcs(from + 2);
+      const float loaded[12] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
+#pragma unroll
+      for (int i = 0; i < 12; ++i) p[i] = loaded[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 12; ++i) p[i] = row + i / 3 < end ? points[i] : __int_as_float(0x7fffffff);
+    }
+    cells_of(grid, p, cells);
+    if (call.dropped) {
+      int dropped = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dropped += row + i < end && cells[i] == kNoCell;
+      if (dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped), static_cast<Word>(dropped));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t cell = row + i < end ? cell_of(call, row + i) : -1;
+      cells[i] = cell < 0 ? kNoCell : static_cast<uint32_t>(cell);
+    }
+  }
+}
+
+// ---- Rows to tiles ----
+
+// The sum over the lanes and warps before this one; `warp_sums` is scratch. All threads call it.
+template <int kThreads>
+__device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp = threadIdx.x / 32;
+  uint32_t inclusive = mine;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const uint32_t other = __shfl_up_sync(~0u, inclusive, d);
+    if (lane >= d) inclusive += other;
+  }
+  if (lane == 31) warp_sums[warp] = inclusive;
+  __syncthreads();
+  const uint32_t before = __reduce_add_sync(~0u, lane < warp ? warp_sums[lane] : 0);
+  static_assert(kThreads <= 1024);
+  return before + inclusive - mine;
+}
+
+// Sorts the rows of a chunk by tile. A record is a place in its tile and, as a uint32, the row in its chunk << 16. Each
+// tile's records are filled up to a multiple of four, so that four are read at once.
+template <class Record, int kThreads, int kRows, bool kFast>
+__global__ void __launch_bounds__(kThreads)
+    deal_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ Plan plan,
+              const __grid_constant__ FastGrid grid) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Record* const sorted = reinterpret_cast<Record*>(memory);
+  uint32_t* const starts =
+      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, then starts; the last: no tile
+  __shared__ uint32_t warp_sums[32];
+  __shared__ uint32_t total;
+  const int tiles = plan.tiling.tiles();
+  const int place_bits = plan.tiling.place_bits();
+  for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
+  wait_for_work_before();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.taken = 0;
+  __syncthreads();
+
+  const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows);
+  uint32_t places[kRows];  // tile << place_bits | place
+  uint16_t ranks[kRows];   // among the rows of the tile
+#pragma unroll
+  for (int step = 0; step < kRows / 4; ++step) {
+    uint32_t cells[4];
+    cells_of_rows<kFast>(call, grid, first + (step * kThreads + threadIdx.x) * 4, plan.rows, cells);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t place =
+          cells[i] == kNoCell ? static_cast<uint32_t>(tiles) << place_bits : plan.tiling.permuted(cells[i]);
+      places[step * 4 + i] = place;
+      ranks[step * 4 + i] = static_cast<uint16_t>(atomicAdd(&starts[place >> place_bits], 1));
+    }
+  }
+  __syncthreads();
+
+  const int per_thread = (tiles + kThreads - 1) / kThreads;
+  const int begin = threadIdx.x * per_thread;
+  const int end = min(tiles, begin + per_thread);
+  uint32_t fours = 0;
+  for (int i = begin; i < end; ++i) fours += (starts[i] + 3) / 4;
+  uint32_t start = sum_before<kThreads>(fours, warp_sums);
+  if (threadIdx.x == kThreads - 1) total = start + fours;
+  for (int i = begin; i < end; ++i) {
+    const uint32_t count = starts[i];
+    const uint32_t filled = (count + 3) / 4;
+    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Record>(~0u);
+    plan.table[int64_t{i} * plan.chunks + blockIdx.x] = start << 16 | filled;
+    starts[i] = start * 4;
+    start += filled;
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const uint32_t tile = places[i] >> place_bits;
+    uint32_t record = places[i] & ((1u << place_bits) - 1);
+    if (sizeof(Record) == 4) record |= ((i / 4 * kThreads + threadIdx.x) * 4 + i % 4) << 16;
+    const uint32_t slot = starts[tile] + ranks[i];
+    if (tile < static_cast<uint32_t>(tiles)) sorted[slot] = static_cast<Record>(record);
+  }
+  __syncthreads();
+
+  const int vectors = static_cast<int>((total * 4 * sizeof(Record) + 15) / 16);
+  uint4* const to = reinterpret_cast<uint4*>(static_cast<Record*>(plan.records) + int64_t{blockIdx.x} * plan.capacity);
+  for (int i = threadIdx.x; i < vectors; i += kThreads) to[i] = reinterpret_cast<const uint4*>(sorted)[i];
+}
+
+// ---- The records of a tile ----
+
+// Loads the tile's column of the table; returns how many records there are. All threads call it.
+template <int kThreads>
+__device__ uint32_t load_entries(const Plan& plan, uint32_t* entries, uint32_t* warp_sums) {
+  uint32_t fours = 0;
+  for (int i = threadIdx.x; i < plan.chunks; i += kThreads) {
+    const uint32_t entry = plan.table[int64_t{blockIdx.x} * plan.chunks + i];
+    entries[i] = entry;
+    fours += entry & 0xffff;
+  }
+  fours = __reduce_add_sync(~0u, fours);
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = fours;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return __reduce_add_sync(~0u, lane < kThreads / 32 ? warp_sums[lane] : 0) * 4;
+}
+
+// Calls body(record, chunk) for the tile's records. `kLanes` neighbouring threads share a chunk's, four each at a time;
+// loads of `kAhead` chunks are under way at once.
+template <class Record, int kThreads, int kLanes, int kAhead, class Body>
+__device__ void for_each_record(const Plan& plan, const uint32_t* entries, Body body) {
+  using Four = std::conditional_t<sizeof(Record) == 2, uint2, uint4>;
+  constexpr int kGroups = kThreads / kLanes;
+  const unsigned lane = threadIdx.x % kLanes;
+  const auto each = [&](const Four& four, int chunk) {
+    if constexpr (sizeof(Record) == 2) {
+      body(four.x & 0xffff, chunk);
+      body(four.x >> 16, chunk);
+      body(four.y & 0xffff, chunk);
+      body(four.y >> 16, chunk);
+    } else {
+      body(four.x, chunk);
+      body(four.y, chunk);
+      body(four.z, chunk);
+      body(four.w, chunk);
+    }
+  };
+  const auto load = [&](uint32_t entry, int chunk, unsigned i) {
+    const Record* const of_chunk = static_cast<const Record*>(plan.records) + int64_t{chunk} * plan.capacity;
+    return __ldcs(reinterpret_cast<const Four*>(of_chunk) + (entry >> 16) + i);
+  };
+  for (int base = threadIdx.x / kLanes; base < plan.chunks; base += kGroups * kAhead) {
+    Four fours[kAhead];
+    uint32_t held[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int chunk = base + k * kGroups;
+      held[k] = chunk < plan.chunks ? entries[chunk] : 0;
+      if (lane < (held[k] & 0xffff)) fours[k] = load(held[k], chunk, lane);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int chunk = base + k * kGroups;
+      if (lane < (held[k] & 0xffff)) each(fours[k], chunk);
+      for (unsigned i = lane + kLanes; i < (held[k] & 0xffff); i += kLanes) each(load(held[k], chunk, i), chunk);
+    }
+  }
+}
+
+// ---- Counts and occupancy ----
+
+constexpr int kCountThreads = 1024;
+
+// Counts are kept as 16 bits, two to a word, while the tile has too few rows to overflow them; else as 32 bits, one half
+// of the tile after the other.
+__global__ void __launch_bounds__(kCountThreads, 2)
+    count_tiles(const __grid_constant__ Plan plan, const __grid_constant__ Outputs outputs, int64_t cells) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  uint32_t* const words = reinterpret_cast<uint32_t*>(memory);
+  const int size = plan.tiling.tile_cells();
+  uint32_t* const entries = words + size / 2;
+  __shared__ uint32_t warp_sums[32];
+  const auto clear = [&] {
+    for (int i = threadIdx.x; i < size / 8; i += kCountThreads)
+      reinterpret_cast<uint4*>(words)[i] = make_uint4(0, 0, 0, 0);
+  };
+  clear();
+  wait_for_work_before();
+  const bool wide = load_entries<kCountThreads>(plan, entries, warp_sums) > 0xffff;
+  int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
+  bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
+  uint32_t* const bits = outputs.as<uint32_t>(VoxelMode::kOccupancyBits);
+  for (int half = 0; half <= static_cast<int>(wide); ++half) {
+    for_each_record<uint16_t, kCountThreads, 8, 4>(plan, entries, [&](uint32_t place, int) {
+      if (place == kNoPlace) return;
+      if (!wide) {
+        atomicAdd(&words[place / 2], place % 2 ? 0x10000u : 1u);
+      } else if (static_cast<int>(place >= size / 2) == half) {
+        atomicAdd(&words[place % (size / 2)], 1u);
+      }
+    });
+    __syncthreads();
+    const auto count_at = [&](int i) { return wide ? words[i] : words[i / 2] >> (i % 2 * 16) & 0xffffu; };
+    const int held = wide ? size / 2 : size;
+    for (int i = threadIdx.x * 4; i < held; i += kCountThreads * 4) {
+      const int place = half * held + i;
+      const int64_t cell =
+          plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + place / kLineCells) + place % kLineCells;
+      const uint32_t four[4] = {count_at(i), count_at(i + 1), count_at(i + 2), count_at(i + 3)};
+      if (plan.whole && cell + 4 <= cells) {
+        if (counts) reinterpret_cast<uint4*>(counts)[cell / 4] = make_uint4(four[0], four[1], four[2], four[3]);
+        if (occupancy) {
+          reinterpret_cast<uchar4*>(occupancy)[cell / 4] =
+              make_uchar4(four[0] != 0, four[1] != 0, four[2] != 0, four[3] != 0);
+        }
+      } else {
+        for (int k = 0; k < 4 && cell + k < cells; ++k) {
+          if (counts) counts[cell + k] = static_cast<int32_t>(four[k]);
+          if (occupancy) occupancy[cell + k] = four[k] != 0;
+        }
+      }
+    }
+    if (bits) {
+      for (int i = threadIdx.x; i < held; i += kCountThreads) {
+        const uint32_t word = __ballot_sync(~0u, count_at(i) != 0);
+        const int64_t cell =
+            plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + (half * held + i) / kLineCells);
+        if (i % kLineCells == 0 && cell < cells) bits[cell / kLineCells] = word;
+      }
+    }
+    if (wide && half == 0) {
+      __syncthreads();
+      clear();
+      __syncthreads();
+    }
+  }
+}
+
+// ---- Features ----
+
+constexpr int kFeatureThreads = 512;
+constexpr int kLargeCell = 256;  // rows from which all threads of a block share a cell
+
+template <class T>
+struct Sharing {  // what threads that share a cell put together, for up to 32 features at a time
+  using Key = typename CellFeature<T>::Key;
+  Word sum[32];
+  Word coarse_sum[32];
+  int32_t above[32];
+  uint32_t marks[32];
+  Word least[32];
+  Word greatest[32];
+  uint32_t first_row;
+  uint32_t last_row;
+};
+
+struct Wanted {
+  bool sums;
+  bool looks;  // a sum needs to know the largest before
+  bool extremes;
+  bool ends;  // first or last
+};
+
+// One cell by the threads [lane, lane + lanes) of a group, a feature each at a time.
+template <class T>
+__device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                            const uint32_t* rows, uint32_t points, int64_t cell, unsigned lane, unsigned lanes) {
+  using Value = FeatureWork<T>;
+  constexpr int kHeld = 8;  // values of a cell that stay in registers between the two looks at them
+  const auto value_at = [&](uint32_t i, int64_t f) { return to_feature_work(features_of_row<T>(call, rows[i])[f]); };
+  for (int64_t f = lane; f < call.features.count; f += lanes) {
+    CellFeature<T> found;
+    if (wanted.sums || wanted.extremes) {
+      Value held[kHeld];
+#pragma unroll
+      for (int k = 0; k < kHeld; ++k) held[k] = static_cast<uint32_t>(k) < points ? value_at(k, f) : Value{};
+      if (wanted.looks) {
+#pragma unroll
+        for (int k = 0; k < kHeld; ++k) {
+          if (static_cast<uint32_t>(k) < points) found.look(held[k]);
+        }
+        for (uint32_t i = kHeld; i < points; ++i) found.look(value_at(i, f));
+      }
+      if (wanted.extremes) {
+#pragma unroll
+        for (int k = 0; k < kHeld; ++k) {
+          if (static_cast<uint32_t>(k) < points) found.compare(held[k]);
+        }
+        for (uint32_t i = kHeld; i < points; ++i) found.compare(value_at(i, f));
+      }
+      if (wanted.sums && points > 0) {
+        const bool own = call.quantum_exponent == kOwnQuantum;
+        const QuantumScale scale = quantum_scale(found.quantum(call, points));
+#pragma unroll
+        for (int k = 0; k < kHeld; ++k) {
+          if (static_cast<uint32_t>(k) < points) found.add(held[k], scale, own);
+        }
+        for (uint32_t i = kHeld; i < points; ++i) found.add(value_at(i, f), scale, own);
+      }
+    }
+    found.write(call, outputs, cell * call.features.count + f, points);
+    if (wanted.ends) {
+      uint32_t first = ~0u;
+      uint32_t last = 0;
+      for (uint32_t i = 0; i < points; ++i) {
+        first = min(first, rows[i]);
+        last = max(last, rows[i]);
+      }
+      T* const firsts = outputs.as<T>(VoxelMode::kFirst);
+      T* const lasts = outputs.as<T>(VoxelMode::kLast);
+      const int64_t place = cell * call.features.count + f;
+      if (firsts) firsts[place] = points ? features_of_row<T>(call, first)[f] : fill_of<T>(call);
+      if (lasts) lasts[place] = points ? features_of_row<T>(call, last)[f] : fill_of<T>(call);
+    }
+  }
+}
+
+// The same by all threads of the block.
+template <class T>
+__device__ void reduce_large_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                                  const uint32_t* rows, uint32_t points, int64_t cell, unsigned lanes,
+                                  Sharing<T>& shared) {
+  const unsigned lane = threadIdx.x % lanes;
+  const unsigned groups = kFeatureThreads / lanes;
+  for (int64_t base = 0; base < call.features.count; base += lanes) {
+    const int64_t f = base + lane;
+    const bool mine = f < call.features.count;
+    if (threadIdx.x < 32) {
+      shared.sum[threadIdx.x] = 0;
+      shared.coarse_sum[threadIdx.x] = 0;
+      shared.above[threadIdx.x] = kNoExponent;
+      shared.marks[threadIdx.x] = 0;
+      shared.least[threadIdx.x] = ~Word{0};
+      shared.greatest[threadIdx.x] = 0;
+      shared.first_row = ~0u;
+      shared.last_row = 0;
+    }
+    __syncthreads();
+    CellFeature<T> found;
+    uint32_t first = ~0u;
+    uint32_t last = 0;
+    if (mine) {
+      for (uint32_t i = threadIdx.x / lanes; i < points; i += groups) {
+        const uint32_t row = rows[i];
+        const FeatureWork<T> value = to_feature_work(features_of_row<T>(call, row)[f]);
+        if (wanted.looks) found.look(value);
+        if (wanted.extremes) found.compare(value);
+        first = min(first, row);
+        last = max(last, row);
+      }
+      atomicMax(&shared.above[lane], found.above);
+      if (found.marks) atomicOr(&shared.marks[lane], found.marks);
+      atomicMin(&shared.least[lane], static_cast<Word>(found.least));
+      atomicMax(&shared.greatest[lane], static_cast<Word>(found.greatest));
+      atomicMin(&shared.first_row, first);
+      atomicMax(&shared.last_row, last);
+    }
+    __syncthreads();
+    if (mine && wanted.sums) {
+      found.above = shared.above[lane];
+      const bool own = call.quantum_exponent == kOwnQuantum;
+      const QuantumScale scale = quantum_scale(found.quantum(call, points));
+      for (uint32_t i = threadIdx.x / lanes; i < points; i += groups) {
+        found.add(to_feature_work(features_of_row<T>(call, rows[i])[f]), scale, own);
+      }
+      atomicAdd(&shared.sum[lane], static_cast<Word>(found.sum));
+      if (found.coarse_sum) atomicAdd(&shared.coarse_sum[lane], static_cast<Word>(found.coarse_sum));
+      if (found.marks) atomicOr(&shared.marks[lane], found.marks);
+    }
+    __syncthreads();
+    if (mine && threadIdx.x < lanes) {
+      found.sum = static_cast<int64_t>(shared.sum[lane]);
+      found.coarse_sum = static_cast<int64_t>(shared.coarse_sum[lane]);
+      found.above = shared.above[lane];
+      found.marks = shared.marks[lane];
+      found.least = static_cast<typename Sharing<T>::Key>(shared.least[lane]);
+      found.greatest = static_cast<typename Sharing<T>::Key>(shared.greatest[lane]);
+      const int64_t place = cell * call.features.count + f;
+      found.write(call, outputs, place, points);
+      T* const firsts = outputs.as<T>(VoxelMode::kFirst);
+      T* const lasts = outputs.as<T>(VoxelMode::kLast);
+      if (firsts) firsts[place] = features_of_row<T>(call, shared.first_row)[f];
+      if (lasts) lasts[place] = features_of_row<T>(call, shared.last_row)[f];
+    }
+    __syncthreads();
+  }
+}
+
+// Sorts a tile's rows by cell, then takes the cells one by one.
+template <class T>
+__global__ void __launch_bounds__(kFeatureThreads, 2)
+    reduce_tiles(const __grid_constant__ VoxelReduction call, const __grid_constant__ Plan plan,
+                 const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, unsigned lanes) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const int size = plan.tiling.tile_cells();
+  uint32_t* const ends =
+      reinterpret_cast<uint32_t*>(memory);  // [size] counts, then starts, then ends of cells in `rows`
+  uint32_t* const listed = ends + size;
+  uint32_t* const entries = listed + plan.listed;
+  uint16_t* const large =
+      reinterpret_cast<uint16_t*>(entries + plan.chunks);  // [size] cells of kLargeCell rows and more
+  __shared__ uint32_t warp_sums[32];
+  __shared__ uint32_t larges;
+  __shared__ Word reserved;
+  __shared__ Sharing<T> shared;
+  for (int i = threadIdx.x; i < size; i += kFeatureThreads) ends[i] = 0;
+  if (threadIdx.x == 0) larges = 0;
+  wait_for_work_before();
+  const uint32_t records = load_entries<kFeatureThreads>(plan, entries, warp_sums);
+  for_each_record<uint32_t, kFeatureThreads, 4, 4>(plan, entries, [&](uint32_t record, int) {
+    if ((record & 0xffff) != kNoPlace) atomicAdd(&ends[record & 0xffff], 1u);
+  });
+  if (threadIdx.x == 0 && records > static_cast<uint32_t>(plan.listed)) reserved = atomicAdd(plan.taken, Word{records});
+  __syncthreads();
+  {
+    const int per_thread = (size + kFeatureThreads - 1) / kFeatureThreads;
+    const int begin = threadIdx.x * per_thread;
+    const int end = min(size, begin + per_thread);
+    uint32_t sum = 0;
+    for (int i = begin; i < end; ++i) sum += ends[i];
+    uint32_t start = sum_before<kFeatureThreads>(sum, warp_sums);
+    for (int i = begin; i < end; ++i) {
+      const uint32_t count = ends[i];
+      ends[i] = start;
+      start += count;
+    }
+  }
+  __syncthreads();
+  uint32_t* const rows = records > static_cast<uint32_t>(plan.listed) ? plan.sorted + reserved : listed;
+  for_each_record<uint32_t, kFeatureThreads, 4, 4>(plan, entries, [&](uint32_t record, int chunk) {
+    if ((record & 0xffff) == kNoPlace) return;
+    rows[atomicAdd(&ends[record & 0xffff], 1u)] = static_cast<uint32_t>(chunk) * plan.chunk + (record >> 16);
+  });
+  __syncthreads();
+
+  int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
+  bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
+  uint32_t* const bits = outputs.as<uint32_t>(VoxelMode::kOccupancyBits);
+  const auto start_of = [&](int place) { return place ? ends[place - 1] : 0; };
+  const auto cell_at = [&](int place) {
+    return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + place / kLineCells) + place % kLineCells;
+  };
+  if (counts || occupancy || bits) {
+    for (int place = threadIdx.x; place < size; place += kFeatureThreads) {
+      const uint32_t points = ends[place] - start_of(place);
+      const uint32_t word = __ballot_sync(~0u, points != 0);
+      const int64_t cell = cell_at(place);
+      if (cell >= call.cells) continue;
+      if (counts) counts[cell] = static_cast<int32_t>(points);
+      if (occupancy) occupancy[cell] = points != 0;
+      if (bits && place % kLineCells == 0) bits[cell / kLineCells] = word;
+    }
+  }
+  const unsigned lane = threadIdx.x % lanes;
+  for (int place = threadIdx.x / lanes; place < size; place += kFeatureThreads / lanes) {
+    const int64_t cell = cell_at(place);
+    if (cell >= call.cells) continue;
+    const uint32_t start = start_of(place);
+    const uint32_t points = ends[place] - start;
+    if (points < kLargeCell) {
+      reduce_cell<T>(call, outputs, wanted, rows + start, points, cell, lane, lanes);
+    } else if (lane == 0) {
+      large[atomicAdd(&larges, 1u)] = static_cast<uint16_t>(place);
+    }
+  }
+  __syncthreads();
+  for (uint32_t i = 0; i < larges; ++i) {
+    const int place = large[i];
+    const uint32_t start = start_of(place);
+    reduce_large_cell<T>(call, outputs, wanted, rows + start, ends[place] - start, cell_at(place), lanes, shared);
+  }
+}
+
+// ---- Launches ----
+
+template <class... Parameters>
+cudaError_t launch(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes, cudaStream_t stream,
+                   const Parameters&... arguments) {
+  const cudaError_t code =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (code != cudaSuccess) return code;
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(threads),
+                           static_cast<size_t>(shared_bytes), stream, arguments...);
+}
+
+template <class Record, int kThreads, int kRows>
+cudaError_t deal(const VoxelReduction& call, const Plan& plan, cudaStream_t stream) {
+  const int64_t bytes = plan.capacity * static_cast<int64_t>(sizeof(Record)) + (plan.tiling.tiles() + 1) * 4;
+  const bool fast = is_fast(call);
+  return launch(fast ? deal_rows<Record, kThreads, kRows, true> : deal_rows<Record, kThreads, kRows, false>,
+                plan.chunks, kThreads, bytes, stream, call, plan, fast_grid(call.grid));
+}
+
+}  // namespace
+
+bool goes_by_tiles(const VoxelReduction& call) {
+  const int64_t rows = row_count(call.clouds);
+  if (rows == 0 || rows >= int64_t{1} << 31 || call.cells == 0 || call.cells >= int64_t{1} << 31) return false;
+  const bool features = any_features(call);
+  if (features && call.features.count == 0) return false;
+  for (int32_t i = 0; i < call.output_count; ++i) {
+    // A word of 32 voxels along z is a line where lines do not straddle the ends of z.
+    if (call.outputs[i].mode == VoxelMode::kOccupancyBits && call.grid.shape[2] % kLineCells != 0) return false;
+  }
+  const Tiling tiling = tiling_for(call.cells, features);
+  // The most that shared memory takes: 2^15 cells to count, and lists of rows beside 2^13.
+  return tiling.row_bits <= (features ? 8 : 10);
+}
+
+int64_t tiles_workspace_bytes(const VoxelReduction& call) {
+  int64_t bytes = 0;
+  plan_for(call, bytes);
+  return bytes;
+}
+
+cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream) {
+  int64_t bytes = 0;
+  const Plan plan = plan_for(call, bytes);
+  const Outputs outputs(call);
+  const bool few = plan.rows_per_thread == 4;
+  if (!plan.features) {
+    const cudaError_t code =
+        few ? deal<uint16_t, 512, 4>(call, plan, stream) : deal<uint16_t, 1024, 16>(call, plan, stream);
+    if (code != cudaSuccess) return code;
+    return launch(count_tiles, plan.tiling.tiles(), kCountThreads, plan.tiling.tile_cells() * 2 + plan.chunks * 4,
+                  stream, plan, outputs, call.cells);
+  }
+  cudaError_t code = few ? deal<uint32_t, 512, 4>(call, plan, stream) : deal<uint32_t, 1024, 16>(call, plan, stream);
+  if (code != cudaSuccess) return code;
+  Wanted wanted{};
+  wanted.sums = outputs[VoxelMode::kSum] || outputs[VoxelMode::kMean];
+  wanted.looks = wanted.sums && is_floating(call.features.dtype) && call.quantum_exponent == kOwnQuantum;
+  wanted.extremes = outputs[VoxelMode::kMin] || outputs[VoxelMode::kMax];
+  wanted.ends = outputs[VoxelMode::kFirst] || outputs[VoxelMode::kLast];
+  const auto lanes = std::min(32u, std::bit_ceil(static_cast<unsigned>(std::min<int64_t>(call.features.count, 32))));
+  const int64_t size = plan.tiling.tile_cells();
+  return with_feature_type(call.features.dtype, [&](auto type) {
+    return launch(reduce_tiles<decltype(type)>, plan.tiling.tiles(), kFeatureThreads,
+                  size * 4 + plan.listed * 4 + plan.chunks * 4 + size * 2, stream, call, plan, outputs, wanted, lanes);
+  });
+}
+
+}  // namespace robocache
