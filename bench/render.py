@@ -205,7 +205,7 @@ def readme_section(result: dict) -> str:
     for key, heading in ours.items():
         columns[heading] = [measure(key, case["contenders"][OURS]) for case in cases]
     columns[copy] = [number(case["times_the_copy"]) for case in cases]
-    columns["aimed at"] = [aimed_at(result.get("aims", {}).get(case["name"], {})) for case in cases]
+    columns["aimed at"] = [aimed_at(result, case["name"]) for case in cases]
     for key, heading in FASTER.items():
         if result["bench"] == "voxelize" and key != "faster_than":
             continue
@@ -218,12 +218,11 @@ def readme_section(result: dict) -> str:
     return f"{text}\nBy {origin(result)}.\n"
 
 
-def aimed_at(aim: dict) -> str:
-    """The first of these that a case had as its aim."""
-    for key, shown in (("times_the_copy", number), ("gpu_points_per_s", rate), ("gpu_us", duration)):
-        if key in aim:
-            return shown(aim[key])
-    return ""
+def aimed_at(result: dict, name: str) -> str:
+    aim = result.get("aims", {}).get(name, {})
+    if result["bench"] != "voxelize":
+        return number(aim["times_the_copy"]) if "times_the_copy" in aim else ""
+    return next((measure(key, aim) for key in ("gpu_points_per_s", "gpu_us") if key in aim), "")
 
 
 # How a case compares with its peers, and how a column of it begins.

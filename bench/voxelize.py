@@ -69,7 +69,11 @@ class Case:
 
 MILLIONS = 10_000_000
 LARGE = {"size": (256, 256, 256), "corner": (-6.4, -6.4, -6.4)}
-YARD = {"cloud": "lidar", "corner": (-32.0, -32.0, -0.5), "voxel_m": (0.5, 0.5, 0.1)}  # the yard of inputs.py and 0.5 m
+YARD = {
+    "cloud": "lidar",
+    "corner": (-32.6, -32.6, -0.5),
+    "voxel_m": (0.51, 0.51, 0.1),
+}  # the yard of inputs.py and more
 QUANTUM = 2.0**-20
 MEAN = {"job": "dense", "mode": "mean", "features": 8}
 HARD = Case(
@@ -83,14 +87,14 @@ HARD = Case(
     features=1,
 )
 SCAN_CASES = [
-    Case("count, outdoor lidar", "dense", "outdoor lidar", 0, (176, 240, 56), (0.25, 0.25, 0.25), (-24.0, -52.5, -3.2)),
+    Case("count, outdoor lidar", "dense", "outdoor lidar", 0, (172, 232, 52), (0.26, 0.26, 0.26), (-24.0, -52.5, -3.2)),
     Case(
         "count, airborne laser, float64",
         "dense",
         "airborne laser",
         0,
-        (256, 256, 88),
-        (2.0, 2.0, 2.0),
+        (224, 256, 76),
+        (2.3, 2.3, 2.3),
         (513118.0, 5403185.0, 186.0),
         dtype="float64",
     ),

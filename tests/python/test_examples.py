@@ -119,7 +119,7 @@ def test_every_python_snippet_of_the_readme_is_tried_here():
 
 # ---- docs ----
 
-PAGES = ["resample", "fuse"]
+PAGES = ["resample", "fuse", "voxelize"]
 
 
 @pytest.mark.parametrize("page", PAGES)
