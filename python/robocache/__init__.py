@@ -2,7 +2,7 @@
 
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
 :class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
-:func:`fuse_multimodal`, :func:`voxelize_pointcloud`.
+:func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
+from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
 from .voxels import voxelize_pointcloud
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Error",
     "FileError",
     "Loader",
+    "SparseVoxels",
     "Writer",
     "check_installation",
     "check_times",
@@ -32,5 +34,7 @@ __all__ = [
     "open",
     "resample_trajectories",
     "set_num_threads",
+    "voxel_downsample",
     "voxelize_pointcloud",
+    "voxelize_sparse",
 ]

@@ -119,7 +119,7 @@ def test_every_python_snippet_of_the_readme_is_tried_here():
 
 # ---- docs ----
 
-PAGES = ["resample", "fuse", "voxelize"]
+PAGES = ["resample", "fuse", "voxelize", "voxelize_sparse"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -87,7 +87,7 @@ def sum_and_mean(features, quantum=None):
     return nearest(total * unit, dtype), nearest(total * unit / points, dtype)
 
 
-def _extreme(features, sign):
+def extreme(features, sign):
     if is_floating(features.dtype):
         wide = features.astype(np.float64)
         if np.isnan(wide).any():
@@ -120,7 +120,7 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
                 for f in range(features.shape[1]):
                     column = features[rows, f]
                     if mode in ("min", "max"):
-                        out[(*cell, f)] = _extreme(column, -1 if mode == "min" else 1)
+                        out[(*cell, f)] = extreme(column, -1 if mode == "min" else 1)
                     else:
                         out[(*cell, f)] = sum_and_mean(column, quantum)[mode == "mean"]
     return made, np.int64(np.count_nonzero(~inside))
