@@ -47,6 +47,7 @@ HEADLINES = {
         "hard voxels, 250k lidar, 5 points each",
         "downsample, 1M lidar, 0.1 m",
     ],
+    "tsdf": ["depth carving, 256^3", "depth carving, 512^3", "camera points, 256^3", "lidar points, 512^3"],
     "sweep": [],
 }
 
@@ -139,6 +140,11 @@ def work(result: dict) -> str:
             "order of a spinning scan; quantum: given by the caller. Hard voxels gather the first points of each voxel, "
             "downsampling takes the centroid."
         )
+    if result["bench"] == "tsdf":
+        return (
+            "A depth image of 640 x 480, its points, or 131,072 points of a lidar, into a cube of voxels, 4 of them the "
+            "truncation; carving: free space too. The copy is of the whole grid and its weights."
+        )
     if result["bench"] == "sweep":
         return "Time over a copy of the same bytes, two things varied at a time around one case."
     return (
@@ -198,7 +204,9 @@ def readme_section(result: dict) -> str:
         ours |= {"gpu_us": "time of the kernels"} if on_gpu else {"wall_us": "time of a call"}
         copy = "time over a copy"
     else:
-        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal"}[result["bench"]]
+        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal", "tsdf": "integrate_tsdf"}[
+            result["bench"]
+        ]
         ours = {"gpu_us": "time of the kernel"} if on_gpu else {"wall_us": "time of a call"}
         copy = "time over a copy"
     columns: dict[str, list[str]] = {}
@@ -448,6 +456,7 @@ PAGES = {
     "docs/resample.md": cost("resample", "sweep"),
     "docs/fuse.md": cost("fuse"),
     "docs/voxelize.md": cost("voxelize"),
+    "docs/tsdf.md": cost("tsdf"),
 }
 
 

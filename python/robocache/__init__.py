@@ -15,6 +15,7 @@ from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
 from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
 from .voxels import voxelize_pointcloud
+from .tsdf import integrate_tsdf
 
 __all__ = [
     "ArgumentError",
@@ -30,6 +31,7 @@ __all__ = [
     "check_times",
     "fuse_multimodal",
     "ingest",
+    "integrate_tsdf",
     "num_threads",
     "open",
     "resample_trajectories",
