@@ -14,8 +14,8 @@ from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
 from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
-from .voxels import voxelize_pointcloud
 from .tsdf import integrate_tsdf
+from .voxels import voxelize_pointcloud
 
 __all__ = [
     "ArgumentError",

@@ -25,7 +25,9 @@ def run(*command, **environment):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("voxelize", 7)])
+@pytest.mark.parametrize(
+    ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("voxelize", 7)]
+)
 def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count):
     pytest.importorskip("torch")
     pytest.importorskip("scipy")
