@@ -87,25 +87,59 @@ def voxelize_pointcloud(
         determinism,
     )
     outs = [] if out is None else _outs(out, modes) if several else [_writable("out", out)]
-    cloud = _argument("points", points)
-    made = _voxelize(
-        cloud,
-        _optional("features", features),
-        _optional("lengths", lengths),
-        _optional("batch_offsets", batch_offsets),
-        *options,
-        return_dropped,
-        len(modes),
-        len(outs),
-        *modes,
-        *outs,
-    )
     count = (0 if outs else len(modes)) + return_dropped
-    made = [made] if count == 1 else [_array_of(made, cloud, place) for place in range(count)]
-    made = [_lib.in_framework_of(points, array) for array in made]
+    torch = _lib.torch_module()
+    hidden = torch is not None and (
+        torch.compiler.is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+        or (torch.is_grad_enabled() and _requires_gradient(points, features))
+    )
+    if not hidden:
+        arrays = _argument("points", points), _optional("features", features)
+        further = _optional("lengths", lengths), _optional("batch_offsets", batch_offsets)
+        try:
+            made = _voxelize(*arrays, *further, *options, return_dropped, len(modes), len(outs), *modes, *outs)
+        except Exception:
+            if torch is None or not _memory_is_hidden(_named(points, features, lengths, batch_offsets, modes, outs)):
+                raise
+            hidden = True
+    if hidden:
+        made = _by_dispatcher(points, features, lengths, batch_offsets, options, modes, return_dropped, outs)
+    else:
+        made = [made] if count == 1 else [_array_of(made, arrays[0], place) for place in range(count)]
+        made = [_lib.in_framework_of(points, array) for array in made]
     if out is None:
         out = dict(zip(modes, made, strict=False)) if several else made[0]
     return (out, made[-1]) if return_dropped else out
+
+
+def _requires_gradient(points: Any, features: Any) -> bool:
+    return getattr(points if features is None else features, "requires_grad", False)
+
+
+def _by_dispatcher(points: Any, features: Any, lengths: Any, batch_offsets: Any, *rest: Any) -> list[Any]:
+    from . import torch_voxels  # defines torch's operators, so not before torch is there and they are wanted
+
+    if torch_voxels.torch.compiler.is_compiling():
+        return torch_voxels.voxelize_pointcloud(points, features, lengths, batch_offsets, *rest)
+    try:
+        return torch_voxels.voxelize_pointcloud(points, features, lengths, batch_offsets, *rest)
+    except Exception:
+        _, modes, _, outs = rest
+        torch_voxels.check_memory(_named(points, features, lengths, batch_offsets, modes, outs))
+        raise
+
+
+def _memory_is_hidden(named: dict[str, Any]) -> bool:
+    from . import torch_voxels
+
+    torch_voxels.check_memory(named)
+    return torch_voxels.memory_is_hidden(*named.values())
+
+
+def _named(points: Any, features: Any, lengths: Any, batch_offsets: Any, modes: Any, outs: Any) -> dict[str, Any]:
+    named = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
+    return named | {f"out[{mode!r}]": array for mode, array in zip(modes, outs, strict=False)}
 
 
 def _modes(mode: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-#include <string>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -67,6 +67,25 @@ ROBOCACHE_FFI(voxelize_pointcloud, args, result) {
   voxelize_pointcloud(arguments, options, outs, dropped, workspace.view, current_stream(device));
   if (made.size() == 1) result.set(std::move(made.front()));
   if (made.size() > 1) result.set_object(Arrays{std::move(made)});
+}
+
+// (mode, the features' dtype or None) -> the dtype of its out
+ROBOCACHE_FFI(voxel_mode_dtype, args, result) {
+  std::optional<DType> features;
+  if (!args.is_none(1)) features = dtype_from_name(args.string(1, "features"));
+  result.set(dtype_name(voxel_mode_dtype(voxel_mode_from_name(args.string(0, "mode")), features)));
+}
+
+// (points, features, lengths, batch_offsets, voxelize_options: 12, mode, out_gradient, made or None, features_gradient):
+// adds to the last.
+ROBOCACHE_FFI(voxelize_pointcloud_backward, args, result) {
+  const PointArguments arguments = point_arguments(args);
+  VoxelizeOptions options = voxelize_options(args, 4);
+  options.modes.push_back(voxel_mode_from_name(args.string(16, "mode")));
+  const Device device = arguments.points.device;
+  const Workspace workspace(voxelize_gradient_workspace_bytes(arguments, options), device);
+  voxelize_pointcloud_backward(arguments, options, args.tensor(17, "out_gradient"), optional_tensor(args, 18, "made"),
+                               args.tensor(19, "features_gradient"), workspace.view, current_stream(device));
 }
 
 }  // namespace robocache::ffi

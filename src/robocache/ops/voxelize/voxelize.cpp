@@ -8,6 +8,7 @@
 #include <string>
 
 #include "robocache/voxels/fixed_point.hpp"
+#include "robocache/voxels/reduce_backward.hpp"
 
 namespace robocache {
 namespace {
@@ -18,23 +19,6 @@ constexpr std::string_view kModeNames[kVoxelModes] = {"occupancy", "occupancy_bi
 bool takes_features(VoxelMode mode) { return mode >= VoxelMode::kSum; }
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
 bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; }
-
-DType dtype_of(VoxelMode mode, DType features) {
-  switch (mode) {
-    case VoxelMode::kOccupancy:
-      return DType::kBool;
-    case VoxelMode::kOccupancyBits:
-      return DType::kUInt32;
-    case VoxelMode::kCount:
-      return DType::kInt32;
-    case VoxelMode::kSum:
-      return is_floating(features) ? features : DType::kInt64;
-    case VoxelMode::kMean:
-      return is_floating(features) ? features : DType::kFloat32;
-    default:
-      return features;
-  }
-}
 
 // The number of bytes, refused where it is beyond int64.
 int64_t product(std::initializer_list<int64_t> factors) {
@@ -74,15 +58,14 @@ void set_grid(const VoxelizeOptions& options, const PointClouds& points, VoxelRe
 void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, const PointClouds& points,
                VoxelReduction& call) {
   if (options.modes.empty()) refuse("mode: expected one or more");
+  std::optional<DType> features;
+  if (arguments.features || points.features.count > 0) features = points.features.dtype;
   uint32_t seen = 0;
   for (const VoxelMode mode : options.modes) {
     const uint32_t bit = 1u << static_cast<int32_t>(mode);
     if (seen & bit) refuse("mode: expected each once, got '", voxel_mode_name(mode), "' twice");
     seen |= bit;
-    if (takes_features(mode) && points.features.count == 0 && !arguments.features) {
-      refuse("features: mode '", voxel_mode_name(mode), "' needs them, or points of more columns than 3");
-    }
-    call.outputs[call.output_count++] = {mode, dtype_of(mode, points.features.dtype), nullptr};
+    call.outputs[call.output_count++] = {mode, voxel_mode_dtype(mode, features), nullptr};
   }
 }
 
@@ -196,6 +179,32 @@ void check_result(const TensorView& out, std::string_view argument, const Tensor
   if (!out.is_contiguous()) refuse(argument, ": expected a dense array, got one with gaps or another order");
 }
 
+void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
+  if (bytes == 0) return nullptr;
+  const bool enough = workspace && workspace->device == device && workspace->is_contiguous() &&
+                      workspace->numel() * dtype_size(workspace->dtype) >= bytes;
+  if (!enough) refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(device));
+  return workspace->data;
+}
+
+// Of a call with one mode, checked.
+VoxelizeCall prepare_backward(const PointArguments& arguments, const VoxelizeOptions& options) {
+  VoxelizeCall call = prepare(arguments, options);
+  if (call.reduction.output_count != 1 || !takes_features(options.modes[0])) {
+    refuse("mode: expected one of sum, mean, min, max, first and last");
+  }
+  if (!arguments.features) refuse("features: expected an array, got none");
+  if (!is_floating(call.points.features.dtype)) {
+    refuse_type("features: integers have no gradient, got ", dtype_name(call.points.features.dtype));
+  }
+  return call;
+}
+
+int64_t chosen_bytes(const VoxelReduction& reduction) {
+  if (!goes_to_one(reduction.outputs[0].mode)) return 0;
+  return reduction.cells * reduction.features.count * int64_t{sizeof(int32_t)};
+}
+
 }  // namespace
 
 VoxelMode voxel_mode_from_name(std::string_view name) {
@@ -208,6 +217,26 @@ VoxelMode voxel_mode_from_name(std::string_view name) {
 }
 
 std::string_view voxel_mode_name(VoxelMode mode) { return kModeNames[static_cast<int32_t>(mode)]; }
+
+DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features) {
+  if (takes_features(mode) && !features) {
+    refuse("features: mode '", voxel_mode_name(mode), "' needs them, or points of more columns than 3");
+  }
+  switch (mode) {
+    case VoxelMode::kOccupancy:
+      return DType::kBool;
+    case VoxelMode::kOccupancyBits:
+      return DType::kUInt32;
+    case VoxelMode::kCount:
+      return DType::kInt32;
+    case VoxelMode::kSum:
+      return is_floating(*features) ? *features : DType::kInt64;
+    case VoxelMode::kMean:
+      return is_floating(*features) ? *features : DType::kFloat32;
+    default:
+      return *features;
+  }
+}
 
 std::vector<TensorView> voxelize_outputs(const PointArguments& arguments, const VoxelizeOptions& options) {
   const VoxelizeCall call = prepare(arguments, options);
@@ -258,15 +287,41 @@ void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions&
     reduction.dropped = static_cast<int64_t*>(dropped->data);
   }
   reduction.workspace_bytes = reduce_workspace_bytes(reduction, device);
-  if (reduction.workspace_bytes > 0) {
-    const bool enough = workspace && workspace->device == device && workspace->is_contiguous() &&
-                        workspace->numel() * dtype_size(workspace->dtype) >= reduction.workspace_bytes;
-    if (!enough) {
-      refuse("workspace: expected ", std::to_string(reduction.workspace_bytes), " bytes on ", device_name(device));
-    }
-    reduction.workspace = workspace->data;
-  }
+  reduction.workspace = checked_workspace(workspace, reduction.workspace_bytes, device);
   reduce_into_voxels(reduction, device, stream);
+}
+
+int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options) {
+  return chosen_bytes(prepare_backward(arguments, options).reduction);
+}
+
+void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,
+                                  const TensorView& out_gradient, const std::optional<TensorView>& made,
+                                  const TensorView& features_gradient, const std::optional<TensorView>& workspace,
+                                  CudaStream stream) {
+  const VoxelizeCall call = prepare_backward(arguments, options);
+  const VoxelReduction& reduction = call.reduction;
+  const Device device = arguments.points.device;
+  VoxelGradient gradient{.clouds = reduction.clouds,
+                         .features = reduction.features,
+                         .grid = reduction.grid,
+                         .cells = reduction.cells,
+                         .mode = options.modes[0]};
+  check_result(out_gradient, "out_gradient", output_of(call, reduction.outputs[0], device));
+  gradient.out_gradient = out_gradient.data;
+  if (gradient.mode == VoxelMode::kMean || gradient.mode == VoxelMode::kMin || gradient.mode == VoxelMode::kMax) {
+    if (!made) refuse("made: mode '", voxel_mode_name(gradient.mode), "' needs what the call made");
+    VoxelOutput output = reduction.outputs[0];
+    if (gradient.mode == VoxelMode::kMean) output = {VoxelMode::kCount, DType::kInt32, nullptr};
+    check_result(*made, "made", output_of(call, output, device));
+    gradient.made = made->data;
+  }
+  TensorView expected = *arguments.features;
+  expected.dtype = expected.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  check_result(features_gradient, "features_gradient", expected);
+  gradient.features_gradient = features_gradient.data;
+  gradient.chosen = static_cast<int32_t*>(checked_workspace(workspace, chosen_bytes(reduction), device));
+  reduce_into_voxels_backward(gradient, device, stream);
 }
 
 }  // namespace robocache

@@ -72,6 +72,9 @@ struct VoxelizeOptions {
 VoxelMode voxel_mode_from_name(std::string_view name);
 std::string_view voxel_mode_name(VoxelMode mode);
 
+// The dtype of that mode's out, for features of `features` or none. Throws ArgumentError where the mode needs them.
+DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features);
+
 // What the out of each mode must be: dense views without memory.
 std::vector<TensorView> voxelize_outputs(const PointArguments& arguments, const VoxelizeOptions& options);
 
@@ -83,5 +86,23 @@ int64_t voxelize_workspace_bytes(const PointArguments& arguments, const Voxelize
 void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions& options,
                          const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped = std::nullopt,
                          const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+
+// The gradient with respect to the features, of one mode of those that have features: adds what a gradient with respect to
+// its out means. Which points get it stands in voxels/reduce_backward.hpp.
+//
+//   arguments          as of the call, with features of floats
+//   options            as of the call, `modes` the one mode
+//   out_gradient       as the mode's out
+//   made               of mean the call's counts, of min and max its out; else none
+//   features_gradient  [N, F] or [B, N, F], dense: float64 for float64 features, else float32
+//   workspace          voxelize_gradient_workspace_bytes of it; none where that is 0
+//
+// Queued like the call itself; the same bits on every run, on the CPU and on CUDA.
+int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options);
+
+void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,
+                                  const TensorView& out_gradient, const std::optional<TensorView>& made,
+                                  const TensorView& features_gradient,
+                                  const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
 
 }  // namespace robocache
