@@ -379,6 +379,11 @@ void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeature
     }
     if (into.min != nullptr || into.max != nullptr) write_extremes<T, kWidth>(cell, at(into.min), at(into.max));
   }
+  if constexpr (kWidth == 4) {
+    if (cell.offset + 3 == features) {  // x, y, z
+      return reduce_cell<T, 3>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
+    }
+  }
   if constexpr (kWidth > 1) {
     if (cell.offset < features) {
       reduce_cell<T, kWidth / 2>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);

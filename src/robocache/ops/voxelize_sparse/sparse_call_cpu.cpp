@@ -1,15 +1,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <vector>
 
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/ops/voxelize_sparse/sparse_call_cpu.hpp"
 
 namespace robocache {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // rows that are worth waking a thread for
+constexpr int64_t kGrain = 16384;  // rows to look up that are worth waking a thread for
 constexpr uint32_t kFree = UINT32_MAX;
 
 int64_t index_at(const void* array, DType dtype, int64_t i) {
@@ -92,16 +94,14 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
 
 // Cells are found on all threads, voxels are numbered on one: the order of births is that of the rows.
 void number_voxels_cpu(const SparseCall& call) {
-  struct Found {
-    SparseCell cell;
-    bool inside;
-    uint64_t hash;
-  };
-  constexpr int64_t kBlock = 8 * kGrain;  // stays in the cache between the two
-  constexpr int64_t kAhead = 16;          // rows until a slot that was asked for is there
+  constexpr int64_t kBlock = 32768;  // their cells stay in the cache between the two
+  constexpr int64_t kCells = 4096;   // rows that are worth waking a thread for
+  constexpr int64_t kAhead = 16;     // rows until a slot that was asked for is there
   const Numbering made(call);
   VoxelTable table;
-  std::vector<Found> found;
+  CellsOfRows* const cells_of_rows = ROBOCACHE_SELECT_ISA(cells_of_rows);
+  const auto found =
+      std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(kBlock, row_count(call.clouds))));
   std::vector<int64_t> counts;
   int64_t last_row = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
@@ -111,20 +111,22 @@ void number_voxels_cpu(const SparseCall& call) {
     const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : table.size() + call.max_voxels;
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t size = std::min(kBlock, end - block);
-      found.resize(static_cast<size_t>(std::max(size, static_cast<int64_t>(found.size()))));
-      parallel_for(size, kGrain, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          Found& f = found[static_cast<size_t>(i)];
-          f.cell.cloud = static_cast<int32_t>(b);
-          f.inside = cell_of_row(call, block + i, f.cell);
-          if (f.inside) f.hash = hash_of(f.cell);
-        }
+      const int64_t from = block;
+      const auto cloud = static_cast<int32_t>(b);
+      parallel_for(size, kCells, [&](int64_t first, int64_t last) {
+        cells_of_rows(call, cloud, from + first, last - first, found.get() + first);
       });
+      int64_t number = -1;
       for (int64_t i = 0; i < size; ++i) {
         if (i + kAhead < size) table.prefetch(found[static_cast<size_t>(i + kAhead)].hash);
-        const Found& f = found[static_cast<size_t>(i)];
+        const FoundCell& f = found[static_cast<size_t>(i)];
         const int64_t before = table.size();
-        const int64_t number = f.inside ? table.find_or_add(f.cell, f.hash, before < most) : -1;
+        // In the order of a scan a point often lies where the one before it does.
+        if (!f.inside) {
+          number = -1;
+        } else if (number < 0 || !(f.cell == found[static_cast<size_t>(i - 1)].cell)) {
+          number = table.find_or_add(f.cell, f.hash, before < most);
+        }
         made.number[block + i] = static_cast<int32_t>(number);
         if (number == before) made.first_row[number] = static_cast<int32_t>(block + i);
         if (call.largest_count && number >= 0) {
