@@ -11,13 +11,16 @@
 #include <vector>
 
 #include "robocache/ops/voxelize/voxelize.hpp"
+#include "robocache/ops/voxelize_sparse/voxelize_sparse.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/poisoned.hpp"
 #include "tests/cpp/random_data.hpp"
 
 namespace robocache {
 namespace {
 
 using test::DeviceArray;
+using test::Poisoned;
 using test::Random;
 
 struct Crowd {
@@ -25,6 +28,16 @@ struct Crowd {
   int64_t rows;
   std::array<int64_t, 3> shape;
   std::vector<int64_t> crowded;  // rows of the first voxels; the rest lie anywhere, one in ten outside
+};
+
+const std::vector<Crowd> kCrowds = {
+    {"few rows", 700, {8, 8, 8}, {40}},
+    {"one cell", 140'001, {1, 1, 1}, {140'000}},
+    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}},
+    {"crowds of every size", 70'001, {40, 40, 40}, {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1}},
+    {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}},
+    {"more cells than rows", 5003, {300, 200, 50}, {50}},
+    {"more rows than 2^20", (1 << 20) + 1009, {64, 33, 96}, {3000, 40}},
 };
 
 // Voxels of size 1; features are small whole numbers, so every sum of them is exact in float64 in any order.
@@ -109,16 +122,7 @@ ROBOCACHE_ON_EACH_DEVICE(VoxelizeCrowds);
 
 TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
   Random random(4);
-  const std::vector<Crowd> crowds = {
-      {"few rows", 700, {8, 8, 8}, {40}},
-      {"one cell", 140'001, {1, 1, 1}, {140'000}},
-      {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}},
-      {"crowds of every size", 70'001, {40, 40, 40}, {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1}},
-      {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}},
-      {"more cells than rows", 5003, {300, 200, 50}, {50}},
-      {"more rows than 2^20", (1 << 20) + 1009, {64, 33, 96}, {3000, 40}},
-  };
-  for (const Crowd& crowd : crowds) {
+  for (const Crowd& crowd : kCrowds) {
     const Cloud cloud = make_cloud(crowd, random);
     const Expected expected = by_a_plain_loop(crowd, cloud);
     const int64_t cells = crowd.shape[0] * crowd.shape[1] * crowd.shape[2];
@@ -157,6 +161,39 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
         ASSERT_EQ(read(last, shift), expected.last) << where;
       }
     }
+  }
+}
+
+TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
+  Random random(5);
+  for (const Crowd& crowd : kCrowds) {
+    SCOPED_TRACE(crowd.name);
+    const Cloud cloud = make_cloud(crowd, random);
+    const Expected expected = by_a_plain_loop(crowd, cloud);
+    const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
+    const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
+    Poisoned memory(device());
+    const auto [x, y, z] = crowd.shape;
+    SparseOptions options;
+    options.voxel_size = {1, 1, 1};
+    options.point_range = {0, 0, 0, static_cast<double>(x), static_cast<double>(y), static_cast<double>(z)};
+    options.order = VoxelOrder::kLinear;
+    options.reduce = VoxelMode::kSum;
+    const SparseVoxels made = voxelize_sparse(points.view(), features.view(), options, memory.allocate());
+
+    std::vector<int32_t> coords, counts;
+    std::vector<float> sums;
+    for (size_t cell = 0; cell < expected.count.size(); ++cell) {
+      if (expected.count[cell] == 0) continue;
+      const auto at = static_cast<int64_t>(cell);
+      for (const int64_t c : {at / (y * z), at / z % y, at % z}) coords.push_back(static_cast<int32_t>(c));
+      counts.push_back(expected.count[cell]);
+      for (size_t f = 0; f < 2; ++f) sums.push_back(static_cast<float>(expected.sum[2 * cell + f]));
+    }
+    ASSERT_EQ(memory.read<int32_t>(made.coords), coords);
+    ASSERT_EQ(memory.read<int32_t>(made.counts), counts);
+    ASSERT_EQ(memory.read<float>(made.features), sums);
+    ASSERT_EQ(memory.read<int64_t>(made.dropped), std::vector<int64_t>{expected.dropped});
   }
 }
 

@@ -71,6 +71,28 @@ def quick(folder, device, bench):
     return result
 
 
+def test_a_benchmark_may_run_in_parts(tmp_path):
+    pytest.importorskip("torch")
+    command = (
+        "bench/voxelize.py",
+        "--quick",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+        "--machine",
+        "here",
+        "--append",
+    )
+    for part in ("occupancy", "call overhead", "occupancy"):
+        code, text = run(*command, "--only", part)
+        assert code == 0, text
+    result = json.loads((tmp_path / "here-voxelize.json").read_text())
+    assert [case["name"] for case in result["cases"]] == ["call overhead", "occupancy"]
+    both = [f"python bench/voxelize.py --quick --device cpu --only {part}" for part in ("occupancy", "'call overhead'")]
+    assert result["command"] == "; ".join(both)
+
+
 def test_a_wrong_peer_is_reported_and_not_timed(tmp_path):
     pytest.importorskip("torch")
     program = (

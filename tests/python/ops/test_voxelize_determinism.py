@@ -1,5 +1,7 @@
 """Voxels have the same bits on every run, for every order of the points, on any number of threads, on CPU and CUDA."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -74,10 +76,14 @@ class Cloud:
         self.points, self.features = self.points.to(device), self.features.to(device)
         return self
 
-    def voxels(self, mode=None, order=None, **options):
-        order = slice(None) if order is None else order
+    def ordered(self, order):
+        other = copy.copy(self)
+        other.points, other.features = self.points[order], self.features[order]
+        return other
+
+    def voxels(self, mode=None, **options):
         return robocache.voxelize_pointcloud(
-            self.points[order], self.features[order], mode=mode or MODES, return_dropped=True, **self.grid, **options
+            self.points, self.features, mode=mode or MODES, return_dropped=True, **self.grid, **options
         )
 
 
@@ -115,8 +121,8 @@ def test_rule_28_the_order_of_the_points_does_not_matter(rng, device, dtype, qua
     backwards = torch.arange(count - 1, -1, -1, device=device)
     shuffles = [torch.from_numpy(rng.permutation(count)).to(device) for _ in range(5)]
     for order in (by_x, backwards, *shuffles):
-        assert same(cloud.voxels(ORDERLESS, order, quantum=quantum), first)
-    ends, turned = cloud.voxels(["first", "last"])[0], cloud.voxels(["last", "first"], backwards)[0]
+        assert same(cloud.ordered(order).voxels(ORDERLESS, quantum=quantum), first)
+    ends, turned = cloud.voxels(["first", "last"])[0], cloud.ordered(backwards).voxels(["last", "first"])[0]
     assert same(ends["first"], turned["last"])
     assert same(ends["last"], turned["first"])
 
@@ -202,3 +208,72 @@ def test_rule_28_an_outlier_costs_the_other_voxels_no_bit(rng, device, dtype):
     for mode in ("sum", "mean"):
         after[mode][x, y, z] = before[mode][x, y, z]
     assert same(after, before)
+
+
+# ---- Sparse voxels: first and last and what is kept go by the order of the points, so that one stays as it is ----
+
+SPARSE = {
+    "mean": {"reduce": "mean"},
+    "sum, linear": {"reduce": "sum", "order": "linear"},
+    "min, morton, capped": {"reduce": "min", "order": "morton", "max_voxels": 700, "max_points_per_voxel": 3},
+    "last, a range": {"reduce": "last", "point_range": (1.0, 1.0, 1.0, 5.0, 4.0, 9.0)},
+    "gathered": {"reduce": None, "max_points_per_voxel": 5},
+    "gathered, zyx": {"reduce": None, "max_points_per_voxel": 2, "max_voxels": 900, "coord_order": "zyx"},
+    "capacity": {"reduce": "max", "capacity": 3000},
+    "too small a capacity": {"reduce": "mean", "capacity": 300, "order": "morton"},
+}
+DOWNSAMPLE = {"centroid": {}, "first": {}, "random": {"seed": 7}}
+
+
+def sparse(cloud, **options):
+    return tuple(robocache.voxelize_sparse(cloud.points, cloud.features, voxel_size=0.3, **options))
+
+
+def downsampled(cloud, method):
+    call = {"voxel_size": 0.3, "method": method, **DOWNSAMPLE[method]}
+    return robocache.voxel_downsample(cloud.points, cloud.features, **call)
+
+
+@pytest.mark.parametrize("options", SPARSE)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_rule_29_twenty_runs_of_sparse_voxels_give_the_same_bits(rng, device, threads, dtype, options):
+    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    first = sparse(cloud, **SPARSE[options])
+    counts = rng.permutation(np.resize([1, 2, 3, 4, 5, 7, 8, 16], RUNS))
+    for count in counts:
+        threads(int(count))
+        assert same(sparse(cloud, **SPARSE[options]), first), f"{count} threads"
+
+
+@pytest.mark.parametrize("method", DOWNSAMPLE)
+def test_rule_31_twenty_runs_of_downsampling_give_the_same_bits(rng, device, threads, method):
+    cloud = Cloud(rng, points_on(device), "float32").to(device)
+    first = downsampled(cloud, method)
+    for count in rng.permutation(np.resize([1, 2, 3, 4, 5, 7, 8, 16], RUNS)):
+        threads(int(count))
+        assert same(downsampled(cloud, method), first), f"{count} threads"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int64"])
+def test_rule_28_sparse_sums_do_not_depend_on_the_order_of_the_points(rng, device, dtype):
+    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    options = {"order": "linear", "reduce": "mean"}
+    coords, features, counts, numbers, dropped, _ = sparse(cloud, **options)
+    for _ in range(5):
+        order = torch.from_numpy(rng.permutation(len(cloud.points))).to(device)
+        made = sparse(cloud.ordered(order), **options)
+        assert same(made[:3] + made[4:5], (coords, features, counts, dropped))
+        assert same(made[3], numbers[order])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int32", "bool"])
+def test_rule_29_cuda_gives_the_bits_of_the_cpu_for_sparse_voxels(rng, cuda, dtype):
+    for count in (1, 257, 30_011, 700_001):
+        cloud = Cloud(rng, count, dtype)
+        expected = {name: sparse(cloud, **options) for name, options in SPARSE.items()}
+        expected |= {method: downsampled(cloud, method) for method in DOWNSAMPLE}
+        cloud.to(cuda)
+        for name, options in SPARSE.items():
+            assert same(sparse(cloud, **options), expected[name]), (count, name)
+        for method in DOWNSAMPLE:
+            assert same(downsampled(cloud, method), expected[method]), (count, method)
