@@ -17,7 +17,7 @@ enum class CoordOrder : uint8_t { kXyz, kZyx };
 inline constexpr int64_t kUnlimited = INT64_MAX;
 
 struct SparseSizes {
-  int64_t voxels;         // of all clouds, max_voxels applied, capacity not
+  int64_t voxels;         // of all clouds, max_voxels applied
   int64_t largest_count;  // points of the fullest of them, where that is asked for
 };
 
@@ -30,15 +30,13 @@ struct SparseCall {
   VoxelOrder order;
   CoordOrder coord_order;
   int64_t max_voxels;  // of each cloud, or kUnlimited
-  int64_t capacity;    // of all together, or kUnlimited
   void* numbering;     // numbering_bytes of memory: what number_voxels leaves for place_points
 
   // From place_points on.
-  void* workspace;  // place_bytes of memory
-  int64_t voxels;   // rows of the arrays that follow: capacity, or as many as there are
-  int64_t
-      points_per_voxel;  // P, the most that are kept of each voxel; kUnlimited only with neither kept nor rows_of_voxel
-  bool random;           // P is 1, and the row kept is that of the least sample_priority, not the first
+  void* workspace;           // place_bytes of memory
+  int64_t voxels;            // rows of the arrays that follow; later births are turned away
+  int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited only with neither kept nor rows_of_voxel
+  bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
   uint64_t seed;
   int32_t* coords;          // [voxels, 3 or 4], or null
   int32_t* counts;          // [voxels] points kept, or null. Only with kept or rows_of_voxel

@@ -38,7 +38,7 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   }
   check_voxel_size(call.grid.size, points.dtype);
   call.order = VoxelOrder::kFirst;
-  call.max_voxels = call.capacity = kUnlimited;
+  call.max_voxels = kUnlimited;
   SparseSizes sizes{};
   number_voxels(call, &sizes, allocate, device, stream);
 

@@ -84,7 +84,7 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   call.order = options.order;
   call.coord_order = options.coord_order;
   call.max_voxels = at_least_one(options.max_voxels, "max_voxels");
-  call.capacity = at_least_one(options.capacity, "capacity");
+  const int64_t capacity = at_least_one(options.capacity, "capacity");
   int64_t most_points = at_least_one(options.max_points_per_voxel, "max_points_per_voxel");
   const bool gather = !options.reduce.has_value();
   const bool limited = most_points != kUnlimited;
@@ -96,7 +96,7 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   SparseVoxels made;
   if (options.capacity) {
     number_voxels(call, nullptr, allocate, device, stream);
-    call.voxels = *options.capacity;
+    call.voxels = capacity;
     made.num_voxels = allocate(DType::kInt64, {});
     call.num_voxels = static_cast<int64_t*>(made.num_voxels->data);
   } else {
