@@ -42,6 +42,8 @@ HEADLINES = {
         "mean of 8, 10M lidar, 128^3",
         "occupancy, 500k uniform, 128^3",
         "count, 500k uniform, 128^3",
+        "occupancy, 500k spread, 128^3",
+        "count, 500k spread, 128^3",
         "count, 1M uniform, 128^3",
         "mean of 8, 1M lidar, 128^3",
         "hard voxels, 250k lidar, 5 points each",
