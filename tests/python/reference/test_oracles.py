@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import scans, voxelize
+from reference import voxelize
 from reference.arithmetic import bfloat16, fma, round_to
 from reference.resample import resample
 from reference.window_batch import window_batch
@@ -136,9 +136,3 @@ def test_the_oracle_of_voxels_on_a_cloud_worked_out_by_hand():
     expected |= {"min": [-3, 4], "max": [1, 4], "first": [1, 4], "last": [-3, 4]}
     assert {name: array.ravel().tolist() for name, array in out.items()} == expected
     assert dropped == 2
-
-
-def test_lzf_copies_reach_into_what_they_make():
-    """Three bytes as they are, then a copy of 9 from 3 back, which overlaps itself; then one of 3 from 12 back."""
-    packed = bytes([2]) + b"abc" + bytes([7 << 5, 0, 2]) + bytes([1 << 5, 11])
-    assert scans.lzf_decompressed(packed, 15) == b"abcabcabcabcabc"
