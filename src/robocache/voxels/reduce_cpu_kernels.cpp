@@ -16,42 +16,55 @@ namespace {
 
 // ---- Cells ----
 
-// Whole numbers up to this are exact in Real, so a coordinate can be compared before it becomes an integer.
+// Whole numbers up to this are exact in Real and in int32, so a coordinate can be compared before it becomes an integer.
 template <class Real>
-inline constexpr int64_t kExactIntegers = sizeof(Real) == 4 ? int64_t{1} << 24 : int64_t{1} << 31;
+inline constexpr int64_t kExactIntegers = sizeof(Real) == 4 ? int64_t{1} << 24 : int64_t{1} << 30;
+
+constexpr int64_t kTogether = 256;
+
+template <class Real>
+void add_axis(const Real* __restrict position, Real origin, Real size, uint32_t extent, uint32_t* __restrict cell,
+              uint32_t* __restrict axes_outside) {
+  const Real shape = static_cast<Real>(extent);
+  for (int64_t i = 0; i < kTogether; ++i) {
+    const Real quotient = std::floor((position[i] - origin) / size);
+    const Real below = quotient < shape ? quotient : shape;  // NaN too
+    const Real within = below > Real{-1} ? below : Real{-1};
+    const auto coordinate = static_cast<uint32_t>(static_cast<int32_t>(within));
+    axes_outside[i] += static_cast<uint32_t>(coordinate >= extent);
+    cell[i] = cell[i] * extent + coordinate;
+  }
+}
 
 // voxel_cell for grids of fewer than 2^32 cells and kExactIntegers along each axis, one axis after the other over a few
 // points at a time, which becomes vector code.
 template <class Real, class Row>
 int64_t cells_together(const Row& row_of, int64_t count, const VoxelGrid& grid, uint32_t* cells) {
-  constexpr int64_t kTogether = 256;
-  Real position[kTogether];
-  int64_t dropped = 0;
+  Real position[3][kTogether] = {};
+  int64_t inside_count = 0;
   for (int64_t begin = 0; begin < count; begin += kTogether) {
     const int64_t n = std::min(kTogether, count - begin);
-    uint32_t* const cell = cells + begin;
-    uint32_t outside[kTogether] = {};
-    std::fill_n(cell, n, 0u);
-    for (int axis = 0; axis < 3; ++axis) {
-      const Real origin = static_cast<Real>(grid.origin[axis]);
-      const Real size = static_cast<Real>(grid.size[axis]);
-      const Real shape = static_cast<Real>(grid.shape[axis]);
-      const auto extent = static_cast<uint32_t>(grid.shape[axis]);
-      for (int64_t i = 0; i < n; ++i) position[i] = row_of(begin + i)[axis];
-      for (int64_t i = 0; i < n; ++i) {
-        const Real quotient = std::floor((position[i] - origin) / size);
-        const bool inside = quotient >= 0 && quotient < shape;  // NaN is not
-        const auto coordinate = static_cast<uint32_t>(static_cast<int32_t>(inside ? quotient : Real{0}));
-        outside[i] |= inside ? 0u : ~0u;
-        cell[i] = cell[i] * extent + coordinate;
-      }
-    }
     for (int64_t i = 0; i < n; ++i) {
-      cell[i] |= outside[i];
-      dropped += outside[i] & 1u;
+      const Real* const row = row_of(begin + i);
+      position[0][i] = row[0];
+      position[1][i] = row[1];
+      position[2][i] = row[2];
     }
+    uint32_t cell[kTogether] = {};
+    uint32_t axes_outside[kTogether] = {};
+    for (int axis = 0; axis < 3; ++axis) {
+      add_axis(position[axis], static_cast<Real>(grid.origin[axis]), static_cast<Real>(grid.size[axis]),
+               static_cast<uint32_t>(grid.shape[axis]), cell, axes_outside);
+    }
+    uint32_t inside = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto is_inside = static_cast<uint32_t>(axes_outside[i] == 0);
+      cells[begin + i] = cell[i] | (is_inside - 1);
+      inside += is_inside;
+    }
+    inside_count += inside;
   }
-  return dropped;
+  return count - inside_count;
 }
 
 template <class Real, class Cell, class Row>

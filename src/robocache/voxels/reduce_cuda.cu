@@ -29,8 +29,8 @@ struct Work {
   Word* coarse_sums;   // [cells, F]
   Word* minima;        // [cells, F] order keys
   Word* maxima;
-  Word* first_rows;            // [cells]
-  Word* last_rows;             // [cells] plus 1
+  Word* first_rows;  // [cells]
+  Word* last_rows;   // [cells] plus 1
 };
 
 __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {

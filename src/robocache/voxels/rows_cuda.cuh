@@ -164,7 +164,8 @@ struct CellFeature {
     }
     if (total || mean) {
       const int32_t exponent = quantum(call, points);
-      const uint32_t all = sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
+      const bool may_overflow = call.quantum_exponent != kOwnQuantum || std::is_integral_v<T>;
+      const uint32_t all = may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
       if (mean) {
         mean[place] = all ? from_feature_work<FeatureMean<T>>(marked_sum(all))
                           : rounded_mean<FeatureMean<T>>(sum, exponent, points);

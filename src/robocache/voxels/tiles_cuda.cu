@@ -68,7 +68,7 @@ Tiling tiling_for(int64_t cells, bool features) {
   // With features a tile's rows are listed in shared memory: small tiles. Without, tiles as large as shared memory takes,
   // but enough of them for all multiprocessors.
   const int wanted = features ? 6 : 10;
-  const int fewest = features ? 8 : 7;
+  constexpr int fewest = 8;
   const int most = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines to a tile
   const int tile_bits = std::clamp(tiling.line_bits - wanted, std::min(fewest, most), most);
   tiling.row_bits = tiling.line_bits - tile_bits;
@@ -444,20 +444,8 @@ __global__ void __launch_bounds__(kCountThreads, 2)
 // ---- Features ----
 
 constexpr int kFeatureThreads = 512;
-constexpr int kLargeCell = 256;  // rows from which all threads of a block share a cell
-
-template <class T>
-struct Sharing {  // what threads that share a cell put together, for up to 32 features at a time
-  using Key = typename CellFeature<T>::Key;
-  Word sum[32];
-  Word coarse_sum[32];
-  int32_t above[32];
-  uint32_t marks[32];
-  Word least[32];
-  Word greatest[32];
-  uint32_t first_row;
-  uint32_t last_row;
-};
+constexpr uint32_t kOfWarp = 32;     // rows from which a warp shares a cell
+constexpr uint32_t kOfBlock = 1024;  // and from which a block does
 
 struct Wanted {
   bool sums;
@@ -466,128 +454,172 @@ struct Wanted {
   bool ends;  // first or last
 };
 
-// One cell by the threads [lane, lane + lanes) of a group, a feature each at a time.
+// The rows of a cell, as those threads see them that share it: thread `index` of `step` takes every step-th.
+struct CellRows {
+  const uint32_t* rows;
+  uint32_t points;
+  uint32_t index;
+  uint32_t step;
+};
+
+constexpr int kHeld = 8;  // values of a thread that are loaded at once
+
 template <class T>
-__device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
-                            const uint32_t* rows, uint32_t points, int64_t cell, unsigned lane, unsigned lanes) {
-  using Value = FeatureWork<T>;
-  constexpr int kHeld = 8;  // values of a cell that stay in registers between the two looks at them
-  const auto value_at = [&](uint32_t i, int64_t f) { return to_feature_work(features_of_row<T>(call, rows[i])[f]); };
-  for (int64_t f = lane; f < call.features.count; f += lanes) {
-    CellFeature<T> found;
-    if (wanted.sums || wanted.extremes) {
-      Value held[kHeld];
+struct FeatureColumn {
+  const T* first;
+  uint32_t row_stride;
+
+  __device__ FeatureWork<T> operator[](uint32_t row) const {
+    return to_feature_work(first[static_cast<uint64_t>(row) * row_stride]);
+  }
+};
+
+// Loads the values from the i-th of a thread's on, as many as there are.
+template <class T>
+__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t i,
+                            FeatureWork<T> (&values)[kHeld]) {
 #pragma unroll
-      for (int k = 0; k < kHeld; ++k) held[k] = static_cast<uint32_t>(k) < points ? value_at(k, f) : Value{};
-      if (wanted.looks) {
-#pragma unroll
-        for (int k = 0; k < kHeld; ++k) {
-          if (static_cast<uint32_t>(k) < points) found.look(held[k]);
-        }
-        for (uint32_t i = kHeld; i < points; ++i) found.look(value_at(i, f));
-      }
-      if (wanted.extremes) {
-#pragma unroll
-        for (int k = 0; k < kHeld; ++k) {
-          if (static_cast<uint32_t>(k) < points) found.compare(held[k]);
-        }
-        for (uint32_t i = kHeld; i < points; ++i) found.compare(value_at(i, f));
-      }
-      if (wanted.sums && points > 0) {
-        const bool own = call.quantum_exponent == kOwnQuantum;
-        const QuantumScale scale = quantum_scale(found.quantum(call, points));
-#pragma unroll
-        for (int k = 0; k < kHeld; ++k) {
-          if (static_cast<uint32_t>(k) < points) found.add(held[k], scale, own);
-        }
-        for (uint32_t i = kHeld; i < points; ++i) found.add(value_at(i, f), scale, own);
-      }
-    }
-    found.write(call, outputs, cell * call.features.count + f, points);
-    if (wanted.ends) {
-      uint32_t first = ~0u;
-      uint32_t last = 0;
-      for (uint32_t i = 0; i < points; ++i) {
-        first = min(first, rows[i]);
-        last = max(last, rows[i]);
-      }
-      T* const firsts = outputs.as<T>(VoxelMode::kFirst);
-      T* const lasts = outputs.as<T>(VoxelMode::kLast);
-      const int64_t place = cell * call.features.count + f;
-      if (firsts) firsts[place] = points ? features_of_row<T>(call, first)[f] : fill_of<T>(call);
-      if (lasts) lasts[place] = points ? features_of_row<T>(call, last)[f] : fill_of<T>(call);
-    }
+  for (int k = 0; k < kHeld; ++k) {
+    const uint32_t at = cell.index + (i + k) * cell.step;
+    if (at < cell.points) values[k] = column[cell.rows[at]];
   }
 }
 
-// The same by all threads of the block.
-template <class T>
-__device__ void reduce_large_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
-                                  const uint32_t* rows, uint32_t points, int64_t cell, unsigned lanes,
-                                  Sharing<T>& shared) {
-  const unsigned lane = threadIdx.x % lanes;
-  const unsigned groups = kFeatureThreads / lanes;
-  for (int64_t base = 0; base < call.features.count; base += lanes) {
-    const int64_t f = base + lane;
-    const bool mine = f < call.features.count;
-    if (threadIdx.x < 32) {
-      shared.sum[threadIdx.x] = 0;
-      shared.coarse_sum[threadIdx.x] = 0;
-      shared.above[threadIdx.x] = kNoExponent;
-      shared.marks[threadIdx.x] = 0;
-      shared.least[threadIdx.x] = ~Word{0};
-      shared.greatest[threadIdx.x] = 0;
-      shared.first_row = ~0u;
-      shared.last_row = 0;
+// Calls body(value) for each of a thread's rows; `values` holds the first, and keeps them where that is all.
+template <class T, class Body>
+__device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
+                               Body body) {
+  uint32_t i = 0;
+  while (true) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (cell.index + (i + k) * cell.step < cell.points) body(values[k]);
     }
-    __syncthreads();
+    i += kHeld;
+    if (cell.index + i * cell.step >= cell.points) break;
+    load_values(cell, column, i, values);
+  }
+  if (i > kHeld) load_values(cell, column, 0, values);
+}
+
+// What threads that share a cell put together: over the groups of a warp by shuffles, over the warps of a block in shared
+// memory, of up to 32 features at a time.
+template <class T>
+struct Shared {
+  Word sum[32];
+  Word coarse_sum[32];
+  Word least[32];
+  Word greatest[32];
+  int32_t above[32];
+  uint32_t marks[32];
+  uint32_t first[32];
+  uint32_t last[32];
+
+  __device__ void clear() {
+    const unsigned i = threadIdx.x;
+    if (i >= 32) return;
+    sum[i] = coarse_sum[i] = greatest[i] = 0;
+    least[i] = ~Word{0};
+    above[i] = kNoExponent;
+    marks[i] = last[i] = 0;
+    first[i] = ~0u;
+  }
+};
+
+// Puts together what the groups of a warp found; every group gets it.
+template <class T>
+__device__ void merge_in_warp(CellFeature<T>& found, uint32_t& first, uint32_t& last, unsigned lanes) {
+  for (unsigned d = lanes; d < 32; d *= 2) {
+    found.sum += __shfl_xor_sync(~0u, found.sum, d);
+    found.coarse_sum += __shfl_xor_sync(~0u, found.coarse_sum, d);
+    found.above = max(found.above, __shfl_xor_sync(~0u, found.above, d));
+    found.marks |= __shfl_xor_sync(~0u, found.marks, d);
+    found.least = min(found.least, __shfl_xor_sync(~0u, found.least, d));
+    found.greatest = max(found.greatest, __shfl_xor_sync(~0u, found.greatest, d));
+    first = min(first, __shfl_xor_sync(~0u, first, d));
+    last = max(last, __shfl_xor_sync(~0u, last, d));
+  }
+}
+
+// And what the warps of a block found.
+template <class T>
+__device__ void merge_in_block(CellFeature<T>& found, uint32_t& first, uint32_t& last, unsigned lanes,
+                               Shared<T>& shared) {
+  shared.clear();
+  __syncthreads();
+  const unsigned i = threadIdx.x % lanes;
+  if (threadIdx.x % 32 < lanes) {
+    atomicAdd(&shared.sum[i], static_cast<Word>(found.sum));
+    atomicAdd(&shared.coarse_sum[i], static_cast<Word>(found.coarse_sum));
+    atomicMax(&shared.above[i], found.above);
+    atomicOr(&shared.marks[i], found.marks);
+    atomicMin(&shared.least[i], static_cast<Word>(found.least));
+    atomicMax(&shared.greatest[i], static_cast<Word>(found.greatest));
+    atomicMin(&shared.first[i], first);
+    atomicMax(&shared.last[i], last);
+  }
+  __syncthreads();
+  found.sum = static_cast<int64_t>(shared.sum[i]);
+  found.coarse_sum = static_cast<int64_t>(shared.coarse_sum[i]);
+  found.above = shared.above[i];
+  found.marks = shared.marks[i];
+  found.least = static_cast<typename CellFeature<T>::Key>(shared.least[i]);
+  found.greatest = static_cast<typename CellFeature<T>::Key>(shared.greatest[i]);
+  first = shared.first[i];
+  last = shared.last[i];
+  __syncthreads();
+}
+
+enum class Team { kGroup, kWarp, kBlock };
+
+// One cell by a group of `lanes` threads, a feature each at a time, or by all groups of a warp or block.
+template <class T, Team kTeam>
+__device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                            const CellRows& rows, int64_t cell, unsigned lanes, Shared<T>* shared) {
+  const auto merge = [&](CellFeature<T>& found, uint32_t& first, uint32_t& last) {
+    if constexpr (kTeam != Team::kGroup) merge_in_warp(found, first, last, lanes);
+    if constexpr (kTeam == Team::kBlock) merge_in_block(found, first, last, lanes, *shared);
+  };
+  const int64_t count = call.features.count;
+  const bool own = call.quantum_exponent == kOwnQuantum;
+  // Threads beyond the last feature go along with it, for the merges.
+  for (int64_t base = 0; base < count; base += lanes) {
+    const int64_t wished = base + threadIdx.x % lanes;
+    const int64_t f = min(wished, count - 1);
+    const FeatureColumn<T> column{static_cast<const T*>(call.features.data) + f,
+                                  static_cast<uint32_t>(call.features.row_stride)};
     CellFeature<T> found;
     uint32_t first = ~0u;
     uint32_t last = 0;
-    if (mine) {
-      for (uint32_t i = threadIdx.x / lanes; i < points; i += groups) {
-        const uint32_t row = rows[i];
-        const FeatureWork<T> value = to_feature_work(features_of_row<T>(call, row)[f]);
+    FeatureWork<T> values[kHeld];
+    load_values(rows, column, 0, values);
+    if (wanted.looks || wanted.extremes) {
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) {
         if (wanted.looks) found.look(value);
         if (wanted.extremes) found.compare(value);
-        first = min(first, row);
-        last = max(last, row);
-      }
-      atomicMax(&shared.above[lane], found.above);
-      if (found.marks) atomicOr(&shared.marks[lane], found.marks);
-      atomicMin(&shared.least[lane], static_cast<Word>(found.least));
-      atomicMax(&shared.greatest[lane], static_cast<Word>(found.greatest));
-      atomicMin(&shared.first_row, first);
-      atomicMax(&shared.last_row, last);
+      });
     }
-    __syncthreads();
-    if (mine && wanted.sums) {
-      found.above = shared.above[lane];
-      const bool own = call.quantum_exponent == kOwnQuantum;
-      const QuantumScale scale = quantum_scale(found.quantum(call, points));
-      for (uint32_t i = threadIdx.x / lanes; i < points; i += groups) {
-        found.add(to_feature_work(features_of_row<T>(call, rows[i])[f]), scale, own);
+    if (wanted.ends) {
+      for (uint32_t i = rows.index; i < rows.points; i += rows.step) {
+        first = min(first, rows.rows[i]);
+        last = max(last, rows.rows[i]);
       }
-      atomicAdd(&shared.sum[lane], static_cast<Word>(found.sum));
-      if (found.coarse_sum) atomicAdd(&shared.coarse_sum[lane], static_cast<Word>(found.coarse_sum));
-      if (found.marks) atomicOr(&shared.marks[lane], found.marks);
     }
-    __syncthreads();
-    if (mine && threadIdx.x < lanes) {
-      found.sum = static_cast<int64_t>(shared.sum[lane]);
-      found.coarse_sum = static_cast<int64_t>(shared.coarse_sum[lane]);
-      found.above = shared.above[lane];
-      found.marks = shared.marks[lane];
-      found.least = static_cast<typename Sharing<T>::Key>(shared.least[lane]);
-      found.greatest = static_cast<typename Sharing<T>::Key>(shared.greatest[lane]);
-      const int64_t place = cell * call.features.count + f;
-      found.write(call, outputs, place, points);
+    merge(found, first, last);
+    if (wanted.sums && rows.points > 0) {
+      const QuantumScale scale = quantum_scale(found.quantum(call, rows.points));
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) { found.add(value, scale, own); });
+      if constexpr (kTeam != Team::kGroup) merge(found, first, last);
+    }
+    const bool writes = kTeam == Team::kGroup || (kTeam == Team::kWarp ? threadIdx.x % 32 : threadIdx.x) < lanes;
+    if (wished < count && writes) {
+      const int64_t place = cell * count + f;
+      found.write(call, outputs, place, rows.points);
       T* const firsts = outputs.as<T>(VoxelMode::kFirst);
       T* const lasts = outputs.as<T>(VoxelMode::kLast);
-      if (firsts) firsts[place] = features_of_row<T>(call, shared.first_row)[f];
-      if (lasts) lasts[place] = features_of_row<T>(call, shared.last_row)[f];
+      if (firsts) firsts[place] = rows.points ? from_feature_work<T>(column[first]) : fill_of<T>(call);
+      if (lasts) lasts[place] = rows.points ? from_feature_work<T>(column[last]) : fill_of<T>(call);
     }
-    __syncthreads();
   }
 }
 
@@ -602,14 +634,15 @@ __global__ void __launch_bounds__(kFeatureThreads, 2)
       reinterpret_cast<uint32_t*>(memory);  // [size] counts, then starts, then ends of cells in `rows`
   uint32_t* const listed = ends + size;
   uint32_t* const entries = listed + plan.listed;
-  uint16_t* const large =
-      reinterpret_cast<uint16_t*>(entries + plan.chunks);  // [size] cells of kLargeCell rows and more
+  // [size] cells of many rows: those for warps from the front, those for the block from the back.
+  uint16_t* const many = reinterpret_cast<uint16_t*>(entries + plan.chunks);
   __shared__ uint32_t warp_sums[32];
-  __shared__ uint32_t larges;
+  __shared__ uint32_t of_warps;
+  __shared__ uint32_t of_block;
   __shared__ Word reserved;
-  __shared__ Sharing<T> shared;
+  __shared__ Shared<T> shared;
   for (int i = threadIdx.x; i < size; i += kFeatureThreads) ends[i] = 0;
-  if (threadIdx.x == 0) larges = 0;
+  if (threadIdx.x == 0) of_warps = of_block = 0;
   wait_for_work_before();
   const uint32_t records = load_entries<kFeatureThreads>(plan, entries, warp_sums);
   for_each_record<uint32_t, kFeatureThreads, 4, 4>(plan, entries, [&](uint32_t record, int) {
@@ -656,23 +689,35 @@ __global__ void __launch_bounds__(kFeatureThreads, 2)
       if (bits && place % kLineCells == 0) bits[cell / kLineCells] = word;
     }
   }
-  const unsigned lane = threadIdx.x % lanes;
   for (int place = threadIdx.x / lanes; place < size; place += kFeatureThreads / lanes) {
     const int64_t cell = cell_at(place);
     if (cell >= call.cells) continue;
     const uint32_t start = start_of(place);
     const uint32_t points = ends[place] - start;
-    if (points < kLargeCell) {
-      reduce_cell<T>(call, outputs, wanted, rows + start, points, cell, lane, lanes);
-    } else if (lane == 0) {
-      large[atomicAdd(&larges, 1u)] = static_cast<uint16_t>(place);
+    if (points < kOfWarp) {
+      reduce_cell<T, Team::kGroup>(call, outputs, wanted, {rows + start, points, 0, 1}, cell, lanes, nullptr);
+    } else if (threadIdx.x % lanes == 0) {
+      if (points < kOfBlock) {
+        many[atomicAdd(&of_warps, 1u)] = static_cast<uint16_t>(place);
+      } else {
+        many[size - 1 - atomicAdd(&of_block, 1u)] = static_cast<uint16_t>(place);
+      }
     }
   }
   __syncthreads();
-  for (uint32_t i = 0; i < larges; ++i) {
-    const int place = large[i];
+  for (uint32_t i = 0; i < of_block; ++i) {
+    const int place = many[size - 1 - i];
     const uint32_t start = start_of(place);
-    reduce_large_cell<T>(call, outputs, wanted, rows + start, ends[place] - start, cell_at(place), lanes, shared);
+    reduce_cell<T, Team::kBlock>(call, outputs, wanted,
+                                 {rows + start, ends[place] - start, threadIdx.x / lanes, kFeatureThreads / lanes},
+                                 cell_at(place), lanes, &shared);
+  }
+  for (uint32_t i = threadIdx.x / 32; i < of_warps; i += kFeatureThreads / 32) {
+    const int place = many[i];
+    const uint32_t start = start_of(place);
+    reduce_cell<T, Team::kWarp>(call, outputs, wanted,
+                                {rows + start, ends[place] - start, threadIdx.x % 32 / lanes, 32 / lanes},
+                                cell_at(place), lanes, nullptr);
   }
 }
 
@@ -702,7 +747,13 @@ bool goes_by_tiles(const VoxelReduction& call) {
   const int64_t rows = row_count(call.clouds);
   if (rows == 0 || rows >= int64_t{1} << 31 || call.cells == 0 || call.cells >= int64_t{1} << 31) return false;
   const bool features = any_features(call);
-  if (features && call.features.count == 0) return false;
+  if (features) {
+    const Features& f = call.features;
+    if (f.count == 0 || f.row_stride < 0 || f.row_stride >= int64_t{1} << 31) return false;
+    // Rows of clouds that lie apart have no stride of their own.
+    if (!call.clouds.offsets && call.clouds.count > 1 && f.cloud_stride != call.clouds.rows * f.row_stride)
+      return false;
+  }
   for (int32_t i = 0; i < call.output_count; ++i) {
     // A word of 32 voxels along z is a line where lines do not straddle the ends of z.
     if (call.outputs[i].mode == VoxelMode::kOccupancyBits && call.grid.shape[2] % kLineCells != 0) return false;

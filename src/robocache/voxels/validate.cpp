@@ -24,8 +24,9 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
   if (offsets.dtype != DType::kInt32 && offsets.dtype != DType::kInt64) {
     refuse_type("batch_offsets: expected int32 or int64, got ", dtype_name(offsets.dtype));
   }
-  if (offsets.ndim != 1 || offsets.shape[0] < 1) {
-    refuse("batch_offsets: expected [B + 1], got ", shape_string(offsets.shape.data(), offsets.ndim));
+  if (offsets.ndim != 1 || offsets.shape[0] < (rows > 0 ? 2 : 1)) {
+    refuse("batch_offsets: expected [B + 1], and a cloud where there are points, got ",
+           shape_string(offsets.shape.data(), offsets.ndim));
   }
   check_dense(offsets, "batch_offsets");
   if (offsets.device.is_cuda()) return;  // cut to what there is in the kernel
@@ -34,7 +35,7 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
   for (int64_t b = 0; b <= last; ++b) {
     const int64_t offset = length_at(offsets.data, offsets.dtype, b, 0);
     const int64_t least = b == last ? rows : before;
-    const int64_t most = b == 0 ? (last == 0 ? rows : 0) : rows;
+    const int64_t most = b == 0 ? 0 : rows;
     if (offset < least || offset > most) {
       refuse("batch_offsets: expected ascending values from 0 to ", std::to_string(rows), ", got ",
              std::to_string(offset), " at ", std::to_string(b));

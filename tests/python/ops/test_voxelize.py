@@ -349,6 +349,11 @@ def test_rule_26_wrong_offsets_are_refused_on_the_cpu(offsets):
         robocache.voxelize_pointcloud(np.zeros((4, 3), np.float32), batch_offsets=np.array(offsets, np.int64), **GRID)
 
 
+def test_rule_26_points_of_no_cloud_are_refused(device):
+    with pytest.raises(robocache.ArgumentError, match="batch_offsets"):
+        voxelize(np.zeros((4, 3), np.float32), None, device, mode=["count"], batch_offsets=np.array([0]), **GRID)
+
+
 def test_rule_26_wrong_lengths_and_offsets_are_cut_on_cuda(rng, cuda):
     points = random_points(rng, 2 * 64).reshape(2, 64, 3)
     out, dropped = voxelize(points, None, cuda, mode=["count"], lengths=np.array([1 << 40, -7]), **GRID)
