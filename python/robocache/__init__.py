@@ -2,7 +2,8 @@
 
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
 :class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
-:func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`.
+:func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`,
+:func:`integrate_tsdf`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
 from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
+from .tsdf import integrate_tsdf
 from .voxels import voxelize_pointcloud
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "check_times",
     "fuse_multimodal",
     "ingest",
+    "integrate_tsdf",
     "num_threads",
     "open",
     "resample_trajectories",

@@ -148,8 +148,8 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
     if (work.maxima) found.greatest = static_cast<Key>(work.maxima[place]);
     found.write(call, outputs, place, points);
     const auto row = [&](Word at) { return features_of_row<T>(call, static_cast<int64_t>(at))[feature]; };
-    if (first) first[place] = points ? row(work.first_rows[cell]) : fill_of<T>(call);
-    if (last) last[place] = points ? row(work.last_rows[cell] - 1) : fill_of<T>(call);
+    if (first && points) first[place] = row(work.first_rows[cell]);
+    if (last && points) last[place] = row(work.last_rows[cell] - 1);
   }
 }
 

@@ -1,6 +1,9 @@
 // What the kernels of the CUDA engine share: rows, their cells and features, and where results go.
 #pragma once
 
+#include <bit>
+#include <limits>
+
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/voxels/feature.hpp"
 #include "robocache/voxels/fixed_point.hpp"
@@ -94,21 +97,49 @@ __device__ T fill_of(const VoxelReduction& call) {
   }
 }
 
+// What a feature is multiplied by to count quanta, and whether float32 can do that.
+template <class Value>
+struct Quantum {
+  int32_t exponent;
+  QuantumScale scale;
+  float factor = 0;  // 2^-exponent where float32 holds it, else 0
+
+  __device__ explicit Quantum(int32_t power) : exponent(power), scale(quantum_scale(power)) {
+    if (std::is_same_v<Value, float> && power > -127 && power < 127) factor = __int_as_float((127 - power) << 23);
+  }
+};
+
 // A feature of one cell: what is found in its rows, and what comes of it.
 template <class T>
 struct CellFeature {
   using Value = FeatureWork<T>;
   using Key = decltype(order_key(Value{}));
+  static constexpr bool kFloats = !std::is_integral_v<T>;
 
   int64_t sum = 0;
   int64_t coarse_sum = 0;
   int32_t above = kNoExponent;  // largest exponent_above of the finite
   uint32_t marks = 0;
+  Key magnitude = 0;  // largest bits without a sign
   Key least = ~Key{0};
   Key greatest = 0;
 
+  // First all values go through this; where settled() then is false, through look_closely too.
   __device__ void look(Value value) {
-    if constexpr (!std::is_integral_v<T>) {
+    if constexpr (kFloats) {
+      const Key bits = std::bit_cast<Key>(value) << 1 >> 1;
+      magnitude = magnitude > bits ? magnitude : bits;
+    }
+  }
+  __device__ bool settled() {
+    if constexpr (kFloats) {
+      if (!(std::bit_cast<Value>(magnitude) <= std::numeric_limits<Value>::max())) return false;
+      above = exponent_above(std::bit_cast<Value>(magnitude));
+    }
+    return true;
+  }
+  __device__ void look_closely(Value value) {
+    if constexpr (kFloats) {
       const uint32_t mark = mark_of(value);
       marks |= mark;
       const int32_t e = mark ? kNoExponent : exponent_above(value);
@@ -123,30 +154,46 @@ struct CellFeature {
   }
 
   __device__ int32_t quantum(const VoxelReduction& call, int64_t points) const {
-    if constexpr (std::is_integral_v<T>) {
-      return 0;
-    } else {
+    if constexpr (kFloats) {
       if (call.quantum_exponent != kOwnQuantum) return call.quantum_exponent;
       return own_quantum(std::is_same_v<T, Float16> ? kExponentAboveFloat16 : above, points,
                          least_exponent(kFeatureDType<T>));
+    } else {
+      return 0;
     }
   }
 
-  __device__ void add(Value value, const QuantumScale& scale, bool own) {
-    if constexpr (std::is_integral_v<T>) {
-      sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(value));
-      if (sizeof(T) == 8) coarse_sum += coarse(static_cast<int64_t>(value));
-    } else if (own) {
-      if (mark_of(value) == 0) sum += to_quanta(value, scale);
+  // By the cell's own quantum; where the cell has marks the sum does not count.
+  __device__ void add_own(Value value, const Quantum<Value>& quantum) {
+    if constexpr (kFloats) {
+      if (std::is_same_v<Value, float> && quantum.factor != 0) {
+        sum += __float2ll_rn(static_cast<float>(value) * quantum.factor);
+      } else {
+        sum += mark_of(value) ? 0 : to_quanta(value, quantum.scale);
+      }
     } else {
-      int64_t quanta = 0;
+      add_given(value, quantum);
+    }
+  }
+  __device__ void add_given(Value value, const Quantum<Value>& quantum) {
+    int64_t quanta = 0;
+    if constexpr (kFloats) {
+      if constexpr (std::is_same_v<Value, float>) {
+        const float scaled = value * quantum.factor;
+        if (quantum.factor != 0 && fabsf(scaled) < 0x1p30f) {  // nothing coarse in it
+          sum += __float2int_rn(scaled);
+          return;
+        }
+      }
       uint32_t mark = mark_of(value);
-      if (mark == 0 && !to_given_quanta(value, scale, quanta)) mark = kHasNan;
+      if (mark == 0 && !to_given_quanta(value, quantum.scale, quanta)) mark = kHasNan;
       marks |= mark;
       if (mark) return;
-      sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(quanta));
-      coarse_sum += coarse(quanta);
+    } else {
+      quanta = static_cast<int64_t>(value);
     }
+    sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(quanta));
+    if (kFloats || sizeof(T) == 8) coarse_sum += coarse(quanta);
   }
 
   // `place` is cell * F + feature.
@@ -160,11 +207,13 @@ struct CellFeature {
       if (mean) mean[place] = fill_of<FeatureMean<T>>(call);
       if (min) min[place] = fill_of<T>(call);
       if (max) max[place] = fill_of<T>(call);
+      if (T* const first = outputs.as<T>(VoxelMode::kFirst)) first[place] = fill_of<T>(call);
+      if (T* const last = outputs.as<T>(VoxelMode::kLast)) last[place] = fill_of<T>(call);
       return;
     }
     if (total || mean) {
       const int32_t exponent = quantum(call, points);
-      const bool may_overflow = call.quantum_exponent != kOwnQuantum || std::is_integral_v<T>;
+      const bool may_overflow = call.quantum_exponent != kOwnQuantum || !kFloats;
       const uint32_t all = may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
       if (mean) {
         mean[place] = all ? from_feature_work<FeatureMean<T>>(marked_sum(all))

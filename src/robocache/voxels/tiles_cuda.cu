@@ -32,6 +32,32 @@ struct Tiling {
   }
 };
 
+// What threads that share a cell put together; of up to 32 features at a time in shared memory, of all in global memory.
+struct Merged {
+  Word sum;
+  Word coarse_sum;
+  Word least;
+  Word greatest;
+  int32_t above;
+  uint32_t marks;
+  uint32_t first;
+  uint32_t last;
+
+  __device__ void clear() { *this = {0, 0, ~Word{0}, 0, kNoExponent, 0, ~0u, 0}; }
+};
+
+// A cell of at least kCrowd rows is left to warps of all blocks, kSegment rows to each.
+constexpr uint32_t kCrowd = 32;
+constexpr uint32_t kSegment = 256;
+
+struct CrowdedCell {
+  uint32_t cell;
+  uint32_t start;  // in Plan::sorted
+  uint32_t points;
+  uint32_t first_segment;
+  uint32_t merged;  // its place in Plan::merged, where it has several segments
+};
+
 // How a call is cut up.
 struct Plan {
   int64_t rows;
@@ -50,6 +76,11 @@ struct Plan {
   uint32_t* table;   // [tiles, chunks] first record / 4 << 16 | records / 4
   uint32_t* sorted;  // [rows], for tiles with more than `listed`
   Word* taken;       // of `sorted`
+  Word* crowds;      // crowded cells << 32 | their segments
+  Word* merges;      // those of several segments
+  CrowdedCell* crowded;
+  uint32_t* crowded_of_segment;
+  Merged* merged;  // [merges, F]
 };
 
 bool needs_features(VoxelMode mode) { return mode >= VoxelMode::kSum; }
@@ -59,16 +90,19 @@ bool any_features(const VoxelReduction& call) {
                      [](const VoxelOutput& output) { return needs_features(output.mode); });
 }
 
+// Then a thread gets few, so that all multiprocessors get some.
+bool has_few_rows(const VoxelReduction& call) { return row_count(call.clouds) <= int64_t{1} << 20; }
+
 constexpr int kMostTileBits = 12;
 
-Tiling tiling_for(int64_t cells, bool features) {
+Tiling tiling_for(int64_t cells, bool features, bool few) {
   const int64_t lines = (cells + kLineCells - 1) / kLineCells;
   Tiling tiling{};
   tiling.line_bits = std::max<int>(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(lines - 1))));
   // With features a tile's rows are listed in shared memory: small tiles. Without, tiles as large as shared memory takes,
   // but enough of them for all multiprocessors.
   const int wanted = features ? 6 : 10;
-  constexpr int fewest = 8;
+  const int fewest = few ? 7 : 8;
   const int most = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines to a tile
   const int tile_bits = std::clamp(tiling.line_bits - wanted, std::min(fewest, most), most);
   tiling.row_bits = tiling.line_bits - tile_bits;
@@ -85,9 +119,8 @@ Plan plan_for(const VoxelReduction& call, int64_t& bytes) {
   Plan plan{};
   plan.rows = row_count(call.clouds);
   plan.features = any_features(call);
-  plan.tiling = tiling_for(call.cells, plan.features);
-  // Few rows a thread where there are few, so that all multiprocessors get some.
-  const bool few = plan.rows <= int64_t{1} << 20;
+  const bool few = has_few_rows(call);
+  plan.tiling = tiling_for(call.cells, plan.features, few);
   plan.threads = few ? 512 : 1024;
   plan.rows_per_thread = few ? 4 : 16;
   plan.chunk = plan.threads * plan.rows_per_thread;
@@ -109,6 +142,13 @@ Plan plan_for(const VoxelReduction& call, int64_t& bytes) {
   take(plan.table, int64_t{plan.chunks} * plan.tiling.tiles() * 4);
   take(plan.sorted, plan.features ? plan.rows * 4 : 0);
   take(plan.taken, 8);
+  take(plan.crowds, 8);
+  take(plan.merges, 8);
+  const int64_t crowded = plan.features ? plan.rows / kCrowd : 0;
+  const int64_t merges = plan.features ? plan.rows / kSegment : 0;
+  take(plan.crowded, crowded * static_cast<int64_t>(sizeof(CrowdedCell)));
+  take(plan.crowded_of_segment, (crowded + merges) * 4);
+  take(plan.merged, merges * call.features.count * static_cast<int64_t>(sizeof(Merged)));
   return plan;
 }
 
@@ -146,8 +186,8 @@ FastGrid fast_grid(const VoxelGrid& grid) {
     fast.size[axis] = static_cast<float>(grid.size[axis]);
     fast.inverse[axis] = 1 / fast.size[axis];
     fast.shape[axis] = static_cast<uint32_t>(grid.shape[axis]);
-    // Three roundings of 2^-24 part the two quotients; a point in the grid has one below its shape.
-    fast.error = std::max(fast.error, static_cast<float>(grid.shape[axis]) * 0x1p-21f);
+    // Three roundings of 2^-24 part the two quotients, and those of a point in or near the grid are below 4/3 of its shape.
+    fast.error = std::max(fast.error, static_cast<float>(grid.shape[axis]) * 0x1p-22f);
   }
   return fast;
 }
@@ -258,9 +298,10 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ uint32_t total;
   const int tiles = plan.tiling.tiles();
   const int place_bits = plan.tiling.place_bits();
+  let_work_after_begin();
   for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
   wait_for_work_before();
-  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.taken = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.taken = *plan.crowds = *plan.merges = 0;
   __syncthreads();
 
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows);
@@ -331,8 +372,9 @@ __device__ uint32_t load_entries(const Plan& plan, uint32_t* entries, uint32_t* 
 }
 
 // Calls body(record, chunk) for the tile's records. `kLanes` neighbouring threads share a chunk's, four each at a time;
-// loads of `kAhead` chunks are under way at once.
-template <class Record, int kThreads, int kLanes, int kAhead, class Body>
+// loads of `kAhead` chunks are under way at once. Where
+// `kShare`, a whole warp takes what is left of a long run: clouds in scan order fill a tile from few chunks.
+template <class Record, int kThreads, int kLanes, int kAhead, bool kShare, class Body>
 __device__ void for_each_record(const Plan& plan, const uint32_t* entries, Body body) {
   using Four = std::conditional_t<sizeof(Record) == 2, uint2, uint4>;
   constexpr int kGroups = kThreads / kLanes;
@@ -354,7 +396,9 @@ __device__ void for_each_record(const Plan& plan, const uint32_t* entries, Body 
     const Record* const of_chunk = static_cast<const Record*>(plan.records) + int64_t{chunk} * plan.capacity;
     return __ldcs(reinterpret_cast<const Four*>(of_chunk) + (entry >> 16) + i);
   };
-  for (int base = threadIdx.x / kLanes; base < plan.chunks; base += kGroups * kAhead) {
+  const int in_warp = threadIdx.x % 32 / kLanes;
+  // All threads of a warp stay together.
+  for (int base = threadIdx.x / kLanes; base - in_warp < plan.chunks; base += kGroups * kAhead) {
     Four fours[kAhead];
     uint32_t held[kAhead];
 #pragma unroll
@@ -366,8 +410,22 @@ __device__ void for_each_record(const Plan& plan, const uint32_t* entries, Body 
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int chunk = base + k * kGroups;
-      if (lane < (held[k] & 0xffff)) each(fours[k], chunk);
-      for (unsigned i = lane + kLanes; i < (held[k] & 0xffff); i += kLanes) each(load(held[k], chunk, i), chunk);
+      const unsigned count = held[k] & 0xffff;
+      if (lane < count) each(fours[k], chunk);
+      const bool is_long = kShare && count > 4 * kLanes;
+      for (unsigned i = lane + kLanes; i < count && !is_long; i += kLanes) each(load(held[k], chunk, i), chunk);
+      if constexpr (kShare) {
+        unsigned longer = __ballot_sync(~0u, lane == 0 && is_long);
+        while (longer != 0) {
+          const int leader = __ffs(longer) - 1;
+          longer &= longer - 1;
+          const uint32_t entry = __shfl_sync(~0u, held[k], leader);
+          const int of_leader = __shfl_sync(~0u, chunk, leader);
+          for (unsigned i = kLanes + threadIdx.x % 32; i < (entry & 0xffff); i += 32) {
+            each(load(entry, of_leader, i), of_leader);
+          }
+        }
+      }
     }
   }
 }
@@ -378,6 +436,7 @@ constexpr int kCountThreads = 1024;
 
 // Counts are kept as 16 bits, two to a word, while the tile has too few rows to overflow them; else as 32 bits, one half
 // of the tile after the other.
+template <int kLanes>
 __global__ void __launch_bounds__(kCountThreads, 2)
     count_tiles(const __grid_constant__ Plan plan, const __grid_constant__ Outputs outputs, int64_t cells) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -389,6 +448,7 @@ __global__ void __launch_bounds__(kCountThreads, 2)
     for (int i = threadIdx.x; i < size / 8; i += kCountThreads)
       reinterpret_cast<uint4*>(words)[i] = make_uint4(0, 0, 0, 0);
   };
+  let_work_after_begin();
   clear();
   wait_for_work_before();
   const bool wide = load_entries<kCountThreads>(plan, entries, warp_sums) > 0xffff;
@@ -396,7 +456,7 @@ __global__ void __launch_bounds__(kCountThreads, 2)
   bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
   uint32_t* const bits = outputs.as<uint32_t>(VoxelMode::kOccupancyBits);
   for (int half = 0; half <= static_cast<int>(wide); ++half) {
-    for_each_record<uint16_t, kCountThreads, 8, 4>(plan, entries, [&](uint32_t place, int) {
+    for_each_record<uint16_t, kCountThreads, kLanes, 4, false>(plan, entries, [&](uint32_t place, int) {
       if (place == kNoPlace) return;
       if (!wide) {
         atomicAdd(&words[place / 2], place % 2 ? 0x10000u : 1u);
@@ -444,8 +504,6 @@ __global__ void __launch_bounds__(kCountThreads, 2)
 // ---- Features ----
 
 constexpr int kFeatureThreads = 512;
-constexpr uint32_t kOfWarp = 32;     // rows from which a warp shares a cell
-constexpr uint32_t kOfBlock = 1024;  // and from which a block does
 
 struct Wanted {
   bool sums;
@@ -462,6 +520,17 @@ struct CellRows {
   uint32_t step;
 };
 
+// A group is 2^lane_bits neighbouring threads that take a feature each.
+struct Group {
+  int lane_bits;
+
+  __device__ unsigned lanes() const { return 1u << lane_bits; }
+  __device__ unsigned lane() const { return threadIdx.x & (lanes() - 1); }
+  __device__ unsigned of_block() const { return threadIdx.x >> lane_bits; }
+  __device__ unsigned of_warp() const { return threadIdx.x % 32 >> lane_bits; }
+  __device__ unsigned per(unsigned threads) const { return threads >> lane_bits; }
+};
+
 constexpr int kHeld = 8;  // values of a thread that are loaded at once
 
 template <class T>
@@ -474,13 +543,12 @@ struct FeatureColumn {
   }
 };
 
-// Loads the values from the i-th of a thread's on, as many as there are.
+// Loads the first of a thread's values, as many as there are.
 template <class T>
-__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t i,
-                            FeatureWork<T> (&values)[kHeld]) {
+__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
-    const uint32_t at = cell.index + (i + k) * cell.step;
+    const uint32_t at = cell.index + k * cell.step;
     if (at < cell.points) values[k] = column[cell.rows[at]];
   }
 }
@@ -489,115 +557,75 @@ __device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column
 template <class T, class Body>
 __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
                                Body body) {
-  uint32_t i = 0;
-  while (true) {
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k) {
-      if (cell.index + (i + k) * cell.step < cell.points) body(values[k]);
+  for (int k = 0; k < kHeld; ++k) {
+    if (cell.index + k * cell.step < cell.points) body(values[k]);
+  }
+  uint32_t at = cell.index + kHeld * cell.step;
+  if (at >= cell.points) return;
+  for (; at + (kHeld - 1) * cell.step < cell.points; at += kHeld * cell.step) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) values[k] = column[cell.rows[at + k * cell.step]];
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) body(values[k]);
+  }
+  for (; at < cell.points; at += cell.step) body(column[cell.rows[at]]);
+  load_values(cell, column, values);
+}
+
+// A feature of a cell, and the first and last of its rows, as far as one thread has seen them or several put together.
+template <class T>
+struct Found : CellFeature<T> {
+  uint32_t first = ~0u;
+  uint32_t last = 0;
+
+  // Puts together what the groups of a warp found; every group gets it.
+  __device__ void merge_in_warp(unsigned lanes) {
+    for (unsigned d = lanes; d < 32; d *= 2) {
+      this->sum += __shfl_xor_sync(~0u, this->sum, d);
+      this->coarse_sum += __shfl_xor_sync(~0u, this->coarse_sum, d);
+      this->above = max(this->above, __shfl_xor_sync(~0u, this->above, d));
+      this->marks |= __shfl_xor_sync(~0u, this->marks, d);
+      this->least = min(this->least, __shfl_xor_sync(~0u, this->least, d));
+      this->greatest = max(this->greatest, __shfl_xor_sync(~0u, this->greatest, d));
+      first = min(first, __shfl_xor_sync(~0u, first, d));
+      last = max(last, __shfl_xor_sync(~0u, last, d));
     }
-    i += kHeld;
-    if (cell.index + i * cell.step >= cell.points) break;
-    load_values(cell, column, i, values);
   }
-  if (i > kHeld) load_values(cell, column, 0, values);
-}
 
-// What threads that share a cell put together: over the groups of a warp by shuffles, over the warps of a block in shared
-// memory, of up to 32 features at a time.
-template <class T>
-struct Shared {
-  Word sum[32];
-  Word coarse_sum[32];
-  Word least[32];
-  Word greatest[32];
-  int32_t above[32];
-  uint32_t marks[32];
-  uint32_t first[32];
-  uint32_t last[32];
-
-  __device__ void clear() {
-    const unsigned i = threadIdx.x;
-    if (i >= 32) return;
-    sum[i] = coarse_sum[i] = greatest[i] = 0;
-    least[i] = ~Word{0};
-    above[i] = kNoExponent;
-    marks[i] = last[i] = 0;
-    first[i] = ~0u;
+  __device__ void merge_into(Merged& merged) const {
+    if (this->sum) atomicAdd(&merged.sum, static_cast<Word>(this->sum));
+    if (this->coarse_sum) atomicAdd(&merged.coarse_sum, static_cast<Word>(this->coarse_sum));
+    atomicMin(&merged.least, static_cast<Word>(this->least));
+    atomicMax(&merged.greatest, static_cast<Word>(this->greatest));
+    atomicMax(&merged.above, this->above);
+    if (this->marks) atomicOr(&merged.marks, this->marks);
+    atomicMin(&merged.first, first);
+    atomicMax(&merged.last, last);
   }
-};
 
-// Puts together what the groups of a warp found; every group gets it.
-template <class T>
-__device__ void merge_in_warp(CellFeature<T>& found, uint32_t& first, uint32_t& last, unsigned lanes) {
-  for (unsigned d = lanes; d < 32; d *= 2) {
-    found.sum += __shfl_xor_sync(~0u, found.sum, d);
-    found.coarse_sum += __shfl_xor_sync(~0u, found.coarse_sum, d);
-    found.above = max(found.above, __shfl_xor_sync(~0u, found.above, d));
-    found.marks |= __shfl_xor_sync(~0u, found.marks, d);
-    found.least = min(found.least, __shfl_xor_sync(~0u, found.least, d));
-    found.greatest = max(found.greatest, __shfl_xor_sync(~0u, found.greatest, d));
-    first = min(first, __shfl_xor_sync(~0u, first, d));
-    last = max(last, __shfl_xor_sync(~0u, last, d));
+  __device__ void take(const Merged& merged) {
+    this->sum = static_cast<int64_t>(merged.sum);
+    this->coarse_sum = static_cast<int64_t>(merged.coarse_sum);
+    this->least = static_cast<typename CellFeature<T>::Key>(merged.least);
+    this->greatest = static_cast<typename CellFeature<T>::Key>(merged.greatest);
+    this->above = merged.above;
+    this->marks = merged.marks;
+    first = merged.first;
+    last = merged.last;
   }
-}
 
-// And what the warps of a block found.
-template <class T>
-__device__ void merge_in_block(CellFeature<T>& found, uint32_t& first, uint32_t& last, unsigned lanes,
-                               Shared<T>& shared) {
-  shared.clear();
-  __syncthreads();
-  const unsigned i = threadIdx.x % lanes;
-  if (threadIdx.x % 32 < lanes) {
-    atomicAdd(&shared.sum[i], static_cast<Word>(found.sum));
-    atomicAdd(&shared.coarse_sum[i], static_cast<Word>(found.coarse_sum));
-    atomicMax(&shared.above[i], found.above);
-    atomicOr(&shared.marks[i], found.marks);
-    atomicMin(&shared.least[i], static_cast<Word>(found.least));
-    atomicMax(&shared.greatest[i], static_cast<Word>(found.greatest));
-    atomicMin(&shared.first[i], first);
-    atomicMax(&shared.last[i], last);
-  }
-  __syncthreads();
-  found.sum = static_cast<int64_t>(shared.sum[i]);
-  found.coarse_sum = static_cast<int64_t>(shared.coarse_sum[i]);
-  found.above = shared.above[i];
-  found.marks = shared.marks[i];
-  found.least = static_cast<typename CellFeature<T>::Key>(shared.least[i]);
-  found.greatest = static_cast<typename CellFeature<T>::Key>(shared.greatest[i]);
-  first = shared.first[i];
-  last = shared.last[i];
-  __syncthreads();
-}
-
-enum class Team { kGroup, kWarp, kBlock };
-
-// One cell by a group of `lanes` threads, a feature each at a time, or by all groups of a warp or block.
-template <class T, Team kTeam>
-__device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
-                            const CellRows& rows, int64_t cell, unsigned lanes, Shared<T>* shared) {
-  const auto merge = [&](CellFeature<T>& found, uint32_t& first, uint32_t& last) {
-    if constexpr (kTeam != Team::kGroup) merge_in_warp(found, first, last, lanes);
-    if constexpr (kTeam == Team::kBlock) merge_in_block(found, first, last, lanes, *shared);
-  };
-  const int64_t count = call.features.count;
-  const bool own = call.quantum_exponent == kOwnQuantum;
-  // Threads beyond the last feature go along with it, for the merges.
-  for (int64_t base = 0; base < count; base += lanes) {
-    const int64_t wished = base + threadIdx.x % lanes;
-    const int64_t f = min(wished, count - 1);
-    const FeatureColumn<T> column{static_cast<const T*>(call.features.data) + f,
-                                  static_cast<uint32_t>(call.features.row_stride)};
-    CellFeature<T> found;
-    uint32_t first = ~0u;
-    uint32_t last = 0;
-    FeatureWork<T> values[kHeld];
-    load_values(rows, column, 0, values);
+  // Everything but the sum.
+  __device__ void look_at(const CellRows& rows, const FeatureColumn<T>& column, const Wanted& wanted,
+                          FeatureWork<T> (&values)[kHeld]) {
     if (wanted.looks || wanted.extremes) {
       for_each_value(rows, column, values, [&](FeatureWork<T> value) {
-        if (wanted.looks) found.look(value);
-        if (wanted.extremes) found.compare(value);
+        if (wanted.looks) this->look(value);
+        if (wanted.extremes) this->compare(value);
       });
+      if (wanted.looks && !this->settled()) {
+        for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->look_closely(value); });
+      }
     }
     if (wanted.ends) {
       for (uint32_t i = rows.index; i < rows.points; i += rows.step) {
@@ -605,21 +633,137 @@ __device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, 
         last = max(last, rows.rows[i]);
       }
     }
-    merge(found, first, last);
-    if (wanted.sums && rows.points > 0) {
-      const QuantumScale scale = quantum_scale(found.quantum(call, rows.points));
-      for_each_value(rows, column, values, [&](FeatureWork<T> value) { found.add(value, scale, own); });
-      if constexpr (kTeam != Team::kGroup) merge(found, first, last);
+  }
+
+  // The sum, once what the cell's quantum goes by is known; `points` are all of the cell's.
+  __device__ void add_up(const VoxelReduction& call, const CellRows& rows, uint32_t points,
+                         const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
+    const Quantum<FeatureWork<T>> quantum(this->quantum(call, points));
+    if (call.quantum_exponent == kOwnQuantum) {
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->add_own(value, quantum); });
+    } else {
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->add_given(value, quantum); });
     }
-    const bool writes = kTeam == Team::kGroup || (kTeam == Team::kWarp ? threadIdx.x % 32 : threadIdx.x) < lanes;
-    if (wished < count && writes) {
-      const int64_t place = cell * count + f;
-      found.write(call, outputs, place, rows.points);
-      T* const firsts = outputs.as<T>(VoxelMode::kFirst);
-      T* const lasts = outputs.as<T>(VoxelMode::kLast);
-      if (firsts) firsts[place] = rows.points ? from_feature_work<T>(column[first]) : fill_of<T>(call);
-      if (lasts) lasts[place] = rows.points ? from_feature_work<T>(column[last]) : fill_of<T>(call);
+  }
+
+  __device__ void write_all(const VoxelReduction& call, const Outputs& outputs, const FeatureColumn<T>& column,
+                            int64_t place, uint32_t points) const {
+    this->write(call, outputs, place, points);
+    T* const firsts = outputs.as<T>(VoxelMode::kFirst);
+    T* const lasts = outputs.as<T>(VoxelMode::kLast);
+    if (firsts) firsts[place] = from_feature_work<T>(column[first]);
+    if (lasts) lasts[place] = from_feature_work<T>(column[last]);
+  }
+};
+
+template <class T>
+__device__ FeatureColumn<T> column_of(const VoxelReduction& call, int64_t feature) {
+  return {static_cast<const T*>(call.features.data) + feature, static_cast<uint32_t>(call.features.row_stride)};
+}
+
+enum class Team { kGroup, kWarp };
+
+// One cell by a group, or by all groups of a warp.
+template <class T, Team kTeam>
+__device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                            const CellRows& rows, int64_t cell, Group group) {
+  const int64_t count = call.features.count;
+  if (rows.points == 0) {
+    const CellFeature<T> nothing;
+    for (int64_t f = group.lane(); f < count; f += group.lanes()) nothing.write(call, outputs, cell * count + f, 0);
+    return;
+  }
+  for (int64_t base = 0; base < count; base += group.lanes()) {
+    const int64_t wished = base + group.lane();
+    const int64_t f = min(wished, count - 1);  // threads beyond the last go along with it, for the merges
+    const FeatureColumn<T> column = column_of<T>(call, f);
+    Found<T> found;
+    FeatureWork<T> values[kHeld];
+    load_values(rows, column, values);
+    found.look_at(rows, column, wanted, values);
+    if constexpr (kTeam == Team::kWarp) found.merge_in_warp(group.lanes());
+    if (wanted.sums) {
+      found.add_up(call, rows, rows.points, column, values);
+      if constexpr (kTeam == Team::kWarp) found.merge_in_warp(group.lanes());
     }
+    const bool writes = wished < count && (kTeam == Team::kGroup || threadIdx.x % 32 < group.lanes());
+    if (writes) found.write_all(call, outputs, column, cell * count + f, rows.points);
+  }
+}
+
+// ---- Crowded cells ----
+//
+// A warp takes a cell of one segment as a whole. Of the others' segments it first looks for what the cell's quantum goes
+// by, then, in another kernel, adds up; both are put together in global memory.
+
+// By one thread.
+__device__ void announce_crowded(const VoxelReduction& call, const Plan& plan, CrowdedCell cell) {
+  const uint32_t segments = (cell.points + kSegment - 1) / kSegment;
+  const Word before = atomicAdd(plan.crowds, Word{1} << 32 | segments);
+  const auto crowded = static_cast<uint32_t>(before >> 32);
+  cell.first_segment = static_cast<uint32_t>(before);
+  if (segments > 1) {
+    cell.merged = static_cast<uint32_t>(atomicAdd(plan.merges, Word{1}));
+    Merged* const merged = plan.merged + cell.merged * call.features.count;
+    for (int64_t f = 0; f < call.features.count; ++f) merged[f].clear();
+  }
+  plan.crowded[crowded] = cell;
+  for (uint32_t i = 0; i < segments; ++i) plan.crowded_of_segment[cell.first_segment + i] = crowded;
+}
+
+constexpr int kCrowdThreads = 128;
+
+template <class T, bool kAdd>
+__global__ void __launch_bounds__(kCrowdThreads)
+    reduce_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ Plan plan,
+                   const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group) {
+  wait_for_work_before();
+  const auto segments = static_cast<uint32_t>(*plan.crowds);
+  constexpr unsigned kWarps = kCrowdThreads / 32;
+  for (uint32_t segment = blockIdx.x * kWarps + threadIdx.x / 32; segment < segments; segment += gridDim.x * kWarps) {
+    const CrowdedCell cell = plan.crowded[plan.crowded_of_segment[segment]];
+    const uint32_t begin = (segment - cell.first_segment) * kSegment;
+    const CellRows rows{plan.sorted + cell.start + begin, min(kSegment, cell.points - begin), group.of_warp(),
+                        group.per(32)};
+    if (cell.points <= kSegment) {
+      if (!kAdd) reduce_cell<T, Team::kWarp>(call, outputs, wanted, rows, cell.cell, group);
+      continue;
+    }
+    for (int64_t base = 0; base < call.features.count; base += group.lanes()) {
+      const int64_t wished = base + group.lane();
+      const int64_t f = min(wished, call.features.count - 1);
+      Merged& merged = plan.merged[cell.merged * call.features.count + f];
+      const FeatureColumn<T> column = column_of<T>(call, f);
+      Found<T> found;
+      FeatureWork<T> values[kHeld];
+      load_values(rows, column, values);
+      if constexpr (kAdd) {
+        found.above = merged.above;
+        found.add_up(call, rows, cell.points, column, values);
+      } else {
+        found.look_at(rows, column, wanted, values);
+      }
+      found.merge_in_warp(group.lanes());
+      if (threadIdx.x % 32 < group.lanes() && wished < call.features.count) found.merge_into(merged);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kCrowdThreads)
+    write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ Plan plan,
+                 const __grid_constant__ Outputs outputs) {
+  wait_for_work_before();
+  const int64_t count = call.features.count;
+  const int64_t places = static_cast<int64_t>(*plan.crowds >> 32) * count;
+  const int64_t step = int64_t{gridDim.x} * kCrowdThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kCrowdThreads + threadIdx.x; i < places; i += step) {
+    const CrowdedCell cell = plan.crowded[i / count];
+    if (cell.points <= kSegment) continue;
+    const int64_t f = i % count;
+    Found<T> found;
+    found.take(plan.merged[cell.merged * count + f]);
+    found.write_all(call, outputs, column_of<T>(call, f), cell.cell * count + f, cell.points);
   }
 }
 
@@ -627,28 +771,26 @@ __device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, 
 template <class T>
 __global__ void __launch_bounds__(kFeatureThreads, 2)
     reduce_tiles(const __grid_constant__ VoxelReduction call, const __grid_constant__ Plan plan,
-                 const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, unsigned lanes) {
+                 const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group) {
   extern __shared__ __align__(16) unsigned char memory[];
   const int size = plan.tiling.tile_cells();
   uint32_t* const ends =
       reinterpret_cast<uint32_t*>(memory);  // [size] counts, then starts, then ends of cells in `rows`
   uint32_t* const listed = ends + size;
   uint32_t* const entries = listed + plan.listed;
-  // [size] cells of many rows: those for warps from the front, those for the block from the back.
-  uint16_t* const many = reinterpret_cast<uint16_t*>(entries + plan.chunks);
   __shared__ uint32_t warp_sums[32];
-  __shared__ uint32_t of_warps;
-  __shared__ uint32_t of_block;
   __shared__ Word reserved;
-  __shared__ Shared<T> shared;
+  __shared__ bool crowds;
+  __shared__ uint32_t tile_rows;
   for (int i = threadIdx.x; i < size; i += kFeatureThreads) ends[i] = 0;
-  if (threadIdx.x == 0) of_warps = of_block = 0;
+  if (threadIdx.x == 0) {
+    crowds = false;
+  }
   wait_for_work_before();
-  const uint32_t records = load_entries<kFeatureThreads>(plan, entries, warp_sums);
-  for_each_record<uint32_t, kFeatureThreads, 4, 4>(plan, entries, [&](uint32_t record, int) {
+  load_entries<kFeatureThreads>(plan, entries, warp_sums);
+  for_each_record<uint32_t, kFeatureThreads, 4, 4, true>(plan, entries, [&](uint32_t record, int) {
     if ((record & 0xffff) != kNoPlace) atomicAdd(&ends[record & 0xffff], 1u);
   });
-  if (threadIdx.x == 0 && records > static_cast<uint32_t>(plan.listed)) reserved = atomicAdd(plan.taken, Word{records});
   __syncthreads();
   {
     const int per_thread = (size + kFeatureThreads - 1) / kFeatureThreads;
@@ -661,11 +803,16 @@ __global__ void __launch_bounds__(kFeatureThreads, 2)
       const uint32_t count = ends[i];
       ends[i] = start;
       start += count;
+      if (count >= kCrowd) crowds = true;
     }
+    if (threadIdx.x == kFeatureThreads - 1) tile_rows = start;
   }
   __syncthreads();
-  uint32_t* const rows = records > static_cast<uint32_t>(plan.listed) ? plan.sorted + reserved : listed;
-  for_each_record<uint32_t, kFeatureThreads, 4, 4>(plan, entries, [&](uint32_t record, int chunk) {
+  const bool in_global_memory = crowds || tile_rows > static_cast<uint32_t>(plan.listed);
+  if (threadIdx.x == 0 && in_global_memory) reserved = atomicAdd(plan.taken, Word{tile_rows});
+  __syncthreads();
+  uint32_t* const rows = in_global_memory ? plan.sorted + reserved : listed;
+  for_each_record<uint32_t, kFeatureThreads, 4, 4, true>(plan, entries, [&](uint32_t record, int chunk) {
     if ((record & 0xffff) == kNoPlace) return;
     rows[atomicAdd(&ends[record & 0xffff], 1u)] = static_cast<uint32_t>(chunk) * plan.chunk + (record >> 16);
   });
@@ -689,35 +836,17 @@ __global__ void __launch_bounds__(kFeatureThreads, 2)
       if (bits && place % kLineCells == 0) bits[cell / kLineCells] = word;
     }
   }
-  for (int place = threadIdx.x / lanes; place < size; place += kFeatureThreads / lanes) {
+  for (int place = group.of_block(); place < size; place += group.per(kFeatureThreads)) {
     const int64_t cell = cell_at(place);
     if (cell >= call.cells) continue;
     const uint32_t start = start_of(place);
     const uint32_t points = ends[place] - start;
-    if (points < kOfWarp) {
-      reduce_cell<T, Team::kGroup>(call, outputs, wanted, {rows + start, points, 0, 1}, cell, lanes, nullptr);
-    } else if (threadIdx.x % lanes == 0) {
-      if (points < kOfBlock) {
-        many[atomicAdd(&of_warps, 1u)] = static_cast<uint16_t>(place);
-      } else {
-        many[size - 1 - atomicAdd(&of_block, 1u)] = static_cast<uint16_t>(place);
-      }
+    if (points < kCrowd) {
+      reduce_cell<T, Team::kGroup>(call, outputs, wanted, {rows + start, points, 0, 1}, cell, group);
+    } else if (group.lane() == 0) {
+      announce_crowded(call, plan,
+                       {static_cast<uint32_t>(cell), static_cast<uint32_t>(reserved) + start, points, 0, 0});
     }
-  }
-  __syncthreads();
-  for (uint32_t i = 0; i < of_block; ++i) {
-    const int place = many[size - 1 - i];
-    const uint32_t start = start_of(place);
-    reduce_cell<T, Team::kBlock>(call, outputs, wanted,
-                                 {rows + start, ends[place] - start, threadIdx.x / lanes, kFeatureThreads / lanes},
-                                 cell_at(place), lanes, &shared);
-  }
-  for (uint32_t i = threadIdx.x / 32; i < of_warps; i += kFeatureThreads / 32) {
-    const int place = many[i];
-    const uint32_t start = start_of(place);
-    reduce_cell<T, Team::kWarp>(call, outputs, wanted,
-                                {rows + start, ends[place] - start, threadIdx.x % 32 / lanes, 32 / lanes},
-                                cell_at(place), lanes, nullptr);
   }
 }
 
@@ -726,9 +855,11 @@ __global__ void __launch_bounds__(kFeatureThreads, 2)
 template <class... Parameters>
 cudaError_t launch(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes, cudaStream_t stream,
                    const Parameters&... arguments) {
-  const cudaError_t code =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (code != cudaSuccess) return code;
+  if (shared_bytes > 48 * 1024) {
+    const cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (code != cudaSuccess) return code;
+  }
   return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(threads),
                            static_cast<size_t>(shared_bytes), stream, arguments...);
 }
@@ -758,7 +889,7 @@ bool goes_by_tiles(const VoxelReduction& call) {
     // A word of 32 voxels along z is a line where lines do not straddle the ends of z.
     if (call.outputs[i].mode == VoxelMode::kOccupancyBits && call.grid.shape[2] % kLineCells != 0) return false;
   }
-  const Tiling tiling = tiling_for(call.cells, features);
+  const Tiling tiling = tiling_for(call.cells, features, has_few_rows(call));
   // The most that shared memory takes: 2^15 cells to count, and lists of rows beside 2^13.
   return tiling.row_bits <= (features ? 8 : 10);
 }
@@ -778,8 +909,8 @@ cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream) {
     const cudaError_t code =
         few ? deal<uint16_t, 512, 4>(call, plan, stream) : deal<uint16_t, 1024, 16>(call, plan, stream);
     if (code != cudaSuccess) return code;
-    return launch(count_tiles, plan.tiling.tiles(), kCountThreads, plan.tiling.tile_cells() * 2 + plan.chunks * 4,
-                  stream, plan, outputs, call.cells);
+    return launch(few ? count_tiles<4> : count_tiles<8>, plan.tiling.tiles(), kCountThreads,
+                  plan.tiling.tile_cells() * 2 + plan.chunks * 4, stream, plan, outputs, call.cells);
   }
   cudaError_t code = few ? deal<uint32_t, 512, 4>(call, plan, stream) : deal<uint32_t, 1024, 16>(call, plan, stream);
   if (code != cudaSuccess) return code;
@@ -788,11 +919,23 @@ cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream) {
   wanted.looks = wanted.sums && is_floating(call.features.dtype) && call.quantum_exponent == kOwnQuantum;
   wanted.extremes = outputs[VoxelMode::kMin] || outputs[VoxelMode::kMax];
   wanted.ends = outputs[VoxelMode::kFirst] || outputs[VoxelMode::kLast];
-  const auto lanes = std::min(32u, std::bit_ceil(static_cast<unsigned>(std::min<int64_t>(call.features.count, 32))));
+  const auto widest = static_cast<unsigned>(std::min<int64_t>(call.features.count, 32));
+  const Group group{std::bit_width(widest - 1)};
   const int64_t size = plan.tiling.tile_cells();
   return with_feature_type(call.features.dtype, [&](auto type) {
-    return launch(reduce_tiles<decltype(type)>, plan.tiling.tiles(), kFeatureThreads,
-                  size * 4 + plan.listed * 4 + plan.chunks * 4 + size * 2, stream, call, plan, outputs, wanted, lanes);
+    using T = decltype(type);
+    cudaError_t launched =
+        launch(reduce_tiles<T>, plan.tiling.tiles(), kFeatureThreads, size * 4 + plan.listed * 4 + plan.chunks * 4,
+               stream, call, plan, outputs, wanted, group);
+    if (launched != cudaSuccess || plan.rows < kCrowd) return launched;
+    constexpr int kBlocks = 132 * 16;
+    launched = launch(reduce_crowded<T, false>, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted, group);
+    if (launched != cudaSuccess || plan.rows <= kSegment) return launched;
+    if (wanted.sums) {
+      launched = launch(reduce_crowded<T, true>, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted, group);
+      if (launched != cudaSuccess) return launched;
+    }
+    return launch(write_merged<T>, kBlocks / 16, kCrowdThreads, 0, stream, call, plan, outputs);
   });
 }
 
