@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -22,11 +22,15 @@ def contest(
     verify: Callable[[torch.Tensor, torch.Tensor], dict],
     device: str,
     quick: bool,
+    waiting: Collection[str] = (),
 ) -> None:
     """Fills in a case of which case["bytes"] is declared: contenders, failures, floor_us and how they compare.
 
     inputs: the arguments of a call, as many sets as make a rotation cold. verify: of our output and a peer's on the first
-    set, raises AssertionError, or returns what it found.
+    set, raises AssertionError, or returns what it found. waiting: the contenders that wait for the device, or do not run
+    on it, and so cannot be part of a graph.
+
+    Where case["read_bytes"] is declared too, read_floor_us is what a copy of the inputs alone would take.
     """
     case["contenders"], case["failures"] = {OURS: {}}, {}
     calls = {OURS: [partial(ours, *x) for x in inputs]}
@@ -48,13 +52,17 @@ def contest(
             "wall_us": partial(wall_timer, count=count),
             "host_us": partial(host_timer, count=count),
         }
-        main, copies = "gpu_us", copy_timers(case["bytes"], device, least_calls=least_calls)
+        main = "wall_us" if OURS in waiting else "gpu_us"
+        copy_of = partial(copy_timers, device=device, least_calls=least_calls)
     else:
         measures = {"wall_us": lambda calls: cpu_timer(calls[:1]), "cold_us": cpu_timer}
-        main, copies = "wall_us", copy_timers(case["bytes"], device, sets=1)
+        main, copy_of = "wall_us", partial(copy_timers, device=device, sets=1)
+    copies = copy_of(case["bytes"])
     for measure, timer_of in measures.items():
         timers = {}
         for name in [OURS] if measure == "host_us" else calls:
+            if measure in ("gpu_us", "host_us") and name in waiting:
+                continue
             try:
                 timers[name] = timer_of(calls[name])
             except Exception as error:
@@ -68,6 +76,8 @@ def contest(
         del timers
     case["floor_us"] = min(case["copies_us"].values())
     case["times_the_copy"] = case["contenders"][OURS][main] / case["floor_us"]
+    if "read_bytes" in case:
+        case["read_floor_us"] = min(median_us(copy_of(case["read_bytes"]), rounds, seconds=SECONDS).values())
     case["faster_than"] = faster_than(case, main)
     if device == "cuda":
         case["in_a_loop_faster_than"] = faster_than(case, "wall_us")
@@ -77,10 +87,13 @@ def contest(
 
 
 def faster_than(case: dict, measure: str) -> dict[str, float]:
-    """{peer: its time over ours}."""
-    ours = case["contenders"][OURS].get(measure)
-    theirs = {name: x[measure] for name, x in case["contenders"].items() if name != OURS and measure in x}
-    return {name: us / ours for name, us in theirs.items()} if ours else {}
+    """{peer: its time over ours}; of a peer that only has a time in a loop, by that."""
+    ours, found = case["contenders"][OURS], {}
+    for name, theirs in case["contenders"].items():
+        by = measure if measure in theirs else "wall_us"
+        if name != OURS and by in theirs and by in ours:
+            found[name] = theirs[by] / ours[by]
+    return found
 
 
 def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) -> None:

@@ -78,3 +78,75 @@ def bytes_moved(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor
     looked_at = min(samples, targets.shape[1] * math.ceil(math.log2(samples) + 1))
     read = sectors * sector + batch * looked_at * times.element_size() + targets.nbytes
     return read + targets.numel() * row_bytes
+
+
+# ---- Clouds of points ----
+
+CLOUDS = {
+    "uniform": "evenly over the grid, in no order",
+    "gaussian": "around the middle of the grid, sigma an eighth of its extent, in no order",
+    "lidar": "of a spinning lidar, in the order of the scan",
+    "spread": "evenly over 20 m around the grid",
+}
+SPREAD_M = 20.0
+SWEEPS_PER_S, AZIMUTHS, BEAMS = 10, 2048, 128  # of the lidar
+YARD_M, WALL_M, EYE_M = 63.0, 12.0, 1.8  # its surroundings' side, their walls' height, its own
+BOXES = 24
+
+
+def make_cloud(
+    kind: str,
+    points: int,
+    corner: tuple[float, ...],
+    extent: tuple[float, ...],
+    generator: torch.Generator,
+    device: str,
+) -> torch.Tensor:
+    """float32 points [N, 3] of a kind of CLOUDS, for a grid from `corner` on of so many metres along x, y and z.
+
+    Of all but "spread" every point lies in the grid, the lidar's if the grid holds its yard: YARD_M around x = y = 0, from
+    z = 0 to WALL_M.
+    """
+    low = torch.tensor(corner, device=device)
+    size = torch.tensor(extent, device=device)
+    if kind == "lidar":
+        return spinning_lidar(points, generator, device)
+    if kind == "gaussian":
+        unit = torch.empty(points, 3, device=device)
+        torch.nn.init.trunc_normal_(unit, 0.5, 1 / 8, 0, 1, generator=generator)
+    else:
+        unit = torch.rand(points, 3, generator=generator, device=device)
+    if kind == "spread":
+        return low + size / 2 + (unit - 0.5) * SPREAD_M
+    return low + unit.clamp(2**-16, 1 - 2**-16) * size  # what is rounded onto the far face would lie outside
+
+
+def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torch.Tensor:
+    """float32 points [N, 3] in metres as a robot's lidar sends them: ten turns a second, column after column of 128 beams
+    from 25 degrees down to 10 up, the ground and what is near dense, the walls sparse, 2 cm of range noise (sigma).
+
+    The yard is a square of YARD_M with walls and BOXES boxes in it; the robot drives a circle of 5 m at 1.5 m/s and the
+    points of all turns are in the yard's frame, x, y on the ground and z up.
+    """
+    number = torch.arange(points, device=device)
+    column, beam = number // BEAMS, number % BEAMS
+    heading = 1.5 / 5.0 * column.double() / (SWEEPS_PER_S * AZIMUTHS)
+    eye = torch.stack([5 * heading.cos(), 5 * heading.sin(), torch.full_like(heading, EYE_M)], 1).float()
+    azimuth = (column % AZIMUTHS + 0.5) * (-2 * math.pi / AZIMUTHS)  # never along an axis
+    elevation = torch.deg2rad(-25 + 35 / (BEAMS - 1) * beam.float())
+    ray = torch.stack([elevation.cos() * azimuth.cos(), elevation.cos() * azimuth.sin(), elevation.sin()], 1)
+
+    half = YARD_M / 2
+    far = torch.tensor([half, half, math.inf], device=device)
+    hit = torch.minimum((torch.where(ray < 0, -far, far) - eye) / ray, torch.tensor(math.inf, device=device)).amin(1)
+    hit = torch.where(ray[:, 2] < 0, torch.minimum(hit, -eye[:, 2] / ray[:, 2]), hit)
+    chance = torch.rand(BOXES, 5, generator=generator, device=device).cpu()  # where they stand, how large they are
+    for angle, distance, *size in chance.tolist():
+        angle, distance = 2 * math.pi * angle, 9 + 18 * distance
+        sides = torch.tensor([0.3 + 1.7 * size[0], 0.3 + 1.7 * size[1], 0.5 + 3 * size[2]], device=device)
+        foot = torch.tensor([distance * math.cos(angle), distance * math.sin(angle), 0.0], device=device)
+        one, other = (foot - sides - eye) / ray, (foot + sides - eye) / ray
+        enter, leave = torch.minimum(one, other).amax(1), torch.maximum(one, other).amin(1)
+        hit = torch.where((enter > 0) & (enter < leave), torch.minimum(hit, enter), hit)
+    hit += 0.02 * torch.randn(points, generator=generator, device=device)
+    return eye + hit[:, None] * ray

@@ -32,6 +32,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="folder for the JSON file; bench/results, or build/bench with --quick")
     parser.add_argument("--quick", action="store_true", help="small cases, few rounds: does it run, not how fast")
     parser.add_argument("--only", help="the cases with this in their names, into build/bench")
+    parser.add_argument("--append", action="store_true", help="keep the other cases of the file that is there")
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count(), help="threads of robocache and of torch on the CPU"
     )
@@ -71,6 +72,12 @@ class Report:
             "aims": aims or {},
             "cases": [],
         }
+        if options.append and self.path.exists():
+            before = json.loads(self.path.read_text())
+            self.content["cases"] = before["cases"]
+            self.content["command"] = "; ".join(
+                dict.fromkeys([*before["command"].split("; "), self.content["command"]])
+            )
         print(f"{bench} on {machine['name']}, {self.content['commit']} -> {self.path}", flush=True)
 
     def run(self, name: str, parameters: dict, work: Callable[[dict], None]) -> None:
@@ -79,7 +86,7 @@ class Report:
             return
         print(f"{name} ...", flush=True)
         case = {"name": name, "parameters": parameters}
-        self.content["cases"].append(case)
+        self.content["cases"] = [*(other for other in self.content["cases"] if other["name"] != name), case]
         start = time.perf_counter()
         try:
             work(case)
@@ -121,6 +128,8 @@ def public_arguments(argv: list[str]) -> list[str]:
     """The command's arguments without the folders and names of this run, which nobody else has."""
     kept, skip = [], False
     for argument in argv:
+        if argument == "--append":
+            continue
         if skip or argument.split("=")[0] in ("--out", "--commit", "--cache", "--machine"):
             skip = not skip and "=" not in argument
             continue

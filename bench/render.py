@@ -7,6 +7,7 @@ python bench/render.py --check    # exit 1 if one of them is out of date
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,26 @@ HEADLINES = {
         "B1024 S2048 T1024 D64",
     ],
     "fuse": ["B4", "B64", "B512"],
+    "voxelize": [
+        "count, 10M uniform, 128^3",
+        "count, 10M gaussian, 256^3",
+        "occupancy, 10M uniform, 128^3",
+        "occupancy, 10M uniform, 256^3",
+        "occupancy, 10M gaussian, 256^3",
+        "mean of 8, 10M uniform, 128^3, quantum",
+        "mean of 8, 10M uniform, 128^3",
+        "mean of 8, 10M lidar, 128^3, quantum",
+        "mean of 8, 10M lidar, 128^3",
+        "occupancy, 500k uniform, 128^3",
+        "count, 500k uniform, 128^3",
+        "occupancy, 500k spread, 128^3",
+        "count, 500k spread, 128^3",
+        "count, 1M uniform, 128^3",
+        "mean of 8, 1M lidar, 128^3",
+        "hard voxels, 250k lidar, 5 points each",
+        "downsample, 1M lidar, 0.1 m",
+    ],
+    "tsdf": ["depth carving, 256^3", "depth carving, 512^3", "camera points, 256^3", "lidar points, 512^3"],
     "sweep": [],
 }
 
@@ -36,6 +57,8 @@ HEADLINES = {
 MEASURES = {
     "samples_per_s": "samples/s, in a loop",
     "gpu_samples_per_s": "samples/s, device alone",
+    "points_per_s": "points/s, in a loop",
+    "gpu_points_per_s": "points/s, device alone",
     "wall_us": "a call, in a loop",
     "cold_us": "a call, cold cache",
     "host_us": "a call, host alone",
@@ -66,11 +89,11 @@ def duration(us: float) -> str:
     return f"{number(us)} us" if us < 1000 else f"{number(us / 1000)} ms"
 
 
-def rate(samples_per_s: float) -> str:
-    for unit, word in ((1e6, " M"), (1e3, " k")):
-        if samples_per_s >= unit:
-            return f"{number(samples_per_s / unit)}{word}/s"
-    return f"{number(samples_per_s)}/s"
+def rate(per_s: float) -> str:
+    for unit, word in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if per_s >= unit:
+            return f"{number(per_s / unit)}{word}/s"
+    return f"{number(per_s)}/s"
 
 
 def times(ratio: float | None) -> str:
@@ -80,7 +103,11 @@ def times(ratio: float | None) -> str:
 def measure(key: str, measures: dict) -> str:
     if key not in measures:
         return ""
-    return rate(measures[key]) if key.endswith("samples_per_s") else duration(measures[key])
+    return show_of(key)(measures[key])
+
+
+def show_of(key: str) -> Callable[[float], str]:
+    return rate if key.endswith("_per_s") else duration
 
 
 def counted(count: int, noun: str) -> str:
@@ -108,6 +135,17 @@ def work(result: dict) -> str:
         return (
             f"B episodes of {len(p['streams'])} streams with clocks of their own ({'; '.join(p['streams'])}) to {p['T']} "
             f"target times each, side by side, {p['method']}, {p['dtype']}."
+        )
+    if result["bench"] == "voxelize":
+        return (
+            "Points of x, y and z in float32 into a grid of voxels; of 8: so many float32 features a point. Lidar: in the "
+            "order of a spinning scan; quantum: given by the caller. Hard voxels gather the first points of each voxel, "
+            "downsampling takes the centroid."
+        )
+    if result["bench"] == "tsdf":
+        return (
+            "A depth image of 640 x 480, its points, or 131,072 points of a lidar, into a cube of voxels, 4 of them the "
+            "truncation; carving: free space too. The copy is of the whole grid and its weights."
         )
     if result["bench"] == "sweep":
         return "Time over a copy of the same bytes, two things varied at a time around one case."
@@ -148,10 +186,12 @@ def readme_section(result: dict) -> str:
         return ""
     if result["bench"] == "sweep":
         return readme_sweep(result)
+    on_gpu = "gpu" in result["machine"]
     cases = [c for c in result["cases"] if c["name"] in HEADLINES[result["bench"]] and "times_the_copy" in c]
+    if result["bench"] == "voxelize" and on_gpu:  # not what waits for the device in the middle
+        cases = [c for c in cases if "gpu_us" in c["contenders"][OURS]]
     if not cases:
         return ""
-    on_gpu = "gpu" in result["machine"]
     if result["bench"] == "loader":
         title = "Training batches"
         ours = {"samples_per_s": "`next(loader)` in a loop"}
@@ -160,17 +200,25 @@ def readme_section(result: dict) -> str:
         else:
             ours |= {"wall_us": "time of `next(loader)`"}
         copy = "kernel's time over a copy" if on_gpu else "time over a copy"
+    elif result["bench"] == "voxelize":
+        title = "Voxels"
+        ours = {"gpu_points_per_s": "points/s"} if on_gpu else {"points_per_s": "points/s"}
+        ours |= {"gpu_us": "time of the kernels"} if on_gpu else {"wall_us": "time of a call"}
+        copy = "time over a copy"
     else:
-        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal"}[result["bench"]]
+        title = {"resample": "resample_trajectories", "fuse": "fuse_multimodal", "tsdf": "integrate_tsdf"}[
+            result["bench"]
+        ]
         ours = {"gpu_us": "time of the kernel"} if on_gpu else {"wall_us": "time of a call"}
         copy = "time over a copy"
-    aimed = {case["name"]: result.get("aims", {}).get(case["name"], {}).get("times_the_copy") for case in cases}
     columns: dict[str, list[str]] = {}
     for key, heading in ours.items():
         columns[heading] = [measure(key, case["contenders"][OURS]) for case in cases]
     columns[copy] = [number(case["times_the_copy"]) for case in cases]
-    columns["aimed at"] = ["" if aimed[case["name"]] is None else number(aimed[case["name"]]) for case in cases]
+    columns["aimed at"] = [aimed_at(result, case["name"]) for case in cases]
     for key, heading in FASTER.items():
+        if result["bench"] == "voxelize" and key != "faster_than":
+            continue
         for peer in dict.fromkeys(name for case in cases for name in case.get(key, {})):
             columns[f"{heading} {peer}"] = [times(case.get(key, {}).get(peer)) for case in cases]
     columns = {heading: cells for heading, cells in columns.items() if any(cells)}
@@ -178,6 +226,13 @@ def readme_section(result: dict) -> str:
     text = f"**{title}, {hardware(result['machine'])}.** {work(result)}\n\n{table(['', *columns], rows)}"
     text += "".join(f"\n{more}\n" for more in (variants(result, cases), beyond_the_launch(result)) if more)
     return f"{text}\nBy {origin(result)}.\n"
+
+
+def aimed_at(result: dict, name: str) -> str:
+    aim = result.get("aims", {}).get(name, {})
+    if result["bench"] != "voxelize":
+        return number(aim["times_the_copy"]) if "times_the_copy" in aim else ""
+    return next((measure(key, aim) for key in ("gpu_points_per_s", "gpu_us") if key in aim), "")
 
 
 # How a case compares with its peers, and how a column of it begins.
@@ -226,10 +281,11 @@ def readme_sweep(result: dict) -> str:
         return ""
     ratios = sorted(ratio for case in planes for ratio in known(case))
     cliffs = sum(len(case["cliffs"]) for case in planes)
+    drawn = f" ([heat map](docs/{picture_of(result).name}))" if picture_of(result).exists() else ""
     return (
         f"Over {len(ratios)} shapes, types and clocks on {hardware(result['machine'])} the time over a copy is "
-        f"{number(ratios[len(ratios) // 2])} in the median and {number(ratios[-1])} at most "
-        f"([heat map](docs/{picture_of(result).name})); {counted(cliffs, 'pair')} of neighbours "
+        f"{number(ratios[len(ratios) // 2])} in the median and {number(ratios[-1])} at most"
+        f"{drawn}; {counted(cliffs, 'pair')} of neighbours "
         f"differ by more than a factor of 2. "
         f"By {origin(result)}.\n"
     )
@@ -255,7 +311,7 @@ def page_section(result: dict) -> str:
         text += "\nA smoke run: the figures mean nothing.\n"
     if result["cases"]:
         text += f"\n{work(result)}\n"
-    if result["bench"] == "sweep":
+    if result["bench"] == "sweep" and picture_of(result).exists():
         text += f"\n![heat maps]({picture_of(result).name})\n"
     for case in result["cases"]:
         text += f"\n**{case['name']}**\n\n"
@@ -295,7 +351,11 @@ def contenders(case: dict, on_gpu: bool) -> str:
         rows.append([f"a copy of {number(case['bytes'] / 1e6)} MB", *(measure(key, copy) for key in keys), ""])
     text = table(["", *(MEASURES[key] for key in keys), "robocache is faster by"], rows)
     if "times_the_copy" in case:
-        text += f"\nTime over the copy: {number(case['times_the_copy'])}.\n"
+        text += f"\nTime over the copy: {number(case['times_the_copy'])}"
+        if "times_the_read" in case:
+            text += f"; over a copy of the {number(case['read_bytes'] / 1e6)} MB read alone: "
+            text += number(case["times_the_read"])
+        text += ".\n"
     if "launch_us" in case:
         text += (
             f"\nA bare launch takes {duration(case['launch_us'])}, "
@@ -344,7 +404,7 @@ def compared(statements: dict, case: dict) -> Iterator[tuple[str, float, float |
             heading, shown = OF_A_CASE[what]
             yield heading, value, case.get(what), shown
         else:
-            yield MEASURES[what], value, ours.get(what), rate if what.endswith("samples_per_s") else duration
+            yield MEASURES[what], value, ours.get(what), show_of(what)
 
 
 # Measures of a case as a whole.
@@ -397,6 +457,8 @@ PAGES = {
     "docs/benchmarks.md": lambda found: page(found) + counters(),
     "docs/resample.md": cost("resample", "sweep"),
     "docs/fuse.md": cost("fuse"),
+    "docs/voxelize.md": cost("voxelize"),
+    "docs/tsdf.md": cost("tsdf"),
 }
 
 
@@ -406,6 +468,15 @@ def main() -> int:
     options = parser.parse_args()
     found = results(ROOT / "bench/results")
     stale = 0
+    for result in found:  # first the pictures, since the pages show those that are there
+        if result["bench"] != "sweep" or is_current(result):
+            continue
+        stale, path = 1, picture_of(result)
+        if options.check or importlib.util.find_spec("matplotlib") is None:
+            print(f"{path.name} is out of date: run python bench/render.py where matplotlib is")
+        else:
+            draw(result, path)
+            print(f"{path.name} drawn")
     for name, render in PAGES.items():
         path = ROOT / name
         text = replaced(path, render(found))
@@ -417,15 +488,6 @@ def main() -> int:
         else:
             path.write_text(text)
             print(f"{name} rewritten")
-    for result in found:
-        if result["bench"] != "sweep" or is_current(result):
-            continue
-        stale, path = 1, picture_of(result)
-        if options.check:
-            print(f"{path.name} is out of date: run python bench/render.py where matplotlib is")
-        else:
-            draw(result, path)
-            print(f"{path.name} drawn")
     return stale if options.check else 0
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of the pages from what robocache computes; needs matplotlib.
+"""Draws the pictures of the pages from what robocache computes; needs matplotlib, and of a scan ROBOCACHE_TEST_DATA.
 
 python docs/pictures.py            # rewrite docs/*.png
 python docs/pictures.py --check    # exit 1 if one shows other numbers than robocache computes now
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import numpy as np
 import robocache
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))
+from reference.scans import read_scan, scan_path, xyz  # noqa: E402
 
 # Irregular samples: a burst, a long gap, a jump, a plateau.
 TIMES = np.array([0.0, 0.3, 0.5, 0.7, 1.3, 1.55, 2.1, 2.35, 3.0, 3.5, 3.8])
@@ -87,6 +90,24 @@ def fused() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
+VOXEL_M, CORNER, SIZE = 0.25, (-12.0, -12.0, -3.0), (96, 80, 24)  # of an outdoor scan, what is near
+
+
+def voxelized() -> list[np.ndarray] | None:
+    """A real scan: its points [N, 3]; occupancy [X, Y, Z]; of columns of voxels the count [X, Y] and the mean and the
+    largest height [X, Y], NaN in empty ones. None without ROBOCACHE_TEST_DATA."""
+    if scan_path("small_gicp") is None:
+        return None
+    points = xyz(read_scan("small_gicp"))
+    grid = {"grid_min": CORNER, "voxel_size": VOXEL_M, "grid_size": SIZE}
+    columns = {**grid, "voxel_size": (VOXEL_M, VOXEL_M, VOXEL_M * SIZE[2]), "grid_size": (*SIZE[:2], 1)}
+    occupied = robocache.voxelize_pointcloud(points, **grid)
+    of_columns = robocache.voxelize_pointcloud(
+        points, points[:, 2:], mode=["count", "mean", "max"], fill=np.nan, **columns
+    )
+    return [points, occupied, *(array.reshape(SIZE[:2]) for array in of_columns.values())]
+
+
 # ---- What is drawn, and how ----
 
 
@@ -127,9 +148,45 @@ def draw_fusion(plt, numbers: list[np.ndarray]):
     return figure
 
 
-PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray]]]] = {
+def draw_voxels(plt, numbers: list[np.ndarray]):
+    from matplotlib.colors import LogNorm
+
+    points, occupied, count, mean, largest = numbers
+    figure = plt.figure(figsize=(11, 8.6), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.9])
+    low, high = np.array(CORNER), np.array(CORNER) + VOXEL_M * np.array(SIZE)
+    heights = {"vmin": -2.5, "vmax": 1.5, "cmap": "viridis"}
+    places = top.subplots(1, 4, sharex=True, sharey=True)
+    places[0].scatter(points[:, 0], points[:, 1], c=points[:, 2], s=0.1, **heights)
+    places[0].set_title("the points", fontsize=10)
+    drawn = {
+        "count": (np.where(count > 0, count, np.nan), {"norm": LogNorm(1, 1000), "cmap": "magma"}),
+        "mean height, m": (mean, heights),
+        "max height, m": (largest, heights),
+    }
+    extent = (low[0], high[0], low[1], high[1])
+    for place, (title, (grid, colours)) in zip(places[1:], drawn.items(), strict=True):
+        image = place.imshow(grid.T, origin="lower", extent=extent, **colours)
+        top.colorbar(image, ax=place, shrink=0.7)
+        place.set_title(title, fontsize=10)
+    for place in places:
+        place.set(aspect="equal", xlim=extent[:2], ylim=extent[2:])
+    space = bottom.add_subplot(projection="3d")
+    corners = np.meshgrid(*(np.linspace(low[k], high[k], SIZE[k] + 1) for k in range(3)), indexing="ij")
+    height = (corners[2][:-1, :-1, :-1] - heights["vmin"]) / (heights["vmax"] - heights["vmin"])
+    space.voxels(*corners, occupied, facecolors=plt.get_cmap(heights["cmap"])(height))
+    space.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+    space.set_box_aspect(np.array(SIZE), zoom=1.45)
+    space.view_init(elev=38, azim=-55)
+    bottom.suptitle(f"occupancy: {int(occupied.sum()):,} voxels of {VOXEL_M} m", fontsize=10)
+    return figure
+
+
+# Of each: how it is drawn, and the numbers that it shows, None where what they come from is not here.
+PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
     "fuse.png": (draw_fusion, lambda: list(fused())),
+    "voxelize.png": (draw_voxels, voxelized),
 }
 
 
@@ -147,6 +204,9 @@ def main() -> int:
     for name, (draw, compute) in PICTURES.items():
         numbers = compute()
         path = HERE / name
+        if numbers is None:
+            print(f"{name} is left as it is: it shows a scan that is not here")
+            continue
         if options.check:
             if not path.exists() or digest(numbers).encode() not in path.read_bytes():
                 stale = 1

@@ -2,7 +2,8 @@
 
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
 :class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
-:func:`fuse_multimodal`.
+:func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`,
+:func:`integrate_tsdf`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
 from .ops import check_times, fuse_multimodal, resample_trajectories
+from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
+from .tsdf import integrate_tsdf
+from .voxels import voxelize_pointcloud
 
 __all__ = [
     "ArgumentError",
@@ -22,13 +26,18 @@ __all__ = [
     "Error",
     "FileError",
     "Loader",
+    "SparseVoxels",
     "Writer",
     "check_installation",
     "check_times",
     "fuse_multimodal",
     "ingest",
+    "integrate_tsdf",
     "num_threads",
     "open",
     "resample_trajectories",
     "set_num_threads",
+    "voxel_downsample",
+    "voxelize_pointcloud",
+    "voxelize_sparse",
 ]

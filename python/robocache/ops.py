@@ -13,7 +13,7 @@ from . import _lib, errors
 _resample = _lib.function("resample_trajectories")
 _valid = _lib.function("resample_valid")
 _fuse = _lib.function("fuse_multimodal")
-_fused_array = _lib.function("fused_array")
+_array_of = _lib.function("array_of")
 _check_times = _lib.function("check_times")
 _LISTS = list, tuple
 
@@ -391,7 +391,7 @@ def fuse_multimodal(
     if hidden:
         made = _by_dispatcher("fuse_multimodal", lambda: _named_of_streams(arguments, keys), *arguments)
     else:
-        made = [made] if count == 1 else [_fused_array(made, arrays[1], place) for place in range(count)]
+        made = [made] if count == 1 else [_array_of(made, arrays[1], place) for place in range(count)]
         if type(pairs[0][0]) is not tensor:  # torch's tensors come as such
             made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
     if out is not None:

@@ -367,7 +367,7 @@ _Resample.vmap = staticmethod(_vmap_by(_Resample.apply))
 
 _call_fuse = _lib.function("fuse_multimodal")
 _call_fuse_backward = _lib.function("fuse_multimodal_backward")
-_fused_array = _lib.function("fused_array")
+_array_of = _lib.function("array_of")
 
 _NONE, _FALSE, _TRUE, _TEXT, _NUMBER, _ARRAY = range(6)
 _SHARED = len(ops.STREAM_OPTIONS)  # options for all streams come before those of single ones
@@ -488,7 +488,7 @@ def _run_fuse(values, *rest, outs=()):
     count = (0 if outs else len(values) if separate else 1) + return_valid + return_age
     if count == 0:
         return []
-    return [made] if count == 1 else [_fused_array(made, values[0], place) for place in range(count)]
+    return [made] if count == 1 else [_array_of(made, values[0], place) for place in range(count)]
 
 
 def _run_fuse_out(values, *arguments):

@@ -94,10 +94,11 @@ def test_a_recorder_of_ones_own(rng, folder):
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_the_operations_by_themselves(device, framework):
-    resample, fuse = snippet("python", "resample_trajectories").strip().splitlines()
+    resample, fuse, voxelize = snippet("python", "resample_trajectories").strip().splitlines()
     times, values, targets = [0.0, 0.1, 1.0], [[0.0], [10.0], [20.0]], [0.05, 0.55, 2.0]
     arrays = {"values": values, "times": times, "q": values, "t_q": times, "target_times": targets}
     arrays |= {"f": [[1.0, 2.0], [3.0, 4.0]], "t_f": [0.0, 0.5]}
+    arrays |= {"points": [[-7.95, 0.05, 0.55], [-7.94, 0.06, 0.57], [9.0, 0.0, 0.0]]}
     names = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
     if framework == "numpy":
         names = {name: tensor.cpu().numpy() for name, tensor in names.items()}
@@ -111,6 +112,10 @@ def test_the_operations_by_themselves(device, framework):
     assert type(fused) is type(names["values"])
     expected = [[5.0, 1.0, 2.0], [15.0, 3.0, 4.0], [20.0, 3.0, 4.0]]
     np.testing.assert_allclose(fused.tolist(), expected, rtol=1e-6)
+    counts = eval(voxelize, names)
+    assert type(counts) is type(names["values"])
+    assert tuple(counts.shape) == (160, 160, 32)
+    assert (int(counts[0, 80, 15]), int(counts.sum())) == (2, 2)
 
 
 def test_every_python_snippet_of_the_readme_is_tried_here():
@@ -119,7 +124,7 @@ def test_every_python_snippet_of_the_readme_is_tried_here():
 
 # ---- docs ----
 
-PAGES = ["resample", "fuse"]
+PAGES = ["resample", "fuse", "voxelize", "voxelize_sparse"]
 
 
 @pytest.mark.parametrize("page", PAGES)

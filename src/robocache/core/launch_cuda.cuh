@@ -54,11 +54,18 @@ cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsign
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+// Lets the kernel after this one begin as soon as this one's last blocks run; it waits for their results all the same.
+__device__ inline void let_work_after_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 __device__ inline void wait_for_work_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
 #endif
+  let_work_after_begin();
 }
 
 }  // namespace robocache

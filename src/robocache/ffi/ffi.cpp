@@ -163,24 +163,30 @@ TensorView Args::tensor(int i, const char* name) const {
 }
 
 OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_list<int64_t> shape) {
+  return allocate(TensorView::contiguous(nullptr, dtype, shape, device));
+}
+
+OwnedTensor OwnedTensor::allocate(TensorView view) {
   if (TVMFFIEnvGetDLPackManagedTensorAllocator() != nullptr) {
-    std::vector<int64_t> extents(shape);
     DLTensor prototype{};
-    prototype.device = to_dl(device);
-    prototype.dtype = to_dl(dtype);
-    prototype.ndim = static_cast<int32_t>(extents.size());
-    prototype.shape = extents.data();
+    prototype.device = to_dl(view.device);
+    prototype.dtype = to_dl(view.dtype);
+    prototype.ndim = view.ndim;
+    prototype.shape = view.shape.data();
     TVMFFIObjectHandle handle = nullptr;
     if (TVMFFIEnvTensorAlloc(&prototype, &handle) != 0) {
-      throw DeviceError("the framework could not allocate " + shape_string(extents.data(), prototype.ndim) + " " +
-                        std::string(dtype_name(dtype)) + " on " + device_name(device));
+      throw DeviceError("the framework could not allocate " + view.describe());
     }
     return OwnedTensor(handle);
   }
-  TensorView view = TensorView::contiguous(nullptr, dtype, shape, device);
-  auto buffer = std::make_shared<DeviceBuffer>(device, static_cast<size_t>(view.numel() * dtype_size(dtype)));
-  view.data = buffer->data();
-  return share(view, std::move(buffer));
+  try {
+    const int64_t bytes = view.numel() * dtype_size(view.dtype);
+    auto buffer = std::make_shared<DeviceBuffer>(view.device, static_cast<size_t>(bytes));
+    view.data = buffer->data();
+    return share(view, std::move(buffer));
+  } catch (const std::bad_alloc&) {
+    throw DeviceError("could not allocate " + view.describe());
+  }
 }
 
 OwnedTensor OwnedTensor::share(const TensorView& view, std::shared_ptr<const void> owner) {

@@ -87,6 +87,7 @@ class OwnedTensor {
   // From the caller's allocator where a tensor of its framework was among the arguments (`torch.empty`, on the caller's
   // stream), else from this library.
   static OwnedTensor allocate(DType dtype, Device device, std::initializer_list<int64_t> shape);
+  static OwnedTensor allocate(TensorView dense);  // as this one, whose memory does not count
 
   // A tensor over memory that `owner` keeps alive.
   static OwnedTensor share(const TensorView& view, std::shared_ptr<const void> owner);

@@ -4,16 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/ops/fuse/fuse.hpp"
 #include "robocache/ops/resample/resample.hpp"
 
 namespace robocache::ffi {
 namespace {
-
-std::optional<TensorView> optional_tensor(const Args& args, int i, const char* name) {
-  return args.is_none(i) ? std::nullopt : std::optional(args.tensor(i, name));
-}
 
 std::optional<Duration> optional_duration(const Args& args, int i, const char* name) {
   if (args.is_none(i)) return std::nullopt;
@@ -44,18 +41,6 @@ ResampleOptions resample_options(const Args& args, const TensorView& values, int
   options.methods = feature_blocks_from(args, blocks, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
   return options;
 }
-
-// Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.
-struct Workspace {
-  Workspace(int64_t bytes, Device device) {
-    if (bytes == 0) return;
-    memory.emplace(OwnedTensor::allocate(DType::kUInt8, device, {bytes}));
-    view = memory->view();
-  }
-
-  std::optional<OwnedTensor> memory;
-  std::optional<TensorView> view;
-};
 
 }  // namespace
 
@@ -109,12 +94,6 @@ ROBOCACHE_FFI(resample_valid, args, result) {
 }
 
 namespace {
-
-// What a call made, where that is more than one array.
-struct FusedArrays {
-  static constexpr const char* kTypeKey = "robocache.FusedArrays";
-  std::vector<OwnedTensor> arrays;
-};
 
 // The options that each stream may have for itself, in the order in which Python counts them.
 enum class StreamOption {
@@ -258,7 +237,7 @@ FuseArguments fuse_arguments(const Args& args, bool backward) {
 // (streams, target_times, target_lengths, separate, with valid, with age, outs, each of kStreamOptions but the last for
 //  all streams; a name or None, values and times of each stream; each out; (stream, place in kStreamOptions, value) of
 //  each option that one stream has for itself, a block of methods as three values)
-// -> what is made, in the order out, valid, age: nothing, an array, or FusedArrays
+// -> what is made, in the order out, valid, age: nothing, an array, or Arrays
 ROBOCACHE_FFI(fuse_multimodal, args, result) {
   FuseArguments call = fuse_arguments(args, false);
   auto& [target_times, target_lengths, separate, with_valid, with_age, outs, streams, dtypes, out, gradients] = call;
@@ -294,7 +273,7 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   const Workspace workspace(bytes, device);
   fuse_multimodal(streams, target_times, out, target_lengths, valid, age, workspace.view, current_stream(device));
   if (made.size() == 1) result.set(std::move(made.front()));
-  if (made.size() > 1) result.set_object(FusedArrays{std::move(made)});
+  if (made.size() > 1) result.set_object(Arrays{std::move(made)});
 }
 
 // As above; after each out, which are the gradients with respect to them: gradients of values and times of each stream and
@@ -317,9 +296,9 @@ ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
                            current_stream(call.target_times.device));
 }
 
-// (FusedArrays, a tensor of the framework, place) -> the array there, once
-ROBOCACHE_FFI(fused_array, args, result) {
-  auto& arrays = args.object<FusedArrays>(0, "arrays").arrays;
+// (Arrays, a tensor of the framework, place) -> the array there, once
+ROBOCACHE_FFI(array_of, args, result) {
+  auto& arrays = args.object<Arrays>(0, "arrays").arrays;
   const auto place = static_cast<size_t>(args.integer(2, "place"));
   if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
   result.set(std::move(arrays[place]));

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/lengths.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/interpolation/pick.hpp"
 
@@ -65,13 +66,6 @@ struct Interpolation {
   DType target_dtype;
   DType target_lengths_dtype;
 };
-
-// An entry of `lengths`: int32 or int64, or `all` where it is null.
-ROBOCACHE_HD int64_t length_at(const void* lengths, DType dtype, int64_t offset, int64_t all) {
-  if (lengths == nullptr) return all;
-  return dtype == DType::kInt32 ? static_cast<const int32_t*>(lengths)[offset]
-                                : static_cast<const int64_t*>(lengths)[offset];
-}
 
 // The samples of a row: never more than there are, whatever the caller says.
 ROBOCACHE_HD int64_t row_length(const Segment& s, int64_t batch) {

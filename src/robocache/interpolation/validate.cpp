@@ -8,17 +8,6 @@
 
 namespace robocache {
 
-std::string ArgumentsOf::operator()(std::string_view argument) const {
-  if (place < 0) return std::string(argument);
-  std::string text = "streams[";
-  if (stream.empty()) {
-    text += std::to_string(place);
-  } else {
-    text.append("'").append(stream).append("'");
-  }
-  return text.append("].").append(argument);
-}
-
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
                  const ArgumentsOf& of) {
   if (clock.dtype != DType::kFloat32 && clock.dtype != DType::kFloat64 && clock.dtype != DType::kInt64) {
@@ -34,47 +23,6 @@ void check_clock(const TensorView& clock, std::string_view argument, const char*
   if (clock.ndim == 2 && clock.shape[0] != batch) {
     refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
            clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
-  }
-}
-
-void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of,
-                  std::string_view like) {
-  if (tensor.device != device) {
-    refuse(of(argument), ": expected on ", device_name(device), " like ", like, ", got on ",
-           device_name(tensor.device));
-  }
-}
-
-void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
-                   const ArgumentsOf& of) {
-  if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
-    refuse_type(of(argument), ": expected int32 or int64, got ", dtype_name(lengths.dtype));
-  }
-  if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse(of(argument), ": expected [", std::to_string(batch), "], got ",
-           shape_string(lengths.shape.data(), lengths.ndim));
-  }
-  if (lengths.device.is_cuda()) return;  // cut to what there is in the kernel: reading them here would wait
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
-    if (length < 0 || length > most) {
-      refuse(of(argument), ": expected values in [0, ", std::to_string(most), "], got ", std::to_string(length), " at ",
-             std::to_string(b));
-    }
-  }
-}
-
-bool overlaps(const TensorView& a, const TensorView& b) {
-  const auto [a_low, a_high] = a.extent();
-  const auto [b_low, b_high] = b.extent();
-  return a_low < b_high && b_low < a_high && a_low != a_high && b_low != b_high;
-}
-
-void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of) {
-  for (int d = 0; d < out.ndim; ++d) {
-    if (out.shape[d] > 1 && out.strides[d] == 0) {
-      refuse(of(argument), ": expected memory of its own for each element, got stride 0");
-    }
   }
 }
 

@@ -44,10 +44,10 @@ struct VoxelReduction {
   VoxelOutput outputs[kVoxelModes];
   // What a cell without points holds in mean, min, max, first and last; the other modes hold 0 there.
   double fill;
-  int64_t fill_integer;  // the same for integer outputs
+  int64_t fill_integer;      // the same for integer outputs
   int32_t quantum_exponent;  // sums go by multiples of 2^this; kOwnQuantum: each cell's and feature's own
-  int64_t* dropped;      // [clouds.count] rows that are points but in no cell, or null; only by grid
-  void* workspace;       // reduce_workspace_bytes of it, aligned to 256; its content is free
+  int64_t* dropped;          // [clouds.count] rows that are points but in no cell, or null; only by grid
+  void* workspace;           // reduce_workspace_bytes of it, aligned to 256; its content is free
   int64_t workspace_bytes;
 };
 inline constexpr int32_t kOwnQuantum = INT32_MIN;

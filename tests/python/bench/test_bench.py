@@ -25,21 +25,24 @@ def run(*command, **environment):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("bench", ["resample", "fuse", "loader"])
-def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench):
+@pytest.mark.parametrize(
+    ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("voxelize", 7)]
+)
+def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count):
     pytest.importorskip("torch")
     pytest.importorskip("scipy")
     result = quick(tmp_path, device, bench)
     cases = {case["name"]: case for case in result["cases"]}
     overhead = cases.pop("call overhead", None)
-    (case,) = cases.values()
-    assert not case["failures"]
-    assert case["bytes"] > 0
-    assert case["floor_us"] > 0
-    assert len(case["contenders"]) > 1
-    for name, measures in case["contenders"].items():
-        assert measures["wall_us"] > 0
-        assert name == "robocache" or measures["largest_error_over_bound"] <= 1
+    assert len(cases) == count
+    for case in cases.values():
+        assert not case["failures"]
+        assert case["bytes"] > 0
+        assert case["floor_us"] > 0
+        assert len(case["contenders"]) > 1
+        for name, measures in case["contenders"].items():
+            assert measures["wall_us"] > 0
+            assert name == "robocache" or measures["largest_error_over_bound"] <= 1
     if overhead is not None:
         assert not overhead["failures"]
         assert all(measures["host_us"] > 0 for measures in overhead["contenders"].values())
@@ -66,6 +69,28 @@ def quick(folder, device, bench):
     assert result["commit"]
     assert str(folder) not in json.dumps(result)
     return result
+
+
+def test_a_benchmark_may_run_in_parts(tmp_path):
+    pytest.importorskip("torch")
+    command = (
+        "bench/voxelize.py",
+        "--quick",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+        "--machine",
+        "here",
+        "--append",
+    )
+    for part in ("occupancy", "call overhead", "occupancy"):
+        code, text = run(*command, "--only", part)
+        assert code == 0, text
+    result = json.loads((tmp_path / "here-voxelize.json").read_text())
+    assert [case["name"] for case in result["cases"]] == ["call overhead", "occupancy"]
+    both = [f"python bench/voxelize.py --quick --device cpu --only {part}" for part in ("occupancy", "'call overhead'")]
+    assert result["command"] == "; ".join(both)
 
 
 def test_a_wrong_peer_is_reported_and_not_timed(tmp_path):
@@ -351,14 +376,28 @@ def test_a_picture_of_other_figures_is_found_out(render, tmp_path, monkeypatch):
     assert not pictures.is_current(result)
 
 
-def test_the_pages_tell_of_the_cliffs(render):
+@pytest.mark.parametrize("drawn", [True, False])
+def test_the_pages_tell_of_the_cliffs_and_show_the_picture_that_is_there(render, tmp_path, monkeypatch, drawn):
+    monkeypatch.setattr(importlib.import_module("sweep_picture"), "ROOT", tmp_path)
+    if drawn:
+        (tmp_path / "docs").mkdir()
+        (tmp_path / "docs/sweep-some-gpu.png").write_bytes(b"")
     text = render.page([sweep_result()])
-    assert "![heat maps](sweep-some-gpu.png)" in text
+    assert ("![heat maps](sweep-some-gpu.png)" in text) == drawn
     assert "1.00 to 3.50 times the copy; 1 cliff, the worst first" in text
     assert "| B 2, D 2 | B 1, D 2 | 2.33x |" in text
     text = render.readme([sweep_result()])
     assert "Over 3 shapes" in text
-    assert "1.50 in the median and 3.50 at most ([heat map](docs/sweep-some-gpu.png)); 1 pair of neighbours" in text
+    picture = " ([heat map](docs/sweep-some-gpu.png))" if drawn else ""
+    assert f"1.50 in the median and 3.50 at most{picture}; 1 pair of neighbours" in text
+
+
+def test_the_sweep_leaves_one_file(tmp_path):
+    pytest.importorskip("torch")
+    command = ("-m", "bench", "sweep", "--quick", "--device", "cpu", "--only", "B by D")
+    code, text = run(*command, "--out", str(tmp_path), "--machine", "here")
+    assert code == 0, text
+    assert [path.name for path in tmp_path.iterdir()] == ["here-sweep.json"]
 
 
 def test_what_failed_or_was_a_smoke_run_is_not_in_the_readme(render):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import voxelize
 from reference.arithmetic import bfloat16, fma, round_to
 from reference.resample import resample
 from reference.window_batch import window_batch
@@ -111,3 +112,27 @@ def test_a_window_is_its_stream_resampled_and_normalised(rng):
         out, valid = resample(values, time_ns, targets)
         np.testing.assert_allclose(batch["joint"][row], (out - Stats.mean) / Stats.std, rtol=1e-13, atol=1e-13)
         np.testing.assert_array_equal(batch["joint_is_pad"][row], ~valid)
+
+
+@given(
+    x=st.floats(allow_nan=False, allow_infinity=False),
+    dtype=st.sampled_from(["float64", "float32", "float16", bfloat16]),
+)
+def test_the_oracle_of_voxels_rounds_as_numpy_does(x, dtype):
+    with np.errstate(over="ignore"):
+        expected = round_to(np.float64(x), dtype)
+    made = voxelize.nearest(Fraction(x), dtype)
+    assert made.dtype == expected.dtype
+    assert made == expected  # a fraction has no -0
+
+
+def test_the_oracle_of_voxels_on_a_cloud_worked_out_by_hand():
+    points = np.array([[0.5, 0, 0], [1.5, 0, 0], [0.25, 0.75, 0], [2, 0, 0], [np.nan, 0, 0]], np.float32)
+    features = np.array([[1.0], [4.0], [-3.0], [9.0], [9.0]], np.float32)
+    out, dropped = voxelize.voxelize(
+        points, features, mode=voxelize.MODES, grid_min=(0, 0, 0), voxel_size=1, grid_size=(2, 1, 1), fill=7
+    )
+    expected = {"occupancy": [1, 1], "occupancy_bits": [1, 1], "count": [2, 1], "sum": [-2, 4], "mean": [-1, 4]}
+    expected |= {"min": [-3, 4], "max": [1, 4], "first": [1, 4], "last": [-3, 4]}
+    assert {name: array.ravel().tolist() for name, array in out.items()} == expected
+    assert dropped == 2

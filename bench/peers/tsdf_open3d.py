@@ -1,0 +1,31 @@
+"""Depth images into a grid of distances by Open3D's UniformTSDFVolume, on the CPU."""
+
+import numpy as np
+import open3d
+
+
+def volume(cells: int, voxel_size: float, corner: tuple, truncation: float) -> "UniformTSDFVolume":  # noqa: F821
+    made = open3d.pipelines.integration
+    return made.UniformTSDFVolume(
+        length=cells * voxel_size,
+        resolution=cells,
+        sdf_trunc=truncation,
+        color_type=made.TSDFVolumeColorType.NoColor,
+        origin=np.array(corner, np.float64),
+    )
+
+
+def images(depth: np.ndarray) -> "open3d.geometry.RGBDImage":
+    colour = open3d.geometry.Image(np.zeros((*depth.shape, 3), np.uint8))
+    return open3d.geometry.RGBDImage.create_from_color_and_depth(
+        colour, open3d.geometry.Image(depth), depth_scale=1.0, depth_trunc=1e3, convert_rgb_to_intensity=False
+    )
+
+
+def camera(shape: tuple, numbers: tuple) -> "open3d.camera.PinholeCameraIntrinsic":
+    return open3d.camera.PinholeCameraIntrinsic(shape[1], shape[0], *numbers)
+
+
+def distances(made, cells: int, truncation: float) -> np.ndarray:
+    """[cells, cells, cells] metres; Open3D stores them over the truncation."""
+    return np.asarray(made.extract_volume_tsdf())[:, 0].reshape(cells, cells, cells) * truncation

@@ -1,0 +1,27 @@
+"""Depth images into a grid of distances in torch: every voxel falls on its pixel, in float32."""
+
+import torch
+
+
+def integrate(grid, weights, depth, pose, camera, grid_min, voxel_size, truncation):
+    """Carves; grid and weights are updated, grid is returned. pose is T_world_camera, a tensor beside the others."""
+    fx, fy, cx, cy = camera
+    height, width = depth.shape
+    axes = [
+        grid_min[axis] - pose[axis, 3] + (torch.arange(grid.shape[axis], device=grid.device) + 0.5) * voxel_size
+        for axis in range(3)
+    ]
+    dx, dy, dz = axes[0][:, None, None], axes[1][:, None], axes[2]
+    x, y, z = (pose[0, i] * dx + pose[1, i] * dy + pose[2, i] * dz for i in range(3))
+    column, row = torch.round(fx * x / z + cx), torch.round(fy * y / z + cy)
+    inside = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    place = torch.where(inside, row * width + column, 0).long()
+    found = depth.reshape(-1)[place]
+    sdf = (found - z) * torch.sqrt(x * x + y * y + z * z) / z
+    measured = inside & (found > 0) & torch.isfinite(found) & (sdf >= -truncation)
+    before = weights
+    total = before + measured
+    mean = (grid * before + sdf.clamp(max=truncation)) / total
+    grid.copy_(torch.where(measured, mean, grid))
+    weights.copy_(total)
+    return grid

@@ -1,0 +1,88 @@
+"""Voxels in torch as a careful user writes them: no wait for the device where there is a way around it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Its bounds live on the device: torch divides by a number of the host's as if it multiplied by one over it."""
+
+    minimum: torch.Tensor  # [3], of the points' type
+    voxel_size: torch.Tensor
+    shape: tuple[int, int, int]
+
+
+def grid_on(points: torch.Tensor, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> Grid:
+    return Grid(points.new_tensor(grid_min), points.new_tensor(voxel_size), tuple(grid_size))
+
+
+def cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """The place of each point's voxel, int64 [N]; one behind the last for a point outside."""
+    x, y, z = torch.floor((points[:, :3] - grid.minimum) / grid.voxel_size).unbind(1)
+    nx, ny, nz = grid.shape
+    inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
+    return ((x.long() * ny + y.long()) * nz + z.long()).masked_fill_(~inside, nx * ny * nz)
+
+
+def count(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+    grid = torch.zeros(math.prod(grid_size) + 1, dtype=torch.int32, device=cell.device)
+    one = torch.ones((), dtype=torch.int32, device=cell.device)
+    return grid.scatter_add_(0, cell, one.expand(len(cell)))[:-1].view(grid_size)
+
+
+def occupancy(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+    grid = torch.zeros(math.prod(grid_size) + 1, dtype=torch.bool, device=cell.device)
+    return grid.scatter_(0, cell, True)[:-1].view(grid_size)
+
+
+def mean(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+    """[X, Y, Z, F], 0 where there is no point."""
+    grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
+    sums = grid.index_add_(0, cell, features)[:-1].view(*grid_size, -1)
+    return sums / count(cell, grid_size).clamp(min=1)[..., None]
+
+
+def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+    """[X, Y, Z, F], 0 where there is no point."""
+    grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
+    place = cell[:, None].expand_as(features)
+    return grid.scatter_reduce_(0, place, features, "amax", include_self=False)[:-1].view(*grid_size, -1)
+
+
+def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...]:
+    """Voxels in the order of their first point, at most so many points of each: coords [M, 3] as x, y, z, points
+    [M, most, 3 + F] with zeros behind the last, counts [M]. It waits for the device to learn M."""
+    cell = cells(points, grid)
+    inside = cell < math.prod(grid.shape)
+    points, cell = points[inside], cell[inside]
+    ordered, order = torch.sort(cell, stable=True)
+    there, counts = torch.unique_consecutive(ordered, return_counts=True)
+    start = counts.cumsum(0) - counts
+    by_birth = torch.argsort(order[start])
+    number = torch.empty_like(by_birth)
+    number[by_birth] = torch.arange(len(there), device=cell.device)
+    voxel = torch.repeat_interleave(torch.arange(len(there), device=cell.device), counts)
+    place = torch.arange(len(cell), device=cell.device) - start[voxel]
+    kept = place < most
+    gathered = points.new_zeros(len(there), most, points.shape[1])
+    gathered[number[voxel[kept]], place[kept]] = points[order[kept]]
+    there = there[by_birth]
+    _, y, z = grid.shape
+    coords = torch.stack([there // (y * z), there // z % y, there % z], 1).int()
+    return coords, gathered, counts[by_birth].clamp(max=most)
+
+
+def centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:
+    """The mean of each voxel's points, [M, 3], in the order of their places; it waits for the device to learn M."""
+    where = torch.floor((points - origin) / voxel_size).long()
+    where -= where.amin(0)
+    _, y, z = (where.amax(0) + 1).unbind()
+    _, voxel, counts = torch.unique(
+        (where[:, 0] * y + where[:, 1]) * z + where[:, 2], return_inverse=True, return_counts=True
+    )
+    return points.new_zeros(len(counts), 3).index_add_(0, voxel, points) / counts[:, None]

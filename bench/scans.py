@@ -1,0 +1,45 @@
+"""Real scans out of $ROBOCACHE_TEST_DATA: an outdoor lidar's, an airborne laser's, a depth camera's.
+
+python bench/scans.py FOLDER       # the points alone, as .npy, for a machine that gets FOLDER as its ROBOCACHE_TEST_DATA
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from reference.scans import read_scan, scan_path, xyz
+
+# As the cases call them, and as the tests do.
+SCANS = {"outdoor lidar": "small_gicp", "airborne laser": "terrain", "depth camera": "kinect"}
+
+
+def available() -> list[str]:
+    """The scans that are there."""
+    return [name for name in SCANS if _array(name).exists() or scan_path(SCANS[name])]
+
+
+def load(name: str) -> np.ndarray:
+    """[N, 3] float32: x, y and z in the order of the scan, NaN where it has them."""
+    return np.load(_array(name)) if _array(name).exists() else xyz(read_scan(SCANS[name]))
+
+
+def _array(name: str) -> Path:
+    return Path(os.environ.get("ROBOCACHE_TEST_DATA", "nowhere")) / f"{SCANS[name]}.npy"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in available():
+        path = folder / f"{SCANS[name]}.npy"
+        np.save(path, load(name))
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,423 @@
+"""voxelize_pointcloud, voxelize_sparse and voxel_downsample against NumPy, torch and Open3D, and against copies.
+
+python bench/voxelize.py --device cuda
+python bench/voxelize.py --device cpu --threads 2
+
+Real scans take part where ROBOCACHE_TEST_DATA names a folder of them (bench/scans.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import scans
+import torch
+from contest import contest, overhead
+from inputs import CLOUDS, make_cloud
+from measure import rotations
+from peers import voxelize_numpy, voxelize_torch
+from record import Report, arguments
+from voxelize_check import DenseCheck, check_centroids, check_hard
+
+import robocache
+
+EARLIER = "an earlier public kernel"  # its figures are quoted, measured on the same model of GPU on its own benchmark
+GIVEN = "torch scatter_add_ of given cells"  # the reduction alone
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    job: str  # "dense", "hard" or "downsample"
+    cloud: str  # of CLOUDS or scans.SCANS
+    points: int = 0  # a scan has its own
+    size: tuple[int, int, int] = (128, 128, 128)  # voxels
+    voxel_m: tuple[float, float, float] = (0.05, 0.05, 0.05)
+    corner: tuple[float, float, float] = (-3.2, -3.2, -3.2)
+    mode: str | tuple[str, ...] = "count"
+    features: int = 0
+    quantum: float | None = None
+    most: int = 5  # points of a hard voxel
+    dtype: str = "float32"
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return (self.mode,) if isinstance(self.mode, str) else self.mode
+
+    @property
+    def grid(self) -> dict:
+        return {"grid_min": self.corner, "voxel_size": self.voxel_m, "grid_size": self.size}
+
+    @property
+    def extent(self) -> tuple[float, ...]:
+        return tuple(n * s for n, s in zip(self.size, self.voxel_m, strict=True))
+
+    def parameters(self, points: int) -> dict:
+        told = {"cloud": self.cloud, "points": points, "dtype": self.dtype, "voxel_m": self.voxel_m}
+        if self.job != "downsample":
+            told["grid"] = self.size
+        if self.job == "dense":
+            told |= {"modes": self.modes, "features": self.features, "quantum": self.quantum}
+        if self.job == "hard":
+            told |= {"points a voxel": self.most, "features": self.features}
+        return told
+
+
+MILLIONS = 10_000_000
+LARGE = {"size": (256, 256, 256), "corner": (-6.4, -6.4, -6.4)}
+YARD = {
+    "cloud": "lidar",
+    "corner": (-32.6, -32.6, -0.5),
+    "voxel_m": (0.51, 0.51, 0.1),
+}  # the yard of inputs.py and more
+QUANTUM = 2.0**-20
+MEAN = {"job": "dense", "mode": "mean", "features": 8}
+HARD = Case(
+    "hard voxels, 250k lidar, 5 points each",
+    "hard",
+    "lidar",
+    250_000,
+    (640, 640, 64),
+    (0.1, 0.1, 0.2),
+    (-32.0, -32.0, -0.5),
+    features=1,
+)
+SCAN_CASES = [
+    Case("count, outdoor lidar", "dense", "outdoor lidar", 0, (172, 232, 52), (0.26, 0.26, 0.26), (-24.0, -52.5, -3.2)),
+    Case(
+        "count, airborne laser, float64",
+        "dense",
+        "airborne laser",
+        0,
+        (224, 256, 76),
+        (2.3, 2.3, 2.3),
+        (513118.0, 5403185.0, 186.0),
+        dtype="float64",
+    ),
+    Case("count, depth camera", "dense", "depth camera", 0, (104, 72, 88), (0.01, 0.01, 0.01), (-0.56, -0.42, 0.5)),
+    Case("downsample, outdoor lidar, 0.2 m", "downsample", "outdoor lidar", voxel_m=(0.2, 0.2, 0.2)),
+]
+CASES = {
+    "cuda": [
+        Case("count, 10M uniform, 128^3", "dense", "uniform", MILLIONS),
+        Case("count, 10M gaussian, 256^3", "dense", "gaussian", MILLIONS, **LARGE),
+        Case("count, 10M lidar, 128^3", "dense", points=MILLIONS, **YARD),
+        Case("occupancy, 10M uniform, 128^3", "dense", "uniform", MILLIONS, mode="occupancy"),
+        Case("occupancy, 10M uniform, 256^3", "dense", "uniform", MILLIONS, mode="occupancy", **LARGE),
+        Case("occupancy, 10M gaussian, 256^3", "dense", "gaussian", MILLIONS, mode="occupancy", **LARGE),
+        Case("mean of 8, 10M uniform, 128^3, quantum", cloud="uniform", points=MILLIONS, quantum=QUANTUM, **MEAN),
+        Case("mean of 8, 10M uniform, 128^3", cloud="uniform", points=MILLIONS, **MEAN),
+        Case("mean of 8, 10M lidar, 128^3, quantum", points=MILLIONS, quantum=QUANTUM, **MEAN, **YARD),
+        Case("mean of 8, 10M lidar, 128^3", points=MILLIONS, **MEAN, **YARD),
+        Case(
+            "count, mean and max of 8, 10M lidar, 128^3",
+            "dense",
+            points=MILLIONS,
+            mode=("count", "mean", "max"),
+            features=8,
+            **YARD,
+        ),
+        Case("occupancy, 500k uniform, 128^3", "dense", "uniform", 500_000, mode="occupancy"),
+        Case("count, 500k uniform, 128^3", "dense", "uniform", 500_000),
+        Case("occupancy, 500k spread, 128^3", "dense", "spread", 500_000, mode="occupancy"),
+        Case("count, 500k spread, 128^3", "dense", "spread", 500_000),
+        HARD,
+        Case("downsample, 1M lidar, 0.1 m", "downsample", "lidar", 1_000_000, voxel_m=(0.1, 0.1, 0.1)),
+        *SCAN_CASES,
+    ],
+    "cpu": [
+        Case("count, 1M uniform, 128^3", "dense", "uniform", 1_000_000),
+        Case("count, 10M uniform, 128^3", "dense", "uniform", MILLIONS),
+        Case("count, 1M lidar, 128^3", "dense", points=1_000_000, **YARD),
+        Case("occupancy, 1M uniform, 128^3", "dense", "uniform", 1_000_000, mode="occupancy"),
+        Case("mean of 8, 1M lidar, 128^3, quantum", points=1_000_000, quantum=QUANTUM, **MEAN, **YARD),
+        Case("mean of 8, 1M lidar, 128^3", points=1_000_000, **MEAN, **YARD),
+        HARD,
+        Case("downsample, 1M lidar, 0.1 m", "downsample", "lidar", 1_000_000, voxel_m=(0.1, 0.1, 0.1)),
+        *SCAN_CASES,
+    ],
+}
+SMALL = {"points": 5000, "size": (20, 17, 13), "corner": (-0.5, -0.4, -0.3)}
+YARD_SMALL = YARD | {"size": (13, 13, 13), "voxel_m": (5.0, 5.0, 1.0)}
+QUICK = [
+    Case("count", "dense", "uniform", **SMALL),
+    Case("occupancy", "dense", "spread", mode="occupancy", **SMALL),
+    Case("mean, quantum", points=5000, quantum=QUANTUM, **MEAN, **YARD_SMALL),
+    Case("mean", points=5000, **MEAN, **YARD_SMALL),
+    Case("several", "dense", points=5000, mode=("count", "mean", "max"), features=3, **YARD_SMALL),
+    Case("hard", "hard", "lidar", 5000, (64, 64, 13), (1.0, 1.0, 1.0), (-32.0, -32.0, -0.5), features=1, most=3),
+    Case("downsample", "downsample", "lidar", 5000, voxel_m=(0.5, 0.5, 0.5)),
+]
+
+# Written before the first measurement.
+PREDICTED = {
+    "cuda": {
+        "count, 10M uniform, 128^3": {"gpu_points_per_s": 150e9},
+        "count, 10M gaussian, 256^3": {"gpu_points_per_s": 120e9},
+        "occupancy, 10M uniform, 128^3": {"gpu_points_per_s": 160e9},
+        "occupancy, 10M uniform, 256^3": {"gpu_points_per_s": 120e9},
+        "mean of 8, 10M uniform, 128^3, quantum": {"gpu_points_per_s": 18e9},
+        "mean of 8, 10M lidar, 128^3, quantum": {"gpu_points_per_s": 35e9},
+        "count, 500k uniform, 128^3": {"gpu_us": 8.0},
+        HARD.name: {"gpu_us": 90.0},
+    },
+    "cpu": {
+        "count, 1M uniform, 128^3": {"faster_than": {"numpy add.at": 6.0}},
+        "downsample, 1M lidar, 0.1 m": {"faster_than": {"Open3D": 3.0}},
+    },
+}
+# Microseconds of an earlier public library's kernels on their own benchmark, on the same model of GPU.
+EARLIER_US = {"count, 500k spread, 128^3": 7.0, "occupancy, 500k spread, 128^3": 7.5}
+
+
+def aims(device: str) -> dict[str, dict]:
+    if device == "cpu":
+        found = {case.name: {"faster_than": {"numpy add.at": 4.0}} for case in CASES["cpu"] if case.mode == "count"}
+        found = {name: aim for name, aim in found.items() if name.startswith("count")}
+        return found | {
+            case.name: {"faster_than": {"Open3D": 1.0}} for case in CASES["cpu"] if case.job == "downsample"
+        }
+    billions = {
+        "count, 10M uniform, 128^3": 150,
+        "count, 10M gaussian, 256^3": 150,
+        "occupancy, 10M uniform, 128^3": 180,
+        "occupancy, 10M uniform, 256^3": 130,
+        "occupancy, 10M gaussian, 256^3": 200,
+        "mean of 8, 10M uniform, 128^3, quantum": 20,
+        "mean of 8, 10M uniform, 128^3": 14,
+        "mean of 8, 10M lidar, 128^3, quantum": 40,
+        "mean of 8, 10M lidar, 128^3": 25,
+    }
+    us = {"occupancy, 500k uniform, 128^3": 7.0, "count, 500k uniform, 128^3": 8.0, HARD.name: 100.0}
+    found = {}
+    for case in CASES["cuda"]:
+        aim = {"gpu_points_per_s": billions[case.name] * 1e9} if case.name in billions else {}
+        aim |= {"gpu_us": us[case.name]} if case.name in us else {}
+        if case.job == "dense":
+            aim["faster_than"] = {"torch eager": 5.0, "torch.compile": 5.0}
+            aim["faster_than"] |= {EARLIER: 1.0} if case.name in EARLIER_US else {}
+        else:
+            aim["faster_than"] = {"torch eager": 5.0}
+        found[case.name] = aim
+    return found
+
+
+class Cloud:
+    """The arguments of a call, and what only a peer needs, made before anything is timed."""
+
+    def __init__(self, case: Case, device: str, seed: int) -> None:
+        generator = torch.Generator(device).manual_seed(seed)
+        if case.cloud in CLOUDS:
+            points = make_cloud(case.cloud, case.points, case.corner, case.extent, generator, device)
+        else:
+            points = torch.from_numpy(scans.load(case.cloud)).to(device)
+        self.case = case
+        self.points = points.to(getattr(torch, case.dtype))
+        self.features = torch.randn(len(points), case.features, generator=generator, device=device)
+        if case.job == "hard":  # as detectors read it: x, y, z, intensity
+            self.points = torch.cat([self.points, self.features], 1)
+        if case.job == "dense":
+            self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
+            self.cell = voxelize_torch.cells(self.points, self.grid)
+        if case.job == "hard":
+            self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
+        if case.job == "downsample":  # the voxels begin where Open3D's do
+            low = self.points.amin(0).double() - case.voxel_m[0] / 2
+            self.origin = tuple(low.tolist())
+            self.bounds = self.points.new_tensor(self.origin), self.points.new_tensor(case.voxel_m)
+
+    @property
+    def read_bytes(self) -> int:
+        return self.points.nbytes + (self.features.nbytes if self.case.job == "dense" else 0)
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        return self.points.cpu().numpy()
+
+    @cached_property
+    def open3d(self) -> object:
+        from peers import voxelize_open3d
+
+        return voxelize_open3d.cloud(self.array)
+
+    @property
+    def near_a_face(self) -> int:
+        """Points that an approximate division may take to the next voxel: within 8 ulp of a face."""
+        case = self.case
+        size = self.points.new_tensor(case.voxel_m)
+        origin = self.points.new_tensor(case.corner if case.job != "downsample" else self.origin)
+        where = (self.points[:, :3] - origin) / size
+        ulps = 2.0**-20 if case.dtype == "float32" else 2.0**-49
+        near = (where - where.round()).abs() <= ulps * (where.abs() + (origin / size).abs())
+        return int(near.any(1).sum())
+
+
+# ---- The jobs: robocache's call, the peers', what the first is checked with ----
+
+
+def ours(case: Case) -> Callable[[Cloud], object]:
+    if case.job == "dense":
+        mode = case.mode if isinstance(case.mode, str) else list(case.mode)
+        given = {"quantum": case.quantum} if case.quantum else {}
+        call = partial(robocache.voxelize_pointcloud, mode=mode, **case.grid, **given)
+        return lambda cloud: call(cloud.points, cloud.features if case.features else None)
+    if case.job == "hard":
+        high = tuple(low + length for low, length in zip(case.corner, case.extent, strict=True))
+        return lambda cloud: robocache.voxelize_sparse(
+            cloud.points,
+            voxel_size=case.voxel_m,
+            point_range=case.corner + high,
+            max_points_per_voxel=case.most,
+            capacity=len(cloud.points),
+            reduce=None,
+        )
+    return lambda cloud: robocache.voxel_downsample(cloud.points, voxel_size=case.voxel_m[0], origin=cloud.origin)
+
+
+def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], object]]:
+    if case.job == "hard":
+        found = {"torch eager": lambda cloud: voxelize_torch.hard(cloud.points, cloud.grid, case.most)}
+        if device == "cpu":
+            found["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.most)
+        return found
+    if case.job == "downsample":
+        found = {"torch eager": lambda cloud: voxelize_torch.centroids(cloud.points, *cloud.bounds)}
+        if device == "cpu":
+            found["numpy"] = lambda cloud: voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
+            if importlib.util.find_spec("open3d"):
+                found["Open3D"] = open3d_centroids
+            else:
+                print("  OPEN3D IS NOT INSTALLED (pip install open3d): it is not compared with", flush=True)
+        return found
+
+    def reduced(points: torch.Tensor, features: torch.Tensor, grid: voxelize_torch.Grid) -> dict[str, torch.Tensor]:
+        cell = voxelize_torch.cells(points, grid)
+        return {mode: TORCH[mode](cell, features, grid.shape) for mode in case.modes}
+
+    found = {"torch eager": lambda cloud: reduced(cloud.points, cloud.features, cloud.grid)}
+    if not quick:
+        compiled = torch.compile(reduced, dynamic=False)
+        found["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
+    if case.modes == ("count",):
+        found[GIVEN] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
+    if device == "cpu":
+        found |= {name: partial(on_numpy, case, by) for name, by in NUMPY.get(case.mode, {}).items()}
+    return found
+
+
+# Of a mode: (cells, features, grid's size) -> grid.
+TORCH = {
+    "count": lambda cell, features, size: voxelize_torch.count(cell, size),
+    "occupancy": lambda cell, features, size: voxelize_torch.occupancy(cell, size),
+    "mean": voxelize_torch.mean,
+    "max": voxelize_torch.maximum,
+}
+NUMPY = {
+    "count": {
+        "numpy add.at": lambda cell, features, size: voxelize_numpy.count_by_add_at(cell, size),
+        "numpy bincount": lambda cell, features, size: voxelize_numpy.count(cell, size),
+    },
+    "occupancy": {"numpy": lambda cell, features, size: voxelize_numpy.occupancy(cell, size)},
+    "mean": {"numpy bincount": voxelize_numpy.mean},
+}
+
+
+def on_numpy(case: Case, by: Callable, cloud: Cloud) -> dict[str, np.ndarray]:
+    cell = voxelize_numpy.cells(cloud.array, *case.grid.values())
+    return {case.mode: by(cell, cloud.features.numpy(), case.size)}
+
+
+def open3d_centroids(cloud: Cloud) -> np.ndarray:
+    from peers import voxelize_open3d
+
+    return voxelize_open3d.centroids(cloud.open3d, cloud.case.voxel_m[0])
+
+
+def checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable[[object, object], dict]]:
+    """Of our output alone, against NumPy; and of our output and a peer's."""
+    if case.job == "dense":
+        check = DenseCheck(case.grid, case.modes, cloud.array, cloud.features, case.quantum)
+        return check.ours, partial(check.peer, moved=2 * cloud.near_a_face)
+    if case.job == "hard":
+        expected = voxelize_numpy.hard(cloud.array, *case.grid.values(), case.most)
+        return partial(check_hard, theirs=expected), check_hard
+    expected = voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
+    check = partial(
+        check_centroids, origin=cloud.origin, voxel_m=case.voxel_m[0], moved=2 * cloud.near_a_face, points=cloud.points
+    )
+    return partial(check, theirs=expected), check
+
+
+def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
+    torch._dynamo.reset()
+    clouds = [Cloud(case, device, seed=0)]
+    first = clouds[0]
+    filled["parameters"] = case.parameters(len(first.points))
+    call = ours(case)
+    output = call(first)
+    filled["read_bytes"] = first.read_bytes
+    filled["bytes"] = filled["read_bytes"] + written_bytes(case, output)
+    check, verify = checks(case, first)
+    filled["check"] = check(output)
+    del output
+    clouds += [Cloud(case, device, seed) for seed in range(1, rotations(filled["bytes"], device))]
+    # What learns a number of voxels from the device.
+    waiting = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
+    contest(filled, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting)
+    mine = filled["contenders"]["robocache"]
+    if case.name in EARLIER_US and device == "cuda":
+        filled["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case.name], "measured_before": True}
+        filled["faster_than"][EARLIER] = EARLIER_US[case.name] / mine["gpu_us"]
+    for contender in filled["contenders"].values():
+        for measure, speed in (("wall_us", "points_per_s"), ("gpu_us", "gpu_points_per_s")):
+            if measure in contender:
+                contender[speed] = len(first.points) / contender[measure] * 1e6
+    filled["times_the_read"] = mine.get("gpu_us", mine["wall_us"]) / filled["read_floor_us"]
+
+
+def written_bytes(case: Case, output: object) -> int:
+    """Of every array that a call returned, of the hard voxels those that there are."""
+    if case.job == "hard":
+        there = int(output.num_voxels)
+        return output.point_to_voxel.nbytes + sum(
+            x[:there].nbytes for x in (output.coords, output.features, output.counts)
+        )
+    arrays = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else (output,)
+    return sum(array.nbytes for array in arrays)
+
+
+def small_calls(device: str) -> dict[str, Callable[[], object]]:
+    """Calls whose work is next to nothing."""
+    cloud = Cloud(Case("", "dense", "uniform", 64, size=(16, 16, 16)), device, seed=0)
+    call = partial(robocache.voxelize_pointcloud, **cloud.case.grid, mode="count")
+    out = call(cloud.points)
+    return {
+        "robocache": partial(call, cloud.points),
+        "robocache, out=": partial(call, cloud.points, out=out),
+        "robocache, no points": partial(call, cloud.points[:0]),
+        "torch.lerp": partial(torch.lerp, *[cloud.points] * 3),
+        "torch.empty": partial(torch.empty, (16, 16, 16), device=device),
+    }
+
+
+def main() -> int:
+    options = arguments(__doc__.splitlines()[0]).parse_args()
+    device, quick = options.device, options.quick
+    report = Report("voxelize", options, PREDICTED[device], aims(device))
+    there = scans.available()
+    if len(there) < len(scans.SCANS):
+        print(f"  real scans here: {', '.join(there) or 'none'}; see ROBOCACHE_TEST_DATA", flush=True)
+    cases = QUICK if quick else CASES[device]
+    for case in (case for case in cases if case.cloud in CLOUDS or case.cloud in there):
+        report.run(case.name, case.parameters(case.points), partial(run_case, case, device, quick))
+    small = {"points": 64, "grid": (16, 16, 16), "modes": ("count",), "features": 0}
+    report.run("call overhead", small, lambda case: overhead(small_calls(device), quick, case))
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

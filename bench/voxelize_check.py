@@ -1,0 +1,108 @@
+"""What voxels must hold: bit-equal where nothing rounds, else within a bound that is derived; by NumPy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from peers import voxelize_numpy
+
+EXACT = ("occupancy", "count", "max")
+
+
+class DenseCheck:
+    """Of the outputs of a call on one cloud, {mode: grid}, or the grid where there is one mode."""
+
+    def __init__(
+        self, grid: dict, modes: tuple[str, ...], points: np.ndarray, features: torch.Tensor, quantum: float | None
+    ) -> None:
+        size, self.device = grid["grid_size"], features.device
+        cell, values = voxelize_numpy.cells(points, *grid.values()), features.cpu().numpy()
+        count = voxelize_numpy.count(cell, size)
+        by = {
+            "count": lambda: count,
+            "occupancy": lambda: count > 0,
+            "mean": lambda: voxelize_numpy.mean(cell, values, size),
+            "max": lambda: voxelize_numpy.maximum(cell, values, size),
+        }
+        self.modes = modes
+        self.expected = {mode: torch.from_numpy(by[mode]()).to(self.device) for mode in modes}
+        self.count = torch.from_numpy(count).to(self.device)[..., None]
+        self.largest = float(features.abs().max()) if features.numel() else 0.0
+        self.quantum = quantum
+
+    def ours(self, ours: object) -> dict:
+        """Against NumPy, whose own sum of n numbers takes n roundings of 2^-53; see _bound."""
+        return self._compare(ours, self.expected, self._bound(self.count * 2.0**-53), 0)
+
+    def peer(self, ours: object, theirs: object, moved: int) -> dict:
+        """Against a peer that sums n values in float32 in any order: n roundings of at most 2^-24 of the sum of what is
+        added, and of the division. moved: in how many voxels it may differ, since its own division may be approximate."""
+        return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), moved)
+
+    def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
+        """Of a mean's distance from ours, [X, Y, Z, 1]: of ours half of a given quantum, or 2^(k - 62) of the largest value
+        where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp); of theirs as many roundings of the largest
+        value. Rounding to float32 comes on top."""
+        own = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
+        return own + their_roundings * self.largest
+
+    def _compare(self, ours: object, theirs: object, bound: torch.Tensor, moved: int) -> dict:
+        worst = 0.0
+        for mode in self.modes:
+            one, other = (x[mode] if isinstance(x, dict) else x for x in (ours, theirs))
+            other = torch.as_tensor(other).to(self.device)
+            if mode in EXACT:
+                wrong = one != other
+            else:
+                error, most = (one.double() - other.double()).abs(), bound + one.double().abs() * 2.0**-24
+                wrong = ~(error <= most)
+                worst = max(worst, float(torch.where(wrong | (error == 0), 0, error / most).max()))
+            if wrong.ndim == 4:
+                wrong = wrong.any(-1)
+            if (count := int(wrong.sum())) > moved:
+                raise AssertionError(f"{mode} differs from robocache in {count} voxels, {moved} may")
+        return {"largest_error_over_bound": worst}
+
+
+def check_hard(ours: object, theirs: tuple) -> dict:
+    """Ours has room for more voxels than there are; all the rest is bit-equal."""
+    coords, gathered, counts = (torch.as_tensor(x).to(ours.coords.device) for x in theirs)
+    found = int(ours.num_voxels)
+    if found != len(coords):
+        raise AssertionError(f"{len(coords)} voxels where robocache has {found}")
+    for name, mine, other in (
+        ("coords", ours.coords, coords),
+        ("features", ours.features, gathered),
+        ("counts", ours.counts, counts),
+    ):
+        if not torch.equal(mine[:found], other.to(mine.dtype)):
+            raise AssertionError(f"{name} differ from robocache")
+    return {"largest_error_over_bound": 0.0}
+
+
+def check_centroids(
+    ours: object, theirs: object, origin: tuple, voxel_m: float, moved: int, points: torch.Tensor
+) -> dict:
+    """Voxel by voxel, whatever their order: a centroid lies in its voxel. A sum of n in float32 is off by n roundings of
+    2^-24 of the largest; moved: in how many voxels a peer may differ, since its points are of another type."""
+    most = float(np.bincount(places(points.cpu().numpy(), origin, voxel_m)[1]).max())
+    bound = (most + 4) * 2.0**-24 * float(points.abs().max())
+    mine, other = (np.asarray(torch.as_tensor(centroids(x)).cpu(), np.float64) for x in (ours, theirs))
+    cells = [places(x, origin, voxel_m)[0] for x in (mine, other)]
+    _, at, there = np.intersect1d(*cells, return_indices=True)
+    errors = np.abs(mine[at] - other[there]).max(1) / bound
+    wrong = (len(mine) - len(at)) + (len(other) - len(at)) + int((errors > 1).sum())
+    if wrong > moved:
+        raise AssertionError(f"differs from robocache in {wrong} voxels, {moved} may")
+    return {"largest_error_over_bound": float(errors[errors <= 1].max(initial=0))}
+
+
+def centroids(output: object) -> object:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def places(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
+    """A number for each point's voxel, and which of the voxels there it is."""
+    x, y, z = voxelize_numpy.coordinates(points, origin, (voxel_m,) * 3).astype(np.int64).T
+    place = (x * 2**20 + y) * 2**20 + z
+    return place, np.unique(place, return_inverse=True)[1]

@@ -1,0 +1,120 @@
+"""Draws docs/tsdf.png, a depth camera's view of a table in a grid of distances; needs matplotlib and the scan.
+
+ROBOCACHE_TEST_DATA=... python docs/tsdf_picture.py            # rewrite docs/tsdf.png
+ROBOCACHE_TEST_DATA=... python docs/tsdf_picture.py --check    # exit 1 if it shows other numbers than robocache computes now
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from pictures import digest
+
+import robocache
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))
+from reference.scans import read_scan, scan_path, xyz  # noqa: E402
+
+CAMERA = (525.0, 525.0, 319.5, 239.5)
+SHAPE, VOXEL_M, TRUNCATION_M = (250, 210, 230), 0.004, 0.016
+MIDDLE = np.array([-0.05, 0.05, 0.78])  # of the table, in the camera's frame
+ROW = 112  # of the slice
+
+
+def pose() -> np.ndarray:
+    """The grid stands at the table, turned so that its z axis looks down on it: T_grid_camera."""
+    tilt, turn = np.deg2rad(30), np.deg2rad(15)
+    about_x = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    about_y = np.array([[np.cos(turn), 0, np.sin(turn)], [0, 1, 0], [-np.sin(turn), 0, np.cos(turn)]])
+    made = np.eye(4)
+    made[:3, :3] = about_x @ about_y
+    made[:3, 3] = -made[:3, :3] @ MIDDLE
+    return made
+
+
+def integrated(measured: np.ndarray, *intrinsics: tuple, **options: bool) -> tuple[np.ndarray, np.ndarray]:
+    grid, weights = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
+    corner = -np.array(SHAPE) * VOXEL_M / 2
+    call = {"grid_min": corner, "voxel_size": VOXEL_M, "truncation": TRUNCATION_M} | options
+    return robocache.integrate_tsdf(grid, weights, measured, pose(), *intrinsics, **call)
+
+
+def shaded(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """[X, Y] seen along z: the light that the first surface sends back, NaN where there is none."""
+    seen = (weights[:, :, 1:] > 0) & (weights[:, :, :-1] > 0)
+    crosses = seen & (grid[:, :, :-1] > 0) & (grid[:, :, 1:] <= 0)
+    depth = crosses.argmax(2)[..., None]
+    slopes = [np.take_along_axis(slope, depth, 2)[..., 0] for slope in np.gradient(grid)]
+    length = np.sqrt(sum(slope**2 for slope in slopes)) + 1e-12
+    light = np.array([-0.3, 0.35, -0.89])
+    lit = sum(slope * side for slope, side in zip(slopes, light, strict=True)) / length
+    return np.where(crosses.any(2), np.clip(lit, 0, 1), np.nan)
+
+
+def computed() -> list[np.ndarray]:
+    """What is seen, and one slice of the distances in millimetres from points and from the depth image; NaN: unseen."""
+    points = xyz(read_scan("kinect"))
+    from_points = integrated(points)
+    depth = points[:, 2].reshape(480, 640)
+    carved = integrated(depth, CAMERA, space_carving=True)
+    slices = [np.where(weights > 0, grid * 1e3, np.nan)[:, ROW] for grid, weights in (from_points, carved)]
+    return [shaded(*from_points), *slices]
+
+
+def draw(plt, numbers: list[np.ndarray]):
+    view, *slices = numbers
+    figure, places = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained", width_ratios=[1.05, 1, 1])
+    extent_x, extent_y, extent_z = (n * VOXEL_M / 2 for n in SHAPE)
+    places[0].imshow(view.T, cmap="bone", vmin=-0.1, vmax=1.05, extent=(-extent_x, extent_x, extent_y, -extent_y))
+    places[0].axhline((ROW + 0.5) * VOXEL_M - extent_y, color="C1", linewidth=0.8)
+    places[0].set_title("points: the zero crossing, seen along z", fontsize=10)
+    for place, distances, title in zip(
+        places[1:], slices, ("points: the row of the line", "depth image, space_carving=True"), strict=True
+    ):
+        shown = place.imshow(
+            distances.T,
+            cmap="RdBu",
+            vmin=-1e3 * TRUNCATION_M,
+            vmax=1e3 * TRUNCATION_M,
+            extent=(-extent_x, extent_x, extent_z, -extent_z),
+            interpolation="nearest",
+        )
+        place.set_title(title, fontsize=10)
+    figure.colorbar(shown, ax=places[1:], label="mm along the ray", shrink=0.85)
+    for place in places:
+        place.set_facecolor("0.85")
+        place.set_xlabel("x, m")
+    places[0].set_ylabel("y, m")
+    places[1].set_ylabel("z, m")
+    return figure
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the picture is out of date")
+    options = parser.parse_args()
+    if scan_path("kinect") is None:
+        parser.error("ROBOCACHE_TEST_DATA names no folder with the scan")
+    numbers = computed()
+    path = HERE / "tsdf.png"
+    if options.check:
+        if path.exists() and digest(numbers).encode() in path.read_bytes():
+            return 0
+        print(f"{path.name} is out of date: run python docs/tsdf_picture.py")
+        return 1
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    draw(plt, numbers).savefig(path, dpi=80, metadata={"Description": digest(numbers)})
+    print(f"{path.name} drawn")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

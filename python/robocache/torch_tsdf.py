@@ -1,0 +1,63 @@
+"""integrate_tsdf as a torch operator: what a traced graph holds. `robocache.tsdf` imports this where torch traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _lib, errors
+
+_call = _lib.function("integrate_tsdf")
+
+torch.library.define(
+    "robocache::integrate_tsdf",
+    "(Tensor(a!) grid, Tensor(b!) weights, Tensor measured, Tensor T_world_sensor, Tensor? intrinsics, float truncation, "
+    "float? depth_scale, float? max_weight, bool space_carving, float[] grid_min, float[] voxel_size) -> ()",
+)
+_operator = torch.ops.robocache.integrate_tsdf.default
+
+
+def integrate_tsdf(grid: Any, weights: Any, measured: Any, T_world_sensor: Any, intrinsics: Any, *options: Any) -> None:
+    """As robocache.integrate_tsdf; `options` in the operator's order."""
+    arrays = {"grid": grid, "weights": weights, "points" if intrinsics is None else "depth": measured}
+    for name, array in arrays.items():
+        if not isinstance(array, torch.Tensor):
+            raise errors.ArgumentTypeError(
+                f"{name}: expected a torch tensor, as torch.compile needs, got {type(array).__name__}"
+            )
+    camera = None if intrinsics is None else _numbers(intrinsics)
+    _operator(grid, weights, measured, _numbers(T_world_sensor), camera, *options)
+
+
+def _numbers(value):
+    if isinstance(value, torch.Tensor):
+        return value.to(torch.float64)
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+
+
+def _run(grid, weights, measured, T_world_sensor, intrinsics, *options):
+    *options, grid_min, voxel_size = options
+    # DLPack cannot tell that a sign is still to be applied.
+    pose = T_world_sensor.resolve_neg().contiguous()
+    camera = None if intrinsics is None else intrinsics.resolve_neg().contiguous()
+    _call(grid, weights, measured.resolve_neg(), pose, camera, *options, *grid_min, *voxel_size)
+
+
+# For CUDA too where the pose lies on the CPU: the dispatcher goes by any tensor that lies there.
+torch.library.impl("robocache::integrate_tsdf", ("cpu", "cuda"), _run)
+
+
+@torch.library.register_fake("robocache::integrate_tsdf")
+def _fake(grid, weights, *rest):
+    return None
+
+
+def _refuse_vmap(info, in_dims, *arguments):
+    raise errors.ArgumentError(
+        "integrate_tsdf: writes in place, so torch.vmap cannot map it; pass the measurements of several sensors, "
+        "[K, N, 3] or [K, H, W], in one call"
+    )
+
+
+torch.library.register_vmap("robocache::integrate_tsdf", _refuse_vmap)

@@ -1,0 +1,126 @@
+"""integrate_tsdf: depth images and point clouds into a grid of truncated signed distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _lib, errors
+from .ops import _argument, _memory_is_hidden, _writable
+
+_integrate = _lib.function("integrate_tsdf")
+_EXPECTED = {"grid_min": "three numbers", "voxel_size": "a number or three"}
+
+
+def integrate_tsdf(
+    grid: Any,
+    weights: Any,
+    points_or_depth: Any,
+    T_world_sensor: Any,
+    intrinsics: Any = None,
+    *,
+    grid_min: Any,
+    voxel_size: Any,
+    truncation: float,
+    depth_scale: float | None = None,
+    max_weight: float | None = None,
+    space_carving: bool = False,
+) -> tuple[Any, Any]:
+    """What range sensors measured into a grid of truncated signed distances, in place.
+
+    All rays of a call are averaged at once, whatever their order; the same bits on every run, on the CPU and on CUDA.
+
+    Args:
+        grid: ``[X, Y, Z]`` float32, metres along the ray to the surface, positive in front of it. Updated.
+        weights: ``[X, Y, Z]`` float32, the rays that each voxel has seen. 0 is unseen, whatever `grid` holds there.
+            Updated.
+        points_or_depth: without `intrinsics` points ``[N, 3]`` float32 or float64 in the sensor's frame; with them a depth
+            image ``[H, W]``, float32 metres or uint16. ``[K, N, 3]`` or ``[K, H, W]`` of K sensors. Points that are not
+            finite, depths that are not finite or not above 0 are no measurement.
+        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, on the host: the sensor's frame into the grid's.
+        intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``, on the host; ``[K, 3, 3]`` or ``[K, 4]`` for one each.
+            The camera looks along +z, x to the right, y down; centres of pixels are whole numbers.
+        grid_min: x, y, z of the grid's lower corner.
+        voxel_size: metres, one number or three.
+        truncation: metres: farther behind the surface nothing is updated, and farther in front only with `space_carving`.
+        depth_scale: metres a unit of `depth`: 0.001 for uint16 millimetres.
+        max_weight: weights grow no further, so that the grid follows what changes.
+        space_carving: voxels farther in front of a surface than `truncation` are updated too, with +truncation.
+
+    Returns:
+        ``(grid, weights)``, the arrays given. The whole contract is src/robocache/ops/integrate_tsdf/integrate_tsdf.hpp.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came; nothing is written then.
+        DeviceError: the device refused.
+
+    Example:
+        >>> grid, weights = np.zeros((1, 1, 4), np.float32), np.zeros((1, 1, 4), np.float32)
+        >>> pose = np.eye(4)  # the sensor is at the origin and looks along z
+        >>> robocache.integrate_tsdf(grid, weights, np.array([[0.0, 0.0, 2.0]]), pose,
+        ...                          grid_min=(-0.5, -0.5, 0.0), voxel_size=1.0, truncation=1.0)[0]
+        array([[[ 0. ,  0.5, -0.5,  0. ]]], dtype=float32)
+    """
+    measured = "points" if intrinsics is None else "depth"
+    torch = _lib.torch_module()
+    if torch is not None and torch.is_grad_enabled():
+        for name, array in (("grid", grid), ("weights", weights), (measured, points_or_depth)):
+            if getattr(array, "requires_grad", False):
+                raise errors.ArgumentError(
+                    f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()"
+                )
+    options = (truncation, depth_scale, max_weight, space_carving)
+    corner, size = _three("grid_min", grid_min), _three("voxel_size", voxel_size)
+    if torch is not None and torch.compiler.is_compiling():
+        _by_dispatcher(grid, weights, points_or_depth, T_world_sensor, intrinsics, *options, corner, size)
+        return grid, weights
+    pose = _numbers("T_world_sensor", T_world_sensor)
+    camera = None if intrinsics is None else _numbers("intrinsics", intrinsics)
+    try:
+        _integrate(
+            _writable("grid", grid),
+            _writable("weights", weights),
+            _argument(measured, points_or_depth),
+            _lib.from_numpy(pose),
+            None if camera is None else _lib.from_numpy(camera),
+            *options,
+            *corner,
+            *size,
+        )
+    except Exception:
+        named = {"grid": grid, "weights": weights, measured: points_or_depth}
+        if torch is None or not _memory_is_hidden(named):
+            raise
+        _by_dispatcher(grid, weights, points_or_depth, pose, camera, *options, corner, size)
+    return grid, weights
+
+
+def _by_dispatcher(*arguments: Any) -> None:
+    from . import torch_tsdf  # defines torch's operator, so not before torch is there and it is wanted
+
+    torch_tsdf.integrate_tsdf(*arguments)
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """float64 on the host."""
+    if getattr(value, "is_cuda", False):
+        raise errors.ArgumentError(
+            f"{name}: expected on the host, got on {value.device}; pass {name}.cpu(), which waits for the device"
+        )
+    try:
+        return np.asarray(value, np.float64, order="C")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None
+
+
+def _three(name: str, value: Any) -> list[float]:
+    if name == "voxel_size" and isinstance(value, int | float | np.number):
+        return [float(value)] * 3
+    try:
+        numbers = [float(x) for x in value]
+    except (TypeError, ValueError):
+        raise errors.ArgumentTypeError(f"{name}: expected {_EXPECTED[name]}, got {value!r}") from None
+    if len(numbers) != 3:
+        raise errors.ArgumentError(f"{name}: expected {_EXPECTED[name]}, got {value!r}")
+    return numbers

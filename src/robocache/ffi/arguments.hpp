@@ -1,0 +1,44 @@
+// What several adapters decode, and the memory they make.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "robocache/ffi/ffi.hpp"
+
+namespace robocache::ffi {
+
+inline std::optional<TensorView> optional_tensor(const Args& args, int i, const char* name) {
+  return args.is_none(i) ? std::nullopt : std::optional(args.tensor(i, name));
+}
+
+inline std::optional<double> optional_real(const Args& args, int i, const char* name) {
+  return args.is_none(i) ? std::nullopt : std::optional(args.real(i, name));
+}
+
+// Arguments i to i + 2: of x, y, z.
+inline std::array<double, 3> three_reals(const Args& args, int i, const char* name) {
+  return {args.real(i, name), args.real(i + 1, name), args.real(i + 2, name)};
+}
+
+// Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.
+struct Workspace {
+  Workspace(int64_t bytes, Device device) {
+    if (bytes == 0) return;
+    memory.emplace(OwnedTensor::allocate(DType::kUInt8, device, {bytes}));
+    view = memory->view();
+  }
+
+  std::optional<OwnedTensor> memory;
+  std::optional<TensorView> view;
+};
+
+// What a call made, where that is more than one array; Python takes them out one by one (array_of).
+struct Arrays {
+  static constexpr const char* kTypeKey = "robocache.Arrays";
+  std::vector<OwnedTensor> arrays;
+};
+
+}  // namespace robocache::ffi

@@ -1,0 +1,257 @@
+// Finds the voxels and numbers them in the order of their first rows.
+//
+//   clear         empties the table
+//   insert        each row finds or claims the slot of its voxel; slots keep the least row
+//   count_births  rows that are the least of their voxel, chunk by chunk
+//   number        gives them their numbers: those of the chunks before, and of the rows before in the chunk
+//   limit         with max_voxels of several clouds: which of each cloud's go through
+//   count_points  where the largest count is asked for
+//
+// What a voxel's slot is depends on which rows come first, but no result does: rows look their slot up, and the row it
+// keeps is a minimum.
+#include <algorithm>
+#include <cub/block/block_scan.cuh>
+
+#include "robocache/ops/voxelize_sparse/sparse_cuda.cuh"
+
+namespace robocache {
+
+Numbering numbering_of(const SparseCall& call, int64_t* bytes) {
+  Numbering n{};
+  n.rows = row_count(call.clouds);
+  double cells = call.bounded ? static_cast<double>(call.clouds.count) : static_cast<double>(UINT64_MAX);
+  for (int axis = 0; axis < 3 && call.bounded; ++axis) cells *= static_cast<double>(call.grid.shape[axis]);
+  n.tag_is_cell = cells < static_cast<double>(UINT32_MAX);
+  n.most = cells < static_cast<double>(n.rows) ? static_cast<int64_t>(cells) : n.rows;
+  for (n.slots = 1024; n.slots < 2 * n.most;) n.slots *= 2;
+  const int64_t tiles = (n.rows + kTile - 1) / kTile;
+  const int64_t tiles_a_chunk = std::max<int64_t>(1, (tiles + kMostChunks - 1) / kMostChunks);
+  n.chunk = tiles_a_chunk * kTile;
+  n.chunks = static_cast<unsigned>((tiles + tiles_a_chunk - 1) / tiles_a_chunk);
+
+  const bool limited = call.max_voxels != kUnlimited && call.clouds.count > 1;
+  Parts parts(call.numbering);
+  parts.take(n.sizes, 1);
+  parts.take(n.table, n.slots);
+  parts.take(n.slot_of_row, n.rows);
+  parts.take(n.first_row, n.most);
+  parts.take(n.chunk_births, kMostChunks);
+  parts.take(n.offsets, call.clouds.count + 1, call.clouds.offsets != nullptr);
+  parts.take(n.births_before, n.rows, limited);
+  parts.take(n.cloud_births, call.clouds.count + 1, limited);
+  parts.take(n.cloud_voxels, call.clouds.count + 1, limited);
+  parts.take(n.counts, n.most, call.largest_count);
+  if (bytes != nullptr) *bytes = parts.bytes();
+  return n;
+}
+
+namespace {
+
+struct Larger {
+  __device__ int64_t operator()(int64_t a, int64_t b) const { return a < b ? b : a; }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    clear(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n) {
+  wait_for_work_before();
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (int64_t i = thread; i < n.slots / 2; i += step) {
+    reinterpret_cast<ulonglong2*>(n.table)[i] = {kFreeSlot, kFreeSlot};
+  }
+  if (n.counts != nullptr) {
+    for (int64_t i = thread; i < n.most; i += step) n.counts[i] = 0;
+  }
+  if (blockIdx.x != 0) return;
+  if (threadIdx.x == 0) *n.sizes = {};
+  if (n.offsets == nullptr) return;
+  using Scan = cub::BlockScan<int64_t, kThreads>;
+  __shared__ Scan::TempStorage storage;
+  int64_t before = 0;  // the greatest offset so far
+  for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
+    const int64_t b = base + threadIdx.x;
+    int64_t offset = b <= call.clouds.count ? length_at(call.clouds.offsets, call.clouds.offsets_dtype, b, 0) : 0;
+    offset = offset < before ? before : offset > n.rows ? n.rows : offset;
+    int64_t greatest = 0;
+    Scan(storage).InclusiveScan(offset, offset, Larger{}, greatest);
+    if (b <= call.clouds.count) n.offsets[b] = offset;
+    before = greatest;
+    __syncthreads();
+  }
+}
+
+// Slots are claimed once and never given back, and all that a slot ever holds are rows of one voxel: so whichever of its
+// rows is read here tells whether the slot is this cell's.
+__device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, const SparseCell& cell, uint32_t row) {
+  const uint64_t hash = hash_of(cell);
+  uint32_t tag = static_cast<uint32_t>(hash >> 32);
+  if (n.tag_is_cell) {
+    const auto* shape = call.grid.shape;
+    tag = static_cast<uint32_t>(((cell.cloud * shape[0] + cell.x) * shape[1] + cell.y) * shape[2] + cell.z);
+  }
+  const Word mine = static_cast<Word>(tag) << 32 | row;
+  const auto mask = static_cast<uint32_t>(n.slots - 1);
+  for (uint32_t slot = static_cast<uint32_t>(hash) & mask;; slot = (slot + 1) & mask) {
+    Word seen = *static_cast<const volatile Word*>(n.table + slot);
+    if (seen == kFreeSlot) {
+      seen = atomicCAS(n.table + slot, kFreeSlot, mine);
+      if (seen == kFreeSlot) return slot;
+    }
+    if (static_cast<uint32_t>(seen >> 32) != tag) continue;
+    if (!n.tag_is_cell) {
+      SparseCell other;
+      if (!cloud_of_row(call, n, row_of_slot(seen), other.cloud)) continue;
+      if (!cell_of_row(call, row_of_slot(seen), other) || !(other == cell)) continue;
+    }
+    // The tags are equal, so that the lesser word is that of the lesser row.
+    if (row < row_of_slot(seen)) atomicMin(n.table + slot, mine);
+    return slot;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    insert(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n) {
+  wait_for_work_before();
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (row >= n.rows) return;
+  SparseCell cell;
+  uint32_t slot = kNoSlot;
+  if (cloud_of_row(call, n, row, cell.cloud) && cell_of_row(call, row, cell)) {
+    slot = find_or_claim(call, n, cell, static_cast<uint32_t>(row));
+  }
+  n.slot_of_row[row] = slot;
+}
+
+// Reads the row of a slot alone: in `number` the other half is being written.
+__device__ bool is_birth(const Numbering& n, int64_t row) {
+  if (row >= n.rows) return false;
+  const uint32_t slot = n.slot_of_row[row];
+  return slot != kNoSlot && reinterpret_cast<const uint32_t*>(n.table + slot)[0] == row;
+}
+
+__global__ void __launch_bounds__(kTile) count_births(const __grid_constant__ Numbering n) {
+  wait_for_work_before();
+  const int64_t begin = blockIdx.x * n.chunk;
+  uint32_t births = 0;
+  for (int64_t tile = begin; tile < begin + n.chunk; tile += kTile) {
+    births += static_cast<uint32_t>(__syncthreads_count(is_birth(n, tile + threadIdx.x)));
+  }
+  if (threadIdx.x == 0) n.chunk_births[blockIdx.x] = births;
+}
+
+__global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numbering n, int64_t max_voxels) {
+  wait_for_work_before();
+  using Scan = cub::BlockScan<uint32_t, kTile, cub::BLOCK_SCAN_WARP_SCANS>;
+  __shared__ Scan::TempStorage storage;
+  static_assert(kMostChunks <= kTile);
+  uint32_t before = 0;  // births in the chunks before
+  uint32_t ignored = 0;
+  Scan(storage).ExclusiveSum(threadIdx.x < blockIdx.x ? n.chunk_births[threadIdx.x] : 0, ignored, before);
+  const int64_t begin = blockIdx.x * n.chunk;
+  for (int64_t tile = begin; tile < begin + n.chunk; tile += kTile) {
+    const int64_t row = tile + threadIdx.x;
+    const bool born = is_birth(n, row);
+    uint32_t birth = 0;
+    uint32_t births = 0;
+    __syncthreads();  // the storage serves again
+    Scan(storage).ExclusiveSum(born ? 1u : 0u, birth, births);
+    birth += before;
+    before += births;
+    if (born) {
+      n.first_row[birth] = static_cast<int32_t>(row);
+      reinterpret_cast<uint32_t*>(n.table + n.slot_of_row[row])[1] = birth;
+    }
+    if (n.births_before != nullptr && row < n.rows) n.births_before[row] = static_cast<int32_t>(birth);
+  }
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
+    n.sizes->births = before;
+    if (n.cloud_births == nullptr) n.sizes->sizes.voxels = before < max_voxels ? before : max_voxels;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    limit(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n) {
+  wait_for_work_before();
+  using Scan = cub::BlockScan<int64_t, kThreads>;
+  __shared__ Scan::TempStorage storage;
+  const auto births_before_cloud = [&](int64_t b) {
+    const int64_t row = n.offsets != nullptr ? n.offsets[b] : b * call.clouds.rows;
+    return row < n.rows ? static_cast<int64_t>(n.births_before[row]) : n.sizes->births;
+  };
+  int64_t voxels = 0;  // of the clouds before
+  for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
+    const int64_t b = base + threadIdx.x;
+    int64_t births = 0;
+    int64_t mine = 0;
+    if (b <= call.clouds.count) births = births_before_cloud(b);
+    if (b < call.clouds.count) {
+      mine = births_before_cloud(b + 1) - births;
+      if (mine > call.max_voxels) mine = call.max_voxels;
+    }
+    int64_t before = 0;
+    int64_t all = 0;
+    Scan(storage).ExclusiveSum(mine, before, all);
+    if (b <= call.clouds.count) {
+      n.cloud_births[b] = births;
+      n.cloud_voxels[b] = voxels + before;
+    }
+    voxels += all;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) n.sizes->sizes.voxels = voxels;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    count_points(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n) {
+  wait_for_work_before();
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (row >= n.rows || n.slot_of_row[row] == kNoSlot) return;
+  const uint32_t birth = birth_of_slot(n.table[n.slot_of_row[row]]);
+  int32_t cloud = 0;
+  cloud_of_row(call, n, row, cloud);
+  if (voxel_of_birth(call, n, birth, cloud) < 0) return;
+  const Word count = static_cast<Word>(atomicAdd(n.counts + birth, 1)) + 1;
+  auto* const largest = reinterpret_cast<Word*>(&n.sizes->sizes.largest_count);
+  if (count > *static_cast<const volatile Word*>(largest)) atomicMax(largest, count);  // it never falls
+}
+
+cudaError_t launch(const SparseCall& call, const Numbering& n, cudaStream_t stream) {
+  cudaError_t code = launch_overlapped(clear, std::min(blocks_of(n.slots / 2), 4096u), kThreads, 0, stream, call, n);
+  if (code != cudaSuccess) return code;
+  if (n.rows > 0) {
+    code = launch_overlapped(insert, blocks_of(n.rows), kThreads, 0, stream, call, n);
+    if (code == cudaSuccess) code = launch_overlapped(count_births, n.chunks, kTile, 0, stream, n);
+    if (code == cudaSuccess) code = launch_overlapped(number, n.chunks, kTile, 0, stream, n, call.max_voxels);
+    if (code != cudaSuccess) return code;
+  }
+  if (n.cloud_births != nullptr) code = launch_overlapped(limit, 1, kThreads, 0, stream, call, n);
+  if (code == cudaSuccess && n.counts != nullptr && n.rows > 0) {
+    code = launch_overlapped(count_points, blocks_of(n.rows), kThreads, 0, stream, call, n);
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) int64_t
+robocache_cuda_numbering_bytes(const robocache::SparseCall* call) {
+  int64_t bytes = 0;
+  robocache::numbering_of(*call, &bytes);
+  return bytes;
+}
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_number_voxels(const robocache::SparseCall* call,
+                                                                                   robocache::SparseSizes* sizes,
+                                                                                   int32_t device,
+                                                                                   void* stream_handle) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const auto stream = static_cast<cudaStream_t>(stream_handle);
+  const Numbering n = numbering_of(*call, nullptr);
+  cudaError_t code = launch(*call, n, stream);
+  if (code != cudaSuccess || sizes == nullptr) return code;
+  code = cudaMemcpyAsync(sizes, &n.sizes->sizes, sizeof(*sizes), cudaMemcpyDeviceToHost, stream);
+  return code != cudaSuccess ? code : cudaStreamSynchronize(stream);
+}

@@ -1,0 +1,153 @@
+// What voxelize_sparse and voxel_downsample hand to a backend: validated, plain C.
+//
+// A call goes in the steps of sparse_steps.hpp.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/voxels/cell.hpp"
+#include "robocache/voxels/clouds.hpp"
+
+namespace robocache {
+
+enum class VoxelOrder : uint8_t { kFirst, kLinear, kMorton };
+enum class CoordOrder : uint8_t { kXyz, kZyx };
+
+inline constexpr int64_t kUnlimited = INT64_MAX;
+
+struct SparseSizes {
+  int64_t voxels;         // of all clouds, max_voxels applied
+  int64_t largest_count;  // points of the fullest of them, where that is asked for
+};
+
+struct SparseCall {
+  Clouds clouds;
+  VoxelGrid grid;
+  bool bounded;        // to grid.shape; else to what int32 numbers
+  bool batched;        // coords begin with the cloud
+  bool largest_count;  // whether it is asked for
+  VoxelOrder order;
+  CoordOrder coord_order;
+  int64_t max_voxels;  // of each cloud, or kUnlimited
+  void* numbering;     // numbering_bytes of memory: what number_voxels leaves for place_points
+
+  // From place_points on.
+  void* workspace;           // place_bytes of memory
+  int64_t voxels;            // rows of the arrays that follow; later births are turned away
+  int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited only with neither kept nor rows_of_voxel
+  bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
+  uint64_t seed;
+  int32_t* coords;          // [voxels, 3 or 4], or null
+  int32_t* counts;          // [voxels] points kept, or null. Only with kept or rows_of_voxel
+  int32_t* point_to_voxel;  // [rows]
+  int32_t* kept;            // [rows] point_to_voxel of the rows kept, -1 for others; or null
+  int32_t* rows_of_voxel;   // [voxels, P] the rows kept, ascending, -1 behind the last; or null
+  int64_t* dropped;         // [clouds], or null
+  int64_t* num_voxels;      // or null
+};
+
+// Copies rows of an array of `columns` elements into [count, columns], zeros for row -1. Cloud b's row r, named b * rows + r
+// as in clouds.hpp, is at b * cloud_stride + r * row_stride elements.
+struct GatherCall {
+  const void* data;
+  int64_t element_bytes;
+  int64_t columns;
+  int64_t rows;  // of each cloud; ragged or one cloud: of all together
+  int64_t cloud_stride;
+  int64_t row_stride;
+  const int32_t* row;  // [count]
+  int64_t count;
+  void* out;
+};
+
+// Which of a voxel's points `random` takes: the one with the least of this. The upper half is splitmix64's hash of (seed,
+// row), the lower the row, so that no two are equal.
+ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
+  const auto mixed = [](uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  };
+  const uint64_t hash = mixed(mixed(seed + 0x9e3779b97f4a7c15u) + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(row));
+  return (hash & 0xffffffff00000000u) | static_cast<uint64_t>(row);
+}
+
+// A cell of a cloud, as int32 numbers it.
+struct SparseCell {
+  int32_t cloud, x, y, z;
+};
+
+ROBOCACHE_HD bool operator==(const SparseCell& a, const SparseCell& b) {
+  return a.x == b.x && a.y == b.y && a.z == b.z && a.cloud == b.cloud;
+}
+
+// False for a point that is in no cell.
+template <class Real>
+ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell& cell) {
+  int32_t found[3];
+  for (int axis = 0; axis < 3; ++axis) {
+    int64_t c = 0;
+    if (!voxel_coordinate(p[axis], static_cast<Real>(call.grid.origin[axis]), static_cast<Real>(call.grid.size[axis]),
+                          c)) {
+      return false;
+    }
+    if (call.bounded ? c < 0 || c >= call.grid.shape[axis] : c < INT32_MIN || c > INT32_MAX) return false;
+    found[axis] = static_cast<int32_t>(c);
+  }
+  cell.x = found[0];
+  cell.y = found[1];
+  cell.z = found[2];
+  return true;
+}
+
+// Where a row begins, in elements. Rows are fewer than 2^31.
+ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
+  if (row < rows) return row * row_stride;  // of one cloud, or ragged, every row
+  const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
+  return cloud * cloud_stride + (row - cloud * rows) * row_stride;
+}
+
+ROBOCACHE_HD uint64_t hash_of(const SparseCell& cell) {
+  uint64_t h = (static_cast<uint64_t>(static_cast<uint32_t>(cell.x)) << 32 | static_cast<uint32_t>(cell.y)) *
+               0x9e3779b97f4a7c15u;
+  h ^= h >> 32;
+  h += static_cast<uint64_t>(static_cast<uint32_t>(cell.z)) << 32 | static_cast<uint32_t>(cell.cloud);
+  h *= 0xd6e8feb86659fd93u;
+  h ^= h >> 32;
+  h *= 0xd6e8feb86659fd93u;
+  return h ^ (h >> 32);
+}
+
+// Bits 3 k, for k < 21, from the low 21 bits.
+ROBOCACHE_HD uint64_t spread_bits(uint64_t x) {
+  x &= 0x1fffff;
+  x = (x | x << 32) & 0x001f00000000ffff;
+  x = (x | x << 16) & 0x001f0000ff0000ff;
+  x = (x | x << 8) & 0x100f00f00f00f00f;
+  x = (x | x << 4) & 0x10c30c30c30c30c3;
+  return (x | x << 2) & 0x1249249249249249;
+}
+
+// Compares as `order` does: first by high, then by low.
+struct SparseKey {
+  uint64_t high, low;
+};
+
+ROBOCACHE_HD SparseKey sort_key(VoxelOrder order, const SparseCell& cell) {
+  const auto ascending = [](int32_t c) { return static_cast<uint64_t>(static_cast<uint32_t>(c) ^ 0x80000000u); };
+  const uint64_t x = ascending(cell.x);
+  const uint64_t y = ascending(cell.y);
+  const uint64_t z = ascending(cell.z);
+  const auto cloud = static_cast<uint64_t>(cell.cloud);
+  if (order == VoxelOrder::kLinear) return {cloud << 32 | x, y << 32 | z};
+  // 96 bits of code: 63 of the lower 21 bits of each, 33 of the upper 11.
+  const auto code = [](uint64_t a, uint64_t b, uint64_t c) {
+    return spread_bits(a) | spread_bits(b) << 1 | spread_bits(c) << 2;
+  };
+  const uint64_t low = code(x, y, z);
+  const uint64_t high = code(x >> 21, y >> 21, z >> 21);
+  return {cloud << 33 | high, low};
+}
+
+}  // namespace robocache

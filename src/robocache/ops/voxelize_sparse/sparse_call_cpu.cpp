@@ -1,0 +1,277 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "robocache/core/cpu_isa.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/ops/voxelize_sparse/sparse_call_cpu.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // rows to look up that are worth waking a thread for
+constexpr uint32_t kFree = UINT32_MAX;
+
+int64_t index_at(const void* array, DType dtype, int64_t i) {
+  return dtype == DType::kInt32 ? static_cast<const int32_t*>(array)[i] : static_cast<const int64_t*>(array)[i];
+}
+
+struct RowRange {
+  int64_t begin, end;
+};
+
+// The rows of cloud b that are points.
+RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
+  if (clouds.offsets != nullptr) {
+    return {index_at(clouds.offsets, clouds.offsets_dtype, b), index_at(clouds.offsets, clouds.offsets_dtype, b + 1)};
+  }
+  const int64_t length = clouds.lengths != nullptr ? index_at(clouds.lengths, clouds.lengths_dtype, b) : clouds.rows;
+  return {b * clouds.rows, b * clouds.rows + length};
+}
+
+// The memory of the numbering: what each row's voxel is by birth, or -1, and the row each voxel was born with.
+struct Numbering {
+  explicit Numbering(const SparseCall& call)
+      : sizes(static_cast<SparseSizes*>(call.numbering)),
+        number(reinterpret_cast<int32_t*>(sizes + 1)),
+        first_row(number + row_count(call.clouds)) {}
+
+  SparseSizes* sizes;
+  int32_t* number;
+  int32_t* first_row;
+};
+
+bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
+  const Clouds& c = call.clouds;
+  const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
+  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + place, cell)
+                                    : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
+}
+
+// Voxels by their cells, numbered in the order in which they were put in.
+class VoxelTable {
+ public:
+  VoxelTable() : slots_(4096, kFree) {}
+
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]); }
+
+  // The voxel of that cell, or -1. Where it is new and may be born, its number is size() as it was.
+  int64_t find_or_add(const SparseCell& cell, uint64_t hash, bool may_be_born) {
+    uint64_t at = hash & (slots_.size() - 1);
+    for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
+      if (cells_[slots_[at]] == cell) return slots_[at];
+    }
+    if (!may_be_born) return -1;
+    slots_[at] = static_cast<uint32_t>(cells_.size());
+    cells_.push_back(cell);
+    if (2 * cells_.size() > slots_.size()) grow();
+    return static_cast<int64_t>(cells_.size()) - 1;
+  }
+
+  int64_t size() const { return static_cast<int64_t>(cells_.size()); }
+
+ private:
+  void grow() {
+    slots_.assign(4 * slots_.size(), kFree);
+    for (size_t number = 0; number < cells_.size(); ++number) {
+      uint64_t at = hash_of(cells_[number]) & (slots_.size() - 1);
+      while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = static_cast<uint32_t>(number);
+    }
+  }
+
+  std::vector<uint32_t> slots_;
+  std::vector<SparseCell> cells_;
+};
+
+}  // namespace
+
+int64_t numbering_bytes_cpu(const SparseCall& call) {
+  return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
+}
+
+// Cells are found on all threads, voxels are numbered on one: the order of births is that of the rows.
+void number_voxels_cpu(const SparseCall& call) {
+  constexpr int64_t kBlock = 32768;  // their cells stay in the cache between the two
+  constexpr int64_t kCells = 4096;   // rows that are worth waking a thread for
+  constexpr int64_t kAhead = 16;     // rows until a slot that was asked for is there
+  const Numbering made(call);
+  VoxelTable table;
+  CellsOfRows* const cells_of_rows = ROBOCACHE_SELECT_ISA(cells_of_rows);
+  const auto found =
+      std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(kBlock, row_count(call.clouds))));
+  std::vector<int64_t> counts;
+  int64_t last_row = 0;
+  for (int64_t b = 0; b < call.clouds.count; ++b) {
+    const auto [begin, end] = rows_of_cloud(call.clouds, b);
+    std::fill(made.number + last_row, made.number + begin, -1);
+    last_row = end;
+    const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : table.size() + call.max_voxels;
+    for (int64_t block = begin; block < end; block += kBlock) {
+      const int64_t size = std::min(kBlock, end - block);
+      const int64_t from = block;
+      const auto cloud = static_cast<int32_t>(b);
+      parallel_for(size, kCells, [&](int64_t first, int64_t last) {
+        cells_of_rows(call, cloud, from + first, last - first, found.get() + first);
+      });
+      int64_t number = -1;
+      for (int64_t i = 0; i < size; ++i) {
+        if (i + kAhead < size) table.prefetch(found[static_cast<size_t>(i + kAhead)].hash);
+        const FoundCell& f = found[static_cast<size_t>(i)];
+        const int64_t before = table.size();
+        // In the order of a scan a point often lies where the one before it does.
+        if (!f.inside) {
+          number = -1;
+        } else if (number < 0 || !(f.cell == found[static_cast<size_t>(i - 1)].cell)) {
+          number = table.find_or_add(f.cell, f.hash, before < most);
+        }
+        made.number[block + i] = static_cast<int32_t>(number);
+        if (number == before) made.first_row[number] = static_cast<int32_t>(block + i);
+        if (call.largest_count && number >= 0) {
+          if (number == before) counts.push_back(0);
+          ++counts[static_cast<size_t>(number)];
+        }
+      }
+    }
+  }
+  std::fill(made.number + last_row, made.number + row_count(call.clouds), -1);
+  *made.sizes = {table.size(), counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end())};
+}
+
+SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
+
+namespace {
+
+// The births of `voxels` voxels in the order that the call asks for.
+std::vector<int32_t> sorted_births(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
+  struct Keyed {
+    SparseKey key;
+    int32_t birth;
+  };
+  std::vector<Keyed> keyed(static_cast<size_t>(voxels));
+  for (size_t i = 0; i < keyed.size(); ++i) keyed[i] = {sort_key(call.order, cells[i]), static_cast<int32_t>(i)};
+  std::sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
+    return a.key.high != b.key.high ? a.key.high < b.key.high : a.key.low < b.key.low;
+  });
+  std::vector<int32_t> births(keyed.size());
+  for (size_t i = 0; i < keyed.size(); ++i) births[i] = keyed[i].birth;
+  return births;
+}
+
+void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
+  if (call.coords == nullptr) return;
+  int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
+  if (call.batched) *coords++ = cell.cloud;
+  const bool xyz = call.coord_order == CoordOrder::kXyz;
+  coords[0] = xyz ? cell.x : cell.z;
+  coords[1] = cell.y;
+  coords[2] = xyz ? cell.z : cell.x;
+}
+
+// The first P rows of each voxel.
+void keep_first_rows(const SparseCall& call) {
+  const int64_t most = call.points_per_voxel;
+  std::vector<int32_t> counts(static_cast<size_t>(call.voxels), 0);
+  if (call.rows_of_voxel != nullptr) std::fill_n(call.rows_of_voxel, call.voxels * most, -1);
+  for (int64_t row = 0; row < row_count(call.clouds); ++row) {
+    int32_t voxel = call.point_to_voxel[row];
+    if (voxel >= 0) {
+      int32_t& count = counts[static_cast<size_t>(voxel)];
+      if (count == most) {
+        voxel = -1;
+      } else {
+        if (call.rows_of_voxel != nullptr) call.rows_of_voxel[voxel * most + count] = static_cast<int32_t>(row);
+        ++count;
+      }
+    }
+    if (call.kept != nullptr) call.kept[row] = voxel;
+  }
+  if (call.counts != nullptr) std::copy(counts.begin(), counts.end(), call.counts);
+}
+
+void keep_random_rows(const SparseCall& call) {
+  std::vector<uint64_t> least(static_cast<size_t>(call.voxels), UINT64_MAX);
+  for (int64_t row = 0; row < row_count(call.clouds); ++row) {
+    if (call.point_to_voxel[row] < 0) continue;
+    uint64_t& of_voxel = least[static_cast<size_t>(call.point_to_voxel[row])];
+    of_voxel = std::min(of_voxel, sample_priority(call.seed, row));
+  }
+  for (size_t voxel = 0; voxel < least.size(); ++voxel) {
+    call.rows_of_voxel[voxel] = static_cast<int32_t>(least[voxel] & UINT32_MAX);
+  }
+}
+
+}  // namespace
+
+void place_points_cpu(const SparseCall& call) {
+  const Numbering numbering(call);
+  const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
+  std::vector<SparseCell> cells(static_cast<size_t>(voxels));
+  int64_t last_row = 0;
+  std::vector<int32_t> births;
+  std::vector<int32_t> place(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
+  {
+    int64_t b = 0;  // births go cloud by cloud
+    for (int64_t v = 0; v < voxels; ++v) {
+      const int32_t row = numbering.first_row[v];
+      while (rows_of_cloud(call.clouds, b).end <= row) ++b;
+      SparseCell& cell = cells[static_cast<size_t>(v)];
+      cell.cloud = static_cast<int32_t>(b);
+      cell_of_row(call, row, cell);
+    }
+  }
+  if (call.order != VoxelOrder::kFirst) births = sorted_births(call, voxels, cells);
+  for (int64_t v = 0; v < voxels; ++v) {
+    const auto birth = births.empty() ? static_cast<size_t>(v) : static_cast<size_t>(births[static_cast<size_t>(v)]);
+    write_coords(call, v, cells[birth]);
+    if (!births.empty()) place[birth] = static_cast<int32_t>(v);
+  }
+  for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
+
+  for (int64_t b = 0; b < call.clouds.count; ++b) {
+    const auto [begin, end] = rows_of_cloud(call.clouds, b);
+    std::fill(call.point_to_voxel + last_row, call.point_to_voxel + begin, -1);
+    last_row = end;
+    std::atomic<int64_t> dropped = 0;
+    const int64_t from = begin;
+    parallel_for(end - begin, kGrain, [&](int64_t first, int64_t last) {
+      int64_t missing = 0;
+      for (int64_t row = from + first; row < from + last; ++row) {
+        int32_t voxel = numbering.number[row];
+        if (voxel >= voxels) voxel = -1;
+        if (voxel >= 0 && !place.empty()) voxel = place[static_cast<size_t>(voxel)];
+        call.point_to_voxel[row] = voxel;
+        missing += voxel < 0;
+      }
+      dropped += missing;
+    });
+    if (call.dropped != nullptr) call.dropped[b] = dropped;
+  }
+  std::fill(call.point_to_voxel + last_row, call.point_to_voxel + row_count(call.clouds), -1);
+  if (call.num_voxels != nullptr) *call.num_voxels = numbering.sizes->voxels;
+  if (call.random) {
+    keep_random_rows(call);
+  } else if (call.kept != nullptr || call.rows_of_voxel != nullptr) {
+    keep_first_rows(call);
+  }
+}
+
+void gather_rows_cpu(const GatherCall& call) {
+  const auto bytes = static_cast<size_t>(call.columns * call.element_bytes);
+  if (bytes == 0) return;
+  parallel_for(call.count, kGrain / 4, [&](int64_t begin, int64_t end) {
+    auto* out = static_cast<char*>(call.out) + begin * static_cast<int64_t>(bytes);
+    for (int64_t i = begin; i < end; ++i, out += bytes) {
+      if (call.row[i] < 0) {
+        std::memset(out, 0, bytes);
+      } else {
+        const int64_t place = row_place(call.rows, call.cloud_stride, call.row_stride, call.row[i]);
+        std::memcpy(out, static_cast<const char*>(call.data) + place * call.element_bytes, bytes);
+      }
+    }
+  });
+}
+
+}  // namespace robocache

@@ -1,0 +1,33 @@
+// The steps of sparse_steps.hpp on the CPU.
+#pragma once
+
+#include "robocache/ops/voxelize_sparse/sparse_call.hpp"
+
+namespace robocache {
+
+// Where a row's point lies.
+struct FoundCell {
+  SparseCell cell;
+  bool inside;    // else there is no cell, and no hash
+  uint64_t hash;  // hash_of
+};
+
+// Of rows [first, first + count) of a cloud. Built once for each instruction set (core/cpu_isa.hpp).
+using CellsOfRows = void(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found);
+namespace baseline {
+CellsOfRows cells_of_rows;
+}
+namespace v3 {
+CellsOfRows cells_of_rows;
+}
+namespace v4 {
+CellsOfRows cells_of_rows;
+}
+
+int64_t numbering_bytes_cpu(const SparseCall& call);
+void number_voxels_cpu(const SparseCall& call);
+SparseSizes sizes_cpu(const SparseCall& call);  // of a numbering that is done
+void place_points_cpu(const SparseCall& call);
+void gather_rows_cpu(const GatherCall& call);
+
+}  // namespace robocache

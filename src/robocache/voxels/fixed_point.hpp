@@ -1,0 +1,302 @@
+// Sums and means that do not depend on the order of what is added: the scalar rules that both backends share (rule 28
+// of docs/rules.md).
+//
+// A feature becomes a whole number of quanta, the nearest, ties to even; whole numbers are added as int64; the result is
+// rounded once. The quantum is 2^exponent, of each cell and feature its own: with m the largest finite |feature| there,
+// m < 2^e, and n the cell's points (all of them), n <= 2^k,
+//
+//   exponent = max(e + k - 62, the least exponent of the dtype)
+//
+// so the n numbers sum to at most 2^62, and none is off by more than 2^(k - 62) of m: 2^-31 for the 2^31 - 1 points that
+// a cell may have, and nothing at all where the exponent is the dtype's least. float16 goes by e = 16 whatever it holds,
+// and so is exact up to 2^22 points. Integers are whole numbers as they are, exponent 0.
+//
+// What is not finite leaves a mark beside the sum: NaN wins, infinities of both signs are NaN, one of them stays. A sum
+// of 0 is +0.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#if !defined(__CUDACC__) && defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include "robocache/core/dtype.hpp"
+#include "robocache/core/half.hpp"
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+// ---- Features that are not finite ----
+
+// Marks of a cell's feature; those of its points are or-ed.
+inline constexpr uint32_t kHasNan = 1;
+inline constexpr uint32_t kHasInfinity = 2;
+inline constexpr uint32_t kHasMinusInfinity = 4;
+
+// 0 for a finite feature.
+template <class Real>
+ROBOCACHE_HD uint32_t mark_of(Real feature) {
+  if (feature != feature) return kHasNan;
+  if (feature == std::numeric_limits<Real>::infinity()) return kHasInfinity;
+  return feature == -std::numeric_limits<Real>::infinity() ? kHasMinusInfinity : 0;
+}
+
+// The sum and the mean of a feature with these marks, not 0.
+ROBOCACHE_HD float marked_sum(uint32_t marks) {
+  if (marks == kHasInfinity) return std::numeric_limits<float>::infinity();
+  if (marks == kHasMinusInfinity) return -std::numeric_limits<float>::infinity();
+  return std::numeric_limits<float>::quiet_NaN();
+}
+
+// ---- The quantum ----
+
+// The exponent of the smallest number above 0.
+ROBOCACHE_HD constexpr int32_t least_exponent(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return -24;
+    case DType::kBFloat16:
+      return -133;
+    case DType::kFloat32:
+      return -149;
+    case DType::kFloat64:
+      return -1074;
+    default:
+      return 0;
+  }
+}
+
+// e with |feature| < 2^e for a finite feature: the least such e, but -126 for all below 2^-126 of 32 bits and less, where
+// the quantum is the dtype's least whatever e says. The largest of a cell's is that of its largest.
+ROBOCACHE_HD int32_t exponent_above(float feature) {
+  return static_cast<int32_t>((std::bit_cast<uint32_t>(feature) & 0x7fffffffu) >> 23) - 126;
+}
+
+ROBOCACHE_HD int32_t exponent_above(double feature) {
+  const uint64_t magnitude = std::bit_cast<uint64_t>(feature) & 0x7fffffffffffffffu;
+  const int32_t biased = static_cast<int32_t>(magnitude >> 52);
+  return biased == 0 ? static_cast<int32_t>(std::bit_width(magnitude)) - 1074 : biased - 1022;
+}
+
+inline constexpr int32_t kExponentAboveFloat16 = 16;
+inline constexpr int32_t kNoExponent = -4096;  // below every exponent_above: of a cell without a finite feature
+
+// The exponent of a cell's own quantum, from the largest exponent_above of its finite features and its points,
+// 1 to 2^31 - 1.
+ROBOCACHE_HD int32_t own_quantum(int32_t exponent_above, int64_t points, int32_t least) {
+  const int32_t k = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(points - 1)));
+  const int32_t exponent = exponent_above + k - 62;
+  return exponent > least ? exponent : least;
+}
+
+// 2^exponent; exponent in [-1074, 1023].
+ROBOCACHE_HD double power_of_two(int32_t exponent) {
+  return std::bit_cast<double>(exponent >= -1022 ? static_cast<uint64_t>(exponent + 1023) << 52
+                                                 : uint64_t{1} << (exponent + 1074));
+}
+
+// What a feature is multiplied by to count quanta: first * second, which are two because 2^1074 is no double. Where the
+// features are of 32 bits and less, second is 1 and the float of to_quanta leaves it out.
+struct QuantumScale {
+  double first;
+  double second;
+};
+
+ROBOCACHE_HD QuantumScale quantum_scale(int32_t exponent) {
+  const int32_t second = exponent < -1022 ? 64 : 0;
+  return {power_of_two(-exponent - second), power_of_two(second)};
+}
+
+// The nearest whole number, ties to even; |x| < 2^63.
+ROBOCACHE_HD int64_t nearest_integer(double x) {
+#if defined(__CUDA_ARCH__)
+  return __double2ll_rn(x);
+#elif !defined(__CUDACC__) && defined(__x86_64__)
+  return _mm_cvtsd_si64(_mm_set_sd(x));
+#else
+  return std::llrint(x);
+#endif
+}
+
+// A finite feature in quanta, not rounded yet: exact, or so near 0 that it rounds to 0.
+ROBOCACHE_HD double scaled(float feature, QuantumScale scale) { return static_cast<double>(feature) * scale.first; }
+ROBOCACHE_HD double scaled(double feature, QuantumScale scale) { return feature * scale.first * scale.second; }
+
+// A finite feature in quanta of its cell's own; at most 2^62 / points.
+template <class Real>
+ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
+  return nearest_integer(scaled(feature, scale));
+}
+
+// ---- A quantum that was given, and int64 features ----
+//
+// Here a sum may overflow. The true sum of the whole numbers counts, whatever is passed on the way: beyond int64 it is
+// NaN, as is any sum with a feature that is itself beyond int64 in quanta, beside an infinity too. Next to the sum, which
+// wraps, the cell keeps the sum of the features' `coarse` parts: 0 for all features below 2^30 quanta, so there is nothing
+// to add for most.
+// (The sum of int64 features, an int64, wraps as numpy's does; their mean is NaN where the sum overflows.)
+
+// False where the feature is beyond int64: the cell then has a kHasNan.
+template <class Real>
+ROBOCACHE_HD bool to_given_quanta(Real feature, QuantumScale scale, int64_t& quanta) {
+  const double x = scaled(feature, scale);
+  if (!(x >= -0x1p63 && x < 0x1p63)) return false;
+  quanta = nearest_integer(x);
+  return true;
+}
+
+// quanta = coarse * 2^31 + something in [-2^30, 2^30).
+ROBOCACHE_HD int64_t coarse(int64_t quanta) { return (quanta >> 31) + ((quanta >> 30) & 1); }
+
+// Whether the true sum is beyond int64; where not, `wrapped` is it.
+ROBOCACHE_HD bool sum_overflows(int64_t wrapped, int64_t coarse_sum) {
+  // The fine parts sum to less than 2^61, so they are known from what is left of them modulo 2^64.
+  const uint64_t fine_bits = static_cast<uint64_t>(wrapped) - (static_cast<uint64_t>(coarse_sum) << 31);
+  const int64_t fine = static_cast<int64_t>(fine_bits);
+  const int64_t high = coarse_sum + (fine >> 31);  // the sum's bits from 2^31 on
+  return high < -(int64_t{1} << 32) || high >= (int64_t{1} << 32);
+}
+
+// ---- One rounding at the end ----
+
+template <class Out>
+struct FloatFormat;
+template <>
+struct FloatFormat<Float16> {
+  using Bits = uint16_t;
+  static constexpr int32_t digits = 11, least = -24;
+  static constexpr uint64_t infinity = 0x7c00;
+};
+template <>
+struct FloatFormat<BFloat16> {
+  using Bits = uint16_t;
+  static constexpr int32_t digits = 8, least = -133;
+  static constexpr uint64_t infinity = 0x7f80;
+};
+template <>
+struct FloatFormat<float> {
+  using Bits = uint32_t;
+  static constexpr int32_t digits = 24, least = -149;
+  static constexpr uint64_t infinity = 0x7f800000;
+};
+template <>
+struct FloatFormat<double> {
+  using Bits = uint64_t;
+  static constexpr int32_t digits = 53, least = -1074;
+  static constexpr uint64_t infinity = 0x7ff0000000000000;
+};
+
+// The nearest Out, ties to even, to magnitude * 2^exponent, or, with `more`, to a little more than that (less than a unit
+// of magnitude, which then has 64 bits).
+template <class Out>
+ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, bool more) {
+  using Format = FloatFormat<Out>;
+  using Bits = typename Format::Bits;
+  // The result is a multiple of 2^unit.
+  const int32_t width = static_cast<int32_t>(std::bit_width(magnitude));
+  const int32_t normal = exponent + width - Format::digits;
+  const int32_t unit = normal > Format::least ? normal : Format::least;
+  const int32_t dropped = unit - exponent;
+  uint64_t kept = 0;
+  if (dropped <= 0) {
+    kept = magnitude << -dropped;
+  } else if (dropped <= 64) {
+    kept = dropped == 64 ? 0 : magnitude >> dropped;
+    const uint64_t half = uint64_t{1} << (dropped - 1);
+    const uint64_t rest = magnitude & (half | (half - 1));
+    if (rest > half || (rest == half && (more || (kept & 1)))) ++kept;
+  }
+  // `kept` holds the leading bit that a normal number hides, which makes the exponent one more, and two where it carried.
+  uint64_t bits = magnitude == 0 ? 0 : (static_cast<uint64_t>(unit - Format::least) << (Format::digits - 1)) + kept;
+  if (bits > Format::infinity) bits = Format::infinity;
+  if (negative) bits |= uint64_t{1} << (8 * sizeof(Bits) - 1);
+  return std::bit_cast<Out>(static_cast<Bits>(bits));
+}
+
+ROBOCACHE_HD uint64_t magnitude_of(int64_t x) {
+  return x < 0 ? ~static_cast<uint64_t>(x) + 1 : static_cast<uint64_t>(x);
+}
+
+// sum * 2^exponent.
+template <class Out>
+ROBOCACHE_HD Out rounded_sum(int64_t sum, int32_t exponent) {
+  if constexpr (std::is_same_v<Out, float>) {
+    // Where float32 rounds the sum, the product is a normal number, and exact. exponent is in [-149, 127].
+    return static_cast<float>(sum) * static_cast<float>(power_of_two(exponent));
+  } else {
+    return round_to<Out>(sum < 0, magnitude_of(sum), exponent, false);
+  }
+}
+
+// sum * 2^exponent / points, rounded once; points in [1, 2^31 - 1]. In integers.
+template <class Out>
+ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points) {
+  if (sum == 0) return round_to<Out>(false, 0, 0, false);
+  const uint64_t divisor = static_cast<uint64_t>(points);
+  uint64_t dividend = magnitude_of(sum);
+  int32_t shift = std::countl_zero(dividend);
+  dividend <<= shift;
+  exponent -= shift;
+  // 33 bits or more, and what remains: enough for all but float64, which takes the rest of 64 from the remainder.
+  uint64_t quotient = dividend / divisor;
+  uint64_t remainder = dividend % divisor;
+  shift = std::countl_zero(quotient);
+  quotient <<= shift;
+  exponent -= shift;
+  if constexpr (std::is_same_v<Out, double>) {
+    quotient |= (remainder << shift) / divisor;
+    remainder = (remainder << shift) % divisor;
+  }
+  return round_to<Out>(sum < 0, quotient, exponent, remainder != 0);
+}
+
+// The neighbour of x with an odd last bit on the side of the truth, where x is not the truth but the nearest to it:
+// `error` has the sign of truth - x. It rounds to fewer digits as the truth does. x > 0.
+ROBOCACHE_HD double odd_neighbour(double x, double error) {
+  const uint64_t bits = std::bit_cast<uint64_t>(x);
+  if (error == 0 || (bits & 1)) return x;
+  return std::bit_cast<double>(error > 0 ? bits + 1 : bits - 1);
+}
+
+// The same by one division of float64, for results of 24 bits and less of at most 2^26 points: a number halfway between
+// two of them has 25 bits, times points 51, so the comparison with it, which is all that rounding does, survives two
+// roundings to odd at 53 bits. exponent is in [-149, 127].
+template <class Out>
+ROBOCACHE_HD Out rounded_quotient_by_float64(int64_t sum, int32_t exponent, int64_t points) {
+  if (sum == 0) return round_to<Out>(false, 0, 0, false);
+  uint64_t whole = magnitude_of(sum);
+  const int32_t above = 11 - std::countl_zero(whole);
+  if (above > 0) {
+    const uint64_t rest = whole & ((uint64_t{1} << above) - 1);
+    whole = ((whole - rest) | (static_cast<uint64_t>(rest != 0) << above));
+  }
+  const double dividend = static_cast<double>(whole);
+  const double divisor = static_cast<double>(points);
+  const double nearest = dividend / divisor;
+  const double quotient = odd_neighbour(nearest, std::fma(-nearest, divisor, dividend));
+  if constexpr (std::is_same_v<Out, float>) {
+    const float magnitude = static_cast<float>(quotient * power_of_two(exponent));
+    return sum < 0 ? -magnitude : magnitude;
+  } else {
+    const uint64_t bits = std::bit_cast<uint64_t>(quotient);
+    const uint64_t digits = (bits & 0xfffffffffffffu) | 0x10000000000000u;
+    return round_to<Out>(sum < 0, digits, exponent + static_cast<int32_t>(bits >> 52) - 1075, false);
+  }
+}
+
+// sum * 2^exponent / points by whichever of the two is faster here; they give the same bits.
+template <class Out>
+ROBOCACHE_HD Out rounded_mean(int64_t sum, int32_t exponent, int64_t points) {
+#ifdef __CUDA_ARCH__
+  if constexpr (!std::is_same_v<Out, double>) {
+    if (points <= int64_t{1} << 26) return rounded_quotient_by_float64<Out>(sum, exponent, points);
+  }
+#endif
+  return rounded_quotient<Out>(sum, exponent, points);
+}
+
+}  // namespace robocache

@@ -1,0 +1,23 @@
+#include "robocache/voxels/reduce.hpp"
+
+#include "robocache/core/backend.hpp"
+#include "robocache/voxels/reduce_cpu.hpp"
+
+namespace robocache {
+
+int64_t reduce_workspace_bytes(const VoxelReduction& call, Device device) {
+  if (!device.is_cuda()) return 0;  // what the CPU needs goes by the points it finds in each tile, and is its own
+  using WorkspaceBytes = int64_t(const VoxelReduction*);
+  static WorkspaceBytes* const workspace_bytes =
+      reinterpret_cast<WorkspaceBytes*>(cuda_symbol("robocache_cuda_reduce_workspace_bytes"));
+  return workspace_bytes(&call);
+}
+
+void reduce_into_voxels(const VoxelReduction& call, Device device, CudaStream stream) {
+  if (!device.is_cuda()) return reduce_into_voxels_cpu(call);
+  using Launch = int(const VoxelReduction*, int32_t device, void* stream);
+  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_reduce_into_voxels"));
+  check_cuda(launch(&call, device.index, stream.handle), "voxelize");
+}
+
+}  // namespace robocache

@@ -1,0 +1,24 @@
+// The fast way of the CUDA engine: rows are dealt to tiles of cells, and each tile is worked out by one block in shared
+// memory. No atomic operation on global memory, no array over all cells but the outputs, which are written once.
+//
+// Cells come in lines of 32. The lines are permuted by a multiplication, so that neighbours in space, which clouds fill
+// unevenly, spread over the tiles; a tile is a run of permuted lines.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "robocache/voxels/reduce.hpp"
+
+namespace robocache {
+
+// Whether the call can go by tiles; the rest takes global atomic operations. Depends on what sizes the workspace alone.
+bool goes_by_tiles(const VoxelReduction& call);
+
+int64_t tiles_workspace_bytes(const VoxelReduction& call);
+
+// `dropped` has been zeroed; no other output has to be.
+cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream);
+
+}  // namespace robocache

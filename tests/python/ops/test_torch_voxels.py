@@ -1,0 +1,366 @@
+"""voxelize_pointcloud in torch: gradients (rules 19 and 29), torch.compile, vmap and CUDA graphs."""
+
+import importlib
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.random_clouds import GRID, random_points
+from reference.random_streams import FLOATS, random_values
+from reference.voxelize import MODES, OF_FEATURES, cells
+
+import robocache
+
+torch = pytest.importorskip("torch")
+importlib.import_module("robocache.torch_voxels")  # defines the operators
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+each_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+
+
+def voxelize(points, features, **options):
+    return robocache.voxelize_pointcloud(points, features, **(GRID | options))
+
+
+def random_case(rng, dtype, count=150, features=3):
+    values = random_values(rng, (count, features), dtype)
+    values = np.where(rng.random(values.shape) < 0.4, values[rng.integers(0, count, count)], values)  # ties
+    return random_points(rng, count), values
+
+
+def takers(column, rows, mode):
+    """The rows of one voxel that take a feature's gradient."""
+    wide = column[rows].astype(np.float64)
+    if mode in ("sum", "mean"):
+        return rows
+    if mode in ("first", "last"):
+        return rows[:1] if mode == "first" else rows[-1:]
+    if np.isnan(wide).any():
+        return rows[np.isnan(wide)][:1]
+    extreme = wide == (wide.min() if mode == "min" else wide.max())
+    signs = np.signbit(wide[extreme])
+    sign = signs.any() if mode == "min" else signs.all()  # -0 is below +0
+    return rows[extreme & (np.signbit(wide) == sign)][:1]
+
+
+def gradient_oracle(points, features, out_gradients):
+    """The gradient of the features, of out_gradients by mode: added up mode by mode in the work type."""
+    work = np.float64 if features.dtype == np.float64 else np.float32
+    made = np.zeros(features.shape, work)
+    at, inside = cells(points, **GRID)
+    rows_of = {}
+    for row in np.flatnonzero(inside):
+        rows_of.setdefault(tuple(at[row]), []).append(row)
+    for mode, gradient in out_gradients.items():
+        for cell, rows in rows_of.items():
+            for f in range(features.shape[1]):
+                part = np.float64(gradient[(*cell, f)])
+                if mode == "mean":
+                    part = part / len(rows)
+                made[takers(features[:, f], np.array(rows), mode), f] += work(part)
+    return made.astype(features.dtype)
+
+
+def gradient_of(points, features, modes, out_gradients, device, **options):
+    features = to_torch(features, device).requires_grad_()
+    out = voxelize(to_torch(points, device), features, mode=modes, **options)
+    made = [to_torch(out_gradients[mode], device) for mode in modes]
+    (gradient,) = torch.autograd.grad([out[mode] for mode in modes], features, made)
+    assert gradient.dtype == features.dtype and gradient.device == features.device
+    return to_numpy(gradient)
+
+
+def random_gradients(rng, modes, dtype, batch=(), features=3):
+    return {mode: rng.standard_normal((*batch, *GRID["grid_size"], features)).astype(dtype) for mode in modes}
+
+
+# ---- Gradients ----
+
+
+@each_float
+@pytest.mark.parametrize("mode", OF_FEATURES)
+def test_rule_29_gradients_go_where_the_result_came_from(rng, device, dtype, mode):
+    points, features = random_case(rng, dtype)
+    given = random_gradients(rng, [mode], dtype)
+    assert_same_bits(gradient_of(points, features, [mode], given, device), gradient_oracle(points, features, given))
+
+
+@each_float
+def test_rule_29_several_modes_add_their_gradients(rng, device, dtype):
+    points, features = random_case(rng, dtype)
+    given = random_gradients(rng, OF_FEATURES, dtype)
+    assert_same_bits(
+        gradient_of(points, features, OF_FEATURES, given, device), gradient_oracle(points, features, given)
+    )
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_rule_29_of_tied_points_the_first_takes_it(device, mode):
+    column = torch.tensor([[3.0], [1.0], [3.0], [1.0], [2.0]], device=device, requires_grad=True)
+    out = voxelize(
+        torch.full((5, 3), 0.5, device=device), column, mode=mode, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1)
+    )
+    out.sum().backward()
+    assert column.grad.ravel().tolist() == ([0, 1, 0, 0, 0] if mode == "min" else [1, 0, 0, 0, 0])
+
+
+def test_rule_29_clouds_are_apart(rng, device):
+    points = random_points(rng, 4 * 50).reshape(4, 50, 3)
+    features = random_values(rng, (4, 50, 3), np.dtype(np.float32))
+    modes = ["mean", "max", "last"]
+    given = random_gradients(rng, modes, np.float32, (4,))
+    lengths = np.array([50, 0, 7, 31])
+    made = gradient_of(points, features, modes, given, device, lengths=to_torch(lengths, device))
+    for b, n in enumerate(lengths):
+        one = {mode: gradient[b] for mode, gradient in given.items()}
+        assert_same_bits(made[b, :n], gradient_oracle(points[b, :n], features[b, :n], one))
+        assert not made[b, n:].any()
+    offsets = np.array([0, 20, 20, 150, 200])
+    flat, columns = points.reshape(-1, 3), features.reshape(-1, 3)
+    made = gradient_of(flat, columns, modes, given, device, batch_offsets=to_torch(offsets, device))
+    for b in range(4):
+        rows = slice(offsets[b], offsets[b + 1])
+        one = {mode: gradient[b] for mode, gradient in given.items()}
+        assert_same_bits(made[rows], gradient_oracle(flat[rows], columns[rows], one))
+
+
+def test_rule_29_columns_of_the_points_get_the_gradient(rng, device):
+    points, features = random_case(rng, np.dtype(np.float32))
+    given = random_gradients(rng, ["mean"], np.float32)
+    both = to_torch(np.concatenate([points, features], 1), device).requires_grad_()
+    out = voxelize(both, None, mode="mean")
+    (gradient,) = torch.autograd.grad(out, both, to_torch(given["mean"], device))
+    assert not gradient[:, :3].any()
+    assert_same_bits(to_numpy(gradient[:, 3:]), gradient_oracle(points, features, given))
+
+
+@pytest.mark.parametrize("mode", OF_FEATURES)
+def test_rule_29_gradcheck(rng, device, mode):
+    points = to_torch(random_points(rng, 40, special=False), device)
+    features = to_torch(rng.permutation(80).reshape(40, 2) / 7, device).requires_grad_()  # apart: no ties
+    options = {"grid_size": (2, 2, 4), "voxel_size": (0.8, 1.4, 1.0)}
+    assert torch.autograd.gradcheck(lambda x: voxelize(points, x, mode=mode, **options), features)
+
+
+@each_float
+def test_rule_29_gradients_have_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype):
+    points, features = random_case(rng, dtype, 20_000)
+    given = random_gradients(rng, OF_FEATURES, dtype)
+    on_cpu = gradient_of(points, features, OF_FEATURES, given, "cpu")
+    assert_same_bits(gradient_of(points, features, OF_FEATURES, given, cuda), on_cpu)
+
+
+def test_what_has_no_gradient(rng, device):
+    points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32)))
+    assert not voxelize(points.requires_grad_(), features, mode="mean").requires_grad
+    assert not voxelize(points, features.to(torch.int32), mode="mean").requires_grad
+    features.requires_grad_()
+    out, dropped = voxelize(points, features, mode=MODES, return_dropped=True)
+    assert [mode for mode in MODES if out[mode].requires_grad] == OF_FEATURES
+    assert not dropped.requires_grad
+    with torch.no_grad():
+        assert not voxelize(points, features, mode="mean").requires_grad
+
+
+def test_gradients_end_where_they_must(rng, device):
+    points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float64)))
+    features.requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        voxelize(points, features, mode="mean").square().nansum(), features, create_graph=True
+    )
+    with pytest.raises(robocache.ArgumentError, match="first derivatives"):
+        gradient.sum().backward()
+    out = torch.empty(*GRID["grid_size"], 3, dtype=torch.float64, device=device)
+    with pytest.raises(robocache.ArgumentError, match=r"out: .*gradients"):
+        voxelize(points, features, mode="mean", out=out)
+    with torch.no_grad():
+        voxelize(points, features, mode="mean", out=out)
+    with pytest.raises(robocache.ArgumentError, match="mode"):
+        voxelize(points, features, mode="median")
+    with pytest.raises(robocache.ArgumentTypeError, match=r"points: .*torch"):
+        voxelize(points.cpu().numpy(), features, mode="mean")
+    made = voxelize(points, features, mode="max")
+    with torch.no_grad():
+        features += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()
+
+
+# ---- torch.compile ----
+
+
+def as_arrays(made):
+    out, dropped = made if isinstance(made, tuple) else (made, None)
+    arrays = list(out.values()) if isinstance(out, dict) else [out]
+    return [to_numpy(x) for x in (arrays if dropped is None else [*arrays, dropped])]
+
+
+def assert_equal(made, expected):
+    for one, other in zip(as_arrays(made), as_arrays(expected), strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("layout", ["one", "stacked", "lengths", "ragged", "columns"])
+def test_compiled_calls_give_the_same_bits(rng, device, layout):
+    points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32), 60))
+    options = {"mode": MODES, "return_dropped": True}
+    if layout in ("stacked", "lengths"):
+        points, features = points.view(3, 20, 3), features.view(3, 20, 3)
+    if layout == "lengths":
+        options["lengths"] = torch.tensor([20, 3, 0], device=device)
+    if layout == "ragged":
+        options["batch_offsets"] = torch.tensor([0, 7, 60], device=device)
+    if layout == "columns":
+        points, features = torch.cat([points, features], 1), None
+    compiled = torch.compile(voxelize, fullgraph=True, backend="aot_eager")
+    assert_equal(compiled(points, features, **options), voxelize(points, features, **options))
+
+
+@each_float
+def test_compiled_options_and_out(rng, device, dtype):
+    points, features = (to_torch(x, device) for x in random_case(rng, dtype, 60))
+    compiled = torch.compile(voxelize, fullgraph=True, backend="aot_eager")
+    for options in ({"mode": "mean", "quantum": 0.5, "fill": float("nan")}, {"mode": ["count", "min"], "fill": -3}):
+        assert_equal(compiled(points, features, **options), voxelize(points, features, **options))
+
+    def write(points, features, out):
+        return voxelize(points, features, mode="sum", out=out) * 2
+
+    out = torch.empty(*GRID["grid_size"], 3, dtype=features.dtype, device=device)
+    made = torch.compile(write, fullgraph=True, backend="aot_eager")(points, features, out)
+    assert_equal(out, voxelize(points, features, mode="sum"))
+    assert_equal(made, out * 2)
+
+
+def test_compiled_gradients_give_the_same_bits(rng, device):
+    points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32), 60))
+    features.requires_grad_()
+
+    def loss(features):
+        out = voxelize(points, features, mode=["count", "mean", "max"])
+        return (out["mean"].nan_to_num(0, 0, 0) * 3).sum() + out["max"].nan_to_num(0, 0, 0).sum()
+
+    (expected,) = torch.autograd.grad(loss(features), features)
+    (made,) = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(features), features)
+    assert_same_bits(to_numpy(made), to_numpy(expected))
+
+
+def test_one_graph_serves_clouds_of_any_size(rng, device):
+    compiled = torch.compile(voxelize, fullgraph=True, dynamic=True, backend="aot_eager")
+    for count in (30, 57, 84):
+        points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32), count))
+        assert_equal(compiled(points, features, mode="mean"), voxelize(points, features, mode="mean"))
+    assert_equal(compiled(points, features, mode="mean"), voxelize(points, features, mode="mean"))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_opcheck(rng, device, requires_grad):
+    points = to_torch(random_points(rng, 40), device)
+    features = to_torch(rng.standard_normal((40, 2)).astype(np.float32), device).requires_grad_(requires_grad)
+    operators = torch.ops.robocache
+    grid = [-1.5, 0.25, 3.0], [0.5, 0.7, 0.5], [3, 4, 7], 0, None, "gpu_to_gpu"
+    modes = ["mean", "max", "count", "occupancy"]  # torch adds the outs to the first, in its dtype
+    call = points, features, None, None, *grid, modes
+    torch.library.opcheck(operators.voxelize_pointcloud.default, (*call, True))
+    plain = points, features.detach(), None, None, *grid, modes
+    out = operators.voxelize_pointcloud.default(*plain, False)
+    torch.library.opcheck(operators.voxelize_pointcloud_out.default, (*plain, True, out))
+    if not requires_grad:
+        made = [points.new_empty(0), out[1]]
+        arguments = *plain[:-1], ["mean", "max"], made, [torch.ones_like(out[0]), torch.ones_like(out[1])]
+        torch.library.opcheck(operators.voxelize_pointcloud_backward.default, arguments)
+
+
+# ---- vmap ----
+
+
+@pytest.mark.parametrize("layout", ["one", "stacked", "lengths"])
+def test_vmap_is_a_loop_over_calls(rng, device, layout):
+    points = to_torch(random_points(rng, 5 * 60), device)
+    features = to_torch(random_values(rng, (300, 2), np.dtype(np.float32)), device)
+    shape = (5, 60) if layout == "one" else (5, 3, 20)
+    points, features = points.view(*shape, 3), features.view(*shape, 2)
+    lengths = torch.randint(0, 21, (5, 3), device=device) if layout == "lengths" else None
+
+    def call(points, features, lengths=None):
+        out, dropped = voxelize(points, features, mode=["mean", "count"], lengths=lengths, return_dropped=True)
+        return out["mean"], out["count"], dropped
+
+    given = (points, features) if lengths is None else (points, features, lengths)
+    expected = [torch.stack(x) for x in zip(*(call(*one) for one in zip(*given, strict=True)), strict=True)]
+    for made, one in zip(torch.vmap(call)(*given), expected, strict=True):
+        assert_same_bits(to_numpy(made), to_numpy(one))
+    made = torch.vmap(call, (None, 0))(points[0], features)
+    for b in range(5):
+        for one, other in zip(made, call(points[0], features[b]), strict=True):
+            assert_same_bits(to_numpy(one[b]), to_numpy(other))
+
+
+def test_gradients_of_every_cloud_by_vmap(rng, device):
+    points = to_torch(random_points(rng, 4 * 50, special=False), device).view(4, 50, 3)
+    features = to_torch(rng.standard_normal((4, 50, 2)), device)
+
+    def loss(features, points):
+        out = voxelize(points, features, mode=["mean", "max"])
+        return out["mean"].square().sum() + out["max"].sum()
+
+    made = torch.vmap(torch.func.grad(loss))(features, points)
+    for b in range(4):
+        assert_same_bits(to_numpy(made[b]), to_numpy(torch.func.grad(loss)(features[b], points[b])))
+
+
+def test_ragged_clouds_and_vmap_do_not_meet(rng, device):
+    points = to_torch(random_points(rng, 40), device).view(2, 20, 3)
+    offsets = torch.tensor([[0, 20], [0, 20]], device=device)
+    with pytest.raises(robocache.ArgumentError, match=r"batch_offsets.*vmap"):
+        torch.vmap(lambda p, o: voxelize(p, None, mode="count", batch_offsets=o))(points, offsets)
+
+
+# ---- CUDA: streams and graphs ----
+
+
+def test_work_runs_on_the_callers_stream(cuda):
+    stream = torch.cuda.Stream()
+    points = torch.zeros(1000, 3, device=cuda)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        points.fill_(0.5)
+        out = voxelize(points, None, mode="count", grid_min=(0.25, 0, 0), voxel_size=1, grid_size=(1, 1, 1))
+    stream.synchronize()
+    assert out.item() == 1000
+
+
+def test_forward_and_backward_are_captured_in_a_cuda_graph(rng, cuda):
+    points, features = (to_torch(x, cuda) for x in random_case(rng, np.dtype(np.float32), 5000))
+    features.requires_grad_()
+    given = [torch.ones(*GRID["grid_size"], 3, device=cuda)] * len(OF_FEATURES)
+
+    def step():
+        out, dropped = voxelize(points, features, mode=MODES, return_dropped=True)
+        gradient = torch.autograd.grad([out[mode] for mode in OF_FEATURES], features, given)
+        return [*out.values(), dropped, *gradient]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(2):
+        other = random_case(rng, np.dtype(np.float32), 5000)
+        with torch.no_grad():
+            points.copy_(to_torch(other[0], cuda))
+            features.copy_(to_torch(other[1], cuda))
+        graph.replay()
+        for made, expected in zip(captured, step(), strict=True):
+            assert_same_bits(to_numpy(made), to_numpy(expected))

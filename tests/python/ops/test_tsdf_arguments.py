@@ -1,0 +1,405 @@
+"""integrate_tsdf's arguments: memory of every layout, frameworks, refusals, streams, graphs and threads."""
+
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pytest
+from reference.compare import OnlyDLPack, assert_same_bits, to_numpy, to_torch
+from reference.tsdf import integrate_depth, integrate_points
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+CAMERA = (20.0, 22.0, 15.5, 11.25)
+OPTIONS = {"grid_min": (-1.0, -0.75, 0.25), "voxel_size": 0.25, "truncation": 0.3}
+SHAPE = (7, 6, 5)
+
+
+@pytest.fixture
+def case(rng):
+    """grid, weights, points, depth, T_world_sensor."""
+    grid, weights = rng.standard_normal(SHAPE).astype(np.float32), rng.integers(0, 3, SHAPE).astype(np.float32)
+    points = rng.uniform(-1, 1, (90, 3)).astype(np.float32) + np.float32([0, 0, 1])
+    T = np.eye(4)
+    T[:3, :3], T[:3, 3] = np.diag([-1.0, -1, 1]), [0.1, 0.2, 0.03]
+    return grid, weights, points, rng.uniform(0.3, 1.6, (24, 32)).astype(np.float32), T
+
+
+def both_forms(case):
+    """((measured, pose, intrinsics...), (grid, weights) expected)."""
+    grid, weights, points, depth, T = case
+    return [
+        ((points, T), integrate_points(grid, weights, points, T, **OPTIONS)),
+        ((depth, T, CAMERA), integrate_depth(grid, weights, depth, T, CAMERA, **OPTIONS)),
+    ]
+
+
+def layouts(array, device):
+    """(name, a tensor of these values): dense, gaps, turned, offset, and memory in another order."""
+    tensor = to_torch(array, device)
+    yield "dense", tensor.clone()
+    wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 3), 7, dtype=torch.float32, device=device).to(
+        tensor.dtype
+    )
+    wide[..., 2:-1] = tensor
+    yield "gaps", wide[..., 2:-1]
+    every = torch.zeros(tuple(2 * n for n in tensor.shape), dtype=tensor.dtype, device=device)
+    every[tuple(slice(1, None, 2) for _ in tensor.shape)] = tensor
+    yield "every second", every[tuple(slice(1, None, 2) for _ in tensor.shape)]
+    yield (
+        "last first",
+        tensor.permute(*reversed(range(tensor.ndim))).contiguous().permute(*reversed(range(tensor.ndim))),
+    )
+
+
+def test_rule_15_strides_change_nothing(case, device):
+    for (measured, *rest), expected in both_forms(case):
+        for place in range(3):
+            arrays = [case[0], case[1], measured]
+            for name, form in layouts(arrays[place], device):
+                tensors = [to_torch(x, device) for x in arrays]
+                tensors[place] = form
+                robocache.integrate_tsdf(*tensors, *rest, **OPTIONS)
+                assert_same_bits(to_numpy(tensors[0]), expected[0], f"{place} {name}")
+                assert_same_bits(to_numpy(tensors[1]), expected[1], f"{place} {name}")
+
+
+def test_rule_15_gaps_stay_untouched(case, device):
+    for arguments, expected in both_forms(case):
+        memory = [torch.full((7, 6, 2, 9), 7.0, device=device) for _ in range(2)]
+        views = [x[:, :, 1, 2:7] for x in memory]
+        for view, array in zip(views, case[:2], strict=True):
+            view.copy_(to_torch(array, device))
+        robocache.integrate_tsdf(*views, to_torch(arguments[0], device), *arguments[1:], **OPTIONS)
+        for x, array in zip(memory, expected, strict=True):
+            assert_same_bits(to_numpy(x[:, :, 1, 2:7]), array)
+            x[:, :, 1, 2:7] = 7
+            assert (x == 7).all()
+
+
+def test_rule_15_negative_strides(case):
+    for (measured, *rest), expected in both_forms(case):
+        grid, weights = (x[::-1, :, ::-1].copy()[::-1, :, ::-1] for x in case[:2])
+        robocache.integrate_tsdf(grid, weights, measured[::-1].copy()[::-1], *rest, **OPTIONS)
+        assert_same_bits(grid, expected[0])
+        assert_same_bits(weights, expected[1])
+
+
+def test_rule_15_stride_0_of_what_is_read(case, device):
+    grid, weights, points, depth, T = case
+    for arguments, expected in [
+        ((points[:1], T), integrate_points(grid, weights, np.repeat(points[:1], 5, 0), T, **OPTIONS)),
+        ((depth[:1], T, CAMERA), integrate_depth(grid, weights, np.repeat(depth[:1], 5, 0), T, CAMERA, **OPTIONS)),
+    ]:
+        tensors = [to_torch(x, device) for x in (grid, weights)]
+        measured = to_torch(arguments[0], device).expand(5, -1)
+        robocache.integrate_tsdf(*tensors, measured, *arguments[1:], **OPTIONS)
+        for actual, array in zip(tensors, expected, strict=True):
+            assert_same_bits(to_numpy(actual), array)
+
+
+def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
+    """Voxels half a file apart: the grid's own strides count in 64 bits."""
+    places = 2**31 + 1000
+    for number, (arguments, expected) in enumerate(both_forms(case)):
+        arrays = []
+        for name, array in zip(("grid", "weights"), case[:2], strict=True):
+            path = tmp_path / f"{name}{number}"
+            with open(path, "wb") as file:
+                file.truncate(4 * places)
+            memory = np.memmap(path, np.float32, "r+")
+            step = (places - 30) // 6
+            assert 6 * step > 2**31 - 40
+            arrays.append(np.lib.stride_tricks.as_strided(memory, SHAPE, (4 * step, 20, 4)))
+            arrays[-1][:] = array
+        robocache.integrate_tsdf(*arrays, *arguments, **OPTIONS)
+        for actual, array in zip(arrays, expected, strict=True):
+            assert_same_bits(np.array(actual), array)
+
+
+def test_rule_15_more_than_2_31_voxels(cuda):
+    """53 GB with the sums; only what lies on the rays is touched. No distance or plane is met exactly."""
+    if torch.cuda.mem_get_info()[0] < 60e9:
+        pytest.skip("needs 60 GB of GPU memory")
+    shape = (1300, 1300, 1300)
+    grid, weights = (torch.zeros(shape, device=cuda) for _ in range(2))
+    points = torch.tensor([[0, 0, 1.2995], [0.0005, 0, 0.5], [1.2982, 1.2969, 1.2977]], device=cuda)
+    T = np.eye(4)
+    T[:3, 3] = 0.0005
+    options = {"grid_min": (0, 0, 0), "voxel_size": 0.001, "truncation": 0.0023}
+    robocache.integrate_tsdf(grid, weights, points, T, **options)
+    small = [np.zeros((20, 20, 20), np.float32) for _ in range(2)]
+    corner = {"grid_min": (1.28, 1.28, 1.28), "voxel_size": 0.001, "truncation": 0.0023}
+    robocache.integrate_tsdf(*small, to_numpy(points), T, **corner)
+    assert (to_numpy(weights[-20:, -20:, -20:]) == small[1]).all() and small[1].sum() > 0
+    assert weights[0, 0, -1] == 1 and weights[0, 0, 500] > 0
+    # Depth: the corner alone is in view.
+    T[:3, 3] = [1.29, 1.29, 1.2]
+    depth = torch.full((8, 8), 0.09, device=cuda)
+    robocache.integrate_tsdf(grid.zero_(), weights.zero_(), depth, T, (80, 80, 3.5, 3.5), **options)
+    robocache.integrate_tsdf(*(x.fill(0) or x for x in small), to_numpy(depth), T, (80, 80, 3.5, 3.5), **corner)
+    assert_same_bits(to_numpy(weights[-20:, -20:, -20:]), small[1])
+    np.testing.assert_allclose(to_numpy(grid[-20:, -20:, -20:]), small[0], atol=1e-8)  # centres are rounded elsewhere
+    assert small[1].sum() > 0
+
+
+@pytest.mark.parametrize("empty", [(0, 6, 5), (7, 0, 5), (7, 6, 0)])
+def test_rule_15_empty_dimensions_are_fine(case, device, empty):
+    _, _, points, depth, T = case
+    grid, weights = torch.ones(empty, device=device), torch.ones(empty, device=device)
+    for arguments in ((points, T), (depth, T, CAMERA)):
+        robocache.integrate_tsdf(grid, weights, to_torch(arguments[0], device), *arguments[1:], **OPTIONS)
+    grid, weights = torch.ones(SHAPE, device=device), torch.ones(SHAPE, device=device)
+    robocache.integrate_tsdf(grid, weights, torch.zeros(0, 3, device=device), T, **OPTIONS)
+    for shape in ((0, 32), (24, 0)):
+        robocache.integrate_tsdf(grid, weights, torch.ones(shape, device=device), T, CAMERA, **OPTIONS)
+    assert (grid == 1).all() and (weights == 1).all()
+
+
+# ---- Refusals ----
+
+POINTS, DEPTH = np.ones((4, 3), np.float32), np.ones((24, 32), np.float32)
+BAD = {
+    "points of float16": ({"measured": POINTS.astype(np.float16)}, "points: expected float32 or float64, got float16"),
+    "points of 4 columns": ({"measured": np.ones((5, 4))}, r"points: expected \[N, 3\] or \[K, N, 3\], got \[5, 4\]"),
+    "a depth image without intrinsics": ({"measured": DEPTH}, "points: .*a depth image goes with intrinsics"),
+    "one point": ({"measured": np.ones(3)}, r"points: .*got \[3\]"),
+    "depth of float64": ({"measured": DEPTH.astype(float), "intrinsics": CAMERA}, "depth: expected float32.*got float64"),
+    "depth of int32": ({"measured": DEPTH.astype(np.int32), "intrinsics": CAMERA}, "depth: .*got int32"),
+    "one row of depth": ({"measured": DEPTH[0], "intrinsics": CAMERA}, r"depth: expected \[H, W\] .*got \[32\]"),
+    "uint16 without scale": (
+        {"measured": DEPTH.astype(np.uint16), "intrinsics": CAMERA},
+        "depth_scale: expected the metres of one unit",
+    ),
+    "points with a scale": ({"depth_scale": 0.001}, "depth_scale: goes with a depth image, got points"),
+    "no scale": ({"measured": DEPTH, "intrinsics": CAMERA, "depth_scale": 0.0}, "depth_scale: .*got 0"),
+    "nan scale": ({"measured": DEPTH, "intrinsics": CAMERA, "depth_scale": np.nan}, "depth_scale: .*nan"),
+    "no truncation": ({"truncation": 0.0}, "truncation: expected metres above 0 within float32, got 0"),
+    "truncation below 0": ({"truncation": -0.1}, "truncation: .*-0.1"),
+    "infinite truncation": ({"truncation": np.inf}, "truncation: .*inf"),
+    "tiny truncation": ({"truncation": 1e-39}, "truncation: .*1e-39"),
+    "huge truncation": ({"truncation": 1e39}, r"truncation: .*1e\+39"),
+    "a word for a number": ({"truncation": "much"}, "truncation: expected a number"),
+    "voxels of size 0": ({"voxel_size": 0}, "voxel_size: .*got 0"),
+    "one size of three": ({"voxel_size": (0.1, -0.1, 0.1)}, "voxel_size: .*-0.1"),
+    "two sizes": ({"voxel_size": (0.1, 0.1)}, r"voxel_size: expected a number or three, got \(0.1, 0.1\)"),
+    "one corner": ({"grid_min": 0.0}, "grid_min: expected three numbers, got 0.0"),
+    "a corner nowhere": ({"grid_min": (0, np.nan, 0)}, "grid_min: expected finite numbers, got nan"),
+    "words for a corner": ({"grid_min": "abc"}, "grid_min: expected three numbers, got 'abc'"),
+    "max_weight 0": ({"max_weight": 0.0}, "max_weight: expected a number above 0, got 0"),
+    "max_weight nan": ({"max_weight": np.nan}, "max_weight: .*nan"),
+    "carving by number": ({"space_carving": 1}, "space_carving: expected True or False"),
+    "grid of float64": ({"grid": np.ones(SHAPE)}, "grid: expected float32, got float64"),
+    "flat grid": ({"grid": np.ones((4, 4), np.float32)}, r"grid: expected \[X, Y, Z\], got \[4, 4\]"),
+    "weights of float16": ({"weights": np.ones(SHAPE, np.float16)}, "weights: expected float32, got float16"),
+    "other weights": ({"weights": np.ones((7, 6, 4), np.float32)}, r"weights: expected \[7, 6, 5\] like grid"),
+    "no array": ({"measured": [[0, 0, 1]]}, "points: expected an array"),
+    "small pose": ({"T": np.eye(3)}, r"T_world_sensor: expected \[4, 4\], got \[3, 3\]"),
+    "two poses for one": ({"T": np.stack([np.eye(4)] * 2)}, r"T_world_sensor: expected \[4, 4\], got \[2, 4, 4\]"),
+    "one pose for two": ({"measured": np.stack([POINTS] * 2)}, r"T_world_sensor: expected \[2, 4, 4\], got \[4, 4\]"),
+    "a pose of words": ({"T": "home"}, "T_world_sensor: expected numbers, got str"),
+    "a scale": ({"T": np.diag([2.0, 2, 2, 1])}, "T_world_sensor: expected a rigid transform.*product of 4 at 0"),
+    "a shear": ({"T": np.eye(4) + np.eye(4, k=1) * [0, 0.1, 0, 0]}, "T_world_sensor: .*columns 0 and 1"),
+    "a mirror": ({"T": np.diag([1.0, 1, -1, 1])}, "T_world_sensor: .*mirror"),
+    "a projection": ({"T": np.eye(4) + np.eye(4, k=-3)}, "T_world_sensor: .*last row 1, 0, 0, 1"),
+    "a transposed pose": ({"T": np.eye(4) + np.eye(4, k=-3) * 0.1}, "T_world_sensor: .*last row"),
+    "a nan pose": ({"T": np.full((4, 4), np.nan)}, "T_world_sensor: .*got nan at 0"),
+    "three intrinsics": ({"measured": DEPTH, "intrinsics": (1, 2, 3)}, r"intrinsics: expected \[3, 3\] or \[4\], got \[3\]"),
+    "two cameras for one": ({"measured": DEPTH, "intrinsics": [CAMERA] * 2}, r"intrinsics: .*got \[2, 4\]"),
+    "a focal length of 0": ({"measured": DEPTH, "intrinsics": (0, 1, 0, 0)}, "intrinsics: expected focal lengths above 0"),
+    "a principal point nowhere": ({"measured": DEPTH, "intrinsics": (1, 1, np.nan, 0)}, "intrinsics: .*principal point"),
+    "skew": ({"measured": DEPTH, "intrinsics": [[1, 0.1, 0], [0, 1, 0], [0, 0, 1]]}, "intrinsics: .*without skew"),
+}  # fmt: skip
+
+
+def refused(error, match, device="cpu", **given):
+    arguments = {"grid": np.ones(SHAPE, np.float32), "weights": np.ones(SHAPE, np.float32), "measured": POINTS}
+    arguments |= {"T": np.eye(4), "intrinsics": None} | OPTIONS | given
+    arrays = [arguments.pop(name) for name in ("grid", "weights", "measured")]
+    if device != "none":
+        arrays = [to_torch(x, device) if isinstance(x, np.ndarray) else x for x in arrays]
+    with pytest.raises(error, match=f"(?s)^{match}"):
+        robocache.integrate_tsdf(*arrays, arguments.pop("T"), arguments.pop("intrinsics"), **arguments)
+    for array in arrays[:2]:
+        assert (array == 1).all()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_rule_17_what_is_wrong_is_refused_by_name_and_nothing_written(device, name):
+    given, match = BAD[name]
+    refused(robocache.Error, match, device, **given)
+
+
+def test_rule_17_the_kinds_of_errors(device):
+    refused(TypeError, "points", device, measured=POINTS.astype(np.float16))
+    refused(ValueError, "truncation", device, truncation=0)
+    with pytest.raises(TypeError, match="positional"):
+        robocache.integrate_tsdf(POINTS, POINTS, POINTS, np.eye(4), None, (0, 0, 0))
+
+
+def test_rule_16_what_is_written_has_memory_of_its_own(device):
+    both = torch.ones(SHAPE, device=device)
+    for match, arrays in {
+        "weights: overlaps grid": (both, both, to_torch(POINTS, device)),
+        "points: overlaps grid": (both, both.clone(), both.view(-1)[3:9].view(2, 3)),
+        "points: overlaps weights": (both.clone(), both, both.view(-1)[3:9].view(2, 3)),
+        "grid: expected memory of its own": (both[:1].expand(SHAPE), both, to_torch(POINTS, device)),
+        "weights: expected memory of its own": (both, both[:, :, :1].clone().expand(SHAPE), to_torch(POINTS, device)),
+    }.items():
+        with pytest.raises(robocache.ArgumentError, match=match):
+            robocache.integrate_tsdf(*arrays, np.eye(4), **OPTIONS)
+    grid, weights = np.ones(SHAPE, np.float32), np.ones(SHAPE, np.float32)
+    weights.flags.writeable = False
+    with pytest.raises(robocache.ArgumentError, match="weights: expected an array that can be written"):
+        robocache.integrate_tsdf(grid, weights, POINTS, np.eye(4), **OPTIONS)
+
+
+@pytest.mark.parametrize("elsewhere", ["grid", "weights", "points"])
+def test_rule_15_all_lies_on_one_device(cuda, elsewhere):
+    arrays = {"grid": torch.ones(SHAPE), "weights": torch.ones(SHAPE), "points": torch.ones(4, 3)}
+    arrays = {name: x if name == elsewhere else x.to(cuda) for name, x in arrays.items()}
+    with pytest.raises(robocache.ArgumentError, match="expected on c"):
+        robocache.integrate_tsdf(*arrays.values(), np.eye(4), **OPTIONS)
+
+
+def test_a_pose_on_the_device_is_refused_with_a_hint(cuda):
+    grid, weights, points = (torch.ones(shape, device=cuda) for shape in (SHAPE, SHAPE, (4, 3)))
+    with pytest.raises(robocache.ArgumentError, match=r"T_world_sensor: expected on the host.*T_world_sensor\.cpu\(\)"):
+        robocache.integrate_tsdf(grid, weights, points, torch.eye(4, device=cuda), **OPTIONS)
+
+
+# ---- Frameworks ----
+
+
+def test_rule_18_every_framework_in_place(case):
+    for arguments, expected in both_forms(case):
+        forms = [lambda x: x.copy(), to_torch, lambda x: OnlyDLPack(x.copy()), lambda x: np.asfortranarray(x)]
+        for form in forms:
+            grid, weights = (form(x) for x in case[:2])
+            measured = form(arguments[0])
+            made = robocache.integrate_tsdf(grid, weights, measured, *arguments[1:], **OPTIONS)
+            assert made[0] is grid and made[1] is weights
+            for actual, array in zip(made, expected, strict=True):
+                actual = actual.array if isinstance(actual, OnlyDLPack) else to_numpy(actual)
+                assert_same_bits(actual, array)
+
+
+def test_rule_18_poses_and_cameras_of_any_kind(case):
+    grid, weights, _, depth, T = case
+    matrix = np.array([[20, 0, 15.5], [0, 22, 11.25], [0, 0, 1]])
+    expected = integrate_depth(grid, weights, depth, T.astype(np.float32), CAMERA, **OPTIONS)
+    for pose in (np.asfortranarray(T.astype(np.float32)), torch.from_numpy(T).float(), T.astype(np.float32).tolist()):
+        for camera in (
+            CAMERA,
+            list(CAMERA),
+            matrix,
+            matrix.astype(np.float32),
+            torch.from_numpy(matrix),
+            matrix.tolist(),
+        ):
+            made = [x.copy() for x in (grid, weights)]
+            robocache.integrate_tsdf(*made, depth, pose, camera, **OPTIONS)
+            assert_same_bits(made[0], expected[0])
+            assert_same_bits(made[1], expected[1])
+
+
+def test_poses_may_be_rounded(case):
+    """float32, and four digits: what a rotation is to a file."""
+    grid, weights, points, _, T = case
+    turn = np.eye(4)
+    turn[:2, :2] = [[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]]
+    for pose in ((T @ turn).astype(np.float32), (T @ turn).round(4)):
+        expected = integrate_points(grid, weights, points, pose, **OPTIONS)
+        made = robocache.integrate_tsdf(grid.copy(), weights.copy(), points, pose, **OPTIONS)
+        assert_same_bits(made[0], expected[0])
+
+
+def test_gradients_are_refused(case, device):
+    grid, weights, points, depth, T = case
+    for place, name in enumerate(("grid", "weights", "points", "depth")):
+        arrays = [to_torch(x, device) for x in (grid, weights, depth if name == "depth" else points)]
+        arrays[min(place, 2)].requires_grad_()
+        camera = [CAMERA] if name == "depth" else []
+        with pytest.raises(robocache.ArgumentError, match=rf"^{name}: carries no gradients; pass {name}\.detach"):
+            robocache.integrate_tsdf(*arrays, T, *camera, **OPTIONS)
+        with torch.no_grad():
+            robocache.integrate_tsdf(*arrays, T, *camera, **OPTIONS)
+
+
+# ---- Threads, streams and graphs ----
+
+
+def test_rule_20_no_result_depends_on_the_number_of_threads(rng):
+    """Rays from one sensor meet in the same voxels whoever walks them."""
+    points = rng.uniform(-1, 1, (20_000, 3)) + np.array([0, 0, 1])
+    script = """
+import hashlib, sys
+import numpy as np, robocache
+points = np.load(sys.argv[1])
+robocache.set_num_threads(int(sys.argv[2]))
+for carving, cells in ((False, 60), (True, 60), (False, 16)):
+    grid, weights = np.zeros((cells,) * 3, np.float32), np.zeros((cells,) * 3, np.float32)
+    robocache.integrate_tsdf(grid, weights, points, np.eye(4), grid_min=(-1, -1, 0), voxel_size=2 / cells, truncation=0.1,
+                             space_carving=carving)
+    print(hashlib.sha256(grid.tobytes() + weights.tobytes()).hexdigest(), int(weights.sum()))
+"""
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        np.save(file.name, points)
+        runs = [
+            subprocess.run(
+                [sys.executable, "-c", script, file.name, str(n)], capture_output=True, text=True, check=True
+            ).stdout
+            for n in (1, 2, 3, 8, 8)
+        ]
+    assert len(set(runs)) == 1, runs
+    assert all(int(line.split()[1]) > 20_000 for line in runs[0].splitlines())
+
+
+def test_work_runs_on_the_callers_stream(cuda):
+    grid, weights, points = (torch.zeros(shape, device=cuda) for shape in ((1, 1, 4), (1, 1, 4), (1, 3)))
+    options = {"grid_min": (-0.5, -0.5, 0), "voxel_size": 1, "truncation": 1}
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        points[:, 2] = 2
+        robocache.integrate_tsdf(grid, weights, points, np.eye(4), **options)
+    stream.synchronize()
+    assert grid.flatten().tolist() == [0, 0.5, -0.5, 0]
+
+
+def test_a_call_does_not_wait_for_the_device(case, cuda):
+    for arguments, _ in both_forms(case):
+        tensors = [to_torch(x, cuda) for x in (*case[:2], arguments[0])]
+        robocache.integrate_tsdf(*tensors, *arguments[1:], **OPTIONS)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)
+        start = time.perf_counter()
+        robocache.integrate_tsdf(*tensors, *arguments[1:], **OPTIONS)
+        waited = time.perf_counter() - start
+        torch.cuda.synchronize()
+        assert waited < (time.perf_counter() - start) / 4, "the call waited for the device"
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_call_is_captured_in_a_cuda_graph(rng, case, cuda, count):
+    grid, weights, points, depth, T = case
+    T = np.stack([T] * count)
+    for measured, camera, oracle in ((points, [], integrate_points), (depth, [CAMERA], integrate_depth)):
+        measured = np.stack([measured] * count)
+        tensors = [to_torch(x, cuda) for x in (grid, weights, measured)]
+        robocache.integrate_tsdf(*tensors, T, *camera, **OPTIONS)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            robocache.integrate_tsdf(*tensors, T, *camera, **OPTIONS)
+        for scale in (0.9, 1.1):
+            for tensor, array in zip(tensors, (grid, weights, measured * np.float32(scale)), strict=True):
+                tensor.copy_(to_torch(array, cuda))
+            graph.replay()
+            expected = oracle(grid, weights, measured * np.float32(scale), T, *camera, **OPTIONS)
+            for actual, array in zip(tensors, expected, strict=False):
+                assert_same_bits(to_numpy(actual), array)

@@ -1,0 +1,121 @@
+"""integrate_tsdf inside torch.compile, torch.export and under torch.vmap, on the CPU and on CUDA."""
+
+import importlib
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.tsdf import integrate_depth, integrate_points
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+CAMERA = (20.0, 22.0, 15.5, 11.25)
+OPTIONS = {"grid_min": (-1.0, -0.75, 0.25), "voxel_size": 0.25, "truncation": 0.3}
+SHAPE = (7, 6, 5)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def case(rng, depth):
+    grid, weights = rng.standard_normal(SHAPE).astype(np.float32), rng.integers(0, 3, SHAPE).astype(np.float32)
+    T = np.eye(4)
+    T[:3, 3] = rng.uniform(-0.1, 0.1, 3)
+    if depth:
+        return grid, weights, rng.uniform(0.3, 1.6, (24, 32)).astype(np.float32), T, CAMERA
+    return grid, weights, rng.uniform(-1, 1, (90, 3)).astype(np.float32), T
+
+
+def oracle(grid, weights, measured, *arguments, **options):
+    return (integrate_depth if len(arguments) == 2 else integrate_points)(
+        grid, weights, measured, *arguments, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("depth", "kind", "backend"),
+    [
+        (depth, kind, backend)
+        for depth in (False, True)
+        for kind, backend in (
+            ("array", "aot_eager"),
+            ("tensor", "aot_eager"),
+            ("list", "aot_eager"),
+            ("array", "inductor"),
+        )
+    ],
+)
+def test_one_graph_with_the_bits_of_the_oracle(rng, device, depth, kind, backend):
+    grid, weights, measured, T, *camera = case(rng, depth)
+    pose = {"array": T, "tensor": torch.from_numpy(T), "list": T.tolist()}[kind]
+
+    def model(grid, weights, measured, T):
+        made = robocache.integrate_tsdf(grid, weights, measured * 2, T, *camera, max_weight=2.0, **OPTIONS)
+        return made[0] + 1
+
+    expected = oracle(grid, weights, measured * np.float32(2), T, *camera, max_weight=2.0, **OPTIONS)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    for _ in range(2):
+        tensors = [to_torch(x, device) for x in (grid, weights)]
+        out = compiled(*tensors, to_torch(measured, device), pose)
+        for actual, array in zip(tensors, expected, strict=True):
+            assert_same_bits(to_numpy(actual), array)
+        assert_same_bits(to_numpy(out), expected[0] + np.float32(1))
+
+
+def test_what_is_refused_is_refused_in_a_graph_too(rng, device):
+    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
+    compiled = torch.compile(lambda *x: robocache.integrate_tsdf(*x, **OPTIONS), fullgraph=True, backend="aot_eager")
+    with pytest.raises(robocache.ArgumentError, match="T_world_sensor: expected a rigid transform"):
+        compiled(grid, weights, points, T * 2)
+
+
+def test_export(rng, device):
+    class Model(torch.nn.Module):
+        def forward(self, grid, weights, points, T):
+            robocache.integrate_tsdf(grid, weights, points, T, **OPTIONS)
+            return grid * 1
+
+    arrays = case(rng, False)
+    tensors = [to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(arrays)]
+    program = torch.export.export(Model(), tuple(x.clone() for x in tensors))
+    made = program.module()(*tensors)
+    expected = oracle(*arrays, **OPTIONS)
+    assert_same_bits(to_numpy(made), expected[0])
+    assert_same_bits(to_numpy(tensors[1]), expected[1])
+
+
+def test_vmap_is_refused_with_a_hint(rng, device):
+    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
+    many = torch.stack([points] * 3)
+    with pytest.raises(robocache.ArgumentError, match=r"torch\.vmap cannot map it; pass the measurements of several"):
+        torch.vmap(lambda p: robocache.integrate_tsdf(grid, weights, p, T, **OPTIONS)[0].sum())(many)
+
+
+def test_fake_tensors_are_not_read(rng):
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        grid, weights, points = (torch.empty(shape) for shape in (SHAPE, SHAPE, (90, 3)))
+        made = robocache.integrate_tsdf(grid, weights, points, np.eye(4), **OPTIONS)
+    assert made[0] is grid and made[1] is weights
+
+
+def test_the_operator_is_sound(rng, device):
+    """By torch's own checks: what is said to be written is written, and nothing else."""
+    importlib.import_module("robocache.torch_tsdf")
+    grid, weights, depth, T, camera = case(rng, True)
+    tensors = [to_torch(x, device) for x in (grid, weights, depth)]
+    numbers = [torch.as_tensor(x, dtype=torch.float64) for x in (T, camera)]
+    options = (0.3, None, None, False, [-1.0, -0.75, 0.25], [0.25] * 3)
+    torch.library.opcheck(
+        torch.ops.robocache.integrate_tsdf.default,
+        (*tensors, *numbers, *options),
+        test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_static"),
+    )

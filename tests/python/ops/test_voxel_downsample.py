@@ -1,0 +1,195 @@
+"""voxel_downsample, rule 31, bit for bit against the NumPy oracle, on the CPU and on CUDA."""
+
+import numpy as np
+import pytest
+from reference.compare import OnlyDLPack, assert_same_bits, to_numpy, to_torch
+from reference.random_streams import FLOATS, random_values
+from reference.scans import SCANS, read_scan, scan_path, xyz
+from reference.sparse_clouds import random_points
+from reference.voxelize_sparse import cells_of
+from reference.voxelize_sparse import voxel_downsample as oracle
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+METHODS = [("centroid", None), ("first", None), ("random", 0), ("random", -(2**63)), ("random", 2**63 - 1)]
+each_method = pytest.mark.parametrize(("method", "seed"), METHODS)
+
+
+def downsample(points, features=None, device="cpu", **options):
+    made = robocache.voxel_downsample(
+        to_torch(points, device), None if features is None else to_torch(features, device), **options
+    )
+    return to_numpy(made) if features is None else tuple(map(to_numpy, made))
+
+
+def check(points, features=None, device="cpu", **options):
+    made = downsample(points, features, device, **options)
+    expected, expected_features, _ = oracle(points, features, **options)
+    assert_same_bits(made if features is None else made[0], expected, f"points, {options}")
+    if features is not None:
+        assert_same_bits(made[1], expected_features, f"features, {options}")
+    return made
+
+
+@each_method
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rule_31_points_with_columns(rng, device, method, seed, dtype):
+    for rows in (0, 1, 33, 500):
+        points = np.concatenate([random_points(rng, (rows,), dtype), random_values(rng, (rows, 2), np.dtype(dtype))], 1)
+        for origin in (0, (0.1, -7.0, 0.3)):
+            check(points, device=device, voxel_size=(0.5, 0.4, 1.0), method=method, seed=seed, origin=origin)
+
+
+@each_method
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int32), np.dtype(np.uint8)], ids=lambda dtype: dtype.name)
+def test_rule_31_features_of_any_type(rng, device, method, seed, dtype):
+    points = np.concatenate([random_points(rng, (300,)), rng.random((300, 1), np.float32)], 1)
+    made = check(points, random_values(rng, (300, 3), dtype), device, voxel_size=0.5, method=method, seed=seed)
+    assert made[0].shape[1] == 3
+
+
+def test_rule_31_far_coordinates_keep_their_digits(rng, device):
+    """UTM coordinates: the mean of n points is off by what rule 28 allows, a small part of a millimetre."""
+    points = rng.uniform(0, 30, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
+    made = check(points, device=device, voxel_size=2.0)
+    cells = cells_of(points, 2.0)
+    _, first, of_row, counts = np.unique(cells, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    means = np.stack([np.bincount(of_row.ravel(), points[:, k] - points[0, k]) for k in range(3)], 1) / counts[:, None]
+    assert np.abs(made - (means + points[0])[np.argsort(first)]).max() < 1e-8
+
+
+@each_method
+@pytest.mark.parametrize("name", SCANS)
+def test_rule_31_real_scans(device, method, seed, name):
+    if scan_path(name) is None:
+        pytest.skip("ROBOCACHE_TEST_DATA names no folder with this scan")
+    points, size = xyz(read_scan(name), np.float64), {"small_gicp": 0.25, "terrain": 5.0, "kinect": 0.02}[name]
+    made = downsample(points, device=device, voxel_size=size, method=method, seed=seed)
+    points = points[np.isfinite(points).all(axis=1)]
+    cells = cells_of(points, size)
+    of_cells, first, of_row, counts = np.unique(
+        cells, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    births = np.sort(first)
+    assert made.shape == of_cells.shape
+    if method == "first":
+        assert_same_bits(made, points[births])
+    elif method == "random":
+        assert_same_bits(cells_of(made, size).astype(np.int64), cells[births].astype(np.int64))
+        assert {tuple(p) for p in made} <= {tuple(p) for p in points}
+    else:
+        # From the first point of the scan, so that numpy's sums keep their digits: n of them round by half an ulp of the
+        # sum of distances each; the result has half an ulp of its own, and what rule 28 allows for so few points.
+        away = points - points[0]
+        means = np.stack([np.bincount(of_row.ravel(), away[:, k]) for k in range(3)], 1) / counts[:, None]
+        far = np.abs(away).max() * counts.max() * 2.0**-52 + np.abs(points).max() * 2.0**-50
+        assert np.abs(made - (means + points[0])[np.argsort(first)]).max() <= far
+
+
+def test_rule_31_random_goes_by_seed_and_row_alone(rng, device):
+    points = rng.uniform(0, 3, (4000, 3)).astype(np.float32)
+    options = {"voxel_size": 1.0, "method": "random"}
+    made = downsample(points, device=device, seed=1, **options)
+    assert_same_bits(made, downsample(points, device=device, seed=1, **options))
+    assert (made != downsample(points, device=device, seed=2, **options)).any()
+    # Rows of other voxels may change as they like.
+    moved = points.copy()
+    elsewhere = np.floor(points[:, 0]) != 1
+    moved[elsewhere] = rng.uniform(5, 6, (elsewhere.sum(), 3))
+    again = downsample(moved, device=device, seed=1, **options)
+    kept = {tuple(p) for p in made[np.floor(made[:, 0]) == 1]}
+    assert len(kept) == 9 and kept == {tuple(p) for p in again[np.floor(again[:, 0]) == 1]}
+
+
+def test_rule_31_random_takes_each_point_as_often(device):
+    """8 points in one voxel, 4000 seeds: chi-squared with 7 degrees of freedom is above 29.9 once in 10^4."""
+    points = torch.arange(8.0, device=device)[:, None].expand(8, 3) / 8
+    taken = torch.cat(
+        [robocache.voxel_downsample(points, voxel_size=1.0, method="random", seed=s) for s in range(4000)]
+    )
+    counts = np.bincount((to_numpy(taken)[:, 0] * 8).astype(int), minlength=8)
+    assert ((counts - 500) ** 2 / 500).sum() < 29.9
+
+
+def test_rule_29_the_same_bits_on_every_run_and_any_number_of_threads(rng, device):
+    points = random_points(rng, (50_000,), np.float64, voxel_size=0.1)
+    before = robocache.num_threads()
+    try:
+        for method, seed in METHODS[:3]:
+            expected = downsample(points, device=device, voxel_size=0.1, method=method, seed=seed)
+            for run in range(8):
+                robocache.set_num_threads(1 + run % 4)
+                made = downsample(points, device=device, voxel_size=0.1, method=method, seed=seed)
+                assert_same_bits(made, expected)
+    finally:
+        robocache.set_num_threads(before)
+
+
+def test_rule_31_what_open3d_gives(rng, device):
+    """The behaviour of Open3D's voxel_down_sample: cells from the least coordinates less half a voxel, means of each."""
+    points = rng.uniform(-4, 4, (2000, 3))
+    origin = points.min(0) - 0.5 / 2
+    cells = {}
+    for p in points:
+        cells.setdefault(tuple(np.floor((p - origin) / 0.5)), []).append(p)
+    made = downsample(points, device=device, voxel_size=0.5, origin=tuple(origin))
+    expected = np.array([np.mean(of_cell, axis=0) for of_cell in cells.values()])
+    assert made.shape == expected.shape
+    # numpy rounds a sum of n at most n times, by half an ulp of at most 4 n.
+    assert np.abs(made - expected).max() <= max(map(len, cells.values())) * 4 * 2.0**-52
+
+
+@pytest.mark.parametrize("method", ["centroid", "first", "random"])
+@pytest.mark.parametrize("with_features", [False, True])
+def test_rule_19_gradients(rng, device, method, with_features):
+    cloud = rng.uniform(0, 3, (200, 5))
+    points = to_torch(cloud, device).requires_grad_()
+    features = to_torch(rng.standard_normal((200, 2)), device).requires_grad_() if with_features else None
+    options = {"voxel_size": 1.0, "method": method, "seed": 5 if method == "random" else None}
+    made = robocache.voxel_downsample(points, features, **options)
+    made = made if with_features else (made,)
+    weights = [rng.standard_normal(x.shape) for x in made]
+    torch.autograd.backward(made, [to_torch(w, device) for w in weights])
+    plain = [to_numpy(x) for x in (points, features) if x is not None]
+    taken, _, rows = oracle(*plain, **options)
+    for place, source in enumerate(x for x in (points, features) if x is not None):
+        expected = np.zeros(source.shape)
+        width = weights[place].shape[1]
+        for voxel, of_voxel in enumerate(rows):
+            if method == "centroid":
+                expected[of_voxel, :width] = weights[place][voxel] / len(of_voxel)
+            else:
+                (row,) = (r for r in of_voxel if (cloud[r, :3] == taken[voxel, :3]).all())
+                expected[row, :width] = weights[place][voxel]
+        assert_same_bits(to_numpy(source.grad), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"points": np.zeros((2, 4, 3))}, ValueError, "points: expected"),
+        ({"points": np.zeros((4, 3), np.int32)}, TypeError, "points: expected float32 or float64"),
+        ({"voxel_size": 0}, ValueError, "voxel_size"),
+        ({"origin": float("inf")}, ValueError, "origin: expected finite"),
+        ({"origin": (0, 0)}, ValueError, "origin"),
+        ({"method": "median"}, ValueError, "method: expected 'centroid'"),
+        ({"method": "random"}, ValueError, "seed: expected an int"),
+        ({"seed": 3}, ValueError, "seed: goes with method 'random'"),
+        ({"method": "random", "seed": 0.5}, TypeError, "seed"),
+        ({"features": np.zeros((3, 1))}, ValueError, "features: expected"),
+    ],
+)
+def test_rule_17_errors_name_argument_expected_and_got(change, error, words):
+    arguments = {"points": np.zeros((4, 3)), "voxel_size": 1.0, **change}
+    with pytest.raises(error, match=words) as caught:
+        robocache.voxel_downsample(**arguments)
+    assert isinstance(caught.value, robocache.Error)
+
+
+def test_rule_18_frameworks(rng):
+    points = random_points(rng, (100,))
+    expected, _, _ = oracle(points, voxel_size=0.5)
+    assert_same_bits(robocache.voxel_downsample(points, voxel_size=0.5), expected)
+    assert_same_bits(to_numpy(robocache.voxel_downsample(OnlyDLPack(to_torch(points)), voxel_size=0.5)), expected)

@@ -1,0 +1,428 @@
+"""voxelize_sparse, rule by rule, bit for bit against the NumPy oracle, on the CPU and on CUDA."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from reference.compare import OnlyDLPack, assert_same_bits, to_numpy, to_torch
+from reference.random_streams import FLOATS, WHOLE, random_values
+from reference.sparse_clouds import random_offsets, random_points
+from reference.voxelize_sparse import cells_of, morton_code
+from reference.voxelize_sparse import voxelize_sparse as oracle
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+ORDERS = ["first", "linear", "morton"]
+REAL = [np.dtype(np.float32), np.dtype(np.float64)]
+each_real = pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
+each_order = pytest.mark.parametrize("order", ORDERS)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_allocator():
+    """What torch's allocator hands out next on CUDA held 0xA5 in every byte."""
+    if torch.cuda.is_available():
+        blocks = [torch.full((size,), 0xA5, dtype=torch.uint8, device="cuda") for size in (1 << 12, 1 << 16, 1 << 22)]
+        del blocks
+
+
+def voxelize(points, features=None, device="cpu", **options):
+    """The answer's arrays as NumPy arrays, of NumPy arrays that go through torch on `device`."""
+    for name in ("lengths", "batch_offsets"):
+        if isinstance(options.get(name), np.ndarray):
+            options[name] = to_torch(options[name], device)
+    made = robocache.voxelize_sparse(
+        to_torch(points, device), None if features is None else to_torch(features, device), **options
+    )
+    for array in made:
+        assert array is None or array.device.type == device
+    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in made))
+
+
+def check(points, features=None, device="cpu", **options):
+    """Compares with the oracle, by bits."""
+    made = voxelize(points, features, device, **options)
+    expected = oracle(points, features, **options)
+    what = f"{options}"
+    assert_same_bits(made.coords, expected.coords, f"coords, {what}")
+    assert_same_bits(made.counts, expected.counts, f"counts, {what}")
+    assert_same_bits(made.point_to_voxel, expected.point_to_voxel, f"point_to_voxel, {what}")
+    assert_same_bits(made.dropped, expected.dropped, f"dropped, {what}")
+    if options.get("capacity") is None:
+        assert made.num_voxels is None
+    else:
+        assert_same_bits(made.num_voxels, np.array(expected.num_voxels, np.int64), f"num_voxels, {what}")
+    assert_same_bits(made.features, expected.features, f"features, {what}")
+    return made, expected
+
+
+def random_case(rng, dtype, rows=700):
+    """points and the arguments that say how they are clouds; of every kind."""
+    kind = rng.integers(0, 4)
+    size = rng.choice([0.25, 0.5, 0.37]) * np.array([1.0, 1.0, rng.choice([1.0, 2.0])])
+    extra = rng.integers(0, 4)
+    shape, options = (rows,), {"voxel_size": tuple(size)}
+    if kind == 1:
+        options["batch_offsets"] = random_offsets(rng, rows, 5, rng.choice([np.int32, np.int64]))
+    elif kind > 1:
+        shape = (4, rows // 4)
+        if kind == 3:
+            options["lengths"] = rng.integers(0, rows // 4 + 1, 4).astype(rng.choice([np.int32, np.int64]))
+    points = random_points(rng, shape, dtype, voxel_size=size)
+    columns = random_values(rng, (*shape, extra), np.dtype(dtype))
+    if rng.random() < 0.5:
+        low = np.round(rng.uniform(-3, -1, 3) / size) * size
+        options["point_range"] = (*low, *(low + size * rng.integers(0, 9, 3)))
+    return np.concatenate([points, columns], axis=-1), options
+
+
+# ---- The whole of it against the oracle ----
+
+
+@each_real
+@pytest.mark.parametrize("round", range(6))
+def test_rule_30_every_option_is_the_oracles(rng, device, dtype, round):
+    for max_voxels, most, capacity, order in itertools.product(
+        [None, 1, 9], [None, 1, 3, 40], [None, 1, 25, 900], ORDERS
+    ):
+        points, options = random_case(rng, dtype, int(rng.integers(0, 300)))
+        if capacity is not None and most is None:
+            continue  # refused: nothing waits to learn the largest count
+        check(
+            points,
+            device=device,
+            max_voxels=max_voxels,
+            max_points_per_voxel=most,
+            capacity=capacity,
+            reduce=None,
+            order=order,
+            coord_order=rng.choice(["xyz", "zyx"]),
+            **options,
+        )
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 5000, 70_001])
+def test_rule_30_any_number_of_rows(rng, device, rows):
+    points = random_points(rng, (rows,), voxel_size=0.2)
+    check(points, device=device, voxel_size=0.2, max_points_per_voxel=5, reduce=None)
+    check(points, device=device, voxel_size=0.2, order="morton", capacity=rows + 1, max_points_per_voxel=2, reduce=None)
+
+
+def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
+    points = random_points(rng, (300_000,), voxel_size=0.05)
+    features = rng.standard_normal((300_000, 4)).astype(np.float32)
+    made = voxelize(points, features, device, voxel_size=0.05, max_points_per_voxel=5, reduce=None)
+    cells = cells_of(points, 0.05)
+    inside = (np.abs(cells) < 2**31).all(axis=1)
+    _, first, of_row = np.unique(cells[inside], axis=0, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first))  # by birth
+    expected = np.full(len(points), -1, np.int32)
+    expected[inside] = number[of_row.ravel()]
+    assert_same_bits(made.point_to_voxel, expected)
+    assert_same_bits(made.coords, cells[inside][np.sort(first)].astype(np.int32))
+    assert_same_bits(made.counts, np.minimum(np.bincount(expected[inside]), 5).astype(np.int32))
+    place = np.zeros(len(points), np.int64)  # of each row in its voxel
+    order = np.argsort(expected, kind="stable")
+    starts = np.searchsorted(expected[order], expected[order])
+    place[order] = np.arange(len(points)) - starts
+    gathered = np.zeros((len(first), 5, 4), np.float32)
+    kept = inside & (place < 5)
+    gathered[expected[kept], place[kept]] = features[kept]
+    assert_same_bits(made.features, gathered)
+
+
+def test_rule_30_all_rows_in_one_voxel(rng, device):
+    points = rng.uniform(0, 1, (20_000, 3)).astype(np.float32)
+    for most in (None, 1, 7, 33, 200, 30_000):
+        if most == 30_000:
+            made, _ = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+            assert made.features.shape == (1, most, 3)
+        else:
+            check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+
+
+def test_rule_30_a_few_crowded_voxels_among_many(rng, device):
+    points = np.where(rng.random((40_000, 1)) < 0.7, rng.uniform(0, 1, (40_000, 3)), rng.uniform(-9, 9, (40_000, 3)))
+    points = points.astype(np.float32)
+    for most in (5, 32, 33, 100, None):
+        check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+
+
+def test_rule_30_every_row_its_own_voxel(rng, device):
+    points = rng.permutation(np.stack(np.meshgrid(*[np.arange(-12.0, 12)] * 3), -1).reshape(-1, 3)).astype(np.float32)
+    for order in ORDERS:
+        made, _ = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
+        assert (made.counts == 1).all()
+
+
+# ---- Cells ----
+
+
+@each_real
+@each_order
+def test_rule_30_cells_as_far_as_int32_reaches(rng, device, dtype, order):
+    ends = np.array(
+        [-(2.0**31), -(2.0**31) - 1024, 2.0**31 - 1024, 2.0**31 - 128, 2.0**31, 0, -1, 5e8, -7.5e8, 1, 1e19]
+    )
+    points = rng.choice(ends, (900, 3)).astype(dtype)
+    made, _ = check(points, device=device, voxel_size=1.0, order=order, reduce=None)
+    assert made.coords.min() == -(2**31) and made.coords.max() > 2**31 - 1025 and made.dropped > 0
+
+
+def test_rule_25_faces_go_where_numpys_floor_puts_them(rng, device):
+    k = np.arange(-3000, 3000)
+    for size in (0.1, 0.05, 0.3, 1 / 3):
+        for dtype in REAL:
+            faces = (k * np.asarray(size, dtype)).astype(dtype)
+            points = np.stack([faces, np.nextafter(faces, dtype.type(0)), np.nextafter(faces, dtype.type(np.inf))], 1)
+            made = voxelize(points, device=device, voxel_size=size, reduce=None)
+            assert_same_bits(made.coords[made.point_to_voxel], cells_of(points, size).astype(np.int32), f"{size}")
+
+
+def test_rule_30_the_range_has_the_rounded_number_of_cells(device):
+    x = np.linspace(-1, 72, 4001, dtype=np.float32)
+    points = np.stack([x, np.zeros_like(x), np.zeros_like(x)], 1)
+    made, _ = check(
+        points, device=device, voxel_size=(0.05, 0.05, 0.1), point_range=(0, -40, -3, 70.4, 40, 1), reduce=None
+    )
+    assert made.coords[:, 0].min() == 0 and made.coords[:, 0].max() == 1407
+    check(points, device=device, voxel_size=3.0, point_range=(0, -40, -3, 70, 40, 1), reduce=None)  # 23.33 cells: 23
+    made, _ = check(points, device=device, voxel_size=3.0, point_range=(0, 0, 0, 0, 40, 1), reduce=None)
+    assert made.coords.shape == (0, 3) and made.dropped == len(points)
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_rule_30_morton_interleaves_x_lowest(rng, device, count):
+    cells = rng.integers(-(2**31), 2**31, (count, 3))
+    points = cells.astype(np.float64) + 0.5
+    made = voxelize(points, device=device, voxel_size=1.0, order="morton")
+    codes = [morton_code(*map(int, cell)) for cell in made.coords]
+    assert codes == sorted(codes) and len(codes) == count
+    corners = np.array(
+        [[1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], np.float32
+    )
+    made = voxelize(corners, device=device, voxel_size=1.0, order="morton")
+    assert made.coords.tolist() == corners[::-1].tolist()
+
+
+# ---- Arguments ----
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *WHOLE], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 8, 17])
+def test_rule_26_features_of_any_type_are_gathered_as_they_are(rng, device, dtype, count):
+    if dtype == np.uint64 or (device == "cuda" and dtype in (np.uint16, np.uint32)):
+        pytest.skip("refused, or torch cannot bring it there")
+    points = random_points(rng, (257,))
+    features = random_values(rng, (257, count), dtype)
+    check(points, features, device, voxel_size=0.5, max_points_per_voxel=3, reduce=None)
+
+
+@each_real
+def test_rule_26_any_outer_stride(rng, device, dtype):
+    wide = to_torch(
+        np.concatenate([random_points(rng, (3, 400), dtype), rng.standard_normal((3, 400, 6)).astype(dtype)], -1),
+        device,
+    )
+    options = {"voxel_size": 0.5, "max_points_per_voxel": 3, "reduce": None}
+    for points, features in (
+        (wide[..., :3], wide[..., 4:]),
+        (wide[:, ::3, :5], None),
+        (wide.flip(1).transpose(0, 1).contiguous().transpose(0, 1)[..., :4], None),
+        (wide[:1].expand(3, -1, -1), wide[0, :1].expand(3, 400, -1)),
+        (wide[1, :, 1:], None),
+        (wide[2, 100:, 3:7], wide[1, :300, :2]),
+    ):
+        made = robocache.voxelize_sparse(points, features, **options)
+        expected = oracle(to_numpy(points), None if features is None else to_numpy(features), **options)
+        assert_same_bits(to_numpy(made.features), expected.features)
+        assert_same_bits(to_numpy(made.point_to_voxel), expected.point_to_voxel)
+
+
+def test_rule_26_rows_past_a_length_are_no_points(rng, device):
+    points = random_points(rng, (3, 50))
+    lengths = np.array([50, 0, 7])
+    made, _ = check(points, device=device, voxel_size=0.5, lengths=lengths, reduce=None)
+    assert (made.point_to_voxel[2, 7:] == -1).all() and made.dropped[1] == 0
+    assert made.coords[:, 0].max() == 2
+
+
+def test_rule_26_no_clouds(device):
+    made, _ = check(np.zeros((0, 9, 4), np.float32), device=device, voxel_size=1.0, reduce=None)
+    assert made.coords.shape == (0, 4) and made.features.shape == (0, 0, 4) and made.dropped.shape == (0,)
+    check(np.zeros((3, 0, 4), np.float32), device=device, voxel_size=1.0, reduce=None)
+    made, _ = check(
+        np.zeros((0, 3), np.float32), device=device, voxel_size=1.0, reduce=None, capacity=3, max_points_per_voxel=2
+    )
+    assert made.features.shape == (3, 2, 3)
+
+
+def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_what_there_is(rng, cuda):
+    points = random_points(rng, (200,))
+    wild, tame = np.array([-5, 60, 40, 300, 120]), np.array([0, 60, 60, 200, 200])
+    options = {"voxel_size": 0.5, "reduce": None}
+    made = voxelize(points, device=cuda, batch_offsets=wild, **options)
+    assert_same_bits(made.point_to_voxel, oracle(points, batch_offsets=tame, **options).point_to_voxel)
+    clouds = points.reshape(4, 50, 3)
+    made = voxelize(clouds, device=cuda, lengths=np.array([-1, 51, 2**40, 3]), **options)
+    expected = oracle(clouds, lengths=np.array([0, 50, 50, 3]), **options)
+    assert_same_bits(made.point_to_voxel, expected.point_to_voxel)
+    assert_same_bits(made.dropped, expected.dropped)
+    partial = voxelize(points, device=cuda, batch_offsets=np.array([20, 60, 150]), **options)
+    assert (partial.point_to_voxel[:20] == -1).all() and (partial.point_to_voxel[150:] == -1).all()
+    whole = oracle(points[20:150], batch_offsets=np.array([0, 40, 130]), **options)
+    assert_same_bits(partial.point_to_voxel[20:150], whole.point_to_voxel)
+    assert_same_bits(partial.dropped, whole.dropped)
+
+
+POINTS = np.zeros((4, 3), np.float32)
+OPTIONS = {"voxel_size": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"points": POINTS.astype(np.float16)}, TypeError, "points: expected float32 or float64"),
+        ({"points": POINTS[0]}, ValueError, "points: expected"),
+        ({"points": POINTS[:, :2]}, ValueError, "points: expected"),
+        ({"points": [[0, 0, 0]]}, TypeError, "points: expected an array"),
+        ({"voxel_size": 0.0}, ValueError, "voxel_size"),
+        ({"voxel_size": -1}, ValueError, "voxel_size"),
+        ({"voxel_size": float("nan")}, ValueError, "voxel_size"),
+        ({"voxel_size": 1e-50}, ValueError, "voxel_size"),
+        ({"voxel_size": (1, 2)}, ValueError, "voxel_size: expected a number, or three"),
+        ({"voxel_size": object()}, TypeError, "voxel_size"),
+        ({"point_range": (0, 0, 0, 1, 1)}, ValueError, "point_range: expected x0, y0, z0, x1, y1, z1"),
+        ({"point_range": (0, 0, 0, 1, 1, -1)}, ValueError, "point_range"),
+        ({"point_range": (0, 0, 0, 1, 1, float("inf"))}, ValueError, "point_range"),
+        ({"point_range": (0, 0, 0, 1e12, 1, 1)}, ValueError, "point_range"),
+        ({"max_voxels": 0}, ValueError, "max_voxels: expected 1 to"),
+        ({"max_voxels": 2.5}, TypeError, "max_voxels"),
+        ({"max_points_per_voxel": -1}, ValueError, "max_points_per_voxel"),
+        ({"capacity": 0}, ValueError, "capacity"),
+        ({"capacity": 8, "reduce": None}, ValueError, "max_points_per_voxel: expected a number"),
+        ({"reduce": "median"}, ValueError, "reduce: expected 'mean'"),
+        ({"reduce": 3}, TypeError, "reduce"),
+        ({"order": "hilbert"}, ValueError, "order: expected 'first'"),
+        ({"coord_order": "yxz"}, ValueError, "coord_order: expected 'xyz'"),
+        ({"features": np.zeros((3, 2), np.float32)}, ValueError, "features: expected"),
+        ({"features": np.zeros(4, np.float32)}, ValueError, "features: expected"),
+        ({"lengths": np.zeros(1, np.int64)}, ValueError, "lengths"),
+        ({"batch_offsets": np.array([0, 5])}, ValueError, "batch_offsets"),
+        ({"batch_offsets": np.array([0.0, 4.0])}, TypeError, "batch_offsets"),
+    ],
+)
+def test_rule_17_errors_name_argument_expected_and_got(change, error, words):
+    arguments = {"points": POINTS, **OPTIONS, **change}
+    with pytest.raises(error, match=words) as caught:
+        robocache.voxelize_sparse(**arguments)
+    assert isinstance(caught.value, robocache.Error)
+
+
+def test_rule_18_frameworks(rng):
+    points = random_points(rng, (100,))
+    expected = oracle(points, voxel_size=0.5, reduce=None)
+    made = robocache.voxelize_sparse(points, voxel_size=0.5, reduce=None)
+    assert isinstance(made, robocache.SparseVoxels) and all(type(a) is np.ndarray for a in made[:5])
+    assert_same_bits(made.features, expected.features)
+    made = robocache.voxelize_sparse(OnlyDLPack(to_torch(points)), voxel_size=0.5, reduce=None)
+    assert_same_bits(to_numpy(made.features), expected.features)
+    read_only = points.copy()
+    read_only.flags.writeable = False
+    assert_same_bits(robocache.voxelize_sparse(read_only, voxel_size=0.5, reduce=None).features, expected.features)
+    made = robocache.voxelize_sparse(
+        points, np.zeros((100, 2), ml_dtypes.bfloat16), voxel_size=np.float32(0.5), reduce=None, max_voxels=np.int64(3)
+    )
+    assert made.features.dtype == ml_dtypes.bfloat16 and len(made.coords) == 3
+
+
+# ---- Determinism ----
+
+
+def test_rule_29_the_same_bits_on_every_run_and_any_number_of_threads(rng, device):
+    points = random_points(rng, (60_000,), voxel_size=0.1)
+    features = rng.standard_normal((60_000, 3)).astype(np.float32)
+    options = {"voxel_size": 0.1, "max_points_per_voxel": 4, "max_voxels": 5000}
+    before = robocache.num_threads()
+    try:
+        for reduce, order in ((None, "first"), (None, "morton")):
+            expected = voxelize(points, features, device, reduce=reduce, order=order, **options)
+            for run in range(10):
+                robocache.set_num_threads(1 + run % 4)
+                made = voxelize(points, features, device, reduce=reduce, order=order, **options)
+                for name, a, b in zip(made._fields, made, expected, strict=True):
+                    if a is not None:
+                        assert_same_bits(a, b, name)
+    finally:
+        robocache.set_num_threads(before)
+
+
+def test_rule_30_the_form_with_capacity_is_the_other_one_with_rows_behind(rng, device):
+    points = random_points(rng, (5000,), voxel_size=0.3)
+    for order in ORDERS:
+        options = {"voxel_size": 0.3, "max_points_per_voxel": 3, "reduce": None, "order": order}
+        exact = voxelize(points, device=device, **options)
+        size = len(exact.coords)
+        made = voxelize(points, device=device, capacity=size + 11, **options)
+        assert made.num_voxels == size
+        for name in ("coords", "features", "counts"):
+            assert_same_bits(getattr(made, name)[:size], getattr(exact, name), name)
+        assert (made.coords[size:] == -1).all() and not made.counts[size:].any() and not made.features[size:].any()
+        assert_same_bits(made.point_to_voxel, exact.point_to_voxel)
+
+
+# ---- What others give ----
+
+
+def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_points):
+    """The behaviour of spconv's PointToVoxel(..., with its voxel ids)."""
+    size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
+    grid = np.round((range_[3:] - range_[:3]) / size).astype(np.int64)
+    voxels = np.zeros((max_voxels, max_points, points.shape[1]), points.dtype)
+    indices = np.zeros((max_voxels, 3), np.int32)
+    counts = np.zeros(max_voxels, np.int32)
+    ids = np.full(len(points), -1, np.int64)
+    table = {}
+    for i, p in enumerate(points):
+        c = np.floor((p[:3] - range_[:3]) / size)
+        if not ((c >= 0) & (c < grid)).all():
+            continue
+        key = tuple(c.astype(int)[::-1])
+        if key not in table:
+            if len(table) >= max_voxels:
+                continue
+            table[key] = len(table)
+            indices[table[key]] = key
+        ids[i] = v = table[key]
+        if counts[v] < max_points:
+            voxels[v, counts[v]] = p
+            counts[v] += 1
+    return voxels[: len(table)], indices[: len(table)], counts[: len(table)], ids
+
+
+def mmcv_dynamic_voxelize(points, voxel_size, point_range):
+    """The behaviour of mmcv's dynamic voxelization: z, y, x of each point, -1 where it is outside."""
+    size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
+    grid = np.round((range_[3:] - range_[:3]) / size)
+    c = np.floor((points[:, :3] - range_[:3]) / size)
+    inside = ((c >= 0) & (c < grid)).all(axis=1)
+    return np.where(inside[:, None], c[:, ::-1], -1).astype(np.int32)
+
+
+@pytest.mark.parametrize("max_voxels", [200, 20_000])
+def test_rule_30_what_spconv_and_mmcv_give(rng, device, max_voxels):
+    points = np.concatenate([rng.normal(0, 12, (4000, 3)), rng.random((4000, 1))], 1).astype(np.float32)
+    size, range_ = (0.5, 0.5, 1.0), (-20.0, -20.0, -3.0, 20.0, 20.0, 5.0)
+    options = {"voxel_size": size, "point_range": range_, "coord_order": "zyx"}
+    made = voxelize(points, device=device, max_voxels=max_voxels, max_points_per_voxel=5, reduce=None, **options)
+    voxels, indices, counts, ids = spconv_point_to_voxel(points, size, range_, max_voxels, 5)
+    assert_same_bits(made.features, voxels)
+    assert_same_bits(made.coords, indices)
+    assert_same_bits(made.counts, counts)
+    assert_same_bits(made.point_to_voxel.astype(np.int64), ids)
+    made = voxelize(points, device=device, **options)
+    dynamic = np.where(made.point_to_voxel[:, None] < 0, -1, made.coords[made.point_to_voxel])
+    assert_same_bits(dynamic.astype(np.int32), mmcv_dynamic_voxelize(points, size, range_))

@@ -1,0 +1,262 @@
+"""What voxelize_sparse makes of the features in a voxel, its gradients, and its place in torch."""
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.random_streams import FLOATS, WHOLE, random_values
+from reference.sparse_clouds import random_points
+from reference.voxelize_sparse import voxelize_sparse as oracle
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+REDUCES = ["mean", "sum", "min", "max", "first", "last"]
+each_reduce = pytest.mark.parametrize("reduce", REDUCES)
+INT_TYPES = [dtype for dtype in WHOLE if dtype.name not in ("uint64", "uint32", "uint16")]
+
+
+def voxelize(points, features=None, device="cpu", **options):
+    made = robocache.voxelize_sparse(
+        to_torch(points, device), None if features is None else to_torch(features, device), **options
+    )
+    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in made))
+
+
+def check(points, features=None, device="cpu", **options):
+    made = voxelize(points, features, device, **options)
+    expected = oracle(points, features, **options)
+    for name in ("coords", "counts", "point_to_voxel", "dropped", "features"):
+        assert_same_bits(getattr(made, name), getattr(expected, name), f"{name}, {options}")
+    return made
+
+
+@each_reduce
+@pytest.mark.parametrize("dtype", [*FLOATS, *INT_TYPES], ids=lambda dtype: dtype.name)
+def test_rule_27_every_type_is_the_oracles(rng, device, reduce, dtype):
+    points = random_points(rng, (300,))
+    features = random_values(rng, (300, 3), dtype)
+    check(points, features, device, voxel_size=0.5, reduce=reduce)
+    check(points, features, device, voxel_size=0.5, reduce=reduce, max_points_per_voxel=2, order="linear")
+    check(points, features, device, voxel_size=0.5, reduce=reduce, max_points_per_voxel=40, order="morton")
+
+
+@each_reduce
+def test_rule_30_caps_come_before_a_reduce(rng, device, reduce):
+    points = np.concatenate([random_points(rng, (4, 90)), rng.standard_normal((4, 90, 2))], -1).astype(np.float32)
+    for most in (1, 3, 33):
+        for capacity in (None, 20, 400):
+            options = {"max_points_per_voxel": most, "max_voxels": 9, "capacity": capacity, "order": "linear"}
+            made = check(points, device=device, voxel_size=0.7, reduce=reduce, **options)
+            assert made.counts.max() <= most
+    check(points, device=device, voxel_size=0.7, reduce=reduce, capacity=50)
+
+
+@each_reduce
+def test_rule_26_columns_behind_z_are_the_features_or_none(rng, device, reduce):
+    points = random_points(rng, (200,), np.float64)
+    made = check(points, device=device, voxel_size=0.5, reduce=reduce)
+    assert made.features.shape == (len(made.coords), 0) and made.features.dtype == np.float64
+    made = check(points, points, device, voxel_size=0.5, reduce=reduce)  # as MeanVFE has it
+    assert made.features.shape == (len(made.coords), 3)
+    check(np.zeros((0, 5), np.float32), device=device, voxel_size=0.5, reduce=reduce)
+
+
+def test_rule_28_an_outlier_costs_other_voxels_nothing(rng, device):
+    points = rng.uniform(0, 4, (2000, 3)).astype(np.float32)
+    features = rng.standard_normal((2000, 2)).astype(np.float32)
+    before = voxelize(points, features, device, voxel_size=1.0)
+    features[7] = 1e30
+    after = voxelize(points, features, device, voxel_size=1.0)
+    others = np.arange(len(before.coords)) != before.point_to_voxel[7]
+    assert_same_bits(after.features[others], before.features[others])
+
+
+def test_rule_30_mmcvs_dynamic_scatter_is_order_linear(rng, device):
+    points = random_points(rng, (3000,), special=False)
+    features = rng.standard_normal((3000, 4))
+    for reduce in ("mean", "max"):
+        made = voxelize(points, features, device, voxel_size=0.5, reduce=reduce, order="linear")
+        cells, of_row = np.unique(np.floor(points / np.float32(0.5)), axis=0, return_inverse=True)  # as torch.unique
+        assert_same_bits(made.coords, cells.astype(np.int32))
+        assert_same_bits(made.point_to_voxel, of_row.ravel().astype(np.int32))
+        for voxel in range(len(cells)):
+            of_voxel = features[of_row.ravel() == voxel]
+            if reduce == "max":
+                assert_same_bits(made.features[voxel], of_voxel.max(0))
+            else:  # numpy's sum of n rounds n times, each by half an ulp of at most the sum of magnitudes
+                bound = (len(of_voxel) + 2) * 2.0**-53 * np.abs(of_voxel).mean(0) + np.abs(of_voxel).max(0) * 2.0**-31
+                assert (np.abs(made.features[voxel] - of_voxel.mean(0)) <= bound).all()
+
+
+# ---- Gradients ----
+
+
+def numeric_gradient(points, features, reduce, weights, options):
+    """Which rows of features [N, F] the sum of weights * answer moves with, by the oracle's rows alone."""
+    expected = oracle(points, features, **{**options, "reduce": reduce})
+    gradient = np.zeros(features.shape)
+    for voxel, rows in enumerate(expected.rows):
+        for f in range(features.shape[1] if rows else 0):
+            column = features[rows, f]
+            if reduce is None:
+                gradient[rows, f] = weights[voxel, : len(rows), f]
+            elif reduce in ("sum", "mean"):
+                gradient[rows, f] = weights[voxel, f] / (len(rows) if reduce == "mean" else 1)
+            else:
+                out = expected.features[voxel, f]
+                tied = np.flatnonzero(
+                    (column == out) & (np.signbit(column) == np.signbit(out)) | np.isnan(column) & np.isnan(out)
+                )
+                row = {"first": rows[0], "last": rows[-1]}.get(reduce)
+                gradient[rows[tied[0]] if row is None else row, f] = weights[voxel, f]
+    return gradient
+
+
+@pytest.mark.parametrize("reduce", [*REDUCES, None])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_rule_19_gradients_of_features(rng, device, reduce, dtype):
+    points = random_points(rng, (250,))
+    # Whole numbers tie often; sums, means of 1, 2, 4, .. and weights are exact in every type.
+    features = rng.integers(-3, 4, (250, 3)).astype(np.float64)
+    features[rng.random(features.shape) < 0.1] = -0.0
+    for options in (
+        {"voxel_size": 0.5, "max_points_per_voxel": 4, "order": "morton"},
+        {"voxel_size": 0.5},
+        {"voxel_size": 0.5, "capacity": 30, "max_points_per_voxel": 2, "max_voxels": 20},
+    ):
+        tensor = to_torch(features, device).to(dtype).requires_grad_()
+        made = robocache.voxelize_sparse(to_torch(points, device), tensor, reduce=reduce, **options)
+        assert made.features.requires_grad and not made.counts.requires_grad
+        weights = rng.integers(-4, 5, made.features.shape).astype(np.float64)
+        made.features.backward(to_torch(weights, device).to(dtype))
+        expected = numeric_gradient(points, features, reduce, weights, options)
+        assert_same_bits(to_numpy(tensor.grad.float()), to_numpy(torch.from_numpy(expected).to(dtype).float()) + 0.0)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max", None])
+def test_rule_19_gradients_of_columns_of_points(rng, device, reduce):
+    cloud = np.concatenate([random_points(rng, (2, 80)), rng.standard_normal((2, 80, 2))], -1)
+    points = to_torch(cloud, device).requires_grad_()
+    options = {"voxel_size": 0.5, "max_points_per_voxel": 3, "reduce": reduce}
+    made = robocache.voxelize_sparse(points, **options)
+    weights = rng.standard_normal(made.features.shape)
+    made.features.backward(to_torch(weights, device))
+    features = cloud if reduce is None else cloud[..., 3:]
+    expected = numeric_gradient(cloud, features.reshape(160, -1), reduce, weights, options)
+    expected = expected.reshape(features.shape)
+    if reduce is not None:
+        expected = np.concatenate([np.zeros((2, 80, 3)), expected], -1)
+    assert_same_bits(to_numpy(points.grad), expected + 0.0)
+
+
+def test_rule_19_min_and_max_of_nan_go_to_the_first_nan(device):
+    points = torch.zeros(4, 3, device=device)
+    for reduce in ("min", "max"):
+        features = torch.tensor([[1.0], [float("nan")], [2.0], [float("nan")]], device=device, requires_grad=True)
+        robocache.voxelize_sparse(points, features, voxel_size=1.0, reduce=reduce).features.backward(
+            torch.ones(1, 1, device=device)
+        )
+        assert features.grad.ravel().tolist() == [0, 1, 0, 0]
+
+
+def test_rule_19_no_voxels_no_gradient(device):
+    points = torch.full((5, 3), float("nan"), device=device)
+    for reduce in (*REDUCES, None):
+        features = torch.ones(5, 2, device=device, requires_grad=True)
+        made = robocache.voxelize_sparse(points, features, voxel_size=1.0, reduce=reduce)
+        assert len(made.coords) == 0
+        made.features.sum().backward()
+        assert not features.grad.any()
+
+
+# ---- torch ----
+
+
+def call(points, features, **options):
+    return robocache.voxelize_sparse(points, features, voxel_size=0.5, **options)
+
+
+def test_rule_18_torch_compile_takes_the_form_with_capacity_whole(rng, device):
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for options in ({"capacity": 64, "max_points_per_voxel": 3, "reduce": None}, {"capacity": 50, "reduce": "max"}):
+        for rows in (200, 333):
+            points = to_torch(random_points(rng, (rows,)), device)
+            features = torch.randn(rows, 4, device=device, requires_grad=True)
+            made = compiled(points, features, **options)
+            expected = call(points, features, **options)
+            for name, a, b in zip(made._fields, made, expected, strict=True):
+                assert_same_bits(to_numpy(a), to_numpy(b), name)
+            weights = torch.randn_like(expected.features)
+            (gradient,) = torch.autograd.grad((made.features * weights).sum(), features)
+            (wanted,) = torch.autograd.grad((expected.features * weights).sum(), features)
+            assert_same_bits(to_numpy(gradient), to_numpy(wanted))
+
+
+def test_rule_18_torch_compile_breaks_where_the_number_of_voxels_is_data(rng, device):
+    compiled = torch.compile(lambda points: call(points, None, reduce=None).features.sum((0, 1)) * 2, backend="eager")
+    points = to_torch(random_points(rng, (200,), special=False), device)
+    expected = call(points, None, reduce=None).features.sum((0, 1)) * 2
+    assert_same_bits(to_numpy(compiled(points)), to_numpy(expected))
+
+
+def test_rule_18_opcheck(rng, device):
+    points = to_torch(random_points(rng, (60,)), device)
+    features = torch.randn(60, 2, device=device, requires_grad=True)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    for reduce, most, capacity in ((None, 3, 40), ("mean", None, 40), ("min", 2, None), (None, None, None)):
+        arguments = points, features, None, None, [0.5] * 3, None, most, capacity, reduce, "first", "xyz", []
+        torch.library.opcheck(torch.ops.robocache.voxelize_sparse.default, arguments, test_utils=tests)
+    for method, seed in (("centroid", None), ("first", None), ("random", 3)):
+        arguments = points, features, [0.5] * 3, [0.0] * 3, method, seed
+        torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, arguments, test_utils=tests)
+
+
+def test_rule_18_vmap_is_refused_with_the_way_out(device):
+    points = torch.zeros(2, 5, 3, device=device)
+    with pytest.raises(robocache.ArgumentError, match="no vmap"):
+        torch.vmap(lambda p: robocache.voxelize_sparse(p, voxel_size=1.0, capacity=4).coords)(points)
+    with pytest.raises(robocache.ArgumentError, match="no vmap"):
+        torch.vmap(lambda p: robocache.voxel_downsample(p, voxel_size=1.0))(points)
+
+
+def test_rule_19_arrays_beside_a_gradient_must_be_torchs(device):
+    points = torch.zeros(2, 5, device=device, requires_grad=True)
+    with pytest.raises(robocache.ArgumentTypeError, match="features: expected a torch tensor"):
+        robocache.voxelize_sparse(points, np.zeros((2, 1), np.float32), voxel_size=1.0)
+
+
+def test_rule_30_a_cuda_graph_takes_the_form_with_capacity(rng, cuda):
+    rows, shape = 5000, (5000, 3)
+    points = to_torch(random_points(rng, (rows,)), cuda)
+    features = torch.randn(shape, device=cuda)
+    for options in (
+        {"capacity": 900, "max_points_per_voxel": 5, "reduce": None},
+        {"capacity": 900, "max_points_per_voxel": 40, "reduce": "mean", "order": "morton"},
+        {"capacity": 300, "reduce": "max", "order": "linear", "point_range": (-3, -3, -3, 3, 3, 3)},
+    ):
+        call(points, features, **options)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = call(points, features, **options)
+        for _ in range(3):
+            points.copy_(to_torch(random_points(rng, (rows,)), cuda))
+            features.normal_()
+            graph.replay()
+            expected = call(points, features, **options)
+            for name, a, b in zip(made._fields, made, expected, strict=True):
+                assert_same_bits(to_numpy(a), to_numpy(b), f"{name}, {options}")
+
+
+def test_rule_18_work_is_queued_on_the_callers_stream(rng, cuda):
+    points = torch.zeros(300_000, 3, device=cuda)
+    later = to_torch(random_points(rng, (300_000,)), cuda)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        points.copy_(later)
+        made = call(points, None, capacity=300_000, max_points_per_voxel=2, reduce=None)
+    stream.synchronize()
+    expected = call(later, None, capacity=300_000, max_points_per_voxel=2, reduce=None)
+    assert_same_bits(to_numpy(made.coords), to_numpy(expected.coords))
+    assert made.num_voxels.item() > 1

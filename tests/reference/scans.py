@@ -1,0 +1,108 @@
+"""Real scans, by ROBOCACHE_TEST_DATA: binary PLY and PCD files as structured NumPy arrays."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+_PLY_TYPES = {
+    "char": "i1",
+    "uchar": "u1",
+    "short": "i2",
+    "ushort": "u2",
+    "int": "i4",
+    "uint": "u4",
+    "float": "f4",
+    "double": "f8",
+}
+
+SCANS = {
+    "small_gicp": "lidar/small_gicp/source.ply",  # a spinning lidar outdoors, 70k points with intensity
+    "terrain": "lidar/pcl_terrain_als/CSite4_orig-utm.pcd",  # from the air, 518k points in UTM coordinates
+    "kinect": "lidar/pcl_mosd_kinect/learn/learn13.pcd",  # 640 x 480, NaN where nothing came back
+}
+
+
+def scan_path(name):
+    """Where the scan of that name lies, or None where there is none on this machine."""
+    root = os.environ.get("ROBOCACHE_TEST_DATA")
+    path = None if root is None else Path(root) / SCANS[name]
+    return path if path is not None and path.exists() else None
+
+
+def read_scan(name):
+    """The scan's columns as a structured array."""
+    path = scan_path(name)
+    return read_ply(path) if path.suffix == ".ply" else read_pcd(path)
+
+
+def xyz(scan, dtype=np.float32):
+    """[N, 3] of a scan's columns."""
+    return np.stack([scan[axis] for axis in "xyz"], axis=1).astype(dtype)
+
+
+def read_ply(path):
+    """The vertices of a binary little-endian PLY file."""
+    data = Path(path).read_bytes()
+    end = data.index(b"end_header\n") + len(b"end_header\n")
+    fields, count = [], 0
+    for line in data[:end].decode("ascii").splitlines():
+        words = line.split()
+        if words[:2] == ["element", "vertex"]:
+            count = int(words[2])
+        elif words[0] == "property":
+            fields.append((words[2], "<" + _PLY_TYPES[words[1]]))
+    return np.frombuffer(data, np.dtype(fields), count, end)
+
+
+def read_pcd(path):
+    """The points of a PCD file, `binary` or `binary_compressed`, one number a field."""
+    data = Path(path).read_bytes()
+    header, end = {}, 0
+    while "DATA" not in header:
+        line_end = data.index(b"\n", end)
+        words = data[end:line_end].decode("ascii").split()
+        if words and words[0] != "#":
+            header[words[0]] = words[1:]
+        end = line_end + 1
+    kinds = {"F": "f", "U": "u", "I": "i"}
+    fields = [
+        (name, f"<{kinds[kind]}{size}")
+        for name, kind, size in zip(header["FIELDS"], header["TYPE"], header["SIZE"], strict=True)
+    ]
+    count = int(header["POINTS"][0])
+    if header["DATA"][0] == "binary":
+        return np.frombuffer(data, np.dtype(fields), count, end)
+    packed, unpacked = np.frombuffer(data, "<u4", 2, end)
+    columns = lzf_decompressed(data[end + 8 : end + 8 + int(packed)], int(unpacked))
+    points, at = np.empty(count, np.dtype(fields)), 0
+    for name, dtype in fields:  # compressed files hold one field after the other
+        points[name] = np.frombuffer(columns, dtype, count, at)
+        at += count * np.dtype(dtype).itemsize
+    return points
+
+
+def lzf_decompressed(data, size):
+    """`size` bytes out of LZF: runs of bytes as they are, and copies of what came before."""
+    made, at = bytearray(), 0
+    while at < len(data):
+        control = data[at]
+        at += 1
+        if control < 32:
+            made += data[at : at + control + 1]
+            at += control + 1
+            continue
+        length = control >> 5
+        if length == 7:
+            length += data[at]
+            at += 1
+        length += 2
+        start = len(made) - ((control & 31) << 8 | data[at]) - 1
+        at += 1
+        if start + length <= len(made):
+            made += made[start : start + length]
+        else:  # reaches into what it makes: a pattern that repeats
+            pattern = made[start:]
+            made += (pattern * (length // len(pattern) + 1))[:length]
+    assert len(made) == size, f"{len(made)} bytes, expected {size}"
+    return bytes(made)

@@ -1,0 +1,32 @@
+"""Random points that meet the edges of voxels often."""
+
+import numpy as np
+
+
+def random_points(rng, shape, dtype=np.float32, *, spread=3.0, voxel_size=0.5, special=True):
+    """[..., 3]: a few clusters, points on the faces of cells of `voxel_size`, repeats, and what is in no cell at all."""
+    count = int(np.prod(shape))
+    centres = rng.uniform(-spread, spread, (5, 3))
+    points = centres[rng.integers(0, 5, count)] + rng.standard_normal((count, 3)) * rng.choice([0.05, 0.5, 2.0])
+    size = np.broadcast_to(np.asarray(voxel_size, np.float64), 3)
+    faces = rng.random(count) < 0.2
+    points[faces] = np.round(points[faces] / size) * size
+    if count:
+        again = rng.random(count) < 0.1
+        points[again] = points[rng.integers(0, count, again.sum())]
+    if special:
+        extreme = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, -0.0, 1e-40, 2.1e9])
+        odd = rng.random((count, 3)) < 0.03
+        points[odd] = rng.choice(extreme, odd.sum())
+    with np.errstate(over="ignore"):
+        return points.astype(dtype).reshape(*shape, 3)
+
+
+def random_offsets(rng, rows, clouds, dtype=np.int64):
+    """[clouds + 1] from 0 to rows, some clouds empty."""
+    inner = np.sort(
+        rng.choice(rng.integers(0, rows + 1, 3), clouds - 1)
+        if rng.random() < 0.3
+        else rng.integers(0, rows + 1, clouds - 1)
+    )
+    return np.array([0, *inner, rows], dtype)

@@ -1,0 +1,166 @@
+"""Points into voxels once more, point by point, in exact fractions: rules 25 to 28 of docs/rules.md. Shares no arithmetic
+with the library."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+
+from .arithmetic import bfloat16, is_floating
+
+MODES = ["occupancy", "occupancy_bits", "count", "sum", "mean", "min", "max", "first", "last"]
+OF_FEATURES = MODES[3:]
+
+# digits, exponent of the least number above 0, exponent above all numbers
+_FORMATS = {
+    np.dtype(np.float16): (11, -24, 16),
+    np.dtype(np.float32): (24, -149, 128),
+    np.dtype(np.float64): (53, -1074, 1024),
+}
+if bfloat16 is not None:
+    _FORMATS[bfloat16] = (8, -133, 128)
+
+
+def cells(points, grid_min, voxel_size, grid_size):
+    """[N, 3] voxel of each point, and whether it is in the grid; as NumPy computes it in the points' type."""
+    points = np.asarray(points)[:, :3]
+    dtype = points.dtype
+    with np.errstate(all="ignore"):
+        at = np.floor((points - np.asarray(grid_min, dtype)) / np.broadcast_to(np.asarray(voxel_size, dtype), 3))
+        inside = (np.isfinite(at) & (at >= 0) & (at < np.asarray(grid_size, np.float64))).all(axis=1)
+        return np.where(inside[:, None], at, 0).astype(np.int64), inside
+
+
+def exponent_above(x):
+    """The least e with x < 2^e, of a fraction above 0."""
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    while x >= Fraction(2) ** e:
+        e += 1
+    while x < Fraction(2) ** (e - 1):
+        e -= 1
+    return e
+
+
+def nearest(x, dtype):
+    """A fraction rounded once to a float type, ties to even."""
+    digits, least, above = _FORMATS[np.dtype(dtype)]
+    if x == 0:
+        return np.zeros((), dtype)[()]
+    unit = max(exponent_above(abs(x)) - digits, least)
+    rounded = round(x / Fraction(2) ** unit) * Fraction(2) ** unit
+    if abs(rounded) >= Fraction(2) ** above:
+        rounded = float("inf") if rounded > 0 else -float("inf")
+    return np.float64(float(rounded)).astype(dtype)  # float64 holds it
+
+
+def quantum_exponent(finite, points, dtype):
+    """Rule 28: of a voxel's finite features (fractions) and the number of its points."""
+    _, least, above = _FORMATS[np.dtype(dtype)]
+    k = (points - 1).bit_length()
+    if np.dtype(dtype) != np.float16:
+        largest = max((abs(x) for x in finite), default=0)
+        above = exponent_above(largest) if largest else least
+    return max(above + k - 62, least)
+
+
+def sum_and_mean(features, quantum=None):
+    """Of one feature of one voxel."""
+    dtype = features.dtype
+    points = len(features)
+    if not is_floating(dtype):
+        total = sum(int(x) for x in features)
+        fits = -(2**63) <= total < 2**63
+        wrapped = (total + 2**63) % 2**64 - 2**63
+        return np.int64(wrapped), nearest(Fraction(total, points), np.float32) if fits else np.float32(np.nan)
+    wide = features.astype(np.float64)
+    if np.isnan(wide).any() or (np.isposinf(wide).any() and np.isneginf(wide).any()):
+        return (np.float64(np.nan).astype(dtype),) * 2
+    exact = [Fraction(float(x)) for x in wide[np.isfinite(wide)]]
+    unit = Fraction(2) ** quantum_exponent(exact, points, dtype) if quantum is None else Fraction(quantum)
+    whole = [round(x / unit) for x in exact]
+    total = sum(whole)
+    if any(not -(2**63) <= x < 2**63 for x in (*whole, total)):
+        assert quantum is not None, "a voxel's own quantum cannot overflow"
+        return (np.float64(np.nan).astype(dtype),) * 2
+    if np.isinf(wide).any():
+        return (wide[np.isinf(wide)][0].astype(dtype),) * 2
+    return nearest(total * unit, dtype), nearest(total * unit / points, dtype)
+
+
+def extreme(features, sign):
+    if is_floating(features.dtype):
+        wide = features.astype(np.float64)
+        if np.isnan(wide).any():
+            return features[np.isnan(wide)][0]
+        order = np.lexsort((~np.signbit(wide), wide))  # -0 before +0
+    else:
+        order = np.argsort(features, kind="stable")
+    return features[order[0 if sign < 0 else -1]]
+
+
+def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=0, quantum=None):
+    """(dict by mode, dropped) of one cloud."""
+    at, inside = cells(points, grid_min, voxel_size, grid_size)
+    rows_of = {}
+    for row in np.flatnonzero(inside):
+        rows_of.setdefault(tuple(at[row]), []).append(row)
+    made = {mode: _empty(mode, features, grid_size, fill) for mode in modes}
+    for cell, rows in rows_of.items():
+        for mode, out in made.items():
+            if mode == "occupancy":
+                out[cell] = True
+            elif mode == "occupancy_bits":
+                x, y, z = cell
+                out[x, y, z // 32] |= np.uint32(1 << (z % 32))
+            elif mode == "count":
+                out[cell] = len(rows)
+            elif mode in ("first", "last"):
+                out[cell] = features[rows[0 if mode == "first" else -1]]
+            else:
+                for f in range(features.shape[1]):
+                    column = features[rows, f]
+                    if mode in ("min", "max"):
+                        out[(*cell, f)] = extreme(column, -1 if mode == "min" else 1)
+                    else:
+                        out[(*cell, f)] = sum_and_mean(column, quantum)[mode == "mean"]
+    return made, np.int64(np.count_nonzero(~inside))
+
+
+def _empty(mode, features, grid_size, fill):
+    x, y, z = grid_size
+    if mode == "occupancy":
+        return np.zeros((x, y, z), bool)
+    if mode == "occupancy_bits":
+        return np.zeros((x, y, -(-z // 32)), np.uint32)
+    if mode == "count":
+        return np.zeros((x, y, z), np.int32)
+    dtype, floating = features.dtype, is_floating(features.dtype)
+    shape = (x, y, z, features.shape[1])
+    if mode == "sum":
+        return np.zeros(shape, dtype if floating else np.int64)
+    dtype = np.dtype(np.float32) if mode == "mean" and not floating else dtype
+    if is_floating(dtype) and np.isfinite(fill):
+        fill = nearest(Fraction(fill), dtype)
+    return np.full(shape, fill, dtype)
+
+
+def voxelize(points, features=None, *, mode, lengths=None, batch_offsets=None, **options):
+    """(dict by mode, dropped): as robocache.voxelize_pointcloud with a list of modes."""
+    points = np.asarray(points)
+    if features is None and points.shape[-1] > 3:
+        features = points[..., 3:]
+    if batch_offsets is not None:
+        clouds = [slice(a, b) for a, b in itertools.pairwise(batch_offsets)]
+    elif points.ndim == 3:
+        counts = [points.shape[1]] * len(points) if lengths is None else lengths
+        clouds = [(b, slice(0, n)) for b, n in enumerate(counts)]
+    else:
+        return voxelize_one(points, features, modes=mode, **options)
+    made = [voxelize_one(points[c], None if features is None else features[c], modes=mode, **options) for c in clouds]
+    if made:
+        stacked = {name: np.stack([one[name] for one, _ in made]) for name in mode}
+    else:
+        none = None if features is None else features.reshape(-1, features.shape[-1])[:0]
+        grid_size, fill = options["grid_size"], options.get("fill", 0)
+        stacked = {name: _empty(name, none, grid_size, fill)[None][:0] for name in mode}
+    return stacked, np.array([dropped for _, dropped in made], np.int64)

@@ -1,0 +1,187 @@
+"""Naive oracle of `robocache.voxelize_sparse` and `robocache.voxel_downsample`: a loop over points, a dict of voxels.
+
+What a reduce makes of a voxel's rows is told by the oracle of dense grids.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arithmetic import is_floating
+from .voxelize import extreme, sum_and_mean
+
+ENDS = np.iinfo(np.int32)
+
+
+@dataclass
+class Voxels:
+    coords: np.ndarray
+    counts: np.ndarray
+    point_to_voxel: np.ndarray
+    dropped: np.ndarray
+    num_voxels: int
+    rows: list  # of each voxel the rows that are kept, in input order
+    features: np.ndarray
+
+
+def cells_of(points, voxel_size, origin=0.0):
+    """Rule 25 as NumPy has it: float64 whole numbers, NaN and infinities where there is none."""
+    kind = points.dtype.type
+    size, origin = (np.broadcast_to(np.asarray(x, np.float64), 3).astype(kind) for x in (voxel_size, origin))
+    with np.errstate(all="ignore"):
+        return np.floor((points[..., :3] - origin) / size).astype(np.float64)
+
+
+def rows_of_clouds(points, lengths, batch_offsets):
+    """Of each cloud the range of its rows; a row of [B, N, ...] counts on through the clouds before."""
+    if points.ndim == 3:
+        clouds, count = points.shape[:2]
+        lengths = [count] * clouds if lengths is None else lengths
+        return [range(b * count, b * count + int(lengths[b])) for b in range(clouds)]
+    if batch_offsets is not None:
+        return [range(int(a), int(b)) for a, b in itertools.pairwise(batch_offsets)]
+    return [range(len(points))]
+
+
+def morton_code(x, y, z):
+    code = 0
+    for bit in range(32):
+        for place, c in enumerate((x, y, z)):
+            code |= ((c + 2**31) >> bit & 1) << (3 * bit + place)
+    return code
+
+
+def voxelize_sparse(
+    points,
+    features=None,
+    *,
+    voxel_size,
+    point_range=None,
+    lengths=None,
+    batch_offsets=None,
+    max_voxels=None,
+    max_points_per_voxel=None,
+    capacity=None,
+    reduce="mean",
+    order="first",
+    coord_order="xyz",
+):
+    batched = points.ndim == 3 or batch_offsets is not None
+    flat = points.reshape(int(np.prod(points.shape[:-1])), points.shape[-1])
+    grid = None
+    origin = 0.0
+    if point_range is not None:
+        low, high = np.asarray(point_range, np.float64).reshape(2, 3)
+        grid = np.round((high - low) / np.broadcast_to(np.asarray(voxel_size, np.float64), 3))
+        origin = low
+    cells = cells_of(flat, voxel_size, origin)
+
+    voxels = {}  # (cloud, x, y, z) -> rows, in the order of births
+    born = []  # how many each cloud has
+    ranges = rows_of_clouds(points, lengths, batch_offsets)
+    for cloud, rows in enumerate(ranges):
+        born.append(0)
+        for row in rows:
+            cell = cells[row]
+            if not np.isfinite(cell).all() or (cell < ENDS.min).any() or (cell > ENDS.max).any():
+                continue
+            if grid is not None and ((cell < 0).any() or (cell >= grid).any()):
+                continue
+            key = (cloud, *(int(c) for c in cell))
+            if key not in voxels:
+                if max_voxels is not None and born[-1] == max_voxels:
+                    continue
+                born[-1] += 1
+                voxels[key] = []
+            voxels[key].append(row)
+
+    found = list(voxels)
+    num_voxels = len(found)
+    kept = found[:capacity]
+    if order == "linear":
+        kept.sort()
+    elif order == "morton":
+        kept.sort(key=lambda key: (key[0], morton_code(*key[1:])))
+    size = len(kept) if capacity is None else capacity
+
+    coords = np.full((size, 4), -1, np.int32)
+    counts = np.zeros(size, np.int32)
+    point_to_voxel = np.full(len(flat), -1, np.int32)
+    rows = [[] for _ in range(size)]
+    for voxel, key in enumerate(kept):
+        cloud, *xyz = key
+        coords[voxel] = [cloud, *(xyz if coord_order == "xyz" else xyz[::-1])]
+        point_to_voxel[voxels[key]] = voxel
+        rows[voxel] = voxels[key][:max_points_per_voxel]
+        counts[voxel] = len(rows[voxel])
+    dropped = np.array([np.count_nonzero(point_to_voxel[rows.start : rows.stop] == -1) for rows in ranges], np.int64)
+
+    if reduce is None:
+        source = flat if features is None else features.reshape(len(flat), features.shape[-1])
+        most = max(counts, default=0) if max_points_per_voxel is None else max_points_per_voxel
+        made = np.zeros((size, most, source.shape[-1]), source.dtype)
+        for voxel, of_voxel in enumerate(rows):
+            made[voxel, : len(of_voxel)] = source[of_voxel]
+    else:
+        made = reduced(
+            flat[:, 3:] if features is None else features.reshape(len(flat), features.shape[-1]), rows, reduce
+        )
+    return Voxels(
+        coords if batched else coords[:, 1:],
+        counts,
+        point_to_voxel.reshape(points.shape[:-1]),
+        dropped if batched else dropped.reshape(()),
+        num_voxels,
+        rows,
+        made,
+    )
+
+
+def reduced(source, rows, reduce):
+    """[voxels, F] of source [N, F]: of each voxel the features of its rows as one, 0 where it has none."""
+    dtype = source.dtype
+    if not is_floating(dtype):
+        dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
+    made = np.zeros((len(rows), source.shape[1]), dtype)
+    for voxel, of_voxel in enumerate(rows):
+        for f in range(source.shape[1] if of_voxel else 0):
+            column = source[of_voxel, f]
+            if reduce in ("first", "last"):
+                made[voxel, f] = column[0 if reduce == "first" else -1]
+            elif reduce in ("min", "max"):
+                made[voxel, f] = extreme(column, -1 if reduce == "min" else 1)
+            else:
+                made[voxel, f] = sum_and_mean(column)[reduce == "mean"]
+    return made
+
+
+def voxel_downsample(points, features=None, *, voxel_size, method="centroid", seed=None, origin=0.0):
+    """(points, features or None, rows of each voxel)."""
+    cells = cells_of(points, voxel_size, origin)
+    voxels = {}
+    for row, cell in enumerate(cells):
+        if np.isfinite(cell).all() and (cell >= ENDS.min).all() and (cell <= ENDS.max).all():
+            voxels.setdefault(tuple(cell), []).append(row)
+    rows = list(voxels.values())
+    sources = [points if features is None else points[:, :3], *([] if features is None else [features])]
+    if method == "centroid":
+        taken = [reduced(source, rows, "mean") for source in sources]
+    else:
+        least = {"first": min, "random": lambda rows: min(rows, key=lambda row: sample_priority(seed, row))}[method]
+        chosen = np.array([least(of_voxel) for of_voxel in rows], np.int64)
+        taken = [source[chosen] for source in sources]
+    return taken[0], taken[1] if features is not None else None, rows
+
+
+def _mixed(x):
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def sample_priority(seed, row):
+    """Of a voxel's rows `random` takes the one with the least; the upper 32 bits decide, then the row."""
+    step = 0x9E3779B97F4A7C15
+    hashed = _mixed((_mixed((seed + step) % 2**64) + step * row) % 2**64)
+    return hashed >> 32, row
