@@ -920,7 +920,7 @@ cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream) {
   wanted.extremes = outputs[VoxelMode::kMin] || outputs[VoxelMode::kMax];
   wanted.ends = outputs[VoxelMode::kFirst] || outputs[VoxelMode::kLast];
   const auto widest = static_cast<unsigned>(std::min<int64_t>(call.features.count, 32));
-  const Group group{std::bit_width(widest - 1)};
+  const Group group{static_cast<int>(std::bit_width(widest - 1))};
   const int64_t size = plan.tiling.tile_cells();
   return with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
