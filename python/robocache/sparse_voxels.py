@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from . import _lib, errors
 from .ops import _argument, _memory_is_hidden, _optional
-from .voxels import _number, _three, _whole
+from .voxels import _goes_by_torch, _number, _three, _whole
 
 _call_voxelize = _lib.function("voxelize_sparse")
 _call_downsample = _lib.function("voxel_downsample")
@@ -160,12 +160,7 @@ def _range(value: Any) -> list[Any]:
 def _run(operation: str, arrays: dict[str, Any], *options: Any) -> Any:
     """By the library; by torch's dispatcher where gradients are recorded, a graph is traced or memory is hidden."""
     torch = _lib.torch_module()
-    hidden = torch is not None and (
-        torch.compiler.is_compiling()
-        or torch.autograd.forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays.values()))
-    )
-    if not hidden:
+    if not _goes_by_torch(torch, *arrays.values()):
         try:
             return _by_library(operation, arrays, *options)
         except Exception:

@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
-from . import errors
+from . import _lib, errors
 from .sparse_voxels import call_downsample, call_voxelize
+from .torch_ops import _check_tensors
+
+_dtype_of = _lib.function("voxel_mode_dtype")
 
 # What is not there is an empty tensor: an operator returns no None.
 torch.library.define(
@@ -31,7 +34,7 @@ torch.library.define(
 
 def voxelize_sparse(arrays: dict[str, Any], *options: Any) -> list[Any]:
     """As robocache.voxelize_sparse; `options` in the operator's order."""
-    _check_tensors(arrays)
+    _check_tensors({name: array for name, array in arrays.items() if array is not None})
     voxel_size, *others, point_range = options
     made = torch.ops.robocache.voxelize_sparse(*arrays.values(), _floats(voxel_size), *others, _floats(point_range))
     capacity = others[2]
@@ -40,21 +43,13 @@ def voxelize_sparse(arrays: dict[str, Any], *options: Any) -> list[Any]:
 
 def voxel_downsample(arrays: dict[str, Any], voxel_size: list, origin: list, *others: Any) -> list[Any]:
     """As robocache.voxel_downsample."""
-    _check_tensors(arrays)
+    _check_tensors({name: array for name, array in arrays.items() if array is not None})
     made = torch.ops.robocache.voxel_downsample(*arrays.values(), _floats(voxel_size), _floats(origin), *others)
     return [made[0], None if arrays["features"] is None else made[1]]
 
 
 def _floats(numbers):
     return [float(number) for number in numbers]
-
-
-def _check_tensors(arrays):
-    for name, array in arrays.items():
-        if array is not None and not isinstance(array, torch.Tensor):
-            raise errors.ArgumentTypeError(
-                f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
-            )
 
 
 def _tensors(points, made):
@@ -83,9 +78,7 @@ torch.library.impl("robocache::voxel_downsample", ("cpu", "cuda"), _run_downsamp
 
 
 def _reduced_dtype(reduce, dtype):
-    if dtype.is_floating_point:
-        return dtype
-    return {"sum": torch.int64, "mean": torch.float32}.get(reduce, dtype)
+    return getattr(torch, _dtype_of(reduce, _lib.dtype_name(dtype)))
 
 
 @torch.library.register_fake("robocache::voxelize_sparse")

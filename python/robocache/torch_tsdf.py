@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import _lib, errors
+from .torch_ops import _check_tensors
 
 _call = _lib.function("integrate_tsdf")
 
@@ -20,12 +21,7 @@ _operator = torch.ops.robocache.integrate_tsdf.default
 
 def integrate_tsdf(grid: Any, weights: Any, measured: Any, T_world_sensor: Any, intrinsics: Any, *options: Any) -> None:
     """As robocache.integrate_tsdf; `options` in the operator's order."""
-    arrays = {"grid": grid, "weights": weights, "points" if intrinsics is None else "depth": measured}
-    for name, array in arrays.items():
-        if not isinstance(array, torch.Tensor):
-            raise errors.ArgumentTypeError(
-                f"{name}: expected a torch tensor, as torch.compile needs, got {type(array).__name__}"
-            )
+    _check_tensors({"grid": grid, "weights": weights, "points" if intrinsics is None else "depth": measured})
     camera = None if intrinsics is None else _numbers(intrinsics)
     _operator(grid, weights, measured, _numbers(T_world_sensor), camera, *options)
 

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 from . import _lib, errors
-from .torch_ops import _check_tensors, _in_front, _is_shape_alone, _without_torch_func, check_memory, memory_is_hidden
-
-__all__ = ["check_memory", "memory_is_hidden", "voxelize_pointcloud"]
+from .torch_ops import _check_tensors, _in_front, _is_shape_alone, _without_torch_func, memory_is_hidden
 
 _call = _lib.function("voxelize_pointcloud")
 _call_backward = _lib.function("voxelize_pointcloud_backward")

@@ -8,9 +8,9 @@ import numpy as np
 
 from . import _lib, errors
 from .ops import _argument, _memory_is_hidden, _writable
+from .voxels import _three
 
 _integrate = _lib.function("integrate_tsdf")
-_EXPECTED = {"grid_min": "three numbers", "voxel_size": "a number or three"}
 
 
 def integrate_tsdf(
@@ -71,7 +71,7 @@ def integrate_tsdf(
                     f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()"
                 )
     options = (truncation, depth_scale, max_weight, space_carving)
-    corner, size = _three("grid_min", grid_min), _three("voxel_size", voxel_size)
+    corner, size = _three("grid_min", grid_min), _three("voxel_size", voxel_size, scalar=True)
     if torch is not None and torch.compiler.is_compiling():
         _by_dispatcher(grid, weights, points_or_depth, T_world_sensor, intrinsics, *options, corner, size)
         return grid, weights
@@ -112,15 +112,3 @@ def _numbers(name: str, value: Any) -> np.ndarray:
         return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None
-
-
-def _three(name: str, value: Any) -> list[float]:
-    if name == "voxel_size" and isinstance(value, int | float | np.number):
-        return [float(value)] * 3
-    try:
-        numbers = [float(x) for x in value]
-    except (TypeError, ValueError):
-        raise errors.ArgumentTypeError(f"{name}: expected {_EXPECTED[name]}, got {value!r}") from None
-    if len(numbers) != 3:
-        raise errors.ArgumentError(f"{name}: expected {_EXPECTED[name]}, got {value!r}")
-    return numbers

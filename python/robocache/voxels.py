@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from .ops import _argument, _optional, _writable
+from .ops import _argument, _memory_is_hidden, _optional, _writable
 
 _voxelize = _lib.function("voxelize_pointcloud")
 _array_of = _lib.function("array_of")
@@ -89,11 +89,7 @@ def voxelize_pointcloud(
     outs = [] if out is None else _outs(out, modes) if several else [_writable("out", out)]
     count = (0 if outs else len(modes)) + return_dropped
     torch = _lib.torch_module()
-    hidden = torch is not None and (
-        torch.compiler.is_compiling()
-        or torch.autograd.forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and _requires_gradient(points, features))
-    )
+    hidden = _goes_by_torch(torch, points if features is None else features)
     if not hidden:
         arrays = _argument("points", points), _optional("features", features)
         further = _optional("lengths", lengths), _optional("batch_offsets", batch_offsets)
@@ -113,12 +109,17 @@ def voxelize_pointcloud(
     return (out, made[-1]) if return_dropped else out
 
 
-def _requires_gradient(points: Any, features: Any) -> bool:
-    return getattr(points if features is None else features, "requires_grad", False)
+def _goes_by_torch(torch: Any, *arrays: Any) -> bool:
+    """Whether torch traces a graph, or records gradients of these arrays."""
+    return torch is not None and (
+        torch.compiler.is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+        or (torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays))
+    )
 
 
 def _by_dispatcher(points: Any, features: Any, lengths: Any, batch_offsets: Any, *rest: Any) -> list[Any]:
-    from . import torch_voxels  # defines torch's operators, so not before torch is there and they are wanted
+    from . import torch_ops, torch_voxels  # define torch's operators, so not before torch is there and they are wanted
 
     if torch_voxels.torch.compiler.is_compiling():
         return torch_voxels.voxelize_pointcloud(points, features, lengths, batch_offsets, *rest)
@@ -126,15 +127,8 @@ def _by_dispatcher(points: Any, features: Any, lengths: Any, batch_offsets: Any,
         return torch_voxels.voxelize_pointcloud(points, features, lengths, batch_offsets, *rest)
     except Exception:
         _, modes, _, outs = rest
-        torch_voxels.check_memory(_named(points, features, lengths, batch_offsets, modes, outs))
+        torch_ops.check_memory(_named(points, features, lengths, batch_offsets, modes, outs))
         raise
-
-
-def _memory_is_hidden(named: dict[str, Any]) -> bool:
-    from . import torch_voxels
-
-    torch_voxels.check_memory(named)
-    return torch_voxels.memory_is_hidden(*named.values())
 
 
 def _named(points: Any, features: Any, lengths: Any, batch_offsets: Any, modes: Any, outs: Any) -> dict[str, Any]:

@@ -47,6 +47,16 @@ def cuda():
 
 
 @pytest.fixture
+def threads():
+    """set_num_threads; afterwards their number is as before."""
+    import robocache
+
+    before = robocache.num_threads()
+    yield robocache.set_num_threads
+    robocache.set_num_threads(before)
+
+
+@pytest.fixture
 def rng(request):
     """A generator seeded by the test's name: the same data in every run and order, other data in every test."""
     return np.random.default_rng(list(request.node.nodeid.encode()))

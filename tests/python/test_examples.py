@@ -94,11 +94,13 @@ def test_a_recorder_of_ones_own(rng, folder):
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_the_operations_by_themselves(device, framework):
-    resample, fuse, voxelize = snippet("python", "resample_trajectories").strip().splitlines()
+    lines = snippet("python", "resample_trajectories").strip().splitlines()
+    resample, fuse, voxelize, voxelize_sparse, integrate_tsdf = lines
     times, values, targets = [0.0, 0.1, 1.0], [[0.0], [10.0], [20.0]], [0.05, 0.55, 2.0]
     arrays = {"values": values, "times": times, "q": values, "t_q": times, "target_times": targets}
     arrays |= {"f": [[1.0, 2.0], [3.0, 4.0]], "t_f": [0.0, 0.5]}
     arrays |= {"points": [[-7.95, 0.05, 0.55], [-7.94, 0.06, 0.57], [9.0, 0.0, 0.0]]}
+    arrays |= {"grid": [[[0.0] * 16]], "weights": [[[0.0] * 16]], "depth": [[0.07]]}
     names = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
     if framework == "numpy":
         names = {name: tensor.cpu().numpy() for name, tensor in names.items()}
@@ -116,6 +118,18 @@ def test_the_operations_by_themselves(device, framework):
     assert type(counts) is type(names["values"])
     assert tuple(counts.shape) == (160, 160, 32)
     assert (int(counts[0, 80, 15]), int(counts.sum())) == (2, 2)
+    voxels = eval(voxelize_sparse, names)
+    assert type(voxels.features) is type(names["values"])
+    assert voxels.coords.tolist() == [[-80, 0, 5], [90, 0, 0]]
+    assert voxels.counts.tolist() == [2, 1]
+    assert tuple(voxels.features.shape) == (2, 5, 3)
+    names |= {"pose": np.eye(4), "camera": (1.0, 1.0, 0.0, 0.0)}
+    names["pose"][:2, 3] = -0.995  # the camera looks along the only column of voxels
+    assert eval(integrate_tsdf, names)[0] is names["grid"]
+    distances = 0.07 - (np.arange(16) + 0.5) * 0.01
+    seen = abs(distances) < 0.04
+    np.testing.assert_allclose(names["grid"].tolist()[0][0], np.where(seen, distances, 0), atol=1e-7)
+    assert names["weights"].tolist()[0][0] == seen.tolist()
 
 
 def test_every_python_snippet_of_the_readme_is_tried_here():

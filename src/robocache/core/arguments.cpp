@@ -48,6 +48,17 @@ bool overlaps(const TensorView& a, const TensorView& b) {
   return a_low < b_high && b_low < a_high && a_low != a_high && b_low != b_high;
 }
 
+void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
+  if (bytes == 0) return nullptr;
+  const bool enough = workspace && workspace->device == device && workspace->is_contiguous() &&
+                      workspace->numel() * dtype_size(workspace->dtype) >= bytes;
+  if (!enough) {
+    refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(device), ", got ",
+           workspace ? workspace->describe() : "none");
+  }
+  return workspace->data;
+}
+
 void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of) {
   for (int d = 0; d < out.ndim; ++d) {
     if (out.shape[d] > 1 && out.strides[d] == 0) {

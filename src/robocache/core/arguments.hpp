@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,9 @@ void check_lengths(const TensorView& lengths, std::string_view argument, int64_t
 
 // Whether two tensors reach into one another's range of addresses; never where one of them is empty.
 bool overlaps(const TensorView& a, const TensorView& b);
+
+// The memory of a workspace, refused where it is less than so many bytes or lies elsewhere; null where none are needed.
+void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device);
 
 // Refuses a tensor to write to whose elements share memory.
 void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of = {});

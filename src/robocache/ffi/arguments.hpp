@@ -18,6 +18,10 @@ inline std::optional<double> optional_real(const Args& args, int i, const char* 
   return args.is_none(i) ? std::nullopt : std::optional(args.real(i, name));
 }
 
+inline std::optional<int64_t> optional_integer(const Args& args, int i, const char* name) {
+  return args.is_none(i) ? std::nullopt : std::optional(args.integer(i, name));
+}
+
 // Arguments i to i + 2: of x, y, z.
 inline std::array<double, 3> three_reals(const Args& args, int i, const char* name) {
   return {args.real(i, name), args.real(i + 1, name), args.real(i + 2, name)};

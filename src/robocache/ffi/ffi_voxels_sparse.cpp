@@ -10,10 +10,6 @@
 namespace robocache::ffi {
 namespace {
 
-std::optional<int64_t> optional_integer(const Args& args, int i, const char* name) {
-  return args.is_none(i) ? std::nullopt : std::optional(args.integer(i, name));
-}
-
 // The memory of a call, from the caller's allocator. What the answer does not take is freed with this.
 class Memory {
  public:

@@ -5,6 +5,7 @@
 
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/host_device.hpp"
+#include "robocache/core/lengths.hpp"
 
 namespace robocache {
 
@@ -19,13 +20,29 @@ struct Clouds {
   int64_t row_stride;
   const void* lengths;  // [count] int32/int64: the rows of each that are points, or null; cut to [0, rows]
   DType lengths_dtype;
-  const void* offsets;  // [count + 1] int32/int64, or null; made ascending within [0, rows] where they are not
+  const void* offsets;  // [count + 1] int32/int64, ascending from 0 to rows, or null. Where on CUDA they are not,
+                        // rows go to some cloud or to none
   DType offsets_dtype;
 };
 
 // A row is named by its place in all arrays of rows: b * rows + row, or, ragged, the row itself.
 ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
   return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
+}
+
+struct RowRange {
+  int64_t begin;
+  int64_t end;
+};
+
+// The rows of cloud b that are points, as its strides number them: from 0, or, ragged, in the array. Of lengths and offsets
+// that have been checked, as they are on the CPU.
+inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
+  if (clouds.offsets != nullptr) {
+    return {integer_at(clouds.offsets, clouds.offsets_dtype, b),
+            integer_at(clouds.offsets, clouds.offsets_dtype, b + 1)};
+  }
+  return {0, length_at(clouds.lengths, clouds.lengths_dtype, b, clouds.rows)};
 }
 
 // The features beside the points, row for row.

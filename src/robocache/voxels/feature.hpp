@@ -1,4 +1,5 @@
-// What the dtypes of features are worked on as, and what their sums and means come out as.
+// What the dtypes of features are worked on as, what their sums and means come out as, and what a cell without points
+// holds.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/core/host_device.hpp"
+#include "robocache/voxels/reduce.hpp"
 
 namespace robocache {
 
@@ -43,6 +45,16 @@ inline constexpr DType kFeatureDType = std::is_same_v<T, Float16>    ? DType::kF
                                        : std::is_same_v<T, float>    ? DType::kFloat32
                                        : std::is_same_v<T, double>   ? DType::kFloat64
                                                                      : DType::kInt64;
+
+// The call's fill as an output of T.
+template <class T>
+ROBOCACHE_HD T fill_of(const VoxelReduction& call) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(call.fill_integer);
+  } else {
+    return from_feature_work<T>(static_cast<FeatureWork<T>>(call.fill));
+  }
+}
 
 // Calls call(T{}) with the type of that dtype of features; bool goes as uint8, 0 and 1.
 template <class Call>

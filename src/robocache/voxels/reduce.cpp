@@ -5,12 +5,17 @@
 
 namespace robocache {
 
+DType reduced_dtype(VoxelMode mode, DType features) {
+  if (is_floating(features)) return features;
+  return mode == VoxelMode::kSum ? DType::kInt64 : mode == VoxelMode::kMean ? DType::kFloat32 : features;
+}
+
 int64_t reduce_workspace_bytes(const VoxelReduction& call, Device device) {
   if (!device.is_cuda()) return 0;  // what the CPU needs goes by the points it finds in each tile, and is its own
-  using WorkspaceBytes = int64_t(const VoxelReduction*);
+  using WorkspaceBytes = int64_t(const VoxelReduction*, int32_t device);
   static WorkspaceBytes* const workspace_bytes =
       reinterpret_cast<WorkspaceBytes*>(cuda_symbol("robocache_cuda_reduce_workspace_bytes"));
-  return workspace_bytes(&call);
+  return workspace_bytes(&call, device.index);
 }
 
 void reduce_into_voxels(const VoxelReduction& call, Device device, CudaStream stream) {

@@ -26,6 +26,11 @@ enum class VoxelMode : int32_t {
 };
 inline constexpr int kVoxelModes = 9;
 
+constexpr bool takes_features(VoxelMode mode) { return mode >= VoxelMode::kSum; }
+
+// Of a mode that takes features of that dtype.
+DType reduced_dtype(VoxelMode mode, DType features);
+
 struct VoxelOutput {
   VoxelMode mode;
   DType dtype;

@@ -4,7 +4,6 @@
 #include <atomic>
 
 #include "robocache/core/backend.hpp"
-#include "robocache/core/lengths.hpp"
 #include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
@@ -18,24 +17,17 @@ const T* features_of(const VoxelGradient& call, int64_t cloud, int64_t row) {
          row * call.features.row_stride;
 }
 
-// Calls visit(cloud, row, cell): row as the arrays have it, its number in the cloud is row - first.
+// Calls visit(cloud, row, cell) for every point in a cell, row as points_of_cloud numbers it.
 template <class Real, class Visit>
 void visit_rows(const VoxelGradient& call, const Visit& visit) {
   const Clouds& clouds = call.clouds;
   for (int64_t cloud = 0; cloud < clouds.count; ++cloud) {
-    int64_t first = 0;
-    int64_t end = clouds.rows;
-    if (clouds.offsets != nullptr) {
-      first = length_at(clouds.offsets, clouds.offsets_dtype, cloud, 0);
-      end = length_at(clouds.offsets, clouds.offsets_dtype, cloud + 1, 0);
-    } else if (clouds.lengths != nullptr) {
-      end = length_at(clouds.lengths, clouds.lengths_dtype, cloud, 0);
-    }
+    const RowRange rows = points_of_cloud(clouds, cloud);
     const auto* const points = static_cast<const Real*>(clouds.points) + cloud * clouds.cloud_stride;
     const int64_t cells = call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2];
-    parallel_for(end - first, kRowsPerRange, [&](int64_t range_begin, int64_t range_end) {
+    parallel_for(rows.end - rows.begin, kRowsPerRange, [&](int64_t range_begin, int64_t range_end) {
       for (int64_t i = range_begin; i < range_end; ++i) {
-        const int64_t row = first + i;
+        const int64_t row = rows.begin + i;
         const int64_t cell = voxel_cell<Real>(points + row * clouds.row_stride, call.grid);
         if (cell >= 0) visit(cloud, row, cloud * cells + cell);
       }

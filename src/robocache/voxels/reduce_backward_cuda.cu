@@ -21,18 +21,7 @@ __device__ FeaturePlace place_of(const VoxelGradient& call, int64_t i) {
   const int64_t f = i - flat * call.features.count;
   const RowPlace place = place_of_row(call.clouds, flat);
   if (!place.is_point) return {place.row, -1, f, 0};
-  const int64_t at = place.cloud * call.clouds.cloud_stride + place.row * call.clouds.row_stride;
-  int64_t cell;
-  if (call.clouds.dtype == DType::kFloat32) {
-    const float* const p = static_cast<const float*>(call.clouds.points) + at;
-    const float point[3] = {p[0], p[1], p[2]};
-    cell = voxel_cell<float>(point, call.grid);
-  } else {
-    const double* const p = static_cast<const double*>(call.clouds.points) + at;
-    const double point[3] = {p[0], p[1], p[2]};
-    cell = voxel_cell<double>(point, call.grid);
-  }
-  if (cell >= 0) cell += place.cloud * (call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2]);
+  const int64_t cell = cell_of_point(call.clouds, call.grid, place);
   return {place.row, cell, f, place.cloud * call.features.cloud_stride + place.row * call.features.row_stride + f};
 }
 
@@ -94,14 +83,12 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
-  switch (call->features.dtype) {
-    case DType::kFloat64:
-      return launch_backward<double>(*call, stream);
-    case DType::kFloat32:
-      return launch_backward<float>(*call, stream);
-    case DType::kFloat16:
-      return launch_backward<Float16>(*call, stream);
-    default:
-      return launch_backward<BFloat16>(*call, stream);
-  }
+  return with_feature_type(call->features.dtype, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (std::is_integral_v<T>) {
+      return cudaErrorInvalidValue;  // integers have no gradient: the call has been checked
+    } else {
+      return launch_backward<T>(*call, stream);
+    }
+  });
 }

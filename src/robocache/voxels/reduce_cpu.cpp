@@ -13,7 +13,6 @@
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/cpu_isa.hpp"
-#include "robocache/core/lengths.hpp"
 #include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
@@ -267,14 +266,8 @@ Domain domain_of_cloud(const VoxelReduction& call, int64_t cloud) {
   domain.cells = call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2];
   domain.first_cell = cloud * domain.cells;
   domain.cloud = cloud;
-  int64_t first = 0;
-  domain.rows = clouds.rows;
-  if (clouds.offsets != nullptr) {
-    first = length_at(clouds.offsets, clouds.offsets_dtype, cloud, 0);
-    domain.rows = length_at(clouds.offsets, clouds.offsets_dtype, cloud + 1, 0) - first;
-  } else if (clouds.lengths != nullptr) {
-    domain.rows = length_at(clouds.lengths, clouds.lengths_dtype, cloud, 0);
-  }
+  const auto [first, end] = points_of_cloud(clouds, cloud);
+  domain.rows = end - first;
   domain.points = static_cast<const char*>(clouds.points) +
                   (cloud * clouds.cloud_stride + first * clouds.row_stride) * dtype_size(clouds.dtype);
   const Features& features = call.features;

@@ -63,26 +63,14 @@ Results<T> results_of(const VoxelReduction& call, int64_t first_cell) {
 template <class T>
 void fill_results(const VoxelReduction& call, const Results<T>& into, int64_t cells) {
   const int64_t n = cells * call.features.count;
-  T fill{};
-  if constexpr (std::is_integral_v<T>) {
-    fill = static_cast<T>(call.fill_integer);
-  } else {
-    fill = from_feature_work<T>(static_cast<FeatureWork<T>>(call.fill));
-  }
   if (into.sum != nullptr) std::fill_n(into.sum, n, FeatureSum<T>{});
-  if (into.mean != nullptr) {
-    if constexpr (std::is_integral_v<T>) {
-      std::fill_n(into.mean, n, static_cast<float>(call.fill));
-    } else {
-      std::fill_n(into.mean, n, fill);
-    }
-  }
+  if (into.mean != nullptr) std::fill_n(into.mean, n, fill_of<FeatureMean<T>>(call));
   for (T* const of : {into.min, into.max, into.first, into.last}) {
-    if (of != nullptr) std::fill_n(of, n, fill);
+    if (of != nullptr) std::fill_n(of, n, fill_of<T>(call));
   }
 }
 
-// kWidth neighbouring features of one cell; `row_at(i)` is where those of its i-th point begin.
+// kWidth neighbouring features of one cell.
 template <class T, int kWidth>
 struct CellFeatures {
   const VoxelTile& tile;
@@ -90,6 +78,7 @@ struct CellFeatures {
   int64_t points;
   int64_t offset;  // of the first feature in its row
 
+  // Those of its i-th point.
   const T* row_at(int64_t i) const { return reinterpret_cast<const T*>(tile.features[rows[i]]) + offset; }
 };
 

@@ -7,6 +7,7 @@
 //   finish      one rounding, for each cell and feature
 #include "robocache/core/backend.hpp"
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/core/workspace_parts.hpp"
 #include "robocache/voxels/rows_cuda.cuh"
 #include "robocache/voxels/tiles_cuda.cuh"
 
@@ -153,27 +154,9 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
   }
 }
 
-// Hands out parts of the workspace; without memory it only counts.
-class Workspace {
- public:
-  explicit Workspace(void* memory) : memory_(static_cast<char*>(memory)) {}
-
-  template <class T>
-  void take(T*& part, int64_t count, bool wanted) {
-    if (!wanted) return;
-    if (memory_) part = reinterpret_cast<T*>(memory_ + bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  char* memory_;
-  int64_t bytes_ = 0;
-};
-
 // `zeroed` gets the bytes at the start of the workspace that begin as 0; after them come the minima and first rows, which
 // begin as all ones, up to `set`.
-Work plan(const VoxelReduction& call, Workspace& workspace, int64_t& zeroed, int64_t& set) {
+Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed, int64_t& set) {
   Work work{};
   work.rows = row_count(call.clouds);
   const Outputs outputs(call);
@@ -209,14 +192,14 @@ unsigned blocks_for(int64_t items) {
   return static_cast<unsigned>(std::min<int64_t>((items + kThreads - 1) / kThreads, kMost));
 }
 
-cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
+cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) {
   if (call.dropped) {
     const cudaError_t code =
         cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
     if (code != cudaSuccess) return code;
   }
-  if (goes_by_tiles(call)) return reduce_by_tiles(call, stream);
-  Workspace workspace(call.workspace);
+  if (goes_by_tiles(call, device)) return reduce_by_tiles(call, stream);
+  WorkspaceParts workspace(call.workspace);
   int64_t zeroed = 0;
   int64_t set = 0;
   const Work work = plan(call, workspace, zeroed, set);
@@ -266,9 +249,9 @@ cudaError_t reduce(const VoxelReduction& call, cudaStream_t stream) {
 }  // namespace robocache
 
 extern "C" __attribute__((visibility("default"))) int64_t
-robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call) {
-  if (robocache::goes_by_tiles(*call)) return robocache::tiles_workspace_bytes(*call);
-  robocache::Workspace workspace(nullptr);
+robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call, int32_t device) {
+  if (robocache::goes_by_tiles(*call, device)) return robocache::tiles_workspace_bytes(*call);
+  robocache::WorkspaceParts workspace(nullptr);
   int64_t zeroed = 0;
   int64_t set = 0;
   robocache::plan(*call, workspace, zeroed, set);
@@ -279,5 +262,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into
     const robocache::VoxelReduction* call, int32_t device, void* stream) {
   const robocache::DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  return robocache::reduce(*call, static_cast<cudaStream_t>(stream));
+  return robocache::reduce(*call, device, static_cast<cudaStream_t>(stream));
 }

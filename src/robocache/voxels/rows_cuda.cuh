@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/core/lengths.hpp"
 #include "robocache/voxels/feature.hpp"
 #include "robocache/voxels/fixed_point.hpp"
 #include "robocache/voxels/order_key.hpp"
@@ -13,10 +14,6 @@
 namespace robocache {
 
 using Word = unsigned long long;  // what atomic operations on 64 bits take
-
-__device__ inline int64_t integer_at(const void* array, DType dtype, int64_t i) {
-  return dtype == DType::kInt32 ? static_cast<const int32_t*>(array)[i] : static_cast<const int64_t*>(array)[i];
-}
 
 struct RowPlace {
   int64_t cloud;
@@ -50,13 +47,18 @@ __device__ const T* features_of_row(const VoxelReduction& call, int64_t row) {
 }
 
 template <class Real>
-__device__ int64_t cell_of_point(const VoxelReduction& call, const RowPlace& place) {
-  const Real* const p = static_cast<const Real*>(call.clouds.points) + place.cloud * call.clouds.cloud_stride +
-                        place.row * call.clouds.row_stride;
+__device__ int64_t cell_in_cloud(const Clouds& clouds, const VoxelGrid& grid, const RowPlace& place) {
+  const Real* const p =
+      static_cast<const Real*>(clouds.points) + place.cloud * clouds.cloud_stride + place.row * clouds.row_stride;
   const Real point[3] = {p[0], p[1], p[2]};
-  const int64_t cell = voxel_cell<Real>(point, call.grid);
-  if (cell < 0) return -1;
-  return place.cloud * (call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2]) + cell;
+  return voxel_cell<Real>(point, grid);
+}
+
+// The cell of a point among those of all clouds, or -1.
+__device__ inline int64_t cell_of_point(const Clouds& clouds, const VoxelGrid& grid, const RowPlace& place) {
+  const int64_t cell = clouds.dtype == DType::kFloat32 ? cell_in_cloud<float>(clouds, grid, place)
+                                                       : cell_in_cloud<double>(clouds, grid, place);
+  return cell < 0 ? -1 : place.cloud * (grid.shape[0] * grid.shape[1] * grid.shape[2]) + cell;
 }
 
 // The cell of a row among those of all clouds, or -1; a point in none is counted as dropped.
@@ -67,8 +69,7 @@ __device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
   }
   const RowPlace place = place_of_row(call.clouds, row);
   if (!place.is_point) return -1;
-  const int64_t cell =
-      call.clouds.dtype == DType::kFloat32 ? cell_of_point<float>(call, place) : cell_of_point<double>(call, place);
+  const int64_t cell = cell_of_point(call.clouds, call.grid, place);
   if (cell < 0 && call.dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped + place.cloud), Word{1});
   return cell;
 }
@@ -87,15 +88,6 @@ struct Outputs {
     return static_cast<T*>((*this)[mode]);
   }
 };
-
-template <class T>
-__device__ T fill_of(const VoxelReduction& call) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(call.fill_integer);
-  } else {
-    return from_feature_work<T>(static_cast<FeatureWork<T>>(call.fill));
-  }
-}
 
 // What a feature is multiplied by to count quanta, and whether float32 can do that.
 template <class Value>

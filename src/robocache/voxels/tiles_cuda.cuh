@@ -1,5 +1,6 @@
 // The fast way of the CUDA engine: rows are dealt to tiles of cells, and each tile is worked out by one block in shared
-// memory. No atomic operation on global memory, no array over all cells but the outputs, which are written once.
+// memory: no array over all cells but the outputs, which are written once. Cells with very many rows are shared by warps of
+// all blocks.
 //
 // Cells come in lines of 32. The lines are permuted by a multiplication, so that neighbours in space, which clouds fill
 // unevenly, spread over the tiles; a tile is a run of permuted lines.
@@ -13,12 +14,13 @@
 
 namespace robocache {
 
-// Whether the call can go by tiles; the rest takes global atomic operations. Depends on what sizes the workspace alone.
-bool goes_by_tiles(const VoxelReduction& call);
+// Whether the call can go by tiles on that device; the rest takes global atomic operations. Depends on what sizes the
+// workspace alone.
+bool goes_by_tiles(const VoxelReduction& call, int device);
 
 int64_t tiles_workspace_bytes(const VoxelReduction& call);
 
-// `dropped` has been zeroed; no other output has to be.
+// On the current device. `dropped` has been zeroed; no other output has to be.
 cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream);
 
 }  // namespace robocache

@@ -87,14 +87,6 @@ class Cloud:
         )
 
 
-@pytest.fixture
-def threads():
-    """Any test may set the number; afterwards it is as before."""
-    before = robocache.num_threads()
-    yield robocache.set_num_threads
-    robocache.set_num_threads(before)
-
-
 def points_on(device):
     """Enough that every path of a backend has its work: on the CPU blocks of 65536 rows."""
     return 70_001 if device == "cpu" else 1_000_003

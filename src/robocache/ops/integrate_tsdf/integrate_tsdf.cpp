@@ -265,16 +265,8 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   const std::vector<TsdfSensor> sensors = sensors_of(T_world_sensor, intrinsics, measured.ndim == 3, p.sensors);
   if (grid.numel() == 0 || measured.numel() == 0) return;
 
-  const int64_t bytes = tsdf_workspace_bytes(grid, measured, depth);
-  char* memory = nullptr;
-  if (bytes > 0) {
-    if (!workspace || workspace->device != grid.device || !workspace->is_contiguous() ||
-        workspace->numel() * dtype_size(workspace->dtype) < bytes) {
-      refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(grid.device), ", got ",
-             workspace ? workspace->describe() : "none");
-    }
-    memory = static_cast<char*>(workspace->data);
-  }
+  char* const memory =
+      static_cast<char*>(checked_workspace(workspace, tsdf_workspace_bytes(grid, measured, depth), grid.device));
   p.sums = reinterpret_cast<TsdfSum*>(memory);
   p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
   if (!grid.device.is_cuda()) {

@@ -16,7 +16,6 @@ namespace {
 constexpr std::string_view kModeNames[kVoxelModes] = {"occupancy", "occupancy_bits", "count", "sum", "mean", "min",
                                                       "max",       "first",          "last"};
 
-bool takes_features(VoxelMode mode) { return mode >= VoxelMode::kSum; }
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
 bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; }
 
@@ -179,14 +178,6 @@ void check_result(const TensorView& out, std::string_view argument, const Tensor
   if (!out.is_contiguous()) refuse(argument, ": expected a dense array, got one with gaps or another order");
 }
 
-void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
-  if (bytes == 0) return nullptr;
-  const bool enough = workspace && workspace->device == device && workspace->is_contiguous() &&
-                      workspace->numel() * dtype_size(workspace->dtype) >= bytes;
-  if (!enough) refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(device));
-  return workspace->data;
-}
-
 // Of a call with one mode, checked.
 VoxelizeCall prepare_backward(const PointArguments& arguments, const VoxelizeOptions& options) {
   VoxelizeCall call = prepare(arguments, options);
@@ -229,12 +220,8 @@ DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features) {
       return DType::kUInt32;
     case VoxelMode::kCount:
       return DType::kInt32;
-    case VoxelMode::kSum:
-      return is_floating(*features) ? *features : DType::kInt64;
-    case VoxelMode::kMean:
-      return is_floating(*features) ? *features : DType::kFloat32;
     default:
-      return *features;
+      return reduced_dtype(mode, *features);
   }
 }
 

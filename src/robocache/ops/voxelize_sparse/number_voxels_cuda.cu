@@ -30,7 +30,7 @@ Numbering numbering_of(const SparseCall& call, int64_t* bytes) {
   n.chunks = static_cast<unsigned>((tiles + tiles_a_chunk - 1) / tiles_a_chunk);
 
   const bool limited = call.max_voxels != kUnlimited && call.clouds.count > 1;
-  Parts parts(call.numbering);
+  WorkspaceParts parts(call.numbering);
   parts.take(n.sizes, 1);
   parts.take(n.table, n.slots);
   parts.take(n.slot_of_row, n.rows);

@@ -97,7 +97,7 @@ cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, i
     if (const cudaError_t code = sort_rows(call, n, p, nullptr, needed, nullptr); code != cudaSuccess) return code;
     p.sort_bytes = std::max(p.sort_bytes, needed);
   }
-  Parts parts(call.workspace);
+  WorkspaceParts parts(call.workspace);
   for (int i = 0; i < 2; ++i) {
     parts.take(p.keys[i], p.found_most, ordered && !p.wide);
     parts.take(p.wide_keys[i], p.found_most, ordered && p.wide);
@@ -154,16 +154,6 @@ __global__ void __launch_bounds__(kThreads)
            spread_bits(static_cast<uint64_t>(cell.y)) << 1 | spread_bits(static_cast<uint64_t>(cell.z)) << 2;
   }
   p.keys[0][i] = made;
-}
-
-__device__ void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
-  if (call.coords == nullptr) return;
-  int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
-  if (call.batched) *coords++ = cell.cloud;
-  const bool xyz = call.coord_order == CoordOrder::kXyz;
-  coords[0] = xyz ? cell.x : cell.z;
-  coords[1] = cell.y;
-  coords[2] = xyz ? cell.z : cell.x;
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -108,6 +108,25 @@ ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_s
   return cloud * cloud_stride + (row - cloud * rows) * row_stride;
 }
 
+// Fills x, y, z of the cell that a row lies in; false where there is none.
+ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
+  const Clouds& c = call.clouds;
+  const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
+  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + place, cell)
+                                    : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
+}
+
+// A row of call.coords, where they are asked for.
+ROBOCACHE_HD void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
+  if (call.coords == nullptr) return;
+  int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
+  if (call.batched) *coords++ = cell.cloud;
+  const bool xyz = call.coord_order == CoordOrder::kXyz;
+  coords[0] = xyz ? cell.x : cell.z;
+  coords[1] = cell.y;
+  coords[2] = xyz ? cell.z : cell.x;
+}
+
 ROBOCACHE_HD uint64_t hash_of(const SparseCell& cell) {
   uint64_t h = (static_cast<uint64_t>(static_cast<uint32_t>(cell.x)) << 32 | static_cast<uint32_t>(cell.y)) *
                0x9e3779b97f4a7c15u;

@@ -14,21 +14,11 @@ namespace {
 constexpr int64_t kGrain = 16384;  // rows to look up that are worth waking a thread for
 constexpr uint32_t kFree = UINT32_MAX;
 
-int64_t index_at(const void* array, DType dtype, int64_t i) {
-  return dtype == DType::kInt32 ? static_cast<const int32_t*>(array)[i] : static_cast<const int64_t*>(array)[i];
-}
-
-struct RowRange {
-  int64_t begin, end;
-};
-
-// The rows of cloud b that are points.
+// The rows of cloud b that are points, by their place in all arrays of rows.
 RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
-  if (clouds.offsets != nullptr) {
-    return {index_at(clouds.offsets, clouds.offsets_dtype, b), index_at(clouds.offsets, clouds.offsets_dtype, b + 1)};
-  }
-  const int64_t length = clouds.lengths != nullptr ? index_at(clouds.lengths, clouds.lengths_dtype, b) : clouds.rows;
-  return {b * clouds.rows, b * clouds.rows + length};
+  const auto [begin, end] = points_of_cloud(clouds, b);
+  const int64_t first = clouds.offsets != nullptr ? 0 : b * clouds.rows;
+  return {first + begin, first + end};
 }
 
 // The memory of the numbering: what each row's voxel is by birth, or -1, and the row each voxel was born with.
@@ -42,13 +32,6 @@ struct Numbering {
   int32_t* number;
   int32_t* first_row;
 };
-
-bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
-  const Clouds& c = call.clouds;
-  const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
-  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + place, cell)
-                                    : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
-}
 
 // Voxels by their cells, numbered in the order in which they were put in.
 class VoxelTable {
@@ -144,6 +127,20 @@ SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
 
 namespace {
 
+// The cells of the first `voxels` voxels by birth.
+std::vector<SparseCell> cells_of_births(const SparseCall& call, const Numbering& numbering, int64_t voxels) {
+  std::vector<SparseCell> cells(static_cast<size_t>(voxels));
+  int64_t b = 0;  // births go cloud by cloud
+  for (int64_t v = 0; v < voxels; ++v) {
+    const int32_t row = numbering.first_row[v];
+    while (rows_of_cloud(call.clouds, b).end <= row) ++b;
+    SparseCell& cell = cells[static_cast<size_t>(v)];
+    cell.cloud = static_cast<int32_t>(b);
+    cell_of_row(call, row, cell);
+  }
+  return cells;
+}
+
 // The births of `voxels` voxels in the order that the call asks for.
 std::vector<int32_t> sorted_births(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
   struct Keyed {
@@ -158,16 +155,6 @@ std::vector<int32_t> sorted_births(const SparseCall& call, int64_t voxels, const
   std::vector<int32_t> births(keyed.size());
   for (size_t i = 0; i < keyed.size(); ++i) births[i] = keyed[i].birth;
   return births;
-}
-
-void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
-  if (call.coords == nullptr) return;
-  int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
-  if (call.batched) *coords++ = cell.cloud;
-  const bool xyz = call.coord_order == CoordOrder::kXyz;
-  coords[0] = xyz ? cell.x : cell.z;
-  coords[1] = cell.y;
-  coords[2] = xyz ? cell.z : cell.x;
 }
 
 // The first P rows of each voxel.
@@ -208,20 +195,9 @@ void keep_random_rows(const SparseCall& call) {
 void place_points_cpu(const SparseCall& call) {
   const Numbering numbering(call);
   const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
-  std::vector<SparseCell> cells(static_cast<size_t>(voxels));
-  int64_t last_row = 0;
+  const std::vector<SparseCell> cells = cells_of_births(call, numbering, voxels);
   std::vector<int32_t> births;
   std::vector<int32_t> place(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
-  {
-    int64_t b = 0;  // births go cloud by cloud
-    for (int64_t v = 0; v < voxels; ++v) {
-      const int32_t row = numbering.first_row[v];
-      while (rows_of_cloud(call.clouds, b).end <= row) ++b;
-      SparseCell& cell = cells[static_cast<size_t>(v)];
-      cell.cloud = static_cast<int32_t>(b);
-      cell_of_row(call, row, cell);
-    }
-  }
   if (call.order != VoxelOrder::kFirst) births = sorted_births(call, voxels, cells);
   for (int64_t v = 0; v < voxels; ++v) {
     const auto birth = births.empty() ? static_cast<size_t>(v) : static_cast<size_t>(births[static_cast<size_t>(v)]);
@@ -230,6 +206,7 @@ void place_points_cpu(const SparseCall& call) {
   }
   for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
 
+  int64_t last_row = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);
     std::fill(call.point_to_voxel + last_row, call.point_to_voxel + begin, -1);

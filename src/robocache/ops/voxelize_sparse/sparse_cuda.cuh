@@ -9,6 +9,7 @@
 
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/lengths.hpp"
+#include "robocache/core/workspace_parts.hpp"
 #include "robocache/ops/voxelize_sparse/sparse_call.hpp"
 
 namespace robocache {
@@ -46,24 +47,6 @@ struct Numbering {
   int32_t* counts;         // [most] where the largest count is asked for
 };
 
-// Hands out parts of a workspace; without memory it only counts.
-class Parts {
- public:
-  explicit Parts(void* memory) : memory_(static_cast<char*>(memory)) {}
-
-  template <class T>
-  void take(T*& part, int64_t count, bool wanted = true) {
-    if (!wanted) return;
-    if (memory_ != nullptr) part = reinterpret_cast<T*>(memory_ + bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  char* memory_;
-  int64_t bytes_ = 0;
-};
-
 // `bytes`, if not null, gets the size of it.
 Numbering numbering_of(const SparseCall& call, int64_t* bytes);
 
@@ -94,14 +77,6 @@ __device__ inline bool cloud_of_row(const SparseCall& call, const Numbering& n, 
   if (clouds.count > 1) cloud = static_cast<int32_t>(static_cast<uint32_t>(row) / rows);
   return clouds.lengths == nullptr ||
          row - cloud * clouds.rows < length_at(clouds.lengths, clouds.lengths_dtype, cloud, 0);
-}
-
-// Fills x, y, z of the cell; false where there is none.
-__device__ inline bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
-  const Clouds& c = call.clouds;
-  const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
-  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + place, cell)
-                                    : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
 }
 
 __device__ inline uint32_t row_of_slot(Word slot) { return static_cast<uint32_t>(slot); }

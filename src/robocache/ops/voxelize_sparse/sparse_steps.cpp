@@ -10,11 +10,6 @@
 namespace robocache {
 namespace {
 
-DType reduced_dtype(VoxelMode mode, DType features) {
-  if (is_floating(features)) return features;
-  return mode == VoxelMode::kSum ? DType::kInt64 : mode == VoxelMode::kMean ? DType::kFloat32 : features;
-}
-
 void* bytes_from(const Allocate& allocate, int64_t bytes) {
   return bytes > 0 ? allocate(DType::kUInt8, {bytes}).data : nullptr;
 }

@@ -70,7 +70,7 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   const auto [batched, clouds, features_of_points] = check_points({points, features, lengths, batch_offsets});
   const Device device = points.device;
   check_row_count(clouds, device);
-  if (options.reduce && (*options.reduce < VoxelMode::kSum || *options.reduce > VoxelMode::kLast)) {
+  if (options.reduce && !takes_features(*options.reduce)) {
     refuse("reduce: expected mean, sum, min, max, first, last or none");
   }
 

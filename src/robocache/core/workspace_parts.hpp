@@ -1,0 +1,27 @@
+// One piece of memory for everything that a call on CUDA needs meanwhile.
+#pragma once
+
+#include <cstdint>
+
+namespace robocache {
+
+// Hands out parts of a workspace, each aligned to 256 bytes as the workspace is; without memory it only counts. A part that
+// is not wanted stays as it was.
+class WorkspaceParts {
+ public:
+  explicit WorkspaceParts(void* memory) : memory_(static_cast<char*>(memory)) {}
+
+  template <class T>
+  void take(T*& part, int64_t count, bool wanted = true) {
+    if (!wanted) return;
+    if (memory_ != nullptr) part = reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* memory_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace robocache

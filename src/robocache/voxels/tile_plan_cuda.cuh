@@ -1,0 +1,122 @@
+// How a call by tiles is cut up, and its steps, each queued on the stream.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/voxels/rows_cuda.cuh"
+
+namespace robocache {
+
+inline constexpr int kLineCells = 32;
+inline constexpr uint32_t kNoPlace = 0xffff;  // of a record that only fills up
+
+struct Tiling {
+  int line_bits;  // 2^line_bits lines, of which some may lie beyond the last cell
+  int row_bits;   // 2^row_bits lines to a tile
+  uint32_t multiplier;
+  uint32_t inverse;
+
+  __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
+  __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
+  __host__ __device__ int place_bits() const { return row_bits + 5; }
+
+  // Tile << place_bits | place in it.
+  __device__ uint32_t permuted(uint32_t cell) const {
+    return ((cell / kLineCells * multiplier) >> (32 - line_bits)) * kLineCells + cell % kLineCells;
+  }
+  // The first cell of a permuted line.
+  __device__ int64_t line_start(uint32_t line) const {
+    return int64_t{(line * inverse) & ((1u << line_bits) - 1)} * kLineCells;
+  }
+};
+
+// What the warps that share a crowded cell put together of one feature.
+struct Merged {
+  Word sum;
+  Word coarse_sum;
+  Word least;
+  Word greatest;
+  int32_t above;
+  uint32_t marks;
+  uint32_t first;
+  uint32_t last;
+
+  __device__ void clear() { *this = {0, 0, ~Word{0}, 0, kNoExponent, 0, ~0u, 0}; }
+};
+
+// A cell of at least kCrowd rows is left to warps of all blocks, kSegment rows to each.
+inline constexpr uint32_t kCrowd = 32;
+inline constexpr uint32_t kSegment = 256;
+
+struct CrowdedCell {
+  uint32_t cell;
+  uint32_t start;  // in TilePlan::sorted
+  uint32_t points;
+  uint32_t first_segment;
+  uint32_t merged;  // its place in TilePlan::merged, where it has several segments
+};
+
+// How a call is cut up.
+struct TilePlan {
+  int64_t rows;
+  Tiling tiling;
+  bool features;  // records name the row as well
+  int threads;    // of the first kernel, which takes rows_per_thread each
+  int rows_per_thread;
+  int chunk;     // rows of a block: rows_per_thread * threads
+  int chunks;    // blocks
+  int capacity;  // records of a chunk, those that fill up included
+  int listed;    // rows of a tile that are listed in shared memory; more go to the workspace
+  bool whole;    // counts and occupancy can be written four at once
+
+  // Parts of the workspace.
+  char* records;     // [chunks, capacity] uint16 or uint32
+  uint32_t* table;   // [tiles, chunks] first record / 4 << 16 | records / 4
+  uint32_t* sorted;  // [rows], for tiles with more than `listed`
+  Word* taken;       // of `sorted`
+  Word* crowds;      // crowded cells << 32 | their segments
+  Word* merges;      // those of several segments
+  CrowdedCell* crowded;
+  uint32_t* crowded_of_segment;
+  Merged* merged;  // [merges, F]
+
+  // Of a block's shared memory: to deal a chunk, and to work out a tile.
+  int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
+  int64_t bytes_of_tile() const {
+    const int64_t cells = tiling.tile_cells();
+    return (features ? (cells + listed) * 4 : cells * 2) + int64_t{chunks} * 4;
+  }
+};
+
+// The most shared memory that a block of these kernels can ask for on that device; 0 where that cannot be learned.
+int64_t most_shared_bytes(int device);
+
+template <class... Parameters>
+cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes,
+                               cudaStream_t stream, const Parameters&... arguments) {
+  if (shared_bytes > 48 * 1024) {
+    // Always the same: other threads may launch the kernel with more at the same time.
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) {
+      code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(most_shared_bytes(device)));
+    }
+    if (code != cudaSuccess) return code;
+  }
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(threads),
+                           static_cast<size_t>(shared_bytes), stream, arguments...);
+}
+
+// Each chunk's rows by tile: plan.records and plan.table.
+cudaError_t launch_deal_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+
+// Counts and occupancy.
+cudaError_t launch_count_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+
+// Everything, where outputs need features; the crowded cells are left to the next.
+cudaError_t launch_reduce_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+
+}  // namespace robocache

@@ -1,0 +1,136 @@
+"""Rule 27: what each mode gives, in which dtype, and what a voxel without points holds."""
+
+import numpy as np
+import pytest
+from reference.random_clouds import GRID
+from reference.random_streams import FLOATS
+from reference.voxel_checks import check, each_dtype, each_float, in_one_voxel, random_case, voxelize
+from reference.voxelize import MODES
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+@each_dtype
+def test_rule_27_dtypes(rng, device, dtype):
+    out, _ = voxelize(*random_case(rng, dtype, count=40), device, mode=MODES, **GRID)
+    floating = dtype in FLOATS
+    expected = {
+        "occupancy": np.bool_,
+        "occupancy_bits": np.uint32,
+        "count": np.int32,
+        "sum": dtype if floating else np.int64,
+        "mean": dtype if floating else np.float32,
+    }
+    for name, array in out.items():
+        assert array.dtype == expected.get(name, dtype), name
+
+
+def test_rule_27_negative_features_win_max_and_min(device):
+    points, features, grid = in_one_voxel(np.array([[-3, -7], [-5, -2]], np.float32))
+    out, _ = check(points, features, device, mode=["min", "max"], **grid)
+    assert out["max"].ravel().tolist() == [-3, -2]
+    assert out["min"].ravel().tolist() == [-5, -7]
+
+
+@each_float
+def test_rule_27_minus_zero_is_below_zero(device, dtype):
+    points, features, grid = in_one_voxel(np.array([[0.0, -0.0], [-0.0, 0.0]], dtype))
+    out, _ = check(points, features, device, **grid)
+    assert np.signbit(out["min"].astype(np.float64)).all()
+    assert not np.signbit(out["max"].astype(np.float64)).any()
+    assert not np.signbit(out["sum"].astype(np.float64)).any()
+
+
+def test_rule_27_bits_beyond_z_are_0_and_z_is_the_lowest_bit_first(device):
+    points = np.array([[0.5, 0.5, z + 0.5] for z in (0, 5, 31, 32, 36)], np.float32)
+    grid = {"grid_min": (0, 0, 0), "voxel_size": 1, "grid_size": (1, 1, 37)}
+    out, _ = check(points, None, device, mode=["occupancy_bits", "occupancy"], **grid)
+    assert out["occupancy_bits"].ravel().tolist() == [1 | 1 << 5 | 1 << 31, 1 | 1 << 4]
+
+
+@each_dtype
+def test_rule_27_fill(rng, device, dtype):
+    points, features = random_case(rng, dtype, count=40)
+    fills = (
+        [-7.3, float("nan"), float("inf"), 1e-7, 70_000.0]
+        if dtype in FLOATS
+        else [1]
+        if dtype.kind == "b"
+        else [0, 100]
+    )
+    for fill in fills:
+        check(points, features, device, fill=fill)
+    if dtype == np.int64:
+        check(points, features, device, fill=2**63 - 1, mode=["min", "first"])
+        check(points, features, device, fill=-(2**63), mode=["max", "last"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("int8", 128), ("uint8", -1), ("int32", 0.5), ("int64", float("nan")), ("bool", 2)]
+)
+def test_rule_27_a_fill_that_integers_cannot_hold_is_refused(device, dtype, fill):
+    features = np.zeros((4, 1), dtype)
+    points = np.zeros((4, 3), np.float32)
+    with pytest.raises(robocache.ArgumentError, match=rf"fill.*{dtype}"):
+        voxelize(points, features, device, mode=["max"], fill=fill, **GRID)
+    voxelize(points, features, device, mode=["mean"], fill=fill, **GRID)  # float32
+    with pytest.raises(robocache.ArgumentError, match="fill"):
+        voxelize(points, features, device, mode=["sum", "count"], fill=3, **GRID)
+
+
+def test_rule_27_several_modes_come_in_the_order_asked(rng, device):
+    points, features = random_case(rng, count=50)
+    for modes in (["max", "count", "mean"], ["count"], ("last", "occupancy"), MODES[::-1]):
+        out, _ = voxelize(points, features, device, mode=modes, **GRID)
+        assert list(out) == list(modes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "part"),
+    [
+        ("median", robocache.ArgumentError, "mode.*occupancy.*last.*median"),
+        (["count", "count"], robocache.ArgumentError, "mode.*count"),
+        ([], robocache.ArgumentError, "mode"),
+        (3, robocache.ArgumentTypeError, "mode"),
+        (["count", None], robocache.ArgumentTypeError, "mode"),
+        ("mean", robocache.ArgumentError, "features.*mean"),
+    ],
+)
+def test_rule_27_other_modes_are_refused(mode, error, part):
+    with pytest.raises(error, match=rf"(?s){part}"):
+        robocache.voxelize_pointcloud(np.zeros((4, 3), np.float32), mode=mode, **GRID)
+
+
+def test_rule_27_counts_beyond_2_to_24(device):
+    """float32 counts stop at 2^24; sums and means of as many points are right too."""
+    n = (1 << 24) + 3
+    one = torch.full((1, 3), 0.5, device=device).expand(n, 3)
+    features = torch.ones((n, 1), dtype=torch.int8, device=device)
+    out = robocache.voxelize_pointcloud(
+        one, features, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1), mode=["count", "sum", "mean"]
+    )
+    assert [out[name].item() for name in ("count", "sum", "mean")] == [n, n, 1.0]
+    floats = features.to(torch.float16)
+    out = robocache.voxelize_pointcloud(one, floats, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1), mode="mean")
+    assert out.item() == 1.0
+
+
+def test_rule_27_grids_beyond_2_to_31_elements(device):
+    """X * Y * Z * F beyond 2^31, and the last element is written."""
+    shape, features = (1, 1, (1 << 31) // 16 + 5), 16
+    needed = shape[2] * features
+    if device == "cuda":
+        free = torch.cuda.mem_get_info()[0]
+    else:
+        with open("/proc/meminfo") as file:
+            free = 1024 * int(next(line for line in file if line.startswith("MemAvailable")).split()[1])
+    if free < 3 * needed:
+        pytest.skip(f"{3 * needed / 2**30:.0f} GiB of free memory are needed")
+    points = torch.tensor([[0.5, 0.5, shape[2] - 0.5], [0.5, 0.5, 0.5]], dtype=torch.float64, device=device)
+    values = torch.arange(32, dtype=torch.int8, device=device).reshape(2, 16)
+    out = robocache.voxelize_pointcloud(points, values, grid_min=(0, 0, 0), voxel_size=1, grid_size=shape, mode="max")
+    assert out[0, 0, -1].tolist() == list(range(16))
+    assert out[0, 0, 0].tolist() == list(range(16, 32))
+    assert not out[0, 0, 1:-1].any()

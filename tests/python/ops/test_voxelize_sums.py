@@ -1,0 +1,238 @@
+"""Rules 28 and 29: sums and means in fixed point, the same bits whatever the order."""
+
+import itertools
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.random_clouds import GRID, random_points
+from reference.random_streams import FLOATS, random_values
+from reference.voxel_checks import (
+    POINTS,
+    check,
+    each_dtype,
+    each_float,
+    in_one_voxel,
+    name_of,
+    random_case,
+    voxelize,
+)
+from reference.voxelize import MODES, cells, nearest
+from reference.voxelize import voxelize as oracle
+
+import robocache
+
+pytest.importorskip("torch")
+
+
+# ---- Sums: rule 28 ----
+
+
+@each_float
+@pytest.mark.parametrize("quantum", [1.0, 2.0**-7, 2.0**10])
+def test_rule_28_a_given_quantum(rng, device, dtype, quantum):
+    points, features = random_case(rng, dtype, count=200)
+    check(points, features, device, quantum=quantum, mode=["sum", "mean", "count"])
+
+
+@each_float
+def test_rule_28_quanta_at_the_ends_of_the_dtype(rng, device, dtype):
+    least, greatest = {"float64": (-1074, 1023), "float32": (-149, 127), "float16": (-24, 15), "bfloat16": (-133, 127)}[
+        dtype.name
+    ]
+    points, features = random_case(rng, dtype, count=100)
+    for exponent in (least, greatest):
+        check(points, features, device, quantum=2.0**exponent, mode=["sum", "mean"])
+    for quantum in (2.0 ** (least - 1), 2.0**greatest * 2 if dtype != np.float64 else float("inf")):
+        with pytest.raises(robocache.ArgumentError, match="quantum"):
+            voxelize(points, features, device, quantum=quantum, mode=["sum"], **GRID)
+
+
+@pytest.mark.parametrize("quantum", [0.0, -1.0, 0.3, 3.0, float("nan"), float("inf")])
+def test_rule_28_other_quanta_are_refused(rng, quantum):
+    points, features = random_case(rng, count=4)
+    with pytest.raises(robocache.ArgumentError, match="quantum"):
+        robocache.voxelize_pointcloud(points, features, mode="sum", quantum=quantum, **GRID)
+
+
+@pytest.mark.parametrize("mode", ["count", "max"])
+def test_rule_28_a_quantum_goes_with_sums_of_floats(rng, mode):
+    points, features = random_case(rng, count=4, special=False)
+    with pytest.raises(robocache.ArgumentError, match="quantum"):
+        robocache.voxelize_pointcloud(points, features, mode=mode, quantum=1.0, **GRID)
+    with pytest.raises(robocache.ArgumentError, match="quantum"):
+        robocache.voxelize_pointcloud(points, features.astype(np.int64), mode="sum", quantum=1.0, **GRID)
+
+
+def test_rule_28_overflow_of_a_given_quantum_is_that_of_the_true_sum(rng, device):
+    """In any order: 2^62 quanta and as many again are beyond int64, unless something takes them back."""
+    big = 2.0**62
+    for column, expected in [
+        ([big, big], np.nan),
+        ([big, big, -big], big),
+        ([-big, -big], -2 * big),  # the least int64
+        ([-big, -big, -1.0], np.nan),
+        ([big, big, -big, -big, big], big),
+        ([2 * big], np.nan),
+        ([2 * big, -2 * big], np.nan),
+        ([-2 * big], -2 * big),
+    ]:
+        for order in itertools.islice(itertools.permutations(column), 6):
+            points, features, grid = in_one_voxel(np.array(order)[:, None])
+            out, _ = check(points, features, device, mode=["sum", "mean"], quantum=1.0, **grid)
+            np.testing.assert_array_equal(out["sum"].ravel(), [expected])
+
+
+def test_rule_28_sums_of_int64_wrap_and_their_mean_says_so(device):
+    points, features, grid = in_one_voxel(np.array([[2**62, 1], [2**62, 2], [2**62, 4]]))
+    out, _ = check(points, features, device, mode=["sum", "mean"], **grid)
+    assert out["sum"].ravel().tolist() == [3 * 2**62 - 2**64, 7]
+    assert np.isnan(out["mean"].ravel()[0])
+
+
+@pytest.mark.parametrize("outlier", [2.1e9, 1e15, 1e30, np.inf, np.nan])
+def test_rule_28_an_outlier_stays_in_its_voxel(rng, device, outlier):
+    points, features = random_case(rng, count=300, special=False)
+    where, inside = cells(points, **GRID)
+    row = np.flatnonzero(inside)[0]
+    spoilt = features.copy()
+    spoilt[row, 1] = outlier
+    before, _ = voxelize(points, features, device, mode=["sum", "mean", "max"], **GRID)
+    after, _ = voxelize(points, spoilt, device, mode=["sum", "mean", "max"], **GRID)
+    for name in before:
+        same = np.ones(before[name].shape, bool)
+        same[(*where[row], 1)] = False
+        assert_same_bits(after[name][same], before[name][same], name)
+    check(points, spoilt, device)
+
+
+def test_rule_28_a_voxel_does_not_know_the_rest_of_the_batch(rng, device):
+    points = random_points(rng, 4 * 100).reshape(4, 100, 3)
+    features = random_values(rng, (4, 100, 2), np.dtype(np.float32), special=False)
+    features *= np.float32(1e6) ** np.arange(4, dtype=np.float32)[:, None, None]
+    together, _ = voxelize(points, features, device, mode=MODES, **GRID)
+    for b in range(4):
+        alone, _ = voxelize(points[b], features[b], device, mode=MODES, **GRID)
+        for name in MODES:
+            assert_same_bits(together[name][b], alone[name], name)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
+def test_rule_28_each_value_is_within_2_to_minus_31_of_the_largest(rng, device, dtype):
+    """Before the last rounding the sum is off by at most n * 2^(k - 62) of the voxel's largest, which is n * 2^-31 or less."""
+    for count in (1, 2, 3, 1000):
+        spread = np.exp2(rng.uniform(-90, 0, (count, 4)))
+        points, features, grid = in_one_voxel((rng.standard_normal((count, 4)) * spread).astype(dtype))
+        out, _ = voxelize(points, features, device, mode=["sum", "mean"], **grid)
+        for f in range(4):
+            exact = [Fraction(float(x)) for x in features[:, f]]
+            largest, k = max(map(abs, exact)), (count - 1).bit_length()
+            bound = count * largest * Fraction(2) ** (k - 62)
+            assert bound <= count * largest / 2**31
+            # Rounding is monotonic: a sum within the bound rounds to between the rounded ends.
+            total = sum(exact)
+            low, high = nearest(total - bound, dtype), nearest(total + bound, dtype)
+            assert low <= out["sum"].ravel()[f] <= high
+            low, high = nearest((total - bound) / count, dtype), nearest((total + bound) / count, dtype)
+            assert low <= out["mean"].ravel()[f] <= high
+
+
+def test_rule_28_float16_sums_are_exact(rng, device):
+    points, features, grid = in_one_voxel(random_values(rng, (3000, 3), np.dtype(np.float16), special=False))
+    features[::7] = np.float16(6e-8)
+    out, _ = voxelize(points, features, device, mode=["sum", "mean"], **grid)
+    for f in range(3):
+        total = sum(Fraction(float(x)) for x in features[:, f])
+        assert_same_bits(out["sum"].ravel()[f], nearest(total, np.float16))
+        assert_same_bits(out["mean"].ravel()[f], nearest(total / 3000, np.float16))
+
+
+@each_float
+def test_rule_28_nan_wins_inf_stays(device, dtype):
+    inf, nan = np.inf, np.nan
+    columns = [[inf, 1], [-inf, 1], [inf, inf], [inf, -inf], [nan, inf], [nan, 1], [1, 2]]
+    points, features, grid = in_one_voxel(np.array(columns, np.float64).T.astype(dtype))
+    out, _ = check(points, features, device, **grid)
+    sums = out["sum"].ravel().astype(np.float64)
+    np.testing.assert_array_equal(sums, [inf, -inf, inf, nan, nan, nan, 3])
+
+
+@each_float
+def test_rule_28_sums_beyond_the_dtype_are_infinite_and_their_means_are_not(device, dtype):
+    largest = float(ml_dtypes.finfo(dtype).max)
+    points, features, grid = in_one_voxel(np.full((3, 1), largest).astype(dtype))
+    out, _ = check(points, features, device, **grid)
+    assert np.isinf(out["sum"].astype(np.float64)).all()
+    assert_same_bits(out["mean"].ravel(), features[0])
+
+
+# ---- Bits: rule 29 ----
+
+
+@pytest.mark.parametrize("word", ["gpu_to_gpu", "run_to_run", "not_guaranteed"])
+def test_rule_29_every_word_gets_the_same_bits(rng, device, word):
+    points, features = random_case(rng, count=100)
+    check(points, features, device, mode=["count", "mean"])
+    out = robocache.voxelize_pointcloud(
+        to_torch(points, device), to_torch(features, device), mode="mean", determinism=word, **GRID
+    )
+    assert_same_bits(to_numpy(out), oracle(points, features, mode=["mean"], **GRID)[0]["mean"])
+
+
+def test_rule_29_other_words_are_refused():
+    with pytest.raises(robocache.ArgumentError, match=r"determinism.*gpu_to_gpu.*run_to_run.*not_guaranteed.*always"):
+        robocache.voxelize_pointcloud(np.zeros((4, 3), np.float32), determinism="always", **GRID)
+
+
+@pytest.mark.parametrize("points_dtype", POINTS, ids=name_of)
+def test_rule_29_neither_runs_nor_order_nor_threads_change_a_bit(rng, device, threads, points_dtype):
+    grid = {"grid_min": (0, 0, 0), "voxel_size": 0.25, "grid_size": (40, 30, 50)}
+    points = random_points(rng, 200_000, points_dtype, **grid)
+    features = random_values(rng, (200_000, 5), np.dtype(np.float32))
+    unordered = [mode for mode in MODES if mode not in ("first", "last")]
+    kept, kept_dropped = voxelize(points, features, device, mode=MODES, **grid)
+    for run in range(20):
+        threads(1 + run % 5)
+        out, dropped = voxelize(points, features, device, mode=MODES, **grid)
+        for name in MODES:
+            assert_same_bits(out[name], kept[name], f"{name}, run {run}")
+        assert_same_bits(dropped, kept_dropped)
+        order = rng.permutation(len(points))
+        out, dropped = voxelize(points[order], features[order], device, mode=unordered, **grid)
+        for name in unordered:
+            assert_same_bits(out[name], kept[name], f"{name}, shuffled, run {run}")
+
+
+@each_dtype
+def test_rule_29_cpu_and_cuda_give_the_same_bits(rng, cuda, dtype):
+    grid = {"grid_min": (0, 0, 0), "voxel_size": 0.25, "grid_size": (40, 30, 50)}
+    points = random_points(rng, 100_000, **grid)
+    features = random_values(rng, (100_000, 6), dtype)
+    for quantum in (None, 2.0**-12) if dtype in FLOATS else (None,):
+        mode = MODES if quantum is None else ["sum", "mean"]
+        on_cpu, dropped = voxelize(points, features, "cpu", mode=mode, quantum=quantum, **grid)
+        on_cuda, dropped_on_cuda = voxelize(points, features, cuda, mode=mode, quantum=quantum, **grid)
+        for name in mode:
+            assert_same_bits(on_cuda[name], on_cpu[name], name)
+        assert_same_bits(dropped_on_cuda, dropped)
+
+
+@pytest.mark.parametrize("count", [70_000, 300_000])
+def test_rule_29_many_blocks_of_rows_keep_their_order(rng, device, count):
+    """First and last of points that come far apart, counts of a crowd in one voxel beside an empty rest."""
+    grid = {"grid_min": (0, 0, 0), "voxel_size": 1, "grid_size": (3, 2, 2)}
+    points = rng.uniform(0, (3, 2, 2), (count, 3)).astype(np.float32)
+    points[count // 2 :] = 0.5
+    features = np.arange(count, dtype=np.int32)[:, None]
+    out, _ = voxelize(points, features, device, mode=["first", "last", "count"], **grid)
+    where, _ = cells(points, **grid)
+    flat = np.ravel_multi_index(tuple(where.T), (3, 2, 2))
+    first = np.full(12, count, np.int32)
+    np.minimum.at(first, flat, features[:, 0])
+    last = np.zeros(12, np.int32)
+    np.maximum.at(last, flat, features[:, 0])
+    assert_same_bits(out["first"].ravel(), first)
+    assert_same_bits(out["last"].ravel(), last)
+    assert_same_bits(out["count"].ravel(), np.bincount(flat, minlength=12).astype(np.int32))
