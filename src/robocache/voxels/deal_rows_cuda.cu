@@ -199,11 +199,11 @@ cudaError_t deal(const VoxelReduction& call, const TilePlan& plan, cudaStream_t 
 }  // namespace
 
 cudaError_t launch_deal_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
-  const bool few = plan.rows_per_thread == 4;
+  // As dealing_threads and rows_of_chunk say.
   if (plan.features) {
-    return few ? deal<uint32_t, 512, 4>(call, plan, stream) : deal<uint32_t, 1024, 16>(call, plan, stream);
+    return plan.few ? deal<uint32_t, 1024, 4>(call, plan, stream) : deal<uint32_t, 1024, 16>(call, plan, stream);
   }
-  return few ? deal<uint16_t, 512, 4>(call, plan, stream) : deal<uint16_t, 1024, 16>(call, plan, stream);
+  return plan.few ? deal<uint16_t, 1024, 4>(call, plan, stream) : deal<uint16_t, 512, 16>(call, plan, stream);
 }
 
 }  // namespace robocache

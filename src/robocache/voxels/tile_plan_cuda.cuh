@@ -62,13 +62,12 @@ struct TilePlan {
   int64_t rows;
   Tiling tiling;
   bool features;  // records name the row as well
-  int threads;    // of the first kernel, which takes rows_per_thread each
-  int rows_per_thread;
-  int chunk;     // rows of a block: rows_per_thread * threads
-  int chunks;    // blocks
-  int capacity;  // records of a chunk, those that fill up included
-  int listed;    // rows of a tile that are listed in shared memory; more go to the workspace
-  bool whole;    // counts and occupancy can be written four at once
+  bool few;       // rows: a thread gets few, so that all multiprocessors get some
+  int chunk;      // rows of a block of the first kernel
+  int chunks;     // blocks
+  int capacity;   // records of a chunk, those that fill up included
+  int listed;     // rows of a tile that are listed in shared memory; more go to the workspace
+  bool whole;     // counts and occupancy can be written four at once
 
   // Parts of the workspace.
   char* records;     // [chunks, capacity] uint16 or uint32
@@ -85,9 +84,13 @@ struct TilePlan {
   int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
-    return (features ? (cells + listed) * 4 : cells * 2) + int64_t{chunks} * 4;
+    return features ? (cells + listed + chunks) * 4 : cells * 4;
   }
 };
+
+// The threads of a block that deals rows, and the rows of each.
+inline int dealing_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
+inline int rows_of_chunk(const TilePlan& plan) { return dealing_threads(plan) * (plan.few ? 4 : 16); }
 
 // The most shared memory that a block of these kernels can ask for on that device; 0 where that cannot be learned.
 int64_t most_shared_bytes(int device);

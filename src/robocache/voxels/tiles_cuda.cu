@@ -14,9 +14,6 @@ bool any_features(const VoxelReduction& call) {
                      [](const VoxelOutput& output) { return takes_features(output.mode); });
 }
 
-// Then a thread gets few, so that all multiprocessors get some.
-bool has_few_rows(const VoxelReduction& call) { return row_count(call.clouds) <= int64_t{1} << 20; }
-
 constexpr int kMostTileBits = 12;
 
 Tiling tiling_for(int64_t cells, bool features, bool few) {
@@ -41,11 +38,9 @@ TilePlan plan_for(const VoxelReduction& call, int64_t& bytes) {
   TilePlan plan{};
   plan.rows = row_count(call.clouds);
   plan.features = any_features(call);
-  const bool few = has_few_rows(call);
-  plan.tiling = tiling_for(call.cells, plan.features, few);
-  plan.threads = few ? 512 : 1024;
-  plan.rows_per_thread = few ? 4 : 16;
-  plan.chunk = plan.threads * plan.rows_per_thread;
+  plan.few = plan.rows <= int64_t{1} << 20;
+  plan.tiling = tiling_for(call.cells, plan.features, plan.few);
+  plan.chunk = rows_of_chunk(plan);
   plan.chunks = static_cast<int>((plan.rows + plan.chunk - 1) / plan.chunk);
   plan.capacity = (plan.chunk + 3 * plan.tiling.tiles() + 7) / 8 * 8;
   plan.listed = 12288;
