@@ -123,7 +123,17 @@ def resample_trajectories(
     ):
         hidden = True
     else:
-        arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
+        tensor = None if torch is None else torch.Tensor
+        # What most calls are made of takes the short way.
+        if (
+            type(values) is tensor
+            and type(times) is tensor
+            and type(target_times) is tensor
+            and not (values.is_neg() or times.is_neg() or target_times.is_neg())
+        ):
+            arrays = values, times, target_times
+        else:
+            arrays = _argument("values", values), _argument("times", times), _argument("target_times", target_times)
         try:
             valid = _valid(*arrays) if return_valid else None
             made = _resample(
@@ -179,11 +189,10 @@ def _named(*arrays: Any) -> dict[str, Any]:
 
 
 def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
-    return (
-        getattr(values, "requires_grad", False)
-        or getattr(times, "requires_grad", False)
-        or getattr(target_times, "requires_grad", False)
-    )
+    try:  # nearly always of tensors, where asking for what may not be there takes twice as long
+        return values.requires_grad or times.requires_grad or target_times.requires_grad
+    except AttributeError:
+        return any(getattr(array, "requires_grad", False) for array in (values, times, target_times))
 
 
 def _by_dispatcher(operation: str, named: Callable[[], dict[str, Any]], *arguments: Any, **options: Any) -> Any:
@@ -325,12 +334,14 @@ def fuse_multimodal(
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
         values, times = pair
         # What most calls are made of takes the short way.
-        if traced or type(values) is not tensor or values.is_neg():
+        if type(values) is tensor and type(times) is tensor and not (traced or values.is_neg() or times.is_neg()):
+            if recorded and (values.requires_grad or times.requires_grad):
+                hidden = True
+        else:
             values = _stream_array(key, "values", values)
-        if traced or type(times) is not tensor or times.is_neg():
             times = _stream_array(key, "times", times)
-        if recorded and (getattr(values, "requires_grad", False) or getattr(times, "requires_grad", False)):
-            hidden = True
+            if recorded and (getattr(values, "requires_grad", False) or getattr(times, "requires_grad", False)):
+                hidden = True
         arrays += None if keys is None else str(key), values, times
 
     given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
@@ -381,7 +392,8 @@ def fuse_multimodal(
         made = _by_dispatcher("fuse_multimodal", lambda: _named_of_streams(arguments, keys), *arguments)
     else:
         made = [made] if count == 1 else [_array_of(made, arrays[1], place) for place in range(count)]
-        made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
+        if type(pairs[0][0]) is not tensor:  # torch's tensors come as such
+            made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
     if out is not None:
         fused = out
     elif not separate:

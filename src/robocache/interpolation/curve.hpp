@@ -135,15 +135,16 @@ ROBOCACHE_HD CurveWeights<Work> weights_around(InterpolationMethod method, const
   return curve_weights<Work>(method, static_cast<double>(w), gaps, span, stencil.before, stencil.after);
 }
 
-// pchip's slope between two differences: 0 at a turn, else their weighted harmonic mean (Fritsch and Butland, 1984).
+// pchip's slope between two differences, less the bracket's own: 0 at a turn, else their weighted harmonic mean (Fritsch
+// and Butland, 1984).
 template <class Scalar>
-ROBOCACHE_HD Scalar pchip_slope(Scalar own, Scalar other, Scalar share) {
+ROBOCACHE_HD Scalar pchip_bend(Scalar own, Scalar other, Scalar share) {
   const Scalar mean = multiply_add(share, own - other, other);
-  const Scalar slope = own * quotient(other, mean);
+  const Scalar ratio = quotient(other, mean);
   const Scalar none = other * Scalar(0);  // a NaN stays one
   // Chosen, not branched to, so that neighbouring features go side by side.
   const bool turns = ((own < Scalar(0)) != (other < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
-  return turns ? none : slope;
+  return multiply_add(own, turns ? none : ratio, -own);
 }
 
 // pchip's slope at a row's end: that of the parabola through three samples, kept from turning.
@@ -175,19 +176,19 @@ ROBOCACHE_HD Scalar pchip_at(const CurveWeights<Scalar>& c, int before, int afte
   const Scalar step = y3 - y2;
   const Scalar earlier = (y2 - y1) * c.stretch[1];
   const Scalar later = (y4 - y3) * c.stretch[2];
-  Scalar left = step;
-  Scalar right = step;
+  Scalar left(0);
+  Scalar right(0);
   if (before > 0) {
-    left = pchip_slope(step, earlier, c.share_left);
+    left = pchip_bend(step, earlier, c.share_left);
   } else if (after > 0) {
-    left = pchip_end_slope(step, later, c.share_left);
+    left = pchip_end_slope(step, later, c.share_left) - step;
   }
   if (after > 0) {
-    right = pchip_slope(step, later, c.share_right);
+    right = pchip_bend(step, later, c.share_right);
   } else if (before > 0) {
-    right = pchip_end_slope(step, earlier, c.share_right);
+    right = pchip_end_slope(step, earlier, c.share_right) - step;
   }
-  return curve_at(c, y2, step, left - step, right - step);
+  return curve_at(c, y2, step, left, right);
 }
 
 // y0..y5: the stencil's rows. Beyond the row's ends differences go on as scipy lets them: 2 m[i] - m[i - 1].

@@ -11,45 +11,6 @@
 
 namespace robocache {
 
-// Calls body(T{}) with the element type of `dtype`.
-template <class Body>
-ROBOCACHE_HD void with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return body(double{});
-    case DType::kFloat32:
-      return body(float{});
-    case DType::kFloat16:
-      return body(Float16{});
-    case DType::kBFloat16:
-      return body(BFloat16{});
-    case DType::kInt8:
-      return body(int8_t{});
-    case DType::kInt16:
-      return body(int16_t{});
-    case DType::kInt32:
-      return body(int32_t{});
-    case DType::kInt64:
-      return body(int64_t{});
-    case DType::kUInt16:
-      return body(uint16_t{});
-    case DType::kUInt32:
-      return body(uint32_t{});
-    case DType::kUInt64:
-      return body(uint64_t{});
-    default:  // bool is 0 or 1
-      return body(uint8_t{});
-  }
-}
-
-// Calls body(Clock{}) with the type of a clock.
-template <class Body>
-ROBOCACHE_HD void with_clock(DType dtype, const Body& body) {
-  if (dtype == DType::kFloat32) return body(float{});
-  if (dtype == DType::kFloat64) return body(double{});
-  return body(int64_t{});
-}
-
 // factor * gradient, and 0 for a gradient of 0 whatever the factor.
 template <class Work>
 ROBOCACHE_HD Work share_of(Work factor, Work gradient) {

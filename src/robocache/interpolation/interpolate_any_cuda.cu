@@ -1,7 +1,3 @@
-#include <cuda_runtime.h>
-
-#include <algorithm>
-
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
@@ -24,10 +20,8 @@ enum class Width : uint8_t { kOne, k8Bytes, k16Bytes };
 struct Plan {
   int64_t first_block;
   uint32_t tiles_per_row;
-  float samples_per_target;
+  Window window;
   uint16_t tile;
-  uint16_t times;   // of the window
-  uint16_t margin;  // of those, before the even place of the tile's first target
   Width width;
 };
 
@@ -79,14 +73,7 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
   const ClockRow<Clock> row{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const auto n = static_cast<int32_t>(row_length(s, batch));
   const auto i = static_cast<int32_t>(threadIdx.x);
-  int32_t begin = 0;
-  int32_t size = plan.times;
-  if (size < n) {
-    const auto even = static_cast<int32_t>(static_cast<float>(first) * plan.samples_per_target) - plan.margin;
-    begin = even < 0 ? 0 : (even < n - size ? even : n - size);
-  } else {
-    size = n;
-  }
+  const auto [begin, size] = placed(plan.window, first, n);
   for (int32_t at = i; at < kMostTimes; at += kThreads) window[at] = at < size ? row[begin + at] : latest<Clock>();
   __syncthreads();
   if (i >= count) return;
@@ -151,11 +138,6 @@ struct VectorSource {
   }
 };
 
-template <class Work, class T>
-__device__ Work load_as(const char* row, int64_t element) {
-  return to_work<Work>(reinterpret_cast<const T*>(row)[element]);
-}
-
 // kCount neighbours one by one, of any type that the work type stands for, with any stride.
 template <int kCountOf, class WorkOf>
 struct ScalarSource {
@@ -164,32 +146,8 @@ struct ScalarSource {
   static constexpr bool kVector = false;
 
   static __device__ Work load_one(DType dtype, const char* row, int64_t at) {
-    switch (dtype) {
-      case DType::kFloat64:
-        return load_as<Work, double>(row, at);
-      case DType::kFloat32:
-        return load_as<Work, float>(row, at);
-      case DType::kFloat16:
-        return load_as<Work, Float16>(row, at);
-      case DType::kBFloat16:
-        return load_as<Work, BFloat16>(row, at);
-      case DType::kInt8:
-        return load_as<Work, int8_t>(row, at);
-      case DType::kInt16:
-        return load_as<Work, int16_t>(row, at);
-      case DType::kInt32:
-        return load_as<Work, int32_t>(row, at);
-      case DType::kInt64:
-        return load_as<Work, int64_t>(row, at);
-      case DType::kUInt16:
-        return load_as<Work, uint16_t>(row, at);
-      case DType::kUInt32:
-        return load_as<Work, uint32_t>(row, at);
-      case DType::kUInt64:
-        return load_as<Work, uint64_t>(row, at);
-      default:  // bool is 0 or 1
-        return load_as<Work, uint8_t>(row, at);
-    }
+    return with_type(dtype,
+                     [&](auto element) { return to_work<Work>(reinterpret_cast<const decltype(element)*>(row)[at]); });
   }
 
   static __device__ void load(const Segment& s, const char* row, int64_t d, Work (&x)[kCount]) {
@@ -540,14 +498,7 @@ cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
       tile /= 2;
     }
     if (tiles_per_row() > UINT32_MAX) return cudaErrorInvalidValue;
-    // The window is for targets about as dense as the samples; where it does not fit, the row is searched itself.
-    const float samples_per_target = static_cast<float>(s.samples) / static_cast<float>(call.targets_count);
-    const int64_t margin = window_margin(s.samples);
-    const int64_t times =
-        std::min(s.samples, static_cast<int64_t>(static_cast<float>(tile) * samples_per_target) + 2 * margin);
-    plan.samples_per_target = samples_per_target;
-    plan.times = static_cast<uint16_t>(times <= kMostTimes ? times : 0);
-    plan.margin = static_cast<uint16_t>(std::min<int64_t>(margin, UINT16_MAX));
+    plan.window = window_of(s.samples, call.targets_count, tile);
     plan.tile = static_cast<uint16_t>(tile);
     plan.tiles_per_row = static_cast<uint32_t>(tiles_per_row());
     plan.first_block = any.blocks;

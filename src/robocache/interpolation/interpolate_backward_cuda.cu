@@ -50,6 +50,14 @@ __device__ void load_values(const Segment& s, int64_t batch, int64_t row, int64_
   for (int f = 0; f < kFeatures; ++f) to[f] = load<T>(s.value_dtype, s.values, value_at(s, batch, row, feature + f));
 }
 
+// The samples of a mixture.
+template <int kFeatures, class T>
+__device__ void load_pair(const Segment& s, int64_t batch, int64_t left, int64_t right, int64_t feature,
+                          T (&a)[kFeatures], T (&b)[kFeatures]) {
+  load_values(s, batch, left, feature, a);
+  load_values(s, batch, right, feature, b);
+}
+
 // The gradient that arrives at kFeatures features of a target.
 template <int kFeatures, class Work>
 __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, int64_t feature, Work (&to)[kFeatures]) {
@@ -103,8 +111,7 @@ struct Pairs {
                                   const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
     double a[1];
     double b[1];
-    load_values(s, batch, bracket.left, feature, a);
-    load_values(s, batch, bracket.right, feature, b);
+    load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
     sums[0] += share_of(b[0] - a[0], static_cast<double>(gradient[0]));
   }
 };
@@ -118,8 +125,7 @@ struct Rotations : Pairs {  // a mixture of two as well, of four features at onc
                                   const Work (&gradient)[4], Work (&shares)[kRows][4]) {
     double a[4];
     double b[4];
-    load_values(s, batch, entry.left, feature, a);
-    load_values(s, batch, entry.right, feature, b);
+    load_pair(s, batch, entry.left, entry.right, feature, a, b);
     double given[4];
     for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
     double of_a[4];
@@ -136,8 +142,7 @@ struct Rotations : Pairs {  // a mixture of two as well, of four features at onc
                                   const Bracket& bracket, const Place&, const Work (&gradient)[4], double (&sums)[1]) {
     double a[4];
     double b[4];
-    load_values(s, batch, bracket.left, feature, a);
-    load_values(s, batch, bracket.right, feature, b);
+    load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
     double given[4];
     for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
     sums[0] += rotation_weight_gradient(a, b, bracket.weight, given);
@@ -253,8 +258,7 @@ struct Cubics {
                                   double (&sums)[kCurveWeights]) {
     double a[1];
     double b[1];
-    load_values(s, batch, bracket.left, feature, a);
-    load_values(s, batch, bracket.right, feature, b);
+    load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
     const double* const slopes = g.spline.slopes + batch * s.samples * s.features + feature;
     add_cubic_weights(curve.weights, a[0], b[0], slopes[bracket.left * s.features], slopes[bracket.right * s.features],
                       static_cast<double>(gradient[0]), sums);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "robocache/core/half.hpp"
+#include "robocache/interpolation/number.hpp"
 #include "robocache/interpolation/segment.hpp"
 
 namespace robocache {
@@ -15,14 +16,41 @@ namespace robocache {
 // Any call, in one launch: segments of different methods, element types, clocks and widths.
 cudaError_t launch_any(const Interpolation& call, cudaStream_t stream);
 
-// The window of a row's clock that a block copies to shared memory: it expects a tile's samples where they would be if
-// both clocks ran evenly. What it misses is looked up in the row itself.
+// ---- The window of a row's clock --------------------------------------------------------------------------------------
+
+// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks ran evenly.
+// What it misses is looked up in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
 constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
 
-// Samples that a window reaches beyond the even place on each side: clocks stray by less, most of them, and what the
-// window misses costs a search in memory.
-inline int64_t window_margin(int64_t samples) { return std::min<int64_t>(32 + samples / 32, 256); }
+struct Window {
+  float samples_per_target;
+  int32_t size;    // samples; 0: what would be needed does not fit, and every target is looked up in the row itself
+  int32_t margin;  // of those, before the even place of the tile's first target
+};
+
+// A window reaches beyond the even place on each side: clocks stray by less, most of them.
+inline Window window_of(int64_t samples, int64_t targets, int64_t tile) {
+  Window made{};
+  made.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
+  made.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
+  const auto even = static_cast<int64_t>(static_cast<float>(tile) * made.samples_per_target);
+  const int64_t size = std::min(samples, even + 2 * made.margin);
+  made.size = size <= kMostTimes ? static_cast<int32_t>(size) : 0;
+  return made;
+}
+
+struct Place {
+  int32_t begin, size;
+};
+
+// Where in a row of n samples the window of the tile that begins with target `first` stands.
+template <class Index>
+__device__ Place placed(const Window& window, Index first, int32_t n) {
+  if (window.size >= n) return {0, n};
+  const auto even = static_cast<int32_t>(static_cast<float>(first) * window.samples_per_target) - window.margin;
+  return {even < 0 ? 0 : (even < n - window.size ? even : n - window.size), window.size};
+}
 
 // Fills a window where the row has no more samples.
 template <class Clock>
@@ -35,16 +63,26 @@ __device__ Clock latest() {
 }
 
 // The last of `span` ascending times at or before `target`, or 0; `span` is a power of two up to kMostTimes. Few
-// instructions: the steps are constants.
+// instructions and a short chain of them: steps are constants, and a whole window is looked at in three places at once.
 template <class Clock>
 __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
+  static_assert(kLog2MostTimes % 2 == 0);
   int32_t low = 0;
+  if (span == kMostTimes) {
 #pragma unroll
-  for (int32_t step = kMostTimes / 2; step > 0; step /= 2) {
-    if (step < span && window[low + step] <= target) low += step;
+    for (int32_t step = kMostTimes / 4; step > 0; step /= 4) {
+      const bool one = window[low + step] <= target;
+      const bool two = window[low + 2 * step] <= target;
+      const bool three = window[low + 3 * step] <= target;
+      low += three ? 3 * step : two ? 2 * step : one ? step : 0;
+    }
+  } else {
+    for (int32_t step = span / 2; step > 0; step /= 2) low += window[low + step] <= target ? step : 0;
   }
   return low;
 }
+
+// ---- Features ---------------------------------------------------------------------------------------------------------
 
 // Neighbours that one instruction moves.
 template <class T, int kCount>
@@ -62,6 +100,47 @@ __device__ inline uint32_t packed_pair(float low, float high, Float16) {
   uint32_t packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+// Returns body(T{}, elements of a vector, Clock{}) for floating elements, vectors of so many bytes and such a clock.
+template <class Body>
+cudaError_t with_vector(DType values, int32_t bytes, DType clock, const Body& body) {
+  return with_floating(values, [&](auto element) {
+    constexpr int kSize = sizeof(element);
+    return with_clock(clock, [&](auto time) {
+      if (bytes == 16) return body(element, std::integral_constant<int, 16 / kSize>{}, time);
+      if constexpr (kSize <= 4) {
+        if (bytes == 8) return body(element, std::integral_constant<int, 8 / kSize>{}, time);
+      }
+      if constexpr (kSize <= 2) {
+        if (bytes == 4) return body(element, std::integral_constant<int, 4 / kSize>{}, time);
+      }
+      return body(element, std::integral_constant<int, 1>{}, time);
+    });
+  });
+}
+
+// `at` + index * stride bytes of global memory: one instruction.
+template <class V>
+__device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
+  const int64_t offset = int64_t{index} * int64_t{stride_bytes};
+  return static_cast<V*>(__cvta_global_to_generic(reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(offset)));
+}
+
+// In the type of the arithmetic.
+template <class Work, class T, int kVector>
+__device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
+  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // the upper of two is one instruction away
+#pragma unroll
+    for (int e = 0; e < kVector; e += 2) {
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(from.x + e);
+      x[e] = __uint_as_float(pair << 16);
+      x[e + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) x[e] = to_work<Work>(from.x[e]);
+  }
 }
 
 }  // namespace robocache

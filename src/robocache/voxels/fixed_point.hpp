@@ -30,6 +30,18 @@
 
 namespace robocache {
 
+// The zeros above the highest bit of x; 64 for 0. (std::countl_zero is another number in CUDA code.)
+ROBOCACHE_HD int32_t leading_zeros(uint64_t x) {
+#ifdef __CUDA_ARCH__
+  return __clzll(static_cast<long long>(x));
+#else
+  return std::countl_zero(x);
+#endif
+}
+
+// The bits from the highest on; 0 for 0.
+ROBOCACHE_HD int32_t bit_width(uint64_t x) { return 64 - leading_zeros(x); }
+
 // ---- Features that are not finite ----
 
 // Marks of a cell's feature; those of its points are or-ed.
@@ -79,7 +91,7 @@ ROBOCACHE_HD int32_t exponent_above(float feature) {
 ROBOCACHE_HD int32_t exponent_above(double feature) {
   const uint64_t magnitude = std::bit_cast<uint64_t>(feature) & 0x7fffffffffffffffu;
   const int32_t biased = static_cast<int32_t>(magnitude >> 52);
-  return biased == 0 ? static_cast<int32_t>(std::bit_width(magnitude)) - 1074 : biased - 1022;
+  return biased == 0 ? bit_width(magnitude) - 1074 : biased - 1022;
 }
 
 inline constexpr int32_t kExponentAboveFloat16 = 16;
@@ -88,7 +100,7 @@ inline constexpr int32_t kNoExponent = -4096;  // below every exponent_above: of
 // The exponent of a cell's own quantum, from the largest exponent_above of its finite features and its points,
 // 1 to 2^31 - 1.
 ROBOCACHE_HD int32_t own_quantum(int32_t exponent_above, int64_t points, int32_t least) {
-  const int32_t k = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(points - 1)));
+  const int32_t k = bit_width(static_cast<uint64_t>(points - 1));
   const int32_t exponent = exponent_above + k - 62;
   return exponent > least ? exponent : least;
 }
@@ -197,7 +209,7 @@ ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, b
   using Format = FloatFormat<Out>;
   using Bits = typename Format::Bits;
   // The result is a multiple of 2^unit.
-  const int32_t width = static_cast<int32_t>(std::bit_width(magnitude));
+  const int32_t width = bit_width(magnitude);
   const int32_t normal = exponent + width - Format::digits;
   const int32_t unit = normal > Format::least ? normal : Format::least;
   const int32_t dropped = unit - exponent;
@@ -238,13 +250,13 @@ ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points)
   if (sum == 0) return round_to<Out>(false, 0, 0, false);
   const uint64_t divisor = static_cast<uint64_t>(points);
   uint64_t dividend = magnitude_of(sum);
-  int32_t shift = std::countl_zero(dividend);
+  int32_t shift = leading_zeros(dividend);
   dividend <<= shift;
   exponent -= shift;
   // 33 bits or more, and what remains: enough for all but float64, which takes the rest of 64 from the remainder.
   uint64_t quotient = dividend / divisor;
   uint64_t remainder = dividend % divisor;
-  shift = std::countl_zero(quotient);
+  shift = leading_zeros(quotient);
   quotient <<= shift;
   exponent -= shift;
   if constexpr (std::is_same_v<Out, double>) {
@@ -269,7 +281,7 @@ template <class Out>
 ROBOCACHE_HD Out rounded_quotient_by_float64(int64_t sum, int32_t exponent, int64_t points) {
   if (sum == 0) return round_to<Out>(false, 0, 0, false);
   uint64_t whole = magnitude_of(sum);
-  const int32_t above = 11 - std::countl_zero(whole);
+  const int32_t above = 11 - leading_zeros(whole);
   if (above > 0) {
     const uint64_t rest = whole & ((uint64_t{1} << above) - 1);
     whole = ((whole - rest) | (static_cast<uint64_t>(rest != 0) << above));

@@ -537,6 +537,11 @@ TEST_P(Resample, ManyTargetsAndRows) {
     expect_reference(random_problem<Element<BFloat16, DType::kBFloat16>, C>(random, {batch, 6, 260, 2}, false), {},
                      device());
   }
+  // Rows so short that a block takes several, with clocks that fill their part of its memory and with some that do not.
+  for (const int64_t samples : {5, 16, 64}) {
+    expect_reference(random_problem<Element<BFloat16, DType::kBFloat16>, C>(random, {2500, samples, 20, 3}, false), {},
+                     device());
+  }
 }
 
 // All samples are one, in memory: a row may be longer than 32 bits count.

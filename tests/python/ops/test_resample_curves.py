@@ -103,8 +103,8 @@ def test_every_option_is_within_the_bound_of_scipy(rng, device, method, dtype, c
 @pytest.mark.parametrize("samples", [2, 3, 4, 5, 6, 7, 100, 3000])
 @each_clock
 def test_every_sample_count_is_within_the_bound(rng, device, method, samples, clock):
-    for dtype in (float64, float32):
-        case = random_case(rng, dtype, clock, batch=2, samples=samples, targets=200, special=False)
+    for dtype, features in ((float64, 5), (float32, 5), (float32, 16)):
+        case = random_case(rng, dtype, clock, batch=2, samples=samples, targets=200, features=features, special=False)
         for extrapolate in ("clamp", "linear"):
             check(*case, device, method=method, extrapolate=extrapolate)
 

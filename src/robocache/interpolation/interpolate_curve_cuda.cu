@@ -1,0 +1,285 @@
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/interpolate_tile.cuh"
+#include "robocache/interpolation/rotation.hpp"
+
+namespace robocache {
+namespace {
+
+// A block is a tile of one row's targets: each thread makes what a target takes, then all write vectors of 16 bytes of any
+// target. The arithmetic of an element is the most of it, so what else there is to do has few instructions: nearly every
+// target has all the samples its method looks at around it, and the others stand apart.
+using M = InterpolationMethod;
+
+struct CurveCall {
+  Tiling cut;
+  Lanes lanes;
+  TiledSegment of;
+};
+
+// ---- What a target takes, in shared memory ----------------------------------------------------------------------------
+
+// `kind` of a mixture says too how many samples there are before and after.
+constexpr int32_t kind_of_mix(int before, int after) {
+  return static_cast<int32_t>(PickKind::kMix) | before << 8 | after << 16;
+}
+__device__ int before_of(int32_t kind) { return kind >> 8 & 0xff; }
+__device__ int after_of(int32_t kind) { return kind >> 16; }
+
+struct PchipEntry : TileEntry<float> {
+  int32_t around[2];  // rows 1 and 4 of the stencil
+  float early, late, earlier, later, share_left, share_right;
+
+  __device__ void set(const Stencil<int32_t>& stencil, const CurveWeights<float>& w) {
+    weight = w.along;
+    around[0] = stencil.rows[1];
+    around[1] = stencil.rows[4];
+    early = w.early;
+    late = w.late;
+    earlier = w.stretch[1];
+    later = w.stretch[2];
+    share_left = w.share_left;
+    share_right = w.share_right;
+  }
+  __device__ CurveWeights<float> weights() const {
+    return {weight, early, late, {0, earlier, later, 0}, share_left, share_right};
+  }
+};
+
+struct AkimaEntry : TileEntry<float> {
+  int32_t around[4];  // rows 0, 1, 4 and 5
+  float early, late;
+  float stretch[4];
+
+  __device__ void set(const Stencil<int32_t>& stencil, const CurveWeights<float>& w) {
+    weight = w.along;
+    for (int i = 0; i < 4; ++i) {
+      around[i] = stencil.rows[i < 2 ? i : i + 2];
+      stretch[i] = w.stretch[i];
+    }
+    early = w.early;
+    late = w.late;
+  }
+  __device__ CurveWeights<float> weights() const {
+    return {weight, early, late, {stretch[0], stretch[1], stretch[2], stretch[3]}, 0, 0};
+  }
+};
+
+template <M kMethod>
+using CurveEntry = std::conditional_t<kMethod == M::kPchip, PchipEntry,
+                                      std::conditional_t<kMethod == M::kAkima, AkimaEntry, TileEntry<float>>>;
+
+// By the general rule, on the row itself.
+template <M kMethod, class Clock>
+__device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<float, int32_t> picked,
+                                          CurveEntry<kMethod>& entry) {
+  const ClockRow<Clock> times{row, 1};
+  const auto stencil = stencil_around(times, n, picked.left, picked.right, stencil_reach(kMethod));
+  entry.set(stencil, weights_around(kMethod, times, n, stencil, picked.weight));
+  entry.kind = kind_of_mix(stencil.before, stencil.after);
+}
+
+// Nearly always the samples around the target's own are in the window, each of a time of its own.
+template <M kMethod, class Clock>
+__device__ void set_curve(const Lookup<Clock>& at, const WindowMemory<Clock>& window,
+                          const Pick<float, int32_t>& picked, CurveEntry<kMethod>& entry) {
+  constexpr int kReach = kMethod == M::kAkima ? 2 : 1;
+  const int32_t low = picked.left - at.place.begin;
+  if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.place.size) {
+    Clock t[2 * kReach + 3];  // one more, which says that the last is of another time
+    bool apart = true;
+#pragma unroll
+    for (int i = 0; i < 2 * kReach + 3; ++i) {
+      t[i] = window[at.window_at + low - kReach + i];
+      if (i > 0) apart = apart & !(t[i] == t[i - 1]);
+    }
+    if (apart) {
+      Stencil<int32_t> stencil{{0, 0, 0, 0, 0, 0}, kReach, kReach};
+      double gaps[5] = {};
+#pragma unroll
+      for (int i = 2 - kReach; i <= 3 + kReach; ++i) stencil.rows[i] = picked.left + i - 2;
+#pragma unroll
+      for (int i = 2 - kReach; i <= 2 + kReach; ++i) {
+        gaps[i] = static_cast<double>(later_minus_earlier(t[i - 1 + kReach], t[i - 2 + kReach]));
+      }
+      entry.set(stencil, curve_weights<float>(kMethod, static_cast<double>(picked.weight), gaps, 0.0, kReach, kReach));
+      entry.kind = kind_of_mix(kReach, kReach);
+      return;
+    }
+  }
+  set_from_row<kMethod>(at.row, at.n, picked, entry);
+}
+
+template <M kMethod, class Clock>
+__device__ void find(const CurveCall& call, const Tile& tile, WindowMemory<Clock>& window,
+                     CurveEntry<kMethod>* entries) {
+  const Lookup<Clock> at = look_up(call.cut, call.of, tile, window);
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  if (i >= tile.count) return;
+  const Pick<float, int32_t> picked = pick_from_window<float>(call.of, at, window);
+  write_valid(call.of, tile, at, picked.valid);
+  CurveEntry<kMethod>& entry = entries[i];
+  const int32_t row = at.r * call.of.samples;
+  if (kMethod != M::kSlerp && picked.kind == PickKind::kMix) {
+    if constexpr (kMethod != M::kSlerp) {
+      set_curve<kMethod>(at, window, picked, entry);
+      for (int32_t& other : entry.around) other += row;
+    }
+  } else {
+    entry.weight = picked.weight;
+    entry.kind = static_cast<int32_t>(picked.kind);
+  }
+  entry.left = row + picked.left;
+  entry.right = row + picked.right;
+}
+
+// ---- Features ---------------------------------------------------------------------------------------------------------
+
+template <class T, int kVector>
+__device__ void load(const char* from, float (&x)[kVector]) {
+  unpack(*reinterpret_cast<const Vector<T, kVector>*>(from), x);
+}
+
+// A mixture; kInside where all samples that the method looks at exist.
+template <class T, M kMethod, bool kInside>
+__device__ Vector<T, 16 / sizeof(T)> curve_vector(const CurveEntry<kMethod>& entry, const char* from, int32_t stride) {
+  constexpr int kVector = 16 / sizeof(T);
+  const CurveWeights<float> c = entry.weights();
+  float y1[kVector], y2[kVector], y3[kVector], y4[kVector], y[kVector];
+  load<T>(stepped(from, entry.left, stride), y2);
+  load<T>(stepped(from, entry.right, stride), y3);
+  if constexpr (kMethod == M::kPchip) {
+    load<T>(stepped(from, entry.around[0], stride), y1);
+    load<T>(stepped(from, entry.around[1], stride), y4);
+    const int before = kInside ? 1 : before_of(entry.kind);
+    const int after = kInside ? 1 : after_of(entry.kind);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) y[e] = pchip_at(c, before, after, y1[e], y2[e], y3[e], y4[e]);
+  } else {
+    float y0[kVector], y5[kVector];
+    load<T>(stepped(from, entry.around[0], stride), y0);
+    load<T>(stepped(from, entry.around[1], stride), y1);
+    load<T>(stepped(from, entry.around[2], stride), y4);
+    load<T>(stepped(from, entry.around[3], stride), y5);
+    const int before = kInside ? 2 : before_of(entry.kind);
+    const int after = kInside ? 2 : after_of(entry.kind);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) y[e] = akima_at(c, before, after, y0[e], y1[e], y2[e], y3[e], y4[e], y5[e]);
+  }
+  return packed<T>(y);
+}
+
+template <class T, M kMethod>
+__device__ __noinline__ Vector<T, 16 / sizeof(T)> vector_at_end(const CurveEntry<kMethod>& entry, const char* from,
+                                                                int32_t stride) {
+  return curve_vector<T, kMethod, false>(entry, from, stride);
+}
+
+template <class T>
+__device__ Vector<T, 16 / sizeof(T)> slerp_vector(const TileEntry<float>& entry, const char* from, int32_t stride) {
+  constexpr int kVector = 16 / sizeof(T);
+  float a[kVector], b[kVector], y[kVector];
+  load<T>(stepped(from, entry.left, stride), a);
+  load<T>(stepped(from, entry.right, stride), b);
+#pragma unroll
+  for (int e = 0; e < kVector; e += 4) {
+    float one[4] = {a[e], a[e + 1], a[e + 2], a[e + 3]};
+    float other[4] = {b[e], b[e + 1], b[e + 2], b[e + 3]};
+    float turned[4];
+    slerp(one, other, entry.weight, 1 - entry.weight, turned);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) y[e + k] = turned[k];
+  }
+  return packed<T>(y);
+}
+
+// A thread keeps its place in the rows and goes from target to target, `groups` of them abreast.
+template <class T, M kMethod>
+__device__ void write_tile(const CurveCall& call, const char* values, char* out, const CurveEntry<kMethod>* entries,
+                           int32_t count) {
+  using V = Vector<T, 16 / sizeof(T)>;
+  constexpr int kReach = kMethod == M::kAkima ? 2 : kMethod == M::kPchip ? 1 : 0;
+  const TiledSegment& of = call.of;
+  const Lanes& lanes = call.lanes;
+  const auto [group, lane] = place_in(lanes);
+  if (group >= lanes.groups) return;
+  for (int32_t v = lane; v < of.vectors; v += lanes.width) {
+    const char* const from = values + v * 16;
+    char* const to = out + v * 16;
+    for (int32_t i = group; i < count; i += lanes.groups) {
+      const CurveEntry<kMethod>& entry = entries[i];
+      V made;
+      if (entry.kind == kind_of_mix(kReach, kReach)) {
+        if constexpr (kMethod == M::kSlerp) {
+          made = slerp_vector<T>(entry, from, of.value_sample);
+        } else {
+          made = curve_vector<T, kMethod, true>(entry, from, of.value_sample);
+        }
+      } else if (entry.kind == static_cast<int32_t>(PickKind::kAbsent)) {
+        made = absent_vector<T, 16 / sizeof(T)>();
+      } else if (entry.kind == static_cast<int32_t>(PickKind::kOne)) {
+        made = *reinterpret_cast<const V*>(stepped(from, entry.left, of.value_sample));
+      } else if constexpr (kMethod != M::kSlerp) {
+        made = vector_at_end<T, kMethod>(entry, from, of.value_sample);
+      }
+      *reinterpret_cast<V*>(stepped(to, i, of.out_target)) = made;
+    }
+  }
+}
+
+template <class T, M kMethod>
+__global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_constant__ CurveCall call) {
+  __shared__ CurveEntry<kMethod> entries[kMaxTile];
+  __shared__ WindowMemory<double> window;  // of the clock's type, 8 bytes at most
+  const TiledSegment& of = call.of;
+  for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
+       batch += int64_t{gridDim.y} * call.cut.rows) {
+    const Tile tile = tile_at(call.cut, blockIdx.x, batch);
+    with_clock(of.segment.clock_dtype, [&](auto time) {
+      find<kMethod>(call, tile, reinterpret_cast<WindowMemory<decltype(time)>&>(window), entries);
+    });
+    __syncthreads();
+    const char* const values = static_cast<const char*>(of.values) + batch * of.values_batch * int64_t{sizeof(T)};
+    char* const out = static_cast<char*>(of.out) + batch * of.out_batch * int64_t{sizeof(T)};
+    write_tile<T, kMethod>(call, values, stepped(out, tile.first, of.out_target), entries, tile.count);
+    __syncthreads();
+  }
+}
+
+template <class T>
+cudaError_t launch_method(const CurveCall& one, cudaStream_t stream) {
+  switch (one.of.segment.method) {
+    case M::kPchip:
+      return launch_overlapped(curve_kernel<T, M::kPchip>, grid_of(one.cut), kTileThreads, 0, stream, one);
+    case M::kAkima:
+      return launch_overlapped(curve_kernel<T, M::kAkima>, grid_of(one.cut), kTileThreads, 0, stream, one);
+    default:
+      return launch_overlapped(curve_kernel<T, M::kSlerp>, grid_of(one.cut), kTileThreads, 0, stream, one);
+  }
+}
+
+}  // namespace
+
+bool is_curve(const Segment& s, int32_t vector_bytes) {
+  return vector_bytes == 16 && !works_in_double(s) &&
+         (s.method == M::kPchip || s.method == M::kAkima || s.method == M::kSlerp);
+}
+
+cudaError_t launch_curve(const Interpolation& call, cudaStream_t stream) {
+  const Segment& s = call.segments[0];
+  CurveCall one{};
+  one.of = tiled_segment(s, 16);
+  one.lanes = lanes_for(one.of.vectors);
+  const int64_t work = work_of(s);
+  one.cut = tiling_of(call, one.of, std::clamp<int64_t>(kMostWork / work, 1, kMaxTile), divided_up(kLeastWork, work),
+                      kBlocksAtOnce);
+  switch (s.value_dtype) {
+    case DType::kFloat32:
+      return launch_method<float>(one, stream);
+    case DType::kFloat16:
+      return launch_method<Float16>(one, stream);
+    default:
+      return launch_method<BFloat16>(one, stream);
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,309 @@
+// Tiles of targets, a block for each: what the kernels that are made for the usual calls have in common. Included by
+// *_cuda.cu alone.
+#pragma once
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/interpolation/interpolate_cuda.cuh"
+
+namespace robocache {
+
+// What these take, whatever the method: floating values as they are, both clocks of one type, strides that one instruction
+// multiplies.
+bool is_tiled(const Interpolation& call, const Segment& s);
+// One such segment of pchip, akima or slerp, of rows that are made of vectors of 16 bytes.
+bool is_curve(const Segment& s, int32_t vector_bytes);
+cudaError_t launch_curve(const Interpolation& call, cudaStream_t stream);
+
+constexpr int kTileThreads = 256;
+constexpr int kMaxTile = kTileThreads;
+constexpr int kTimesPerThread = kMostTimes / kTileThreads;
+constexpr int64_t kBlocksAtOnce = 132 * 4;
+constexpr int64_t kMostWork =
+    kTileThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
+constexpr int64_t kLeastWork = kTileThreads * 2;
+constexpr int64_t kLeastTile = 64;  // targets: of narrow rows too, idle multiprocessors cost more than idle threads
+
+// A segment as these kernels get it: what every block reads stands together.
+struct TiledSegment {
+  const void* times;
+  const void* values;
+  void* out;
+  const void* lengths;
+  bool* valid;
+  int64_t times_batch, values_batch, out_batch;
+  Window window;
+  int32_t samples;
+  int32_t log2_span;                   // room for a row's clock in shared memory
+  int32_t vectors;                     // of a row
+  int32_t value_sample, value_vector;  // strides in bytes
+  int32_t out_target, out_vector;
+  bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
+  Segment segment;
+};
+
+// How the targets of a call are cut.
+struct Tiling {
+  const void* targets;
+  int64_t targets_batch;
+  int64_t batch;
+  int32_t targets_count;
+  int32_t target_stride;  // in bytes
+  int32_t tile;           // targets
+  int32_t tiles;          // of a row
+  int32_t rows;           // of a block: of short rows it takes several, which lie one after the other
+};
+
+// Threads side by side on a row, and so many such groups, each on a row of its own.
+struct Lanes {
+  int32_t width;
+  int32_t groups;
+  uint32_t reciprocal;  // of width, times 2^16
+};
+
+// A thread's place among them: thread = group * width + lane. A division of a number below 256, by its reciprocal.
+struct LanePlace {
+  int32_t group, lane;
+};
+
+__device__ inline LanePlace place_in(const Lanes& lanes) {
+  const auto group = static_cast<int32_t>(threadIdx.x * lanes.reciprocal >> 16);
+  return {group, static_cast<int32_t>(threadIdx.x) - group * lanes.width};
+}
+
+// What a target takes, in shared memory.
+template <class Work>
+struct alignas(16) TileEntry {
+  int32_t left;  // samples of the row
+  int32_t right;
+  Work weight;
+  int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
+};
+
+// The widest vector, in bytes, that rows and output of a segment are made of.
+int32_t vector_bytes_of(const Interpolation& call, const Segment& s);
+
+TiledSegment tiled_segment(const Segment& s, int32_t vector_bytes);
+
+// For rows of so many vectors: a row in a few passes, so that few threads stay idle.
+Lanes lanes_for(int64_t vectors);
+
+inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// What a target's features cost to copy, in vectors of 16 bytes.
+inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
+
+// Cuts a call's rows into tiles that a block has room for, so many that all of so many blocks run at once, but none of
+// fewer targets than `worth_a_block` or kLeastTile, and smaller still where that makes the window of the clock fit. Of short
+// rows that lie one after the other a block takes as many as fit and make it worth.
+inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
+                        int64_t blocks) {
+  const Segment& s = of.segment;
+  const int64_t targets = call.targets_count;
+  Tiling made{};
+  made.targets = call.targets;
+  made.targets_batch = call.targets_batch;
+  made.targets_count = static_cast<int32_t>(targets);
+  made.batch = call.batch;
+  made.target_stride = static_cast<int32_t>(call.targets_target * dtype_size(call.target_dtype));
+  made.rows = 1;
+  const int64_t least = divided_up(targets, room);
+  const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
+  int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
+  const auto fits = [&](int64_t tile) { return window_of(s.samples, targets, tile).size > 0; };
+  // For a few targets a tile, looking them up in the row itself is quicker: such tiles stay large.
+  if (fits(16)) {
+    while (!fits(divided_up(targets, tiles))) tiles = std::min(targets, 2 * tiles);
+  }
+  made.tile = static_cast<int32_t>(divided_up(targets, tiles));
+  made.tiles = static_cast<int32_t>(divided_up(targets, made.tile));
+  of.window = window_of(s.samples, targets, made.tile);
+  const bool in_line = made.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
+                       s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
+  while (in_line && 2 * made.rows * made.tile <= kMaxTile && made.rows * made.tile < worth_a_block &&
+         s.samples <= 1 << (of.log2_span - 1) && call.batch >= blocks * 2 * made.rows) {
+    made.rows *= 2;
+    --of.log2_span;
+  }
+  return made;
+}
+
+// A block for each tile of each row, or of so many rows.
+inline dim3 grid_of(const Tiling& cut) {
+  return {static_cast<unsigned>(cut.tiles),
+          static_cast<unsigned>(std::min<int64_t>(divided_up(cut.batch, cut.rows), 65535))};
+}
+
+// Of the rows from `batch` on, what a block's tile is.
+struct Tile {
+  int64_t batch;
+  int32_t first;  // target
+  int32_t rows;
+  int32_t count;  // targets, of all the rows
+};
+
+__device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) {
+  const int32_t first = static_cast<int32_t>(tile) * cut.tile;
+  const int32_t left = cut.targets_count - first;
+  if (cut.rows == 1) return {batch, first, 1, left < cut.tile ? left : cut.tile};
+  const int64_t rows = cut.batch - batch;
+  const int32_t taken = rows < cut.rows ? static_cast<int32_t>(rows) : cut.rows;
+  return {batch, 0, taken, taken * cut.tile};
+}
+
+// Shared memory for a block's windows: two more than a window, which are read and mean nothing.
+template <class Clock>
+using WindowMemory = Clock[kMostTimes + 2];
+
+// A thread's target, and where its samples are to be found.
+template <class Clock>
+struct Lookup {
+  const Clock* row;
+  Place place;
+  int32_t window_at;  // of its row's window, in shared memory
+  int32_t n;          // samples of the row
+  int32_t r;          // its row, of the block's
+  int32_t index;      // in the tile
+  Clock target;
+};
+
+// By the whole block: brings the windows of its rows' clocks to shared memory.
+template <class Clock>
+__device__ Lookup<Clock> look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile,
+                                 WindowMemory<Clock>& window) {
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  Lookup<Clock> found{};
+  found.row = static_cast<const Clock*>(of.times) + tile.batch * of.times_batch;
+  found.index = i;
+  const Clock* targets = static_cast<const Clock*>(cut.targets) + tile.batch * cut.targets_batch;
+  wait_for_work_before();
+  found.n = of.lengths == nullptr ? of.samples : static_cast<int32_t>(row_length(of.segment, tile.batch));
+  found.place = placed(of.window, tile.first, found.n);
+  Clock kept[kTimesPerThread];
+  if (cut.rows == 1) {
+    const Clock* const from = found.row + found.place.begin + i;
+#pragma unroll
+    for (int u = 0; u < kTimesPerThread; ++u) {
+      kept[u] = i + u * kTileThreads < found.place.size ? from[u * kTileThreads] : latest<Clock>();
+    }
+  } else {
+#pragma unroll
+    for (int u = 0; u < kTimesPerThread; ++u) {
+      const int32_t r = (i + u * kTileThreads) >> of.log2_span;
+      const int32_t at = (i + u * kTileThreads) & ((1 << of.log2_span) - 1);
+      kept[u] = at < found.place.size && r < tile.rows ? found.row[r * of.times_batch + at] : latest<Clock>();
+    }
+    found.r = i / cut.tile;
+    found.index = i - found.r * cut.tile;
+    found.row += found.r * of.times_batch;
+    found.window_at = found.r << of.log2_span;
+    targets += found.r * cut.targets_batch;
+  }
+  if (i < tile.count) found.target = *stepped(targets, tile.first + found.index, cut.target_stride);
+#pragma unroll
+  for (int u = 0; u < kTimesPerThread; ++u) window[i + u * kTileThreads] = kept[u];
+  __syncthreads();
+  return found;
+}
+
+// By the general rule, on the row itself, the last sample at or before the target being in [low, high). Seven probes at
+// once: a trip to memory for three steps of bisection.
+template <class Work, class Clock>
+__device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target,
+                                                          int32_t low, int32_t high) {
+  while (high - low > 1) {
+    const int32_t step = (high - low + 7) / 8;
+    int32_t passed = 0;
+#pragma unroll
+    for (int32_t k = 1; k < 8; ++k) {
+      const int32_t at = low + k * step;
+      passed += at < high && row[at < high ? at : low] <= target;
+    }
+    low += passed * step;
+    high = low + step < high ? low + step : high;
+  }
+  return pick<Work>(ClockRow<Clock>{row, 1}, n, target, rule_of<Clock>(s), low);
+}
+
+// Nearly always the target's samples lie inside the window and it is their mixture or a hit.
+template <class Work, class Clock>
+__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at,
+                                                const WindowMemory<Clock>& memory) {
+  const Clock* const window = memory + at.window_at;
+  const int32_t low = search(window, 1 << of.log2_span, at.target);
+  const Clock before = window[low];
+  const Clock after = window[low + 1];
+  const Clock next = window[low + 2];
+  // Where the window ends with the row, nothing can come after its last sample.
+  const int32_t known = at.place.size + (at.place.begin + at.place.size == at.n ? 1 : 0);
+  const int32_t row = at.place.begin + low;
+  if (of.only_mix && low + 2 < known && before < at.target && at.target < after && after < next) {
+    return {row, row + 1,
+            weight_of<Clock, Work>(later_minus_earlier(at.target, before), later_minus_earlier(after, before)),
+            PickKind::kMix, true};
+  }
+  const bool found = low + 1 < known && before <= at.target;
+  if (found && before == at.target) return pick_one<Work>(row, true);
+  return pick_from_row<Work>(of.segment, at.row, at.n, at.target, found ? row : 0, found ? row + 1 : at.n);
+}
+
+template <class Clock>
+__device__ void write_valid(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at, bool valid) {
+  if (of.valid == nullptr) return;
+  of.valid[(tile.batch + at.r) * of.segment.valid_batch + (tile.first + at.index) * of.segment.valid_target] = valid;
+}
+
+// What the thread's target takes, in samples from the block's first row on.
+template <class Work, class Clock>
+__device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at,
+                                    const WindowMemory<Clock>& window) {
+  const Pick<Work, int32_t> picked = pick_from_window<Work>(of, at, window);
+  write_valid(of, tile, at, picked.valid);
+  const int32_t row = at.r * of.samples;
+  return {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
+}
+
+// Rounded to their type.
+template <class T, int kVector, class Work>
+__device__ Vector<T, kVector> packed(const Work (&y)[kVector]) {
+  Vector<T, kVector> made;
+  if constexpr (kVector % 2 == 0 && sizeof(T) == 2) {
+#pragma unroll
+    for (int e = 0; e < kVector; e += 2) {
+      *reinterpret_cast<uint32_t*>(made.x + e) = packed_pair(y[e], y[e + 1], T{});
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) made.x[e] = from_work<T>(y[e]);
+  }
+  return made;
+}
+
+// The mixture of two vectors.
+template <class T, int kVector, class Work>
+__device__ Vector<T, kVector> between(const Vector<T, kVector>& a, const Vector<T, kVector>& b, Work weight) {
+  Work x[kVector];
+  Work y[kVector];
+  unpack(a, x);
+  unpack(b, y);
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) y[e] = lerp(x[e], y[e], weight);
+  return packed<T>(y);
+}
+
+template <class T, int kVector>
+__device__ Vector<T, kVector> absent_vector() {
+  Vector<T, kVector> y;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) y.x[e] = absent_value<T>();
+  return y;
+}
+
+template <class T, int kVector, class Work>
+__device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
+                                    const Vector<T, kVector>& b) {
+  if (entry.kind == static_cast<int32_t>(PickKind::kOne)) return a;
+  if (entry.kind == static_cast<int32_t>(PickKind::kMix)) return between(a, b, entry.weight);
+  return absent_vector<T, kVector>();
+}
+
+}  // namespace robocache
