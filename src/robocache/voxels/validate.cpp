@@ -44,6 +44,10 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
   }
 }
 
+double in_type_of(DType points, double x) {
+  return points == DType::kFloat32 ? static_cast<double>(static_cast<float>(x)) : x;
+}
+
 Features features_of(const TensorView& array, bool batched, int64_t first_column) {
   Features features{};
   const int row = batched ? 1 : 0;
@@ -130,9 +134,17 @@ void check_apart(const TensorView& out, std::string_view argument, const PointAr
 
 void check_voxel_size(const double (&size)[3], DType points) {
   for (const double along : size) {
-    const double used = points == DType::kFloat32 ? static_cast<double>(static_cast<float>(along)) : along;
+    const double used = in_type_of(points, along);
     if (!(used > 0 && std::isfinite(used))) {
       refuse("voxel_size: expected positive and finite in ", dtype_name(points), ", got ", std::to_string(along));
+    }
+  }
+}
+
+void check_origin(const double (&origin)[3], std::string_view argument, DType points) {
+  for (const double along : origin) {
+    if (!std::isfinite(in_type_of(points, along))) {
+      refuse(argument, ": expected finite in ", dtype_name(points), ", got ", std::to_string(along));
     }
   }
 }

@@ -173,6 +173,7 @@ def test_rule_19_gradients(rng, device, method, with_features):
         ({"points": np.zeros((4, 3), np.int32)}, TypeError, "points: expected float32 or float64"),
         ({"voxel_size": 0}, ValueError, "voxel_size"),
         ({"origin": float("inf")}, ValueError, "origin: expected finite"),
+        ({"points": np.zeros((4, 3), np.float32), "origin": 1e39}, ValueError, "origin: expected finite in float32"),
         ({"origin": (0, 0)}, ValueError, "origin"),
         ({"method": "median"}, ValueError, "method: expected 'centroid'"),
         ({"method": "random"}, ValueError, "seed: expected an int"),

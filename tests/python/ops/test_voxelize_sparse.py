@@ -299,6 +299,7 @@ OPTIONS = {"voxel_size": 1.0}
         ({"point_range": (0, 0, 0, 1, 1, -1)}, ValueError, "point_range"),
         ({"point_range": (0, 0, 0, 1, 1, float("inf"))}, ValueError, "point_range"),
         ({"point_range": (0, 0, 0, 1e12, 1, 1)}, ValueError, "point_range"),
+        ({"point_range": (1e39, 0, 0, 1e39, 1, 1)}, ValueError, "point_range: expected finite in float32"),
         ({"max_voxels": 0}, ValueError, "max_voxels: expected 1 to"),
         ({"max_voxels": 2.5}, TypeError, "max_voxels"),
         ({"max_points_per_voxel": -1}, ValueError, "max_points_per_voxel"),

@@ -35,18 +35,14 @@ int64_t product(std::initializer_list<int64_t> factors) {
 
 void set_grid(const VoxelizeOptions& options, const PointClouds& points, VoxelReduction& call) {
   for (size_t axis = 0; axis < 3; ++axis) {
-    const double origin = options.grid_min[axis];
-    const bool single = points.clouds.dtype == DType::kFloat32;
-    if (!std::isfinite(single ? static_cast<double>(static_cast<float>(origin)) : origin)) {
-      refuse("grid_min: expected finite in ", dtype_name(points.clouds.dtype), ", got ", std::to_string(origin));
-    }
     if (options.grid_size[axis] < 0) {
       refuse("grid_size: expected 0 or more, got ", std::to_string(options.grid_size[axis]));
     }
-    call.grid.origin[axis] = origin;
+    call.grid.origin[axis] = options.grid_min[axis];
     call.grid.size[axis] = options.voxel_size[axis];
     call.grid.shape[axis] = options.grid_size[axis];
   }
+  check_origin(call.grid.origin, "grid_min", points.clouds.dtype);
   check_voxel_size(call.grid.size, points.clouds.dtype);
   const auto [x, y, z] = options.grid_size;
   call.cells = product({x, y, z});

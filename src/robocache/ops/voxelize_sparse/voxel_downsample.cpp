@@ -1,9 +1,5 @@
 #include "robocache/ops/voxelize_sparse/voxel_downsample.hpp"
 
-#include <cmath>
-#include <limits>
-#include <string>
-
 #include "robocache/voxels/validate.hpp"
 
 namespace robocache {
@@ -32,10 +28,8 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   for (size_t axis = 0; axis < 3; ++axis) {
     call.grid.size[axis] = options.voxel_size[axis];
     call.grid.origin[axis] = options.origin[axis];
-    if (!std::isfinite(options.origin[axis])) {
-      refuse("origin: expected finite numbers, got ", std::to_string(options.origin[axis]));
-    }
   }
+  check_origin(call.grid.origin, "origin", points.dtype);
   check_voxel_size(call.grid.size, points.dtype);
   call.order = VoxelOrder::kFirst;
   call.max_voxels = kUnlimited;

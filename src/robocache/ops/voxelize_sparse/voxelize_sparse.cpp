@@ -79,7 +79,10 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   for (size_t axis = 0; axis < 3; ++axis) call.grid.size[axis] = options.voxel_size[axis];
   check_voxel_size(call.grid.size, points.dtype);
   call.bounded = options.point_range.has_value();
-  if (call.bounded) set_range(*options.point_range, call.grid);
+  if (call.bounded) {
+    set_range(*options.point_range, call.grid);
+    check_origin(call.grid.origin, "point_range", points.dtype);
+  }
   call.batched = batched;
   call.order = options.order;
   call.coord_order = options.coord_order;
