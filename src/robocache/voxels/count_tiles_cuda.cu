@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(kCountThreads, 2)
       continue;
     }
     if (whole && counts) *reinterpret_cast<uint4*>(counts + cell) = vector;
+    if (whole && !occupancy) continue;
     for (int k = 0; k < kWhole && cell + k < cells; ++k) {
       if (!whole && counts) counts[cell + k] = static_cast<int32_t>(held[place + k]);
       if (occupancy) occupancy[cell + k] = held[place + k] != 0;

@@ -73,10 +73,10 @@ __device__ void for_each_record(const TilePlan& plan, const uint32_t* entries, B
     Four fours[kAhead];
     uint32_t held[kAhead];
 #pragma unroll
+    for (int k = 0; k < kAhead; ++k) held[k] = base + k * kGroups < plan.chunks ? entries[base + k * kGroups] : 0;
+#pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const int chunk = base + k * kGroups;
-      held[k] = chunk < plan.chunks ? entries[chunk] : 0;
-      if (lane < (held[k] & 0xffff)) fours[k] = load(held[k], chunk, lane);
+      if (lane < (held[k] & 0xffff)) fours[k] = load(held[k], base + k * kGroups, lane);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
