@@ -5,9 +5,12 @@
 //   gather      what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
 //   add         the features, in quanta
 //   finish      one rounding, for each cell and feature
+#include <algorithm>
+
 #include "robocache/core/backend.hpp"
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/workspace_parts.hpp"
+#include "robocache/voxels/packed_cells_cuda.cuh"
 #include "robocache/voxels/rows_cuda.cuh"
 #include "robocache/voxels/tiles_cuda.cuh"
 
@@ -49,6 +52,23 @@ __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid
     }
     if (work.first_rows) atomicMin(work.first_rows + cell, static_cast<Word>(row));
     if (work.last_rows) atomicMax(work.last_rows + cell, static_cast<Word>(row) + 1);
+  }
+}
+
+// The same where only counts and occupancy are asked for, four rows a thread.
+__global__ void __launch_bounds__(kThreads)
+    count_packed(const __grid_constant__ VoxelReduction call, const __grid_constant__ FastGrid grid, int64_t rows,
+                 int32_t* counts, bool* occupancy) {
+  wait_for_work_before();
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
+  if (row >= rows) return;
+  uint32_t cells[4];
+  cells_of_rows<true>(call, grid, row, rows, cells);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (cells[i] == kNoCell) continue;
+    if (counts) atomicAdd(counts + cells[i], 1);
+    if (occupancy) occupancy[cells[i]] = true;
   }
 }
 
@@ -192,13 +212,23 @@ unsigned blocks_for(int64_t items) {
   return static_cast<unsigned>(std::min<int64_t>((items + kThreads - 1) / kThreads, kMost));
 }
 
+// Few points are in their cells before two kernels could have dealt them.
+bool counts_packed(const VoxelReduction& call) {
+  constexpr int64_t kFew = int64_t{1} << 20;
+  const int64_t rows = row_count(call.clouds);
+  return rows > 0 && rows <= kFew && is_fast(call) &&
+         std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
+           return output.mode == VoxelMode::kCount || output.mode == VoxelMode::kOccupancy;
+         });
+}
+
 cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) {
   if (call.dropped) {
     const cudaError_t code =
         cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
     if (code != cudaSuccess) return code;
   }
-  if (goes_by_tiles(call, device)) return reduce_by_tiles(call, stream);
+  if (!counts_packed(call) && goes_by_tiles(call, device)) return reduce_by_tiles(call, stream);
   WorkspaceParts workspace(call.workspace);
   int64_t zeroed = 0;
   int64_t set = 0;
@@ -221,6 +251,11 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   }
   if (code != cudaSuccess) return code;
 
+  if (counts_packed(call)) {
+    const auto blocks = static_cast<unsigned>((work.rows + 4 * kThreads - 1) / (4 * kThreads));
+    return launch_overlapped(count_packed, dim3(blocks), kThreads, 0, stream, call, fast_grid(call.grid), work.rows,
+                             work.counts, work.occupancy);
+  }
   if (work.rows > 0) {
     locate<<<blocks_for(work.rows), kThreads, 0, stream>>>(call, work);
     code = cudaGetLastError();
