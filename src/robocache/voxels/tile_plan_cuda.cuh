@@ -67,7 +67,7 @@ struct TilePlan {
   int chunks;     // blocks
   int capacity;   // records of a chunk, those that fill up included
   int listed;     // rows of a tile that are listed in shared memory; more go to the workspace
-  bool whole;     // counts and occupancy can be written four at once
+  bool whole;     // outputs can be written 16 bytes at once
 
   // Parts of the workspace.
   char* records;     // [chunks, capacity] uint16 or uint32
