@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kFeatureThreads, 2)
     crowds = false;
   }
   wait_for_work_before();
-  load_entries<kFeatureThreads>(plan, entries, warp_sums);
+  load_entries<kFeatureThreads>(plan, entries);
   for_each_record<uint32_t, kFeatureThreads, 4, 4, true>(plan, entries, [&](uint32_t record, int) {
     if ((record & 0xffff) != kNoPlace) atomicAdd(&ends[record & 0xffff], 1u);
   });

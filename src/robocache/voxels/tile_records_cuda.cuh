@@ -26,20 +26,13 @@ __device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
   return before + inclusive - mine;
 }
 
-// Loads the tile's column of the table; returns how many records there are. All threads call it.
+// Loads the tile's column of the table. All threads call it.
 template <int kThreads>
-__device__ uint32_t load_entries(const TilePlan& plan, uint32_t* entries, uint32_t* warp_sums) {
-  uint32_t fours = 0;
+__device__ void load_entries(const TilePlan& plan, uint32_t* entries) {
   for (int i = threadIdx.x; i < plan.chunks; i += kThreads) {
-    const uint32_t entry = plan.table[int64_t{blockIdx.x} * plan.chunks + i];
-    entries[i] = entry;
-    fours += entry & 0xffff;
+    entries[i] = plan.table[int64_t{blockIdx.x} * plan.chunks + i];
   }
-  fours = __reduce_add_sync(~0u, fours);
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = fours;
   __syncthreads();
-  const unsigned lane = threadIdx.x % 32;
-  return __reduce_add_sync(~0u, lane < kThreads / 32 ? warp_sums[lane] : 0) * 4;
 }
 
 // Calls body(record, chunk) for the tile's records. `kLanes` neighbouring threads share a chunk's, four each at a time;
