@@ -29,7 +29,8 @@ ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay&
   const double* r = sensor.rotation;
   for (int axis = 0; axis < 3; ++axis) {
     ray.origin[axis] = sensor.origin[axis];
-    ray.direction[axis] = (r[3 * axis] * p[0] + r[3 * axis + 1] * p[1]) + r[3 * axis + 2] * p[2];
+    const double* const row = r + int64_t{3} * axis;
+    ray.direction[axis] = (row[0] * p[0] + row[1] * p[1]) + row[2] * p[2];
   }
   const double* d = ray.direction;
   ray.range = std::sqrt((d[0] * d[0] + d[1] * d[1]) + d[2] * d[2]);
