@@ -1,6 +1,6 @@
 """The calls whose kernels Nsight Compute looks at, each twice: the second is the one that counts.
 
-ncu --clock-control none -k 'regex:tile|curve|interpolate' --csv --page raw --metrics ... python bench/counters.py B64 B256 B512 B1024
+ncu --clock-control none -k 'regex:tile|curve|interpolate|deal|count|crowd|merged' --csv --page raw --metrics ... python bench/counters.py B64 B256 B512 B1024
 ncu --clock-control none --csv --page raw --metrics ... python bench/counters.py 'count, 10M uniform'
 
 Those with one of the arguments in their names, or all. A whole command, with its metrics, stands in bench/results/counters/.

@@ -1,4 +1,4 @@
-// The features of a cell by a few threads, or by a warp: what reduce_tiles and reduce_crowded do with a cell's rows.
+// The features of a cell by a few threads, or by a warp: the general way, for every mode and dtype.
 #pragma once
 
 #include <algorithm>
@@ -47,13 +47,13 @@ struct FeatureColumn {
   }
 };
 
-// Loads the first of a thread's values, as many as there are.
+// Loads kHeld values of a thread's, those of row `at` of the cell and every step-th after it, as many as there are.
 template <class T>
-__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
+__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t at,
+                            FeatureWork<T> (&values)[kHeld]) {
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
-    const uint32_t at = cell.index + k * cell.step;
-    if (at < cell.points) values[k] = column[cell.rows[at]];
+    if (at + k * cell.step < cell.points) values[k] = column[cell.rows[at + k * cell.step]];
   }
 }
 
@@ -61,20 +61,17 @@ __device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column
 template <class T, class Body>
 __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
                                Body body) {
+#pragma unroll 1
+  for (uint32_t at = cell.index;;) {
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
-    if (cell.index + k * cell.step < cell.points) body(values[k]);
+    for (int k = 0; k < kHeld; ++k) {
+      if (at + k * cell.step < cell.points) body(values[k]);
+    }
+    at += kHeld * cell.step;
+    if (at >= cell.points) break;
+    load_values(cell, column, at, values);
   }
-  uint32_t at = cell.index + kHeld * cell.step;
-  if (at >= cell.points) return;
-  for (; at + (kHeld - 1) * cell.step < cell.points; at += kHeld * cell.step) {
-#pragma unroll
-    for (int k = 0; k < kHeld; ++k) values[k] = column[cell.rows[at + k * cell.step]];
-#pragma unroll
-    for (int k = 0; k < kHeld; ++k) body(values[k]);
-  }
-  for (; at < cell.points; at += cell.step) body(column[cell.rows[at]]);
-  load_values(cell, column, values);
+  if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
 }
 
 // A feature of a cell, and the first and last of its rows, as far as one thread has seen them or several put together.
@@ -142,7 +139,7 @@ struct Found : CellFeature<T> {
   // The sum, once what the cell's quantum goes by is known; `points` are all of the cell's.
   __device__ void add_up(const VoxelReduction& call, const CellRows& rows, uint32_t points,
                          const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
-    const Quantum<FeatureWork<T>> quantum(this->quantum(call, points));
+    const Quantum quantum(this->quantum(call, points));
     if (call.quantum_exponent == kOwnQuantum) {
       for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->add_own(value, quantum); });
     } else {
@@ -152,7 +149,7 @@ struct Found : CellFeature<T> {
 
   __device__ void write_all(const VoxelReduction& call, const Outputs& outputs, const FeatureColumn<T>& column,
                             int64_t place, uint32_t points) const {
-    this->write(call, outputs, place, points);
+    store_found<T>(call, outputs, *this, place, points);
     T* const firsts = outputs.as<T>(VoxelMode::kFirst);
     T* const lasts = outputs.as<T>(VoxelMode::kLast);
     if (firsts) firsts[place] = from_feature_work<T>(column[first]);
@@ -167,31 +164,33 @@ __device__ FeatureColumn<T> column_of(const VoxelReduction& call, int64_t featur
 
 enum class Team { kGroup, kWarp };
 
-// One cell by a group, or by all groups of a warp.
+// A feature of a cell with points; each group has one of its own, and the groups of a warp share the rows.
+template <class T, Team kTeam>
+__device__ void reduce_feature(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                               const CellRows& rows, int64_t cell, int64_t feature, bool writes, unsigned lanes) {
+  const FeatureColumn<T> column = column_of<T>(call, feature);
+  Found<T> found;
+  FeatureWork<T> values[kHeld];
+  load_values(rows, column, rows.index, values);
+  found.look_at(rows, column, wanted, values);
+  if constexpr (kTeam == Team::kWarp) found.merge_in_warp(lanes);
+  if (wanted.sums) {
+    found.add_up(call, rows, rows.points, column, values);
+    if constexpr (kTeam == Team::kWarp) found.merge_in_warp(lanes);
+  }
+  if (writes) found.write_all(call, outputs, column, cell * call.features.count + feature, rows.points);
+}
+
+// All features of a cell by a group, or by all groups of a warp.
 template <class T, Team kTeam>
 __device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                             const CellRows& rows, int64_t cell, Group group) {
   const int64_t count = call.features.count;
-  if (rows.points == 0) {
-    const CellFeature<T> nothing;
-    for (int64_t f = group.lane(); f < count; f += group.lanes()) nothing.write(call, outputs, cell * count + f, 0);
-    return;
-  }
   for (int64_t base = 0; base < count; base += group.lanes()) {
     const int64_t wished = base + group.lane();
-    const int64_t f = min(wished, count - 1);  // threads beyond the last go along with it, for the merges
-    const FeatureColumn<T> column = column_of<T>(call, f);
-    Found<T> found;
-    FeatureWork<T> values[kHeld];
-    load_values(rows, column, values);
-    found.look_at(rows, column, wanted, values);
-    if constexpr (kTeam == Team::kWarp) found.merge_in_warp(group.lanes());
-    if (wanted.sums) {
-      found.add_up(call, rows, rows.points, column, values);
-      if constexpr (kTeam == Team::kWarp) found.merge_in_warp(group.lanes());
-    }
+    const int64_t feature = min(wished, count - 1);  // threads beyond the last go along with it, for the merges
     const bool writes = wished < count && (kTeam == Team::kGroup || threadIdx.x % 32 < group.lanes());
-    if (writes) found.write_all(call, outputs, column, cell * count + f, rows.points);
+    reduce_feature<T, kTeam>(call, outputs, wanted, rows, cell, feature, writes, group.lanes());
   }
 }
 
@@ -204,9 +203,9 @@ inline Wanted wanted_of(const VoxelReduction& call, const Outputs& outputs) {
   return wanted;
 }
 
-inline Group group_of(const VoxelReduction& call) {
-  const auto widest = static_cast<unsigned>(std::min<int64_t>(call.features.count, 32));
-  return {static_cast<int>(std::bit_width(widest - 1))};
+// A group for so many threads' worth of features.
+inline Group group_of(int64_t threads) {
+  return {static_cast<int>(std::bit_width(static_cast<unsigned>(std::min<int64_t>(threads, 32)) - 1))};
 }
 
 }  // namespace robocache

@@ -4,30 +4,30 @@ namespace robocache {
 namespace {
 
 constexpr int kCountThreads = 1024;
-constexpr int kLanes = 8;  // share the records of a chunk
-
 // Counts, where a Count is 32 bits; where it is a byte, it only tells whether there is a row.
 template <class Count, int kAhead>
 __global__ void __launch_bounds__(kCountThreads, 2)
     count_tiles(const __grid_constant__ TilePlan plan, const __grid_constant__ Outputs outputs, int64_t cells) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Count* const held = reinterpret_cast<Count*>(memory);
+  Runs& runs = *reinterpret_cast<Runs*>(memory);
+  Count* const held = reinterpret_cast<Count*>(memory + sizeof(Runs));  // one more than there are cells: fillers' place
+  __shared__ uint32_t warp_sums[32];
   const int size = plan.tiling.tile_cells();
   let_work_after_begin();
   for (int i = threadIdx.x; i < size * static_cast<int>(sizeof(Count)) / 16; i += kCountThreads) {
-    reinterpret_cast<uint4*>(memory)[i] = make_uint4(0, 0, 0, 0);
+    reinterpret_cast<uint4*>(held)[i] = make_uint4(0, 0, 0, 0);
   }
   wait_for_work_before();
-  __syncthreads();
-  for_each_record<uint16_t, kCountThreads, kLanes, kAhead, false>(plan, plan.table + int64_t{blockIdx.x} * plan.chunks,
-                                                                  [&](uint32_t place, int) {
-                                                                    if (place == kNoPlace) return;
-                                                                    if constexpr (sizeof(Count) == 4) {
-                                                                      atomicAdd(&held[place], 1u);
-                                                                    } else {
-                                                                      held[place] = 1;
-                                                                    }
-                                                                  });
+  for_each_four<uint16_t, kCountThreads, kAhead>(plan, runs, warp_sums, [&](const uint32_t(&places)[4], int) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (sizeof(Count) == 4) {
+        atomicAdd(&held[places[i]], 1u);
+      } else {
+        held[places[i]] = 1;
+      }
+    }
+  });
   __syncthreads();
   int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
   bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
@@ -61,9 +61,10 @@ __global__ void __launch_bounds__(kCountThreads, 2)
 
 template <class Count>
 cudaError_t launch(const TilePlan& plan, const Outputs& outputs, int64_t cells, cudaStream_t stream) {
-  return launch_tile_kernel(plan.few ? count_tiles<Count, 4> : count_tiles<Count, 2>, plan.tiling.tiles(),
-                            kCountThreads, plan.tiling.tile_cells() * static_cast<int64_t>(sizeof(Count)), stream, plan,
-                            outputs, cells);
+  return launch_tile_kernel(plan.few ? count_tiles<Count, 4> : count_tiles<Count, 1>, plan.tiling.tiles(),
+                            kCountThreads,
+                            sizeof(Runs) + (plan.tiling.tile_cells() + 1) * static_cast<int64_t>(sizeof(Count)), stream,
+                            plan, outputs, cells);
 }
 
 }  // namespace

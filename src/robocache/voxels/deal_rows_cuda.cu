@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   let_work_after_begin();
   for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
   wait_for_work_before();
-  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.taken = *plan.crowds = *plan.merges = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.filled = {};
   __syncthreads();
 
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = begin; i < end; ++i) {
     const uint32_t count = starts[i];
     const uint32_t filled = (count + 3) / 4;
-    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Record>(~0u);
+    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Record>(plan.tiling.no_place());
     plan.table[int64_t{i} * plan.chunks + blockIdx.x] = start << 16 | filled;
     starts[i] = start * 4;
     start += filled;

@@ -266,19 +266,21 @@ ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points)
   return round_to<Out>(sum < 0, quotient, exponent, remainder != 0);
 }
 
-// The neighbour of x with an odd last bit on the side of the truth, where x is not the truth but the nearest to it:
-// `error` has the sign of truth - x. It rounds to fewer digits as the truth does. x > 0.
+// The neighbour of x with an odd last bit on the side of the truth, where x is not the truth but less than a unit of its
+// last place away: `error` has the sign of truth - x. It rounds to fewer digits as the truth does. x > 0.
 ROBOCACHE_HD double odd_neighbour(double x, double error) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   if (error == 0 || (bits & 1)) return x;
   return std::bit_cast<double>(error > 0 ? bits + 1 : bits - 1);
 }
 
-// The same by one division of float64, for results of 24 bits and less of at most 2^26 points: a number halfway between
+// The same bits in float64, for results of 24 bits and less of at most kMostByFloat64 points: a number halfway between
 // two of them has 25 bits, times points 51, so the comparison with it, which is all that rounding does, survives two
-// roundings to odd at 53 bits. exponent is in [-149, 127].
+// roundings to odd at 53 bits. exponent is in [-149, 127]; reciprocal is 1.0 / points, which a cell's features share.
+inline constexpr int64_t kMostByFloat64 = int64_t{1} << 26;
+
 template <class Out>
-ROBOCACHE_HD Out rounded_quotient_by_float64(int64_t sum, int32_t exponent, int64_t points) {
+ROBOCACHE_HD Out rounded_quotient_by_float64(int64_t sum, int32_t exponent, int64_t points, double reciprocal) {
   if (sum == 0) return round_to<Out>(false, 0, 0, false);
   uint64_t whole = magnitude_of(sum);
   const int32_t above = 11 - leading_zeros(whole);
@@ -288,7 +290,8 @@ ROBOCACHE_HD Out rounded_quotient_by_float64(int64_t sum, int32_t exponent, int6
   }
   const double dividend = static_cast<double>(whole);
   const double divisor = static_cast<double>(points);
-  const double nearest = dividend / divisor;
+  const double almost = dividend * reciprocal;
+  const double nearest = std::fma(std::fma(-almost, divisor, dividend), reciprocal, almost);
   const double quotient = odd_neighbour(nearest, std::fma(-nearest, divisor, dividend));
   if constexpr (std::is_same_v<Out, float>) {
     const float magnitude = static_cast<float>(quotient * power_of_two(exponent));
@@ -298,17 +301,6 @@ ROBOCACHE_HD Out rounded_quotient_by_float64(int64_t sum, int32_t exponent, int6
     const uint64_t digits = (bits & 0xfffffffffffffu) | 0x10000000000000u;
     return round_to<Out>(sum < 0, digits, exponent + static_cast<int32_t>(bits >> 52) - 1075, false);
   }
-}
-
-// sum * 2^exponent / points by whichever of the two is faster here; they give the same bits.
-template <class Out>
-ROBOCACHE_HD Out rounded_mean(int64_t sum, int32_t exponent, int64_t points) {
-#ifdef __CUDA_ARCH__
-  if constexpr (!std::is_same_v<Out, double>) {
-    if (points <= int64_t{1} << 26) return rounded_quotient_by_float64<Out>(sum, exponent, points);
-  }
-#endif
-  return rounded_quotient<Out>(sum, exponent, points);
 }
 
 }  // namespace robocache

@@ -84,32 +84,40 @@ __device__ inline void cells_of(const FastGrid& grid, const float (&p)[12], uint
   }
 }
 
+// x, y, z of rows [row, row + 4) of packed points; NaN from `end` on.
+__device__ inline void load_points(const VoxelReduction& call, int64_t row, int64_t end, float (&p)[12]) {
+  const float* const points = static_cast<const float*>(call.clouds.points) + row * 3;
+  if (row + 4 <= end) {
+    const float4* const from = reinterpret_cast<const float4*>(points);
+    const float4 a = __ldcs(from);
+    const float4 b = __ldcs(from + 1);
+    const float4 c = __ldcs(from + 2);
+    const float loaded[12] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
+#pragma unroll
+    for (int i = 0; i < 12; ++i) p[i] = loaded[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 12; ++i) p[i] = row + i / 3 < end ? points[i] : __int_as_float(0x7fffffff);
+  }
+}
+
+__device__ inline void count_dropped(const VoxelReduction& call, int64_t row, int64_t end, const uint32_t (&cells)[4]) {
+  if (!call.dropped) return;
+  int dropped = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) dropped += row + i < end && cells[i] == kNoCell;
+  if (dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped), static_cast<Word>(dropped));
+}
+
 // The cells of rows [row, row + 4), as far as they are below `end`.
 template <bool kFast>
 __device__ void cells_of_rows(const VoxelReduction& call, const FastGrid& grid, int64_t row, int64_t end,
                               uint32_t (&cells)[4]) {
   if constexpr (kFast) {
-    const float* const points = static_cast<const float*>(call.clouds.points) + row * 3;
     float p[12];
-    if (row + 4 <= end) {
-      const float4* const from = reinterpret_cast<const float4*>(points);
-      const float4 a = __ldcs(from);
-      const float4 b = __ldcs(from + 1);
-      const float4 c = __ldcs(from + 2);
-      const float loaded[12] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
-#pragma unroll
-      for (int i = 0; i < 12; ++i) p[i] = loaded[i];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 12; ++i) p[i] = row + i / 3 < end ? points[i] : __int_as_float(0x7fffffff);
-    }
+    load_points(call, row, end, p);
     cells_of(grid, p, cells);
-    if (call.dropped) {
-      int dropped = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) dropped += row + i < end && cells[i] == kNoCell;
-      if (dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped), static_cast<Word>(dropped));
-    }
+    count_dropped(call, row, end, cells);
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -162,7 +162,7 @@ struct FixedPointSums {
       const uint32_t all = sum_overflows(sum[f], coarse_sum[f]) ? marks[f] | kHasNan : marks[f];
       if (means != nullptr) {
         means[f] = all != 0 ? from_feature_work<FeatureMean<T>>(marked_sum(all))
-                            : rounded_mean<FeatureMean<T>>(sum[f], exponent[f], points);
+                            : rounded_quotient<FeatureMean<T>>(sum[f], exponent[f], points);
       }
       if (sums == nullptr) continue;
       if constexpr (std::is_integral_v<T>) {

@@ -1,65 +1,153 @@
 // Crowded cells. A warp takes a cell of one segment as a whole. Of the others' segments it first looks for what the cell's
-// quantum goes by, then, in another kernel, adds up; both are put together in global memory.
-#include "robocache/voxels/cell_features_cuda.cuh"
+// quantum goes by, then, in another kernel, adds up; both are put together in global memory. Where there is nothing to look
+// for, the second does it all.
+#include "robocache/voxels/fast_sums_cuda.cuh"
 
 namespace robocache {
 namespace {
 
 constexpr int kCrowdThreads = 128;
 
-template <class T, bool kAdd>
-__global__ void __launch_bounds__(kCrowdThreads)
-    reduce_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
-                   const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group) {
-  wait_for_work_before();
-  const auto segments = static_cast<uint32_t>(*plan.crowds);
+// Calls body(cell, segment's rows) for the segments of this warp; the groups share a segment's rows.
+template <class Body>
+__device__ void for_each_segment(const TilePlan& plan, Group group, Body body) {
+  const uint32_t segments = plan.filled->segments;
   constexpr unsigned kWarps = kCrowdThreads / 32;
   for (uint32_t segment = blockIdx.x * kWarps + threadIdx.x / 32; segment < segments; segment += gridDim.x * kWarps) {
     const CrowdedCell cell = plan.crowded[plan.crowded_of_segment[segment]];
     const uint32_t begin = (segment - cell.first_segment) * kSegment;
-    const CellRows rows{plan.sorted + cell.start + begin, min(kSegment, cell.points - begin), group.of_warp(),
-                        group.per(32)};
-    if (cell.points <= kSegment) {
-      if (!kAdd) reduce_cell<T, Team::kWarp>(call, outputs, wanted, rows, cell.cell, group);
-      continue;
-    }
-    for (int64_t base = 0; base < call.features.count; base += group.lanes()) {
-      const int64_t wished = base + group.lane();
-      const int64_t f = min(wished, call.features.count - 1);
-      Merged& merged = plan.merged[cell.merged * call.features.count + f];
-      const FeatureColumn<T> column = column_of<T>(call, f);
-      Found<T> found;
-      FeatureWork<T> values[kHeld];
-      load_values(rows, column, values);
-      if constexpr (kAdd) {
-        found.above = merged.above;
-        found.add_up(call, rows, cell.points, column, values);
-      } else {
-        found.look_at(rows, column, wanted, values);
-      }
-      found.merge_in_warp(group.lanes());
-      if (threadIdx.x % 32 < group.lanes() && wished < call.features.count) found.merge_into(merged);
-    }
+    body(cell, CellRows{plan.sorted + cell.start + begin, min(kSegment, cell.points - begin), group.of_warp(),
+                        group.per(32)});
   }
 }
 
+template <class T, bool kAdd>
+__device__ void reduce_segment(const VoxelReduction& call, const TilePlan& plan, const Outputs& outputs,
+                               const Wanted& wanted, Group group, const CrowdedCell& cell, const CellRows& rows) {
+  if (cell.points <= kSegment) {
+    return reduce_cell<T, Team::kWarp>(call, outputs, wanted, rows, cell.cell, group);
+  }
+  for (int64_t base = 0; base < call.features.count; base += group.lanes()) {
+    const int64_t wished = base + group.lane();
+    const int64_t f = min(wished, call.features.count - 1);
+    Merged& merged = plan.merged[cell.merged * call.features.count + f];
+    const FeatureColumn<T> column = column_of<T>(call, f);
+    Found<T> found;
+    FeatureWork<T> values[kHeld];
+    load_values(rows, column, rows.index, values);
+    if constexpr (kAdd) {
+      found.above = merged.above;
+      found.add_up(call, rows, cell.points, column, values);
+    } else {
+      found.look_at(rows, column, wanted, values);
+    }
+    found.merge_in_warp(group.lanes());
+    if (threadIdx.x % 32 < group.lanes() && wished < call.features.count) found.merge_into(merged);
+  }
+}
+
+// `is_first` of the two kernels to take segments, which takes the cells of one.
+template <class T, bool kAdd>
+__global__ void __launch_bounds__(kCrowdThreads)
+    reduce_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
+                   const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group,
+                   bool is_first) {
+  wait_for_work_before();
+  for_each_segment(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
+    if (cell.points <= kSegment && !is_first) return;
+    reduce_segment<T, kAdd>(call, plan, outputs, wanted, group, cell, rows);
+  });
+}
+
+// Where fast sums cannot: rare, and kept out of the way. Takes all features of the segment.
+template <class T, bool kAdd>
+__device__ __noinline__ void reduce_slowly(const VoxelReduction& call, const TilePlan& plan, const Outputs& outputs,
+                                           const Wanted& wanted, Group group, const CrowdedCell& cell,
+                                           const CellRows& rows) {
+  reduce_segment<T, kAdd>(call, plan, outputs, wanted, group, cell,
+                          {rows.rows, rows.points, group.of_warp(), group.per(32)});
+}
+
+template <class T, bool kOwn, bool kAdd>
+__global__ void __launch_bounds__(kCrowdThreads, 3)
+    sum_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
+                const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group,
+                Group general_group, bool is_first) {
+  wait_for_work_before();
+  const int64_t count = call.features.count;
+  for_each_segment(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
+    const bool whole = cell.points <= kSegment;
+    if (whole && !is_first) return;
+    bool can = true;
+    for (int64_t base = 0; base < count && can; base += group.lanes() * kWide) {
+      const int64_t wished = base + group.lane() * kWide;
+      const int64_t feature = min(wished, count - kWide);
+      const bool is_one = wished < count;  // threads beyond the last feature go along with it
+      const bool merges = is_one && threadIdx.x % 32 < group.lanes();
+      Merged* const merged = plan.merged + cell.merged * count + feature;
+      HeldVectors<T> values{call, rows, feature};
+      values.load_first();
+      int32_t exponents[kWide];
+      if constexpr (kOwn) {
+        if (!kAdd || whole) {
+          can = look_fast<T, Team::kWarp>(values, kAdd || whole, group.lanes(), exponents);
+        } else {
+#pragma unroll
+          for (int j = 0; j < kWide; ++j) exponents[j] = merged[j].above;
+        }
+      }
+      if (!kAdd && !whole) {
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          if (merges && can) atomicMax(&merged[j].above, exponents[j]);
+        }
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, exponents[j], cell.points);
+      int64_t sums[kWide];
+      can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
+      if (!can) break;
+      if (whole) {
+        // All groups know all four: each stores some.
+        for (unsigned j = group.of_warp(); is_one && j < kWide; j += group.per(32)) {
+          int32_t exponent = exponents[0];
+          int64_t sum = sums[0];
+#pragma unroll
+          for (unsigned k = 1; k < kWide; ++k) {
+            exponent = j == k ? exponents[k] : exponent;
+            sum = j == k ? sums[k] : sum;
+          }
+          store_sum<T>(outputs, cell.cell * count + feature + j, cell.points, exponent, sum);
+        }
+      } else if (merges) {
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) atomicAdd(&merged[j].sum, static_cast<Word>(sums[j]));
+      }
+    }
+    if (!can) reduce_slowly<T, kAdd>(call, plan, outputs, wanted, general_group, cell, rows);
+  });
+}
+
+// Of the cells of several segments.
 template <class T>
 __global__ void __launch_bounds__(kCrowdThreads)
     write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
                  const __grid_constant__ Outputs outputs) {
   wait_for_work_before();
   const int64_t count = call.features.count;
-  const int64_t places = static_cast<int64_t>(*plan.crowds >> 32) * count;
+  const int64_t places = plan.filled->merged * count;
   const int64_t step = int64_t{gridDim.x} * kCrowdThreads;
   for (int64_t i = int64_t{blockIdx.x} * kCrowdThreads + threadIdx.x; i < places; i += step) {
-    const CrowdedCell cell = plan.crowded[i / count];
-    if (cell.points <= kSegment) continue;
+    const CrowdedCell cell = plan.crowded[plan.crowded_of_merged[i / count]];
     const int64_t f = i % count;
     Found<T> found;
-    found.take(plan.merged[cell.merged * count + f]);
+    found.take(plan.merged[i]);
     found.write_all(call, outputs, column_of<T>(call, f), cell.cell * count + f, cell.points);
   }
 }
+
+constexpr int kBlocks = 132 * 16;
 
 }  // namespace
 
@@ -67,19 +155,35 @@ cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& pl
   if (plan.rows < kCrowd) return cudaSuccess;
   const Outputs outputs(call);
   const Wanted wanted = wanted_of(call, outputs);
-  const Group group = group_of(call);
+  const bool looks = wanted.looks || wanted.extremes || wanted.ends;
+  const bool adds = wanted.sums && (!looks || plan.rows > kSegment);
+  const Group general_group = group_of(call.features.count);
+  const cudaError_t code = with_fast_sums(
+      call, plan, wanted,
+      [&](auto type, auto own) {
+        using T = decltype(type);
+        const auto launch = [&](auto kernel, bool is_first) {
+          return launch_tile_kernel(kernel, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
+                                    group_of(call.features.count / kWide), general_group, is_first);
+        };
+        cudaError_t looked = cudaSuccess;
+        if constexpr (own()) looked = launch(sum_crowded<T, true, false>, true);
+        return looked == cudaSuccess && adds ? launch(sum_crowded<T, own(), true>, !own()) : looked;
+      },
+      [&] {
+        return with_feature_type(call.features.dtype, [&](auto type) {
+          using T = decltype(type);
+          const auto launch = [&](auto kernel, bool is_first) {
+            return launch_tile_kernel(kernel, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
+                                      general_group, is_first);
+          };
+          const cudaError_t looked = looks ? launch(reduce_crowded<T, false>, true) : cudaSuccess;
+          return looked == cudaSuccess && adds ? launch(reduce_crowded<T, true>, !looks) : looked;
+        });
+      });
+  if (code != cudaSuccess || plan.rows <= kSegment) return code;
   return with_feature_type(call.features.dtype, [&](auto type) {
-    using T = decltype(type);
-    constexpr int kBlocks = 132 * 16;
-    cudaError_t code = launch_tile_kernel(reduce_crowded<T, false>, kBlocks, kCrowdThreads, 0, stream, call, plan,
-                                          outputs, wanted, group);
-    if (code != cudaSuccess || plan.rows <= kSegment) return code;
-    if (wanted.sums) {
-      code = launch_tile_kernel(reduce_crowded<T, true>, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
-                                group);
-      if (code != cudaSuccess) return code;
-    }
-    return launch_tile_kernel(write_merged<T>, kBlocks / 16, kCrowdThreads, 0, stream, call, plan, outputs);
+    return launch_tile_kernel(write_merged<decltype(type)>, kBlocks / 4, kCrowdThreads, 0, stream, call, plan, outputs);
   });
 }
 

@@ -55,21 +55,37 @@ __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid
   }
 }
 
-// The same where only counts and occupancy are asked for, four rows a thread.
+// The same where only counts and occupancy are asked for, four rows a thread. clear_grids comes before it and begins its
+// work when all work before is done: points can be read while it clears.
 __global__ void __launch_bounds__(kThreads)
     count_packed(const __grid_constant__ VoxelReduction call, const __grid_constant__ FastGrid grid, int64_t rows,
                  int32_t* counts, bool* occupancy) {
-  wait_for_work_before();
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
-  if (row >= rows) return;
+  float points[12];
+  load_points(call, row, rows, points);
   uint32_t cells[4];
-  cells_of_rows<true>(call, grid, row, rows, cells);
+  cells_of(grid, points, cells);
+  wait_for_work_before();
+  count_dropped(call, row, rows, cells);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (cells[i] == kNoCell) continue;
     if (counts) atomicAdd(counts + cells[i], 1);
-    if (occupancy) occupancy[cells[i]] = true;
+    // Of all bytes of the word, which is faster than a byte.
+    if (occupancy) {
+      atomicOr(reinterpret_cast<uint32_t*>(occupancy) + cells[i] / 4, 1u << (cells[i] % 4 * 8));
+    }
   }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    clear_grids(uint4* counts, int64_t of_counts, uint4* occupancy, int64_t of_occupancy, int64_t* dropped) {
+  wait_for_work_before();
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = first; i < of_counts; i += step) counts[i] = make_uint4(0, 0, 0, 0);
+  for (int64_t i = first; i < of_occupancy; i += step) occupancy[i] = make_uint4(0, 0, 0, 0);
+  if (dropped && first == 0) *dropped = 0;
 }
 
 // Calls body(place, feature) for every feature of every row in a cell, place = cell * F + feature; the lanes of a warp
@@ -161,16 +177,20 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
     const int64_t cell = place / features;
     const int64_t feature = place - cell * features;
     const int32_t points = work.counts[cell];
+    if (points == 0) {
+      store_nothing<T>(call, outputs, place);
+      continue;
+    }
     CellFeature<T> found = known<T>(work, place);
     if (work.sums) found.sum = static_cast<int64_t>(work.sums[place]);
     if (work.coarse_sums) found.coarse_sum = static_cast<int64_t>(work.coarse_sums[place]);
     if (work.marks) found.marks = work.marks[place / 4] >> (place % 4 * 8) & 0xffu;
     if (work.minima) found.least = static_cast<Key>(work.minima[place]);
     if (work.maxima) found.greatest = static_cast<Key>(work.maxima[place]);
-    found.write(call, outputs, place, points);
+    store_found<T>(call, outputs, found, place, points);
     const auto row = [&](Word at) { return features_of_row<T>(call, static_cast<int64_t>(at))[feature]; };
-    if (first && points) first[place] = row(work.first_rows[cell]);
-    if (last && points) last[place] = row(work.last_rows[cell] - 1);
+    if (first) first[place] = row(work.first_rows[cell]);
+    if (last) last[place] = row(work.last_rows[cell] - 1);
   }
 }
 
@@ -216,19 +236,37 @@ unsigned blocks_for(int64_t items) {
 bool counts_packed(const VoxelReduction& call) {
   constexpr int64_t kFew = int64_t{1} << 20;
   const int64_t rows = row_count(call.clouds);
-  return rows > 0 && rows <= kFew && is_fast(call) &&
+  return rows > 0 && rows <= kFew && is_fast(call) && call.cells % 16 == 0 &&
          std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
-           return output.mode == VoxelMode::kCount || output.mode == VoxelMode::kOccupancy;
+           return (output.mode == VoxelMode::kCount || output.mode == VoxelMode::kOccupancy) &&
+                  reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
          });
 }
 
+cudaError_t count_few(const VoxelReduction& call, cudaStream_t stream) {
+  const Outputs outputs(call);
+  const int64_t rows = row_count(call.clouds);
+  void* const counts = outputs[VoxelMode::kCount];
+  void* const occupancy = outputs[VoxelMode::kOccupancy];
+  constexpr unsigned kClearing = 132 * 2;
+  const cudaError_t code =
+      launch_overlapped(clear_grids, dim3(kClearing), kThreads, 0, stream, static_cast<uint4*>(counts),
+                        counts ? call.cells / 4 : int64_t{0}, static_cast<uint4*>(occupancy),
+                        occupancy ? call.cells / 16 : int64_t{0}, call.dropped);
+  if (code != cudaSuccess) return code;
+  const auto blocks = static_cast<unsigned>((rows + 4 * kThreads - 1) / (4 * kThreads));
+  return launch_overlapped(count_packed, dim3(blocks), kThreads, 0, stream, call, fast_grid(call.grid), rows,
+                           static_cast<int32_t*>(counts), static_cast<bool*>(occupancy));
+}
+
 cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) {
+  if (counts_packed(call)) return count_few(call, stream);
   if (call.dropped) {
     const cudaError_t code =
         cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
     if (code != cudaSuccess) return code;
   }
-  if (!counts_packed(call) && goes_by_tiles(call, device)) return reduce_by_tiles(call, stream);
+  if (goes_by_tiles(call, device)) return reduce_by_tiles(call, stream);
   WorkspaceParts workspace(call.workspace);
   int64_t zeroed = 0;
   int64_t set = 0;
@@ -251,11 +289,6 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   }
   if (code != cudaSuccess) return code;
 
-  if (counts_packed(call)) {
-    const auto blocks = static_cast<unsigned>((work.rows + 4 * kThreads - 1) / (4 * kThreads));
-    return launch_overlapped(count_packed, dim3(blocks), kThreads, 0, stream, call, fast_grid(call.grid), work.rows,
-                             work.counts, work.occupancy);
-  }
   if (work.rows > 0) {
     locate<<<blocks_for(work.rows), kThreads, 0, stream>>>(call, work);
     code = cudaGetLastError();

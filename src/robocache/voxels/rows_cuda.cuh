@@ -89,16 +89,13 @@ struct Outputs {
   }
 };
 
-// What a feature is multiplied by to count quanta, and whether float32 can do that.
-template <class Value>
+// What a feature is multiplied by to count quanta, where float32 can do that.
 struct Quantum {
   int32_t exponent;
-  QuantumScale scale;
-  float factor = 0;  // 2^-exponent where float32 holds it, else 0
+  float factor;  // 2^-exponent where float32 holds it, else 0
 
-  __device__ explicit Quantum(int32_t power) : exponent(power), scale(quantum_scale(power)) {
-    if (std::is_same_v<Value, float> && power > -127 && power < 127) factor = __int_as_float((127 - power) << 23);
-  }
+  __device__ explicit Quantum(int32_t power)
+      : exponent(power), factor(power > -127 && power < 127 ? std::bit_cast<float>((127 - power) << 23) : 0) {}
 };
 
 // A feature of one cell: what is found in its rows, and what comes of it.
@@ -156,18 +153,18 @@ struct CellFeature {
   }
 
   // By the cell's own quantum; where the cell has marks the sum does not count.
-  __device__ void add_own(Value value, const Quantum<Value>& quantum) {
+  __device__ void add_own(Value value, const Quantum& quantum) {
     if constexpr (kFloats) {
       if (std::is_same_v<Value, float> && quantum.factor != 0) {
         sum += __float2ll_rn(static_cast<float>(value) * quantum.factor);
       } else {
-        sum += mark_of(value) ? 0 : to_quanta(value, quantum.scale);
+        sum += mark_of(value) ? 0 : to_quanta(value, quantum_scale(quantum.exponent));
       }
     } else {
       add_given(value, quantum);
     }
   }
-  __device__ void add_given(Value value, const Quantum<Value>& quantum) {
+  __device__ void add_given(Value value, const Quantum& quantum) {
     int64_t quanta = 0;
     if constexpr (kFloats) {
       if constexpr (std::is_same_v<Value, float>) {
@@ -178,7 +175,7 @@ struct CellFeature {
         }
       }
       uint32_t mark = mark_of(value);
-      if (mark == 0 && !to_given_quanta(value, quantum.scale, quanta)) mark = kHasNan;
+      if (mark == 0 && !to_given_quanta(value, quantum_scale(quantum.exponent), quanta)) mark = kHasNan;
       marks |= mark;
       if (mark) return;
     } else {
@@ -188,44 +185,63 @@ struct CellFeature {
     if (kFloats || sizeof(T) == 8) coarse_sum += coarse(quanta);
   }
 
-  // `place` is cell * F + feature.
-  __device__ void write(const VoxelReduction& call, const Outputs& outputs, int64_t place, int64_t points) const {
-    auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum);
-    auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean);
-    T* const min = outputs.as<T>(VoxelMode::kMin);
-    T* const max = outputs.as<T>(VoxelMode::kMax);
-    if (points == 0) {
-      if (total) total[place] = FeatureSum<T>{};
-      if (mean) mean[place] = fill_of<FeatureMean<T>>(call);
-      if (min) min[place] = fill_of<T>(call);
-      if (max) max[place] = fill_of<T>(call);
-      if (T* const first = outputs.as<T>(VoxelMode::kFirst)) first[place] = fill_of<T>(call);
-      if (T* const last = outputs.as<T>(VoxelMode::kLast)) last[place] = fill_of<T>(call);
-      return;
+  // Of a cell with points.
+  __device__ FeatureSum<T> total(const VoxelReduction& call, int64_t points) const {
+    if constexpr (kFloats) {
+      const uint32_t all = all_marks(call);
+      return all ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum, quantum(call, points));
+    } else {
+      return sum;
     }
-    if (total || mean) {
-      const int32_t exponent = quantum(call, points);
-      const bool may_overflow = call.quantum_exponent != kOwnQuantum || !kFloats;
-      const uint32_t all = may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
-      if (mean) {
-        mean[place] = all ? from_feature_work<FeatureMean<T>>(marked_sum(all))
-                          : rounded_mean<FeatureMean<T>>(sum, exponent, points);
-      }
-      if constexpr (std::is_integral_v<T>) {
-        if (total) total[place] = sum;
-      } else {
-        if (total) total[place] = all ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum, exponent);
-      }
-    }
-    if (min) min[place] = from_key(least);
-    if (max) max[place] = from_key(greatest);
   }
+  __device__ FeatureMean<T> mean(const VoxelReduction& call, int64_t points) const {
+    const uint32_t all = all_marks(call);
+    if (all) return from_feature_work<FeatureMean<T>>(marked_sum(all));
+    const int32_t exponent = quantum(call, points);
+    if constexpr (!std::is_same_v<FeatureMean<T>, double>) {
+      if (points <= kMostByFloat64) {
+        const double reciprocal = 1.0 / static_cast<double>(points);
+        return rounded_quotient_by_float64<FeatureMean<T>>(sum, exponent, points, reciprocal);
+      }
+    }
+    return rounded_quotient<FeatureMean<T>>(sum, exponent, points);
+  }
+  __device__ T min() const { return from_key(least); }
+  __device__ T max() const { return from_key(greatest); }
 
+ private:
+  // That it overflowed, too.
+  __device__ uint32_t all_marks(const VoxelReduction& call) const {
+    const bool may_overflow = call.quantum_exponent != kOwnQuantum || !kFloats;
+    return may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
+  }
   static __device__ T from_key(Key key) {
     Value value{};
     from_order_key(key, value);
     return from_feature_work<T>(value);
   }
 };
+
+// Every output but first and last, of a feature of a cell with points; `place` is cell * F + feature.
+template <class T>
+__device__ void store_found(const VoxelReduction& call, const Outputs& outputs, const CellFeature<T>& found,
+                            int64_t place, int64_t points) {
+  auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum);
+  auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean);
+  if (total) total[place] = found.total(call, points);
+  if (mean) mean[place] = found.mean(call, points);
+  if (T* const min = outputs.as<T>(VoxelMode::kMin)) min[place] = found.min();
+  if (T* const max = outputs.as<T>(VoxelMode::kMax)) max[place] = found.max();
+}
+
+// Every output of a feature of a cell without points.
+template <class T>
+__device__ void store_nothing(const VoxelReduction& call, const Outputs& outputs, int64_t place) {
+  if (auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum)) total[place] = {};
+  if (auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean)) mean[place] = fill_of<FeatureMean<T>>(call);
+  for (const VoxelMode mode : {VoxelMode::kMin, VoxelMode::kMax, VoxelMode::kFirst, VoxelMode::kLast}) {
+    if (T* const output = outputs.as<T>(mode)) output[place] = fill_of<T>(call);
+  }
+}
 
 }  // namespace robocache

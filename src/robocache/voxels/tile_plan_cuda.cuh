@@ -9,7 +9,6 @@
 namespace robocache {
 
 inline constexpr int kLineCells = 32;
-inline constexpr uint32_t kNoPlace = 0xffff;  // of a record that only fills up
 
 struct Tiling {
   int line_bits;  // 2^line_bits lines, of which some may lie beyond the last cell
@@ -20,6 +19,8 @@ struct Tiling {
   __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
   __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
   __host__ __device__ int place_bits() const { return row_bits + 5; }
+  // In a record that only fills up.
+  __device__ uint32_t no_place() const { return 1u << place_bits(); }
 
   // Tile << place_bits | place in it.
   __device__ uint32_t permuted(uint32_t cell) const {
@@ -45,16 +46,34 @@ struct Merged {
   __device__ void clear() { *this = {0, 0, ~Word{0}, 0, kNoExponent, 0, ~0u, 0}; }
 };
 
-// A cell of at least kCrowd rows is left to warps of all blocks, kSegment rows to each.
+// The rows of a cell, in TilePlan::sorted from `start` on.
+struct FilledCell {
+  uint32_t cell;
+  uint32_t start;
+  uint32_t points;
+};
+
+// A cell of at least kCrowd rows is shared by warps of all blocks, kSegment rows to each.
 inline constexpr uint32_t kCrowd = 32;
 inline constexpr uint32_t kSegment = 256;
 
-struct CrowdedCell {
-  uint32_t cell;
-  uint32_t start;  // in TilePlan::sorted
-  uint32_t points;
+struct CrowdedCell : FilledCell {
   uint32_t first_segment;
   uint32_t merged;  // its place in TilePlan::merged, where it has several segments
+};
+
+__host__ __device__ inline uint32_t segments_of(uint32_t points) { return (points + kSegment - 1) / kSegment; }
+
+// Runs of records that a block knows of at once.
+inline constexpr int kRuns = 2048;
+
+// How far the lists of a plan are filled.
+struct Filled {
+  uint32_t rows;
+  uint32_t few;  // in a tile
+  uint32_t crowded;
+  uint32_t segments;
+  uint32_t merged;
 };
 
 // How a call is cut up.
@@ -66,25 +85,24 @@ struct TilePlan {
   int chunk;      // rows of a block of the first kernel
   int chunks;     // blocks
   int capacity;   // records of a chunk, those that fill up included
-  int listed;     // rows of a tile that are listed in shared memory; more go to the workspace
+  int listed;     // rows of a tile that are sorted in shared memory; more are in the workspace
   bool whole;     // outputs can be written 16 bytes at once
 
   // Parts of the workspace.
   char* records;     // [chunks, capacity] uint16 or uint32
   uint32_t* table;   // [tiles, chunks] first record / 4 << 16 | records / 4
-  uint32_t* sorted;  // [rows], for tiles with more than `listed`
-  Word* taken;       // of `sorted`
-  Word* crowds;      // crowded cells << 32 | their segments
-  Word* merges;      // those of several segments
+  uint32_t* sorted;  // [rows] by tile and cell
+  Filled* filled;
   CrowdedCell* crowded;
   uint32_t* crowded_of_segment;
-  Merged* merged;  // [merges, F]
+  uint32_t* crowded_of_merged;
+  Merged* merged;  // [merged, F]
 
   // Of a block's shared memory: to deal a chunk, and to work out a tile.
   int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
-    return features ? (cells + listed + chunks) * 4 : cells * 4;
+    return 2 * kRuns * 4 + (features ? cells + listed : cells + 1) * 4;
   }
 };
 
@@ -98,7 +116,7 @@ int64_t most_shared_bytes(int device);
 template <class... Parameters>
 cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes,
                                cudaStream_t stream, const Parameters&... arguments) {
-  if (shared_bytes > 48 * 1024) {
+  if (shared_bytes > 47 * 1024) {  // and what kernels declare
     // Always the same: other threads may launch the kernel with more at the same time.
     int device = 0;
     cudaError_t code = cudaGetDevice(&device);

@@ -26,68 +26,70 @@ __device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
   return before + inclusive - mine;
 }
 
-// Loads the tile's column of the table. All threads call it.
-template <int kThreads>
-__device__ void load_entries(const TilePlan& plan, uint32_t* entries) {
-  for (int i = threadIdx.x; i < plan.chunks; i += kThreads) {
-    entries[i] = plan.table[int64_t{blockIdx.x} * plan.chunks + i];
+// Where the records of a tile lie, of kRuns chunks at a time: the runs of four records, one after the other, are numbered.
+struct Runs {
+  uint32_t ends[kRuns];    // the first number after the run
+  uint32_t places[kRuns];  // of a record's four in TilePlan::records, less its number
+};
+
+// The run that holds a number below the last end.
+__device__ inline int run_of(const Runs& runs, uint32_t number) {
+  int run = 0;
+#pragma unroll
+  for (int step = kRuns / 2; step > 0; step /= 2) {
+    if (runs.ends[run + step - 1] <= number) run += step;
   }
-  __syncthreads();
+  return run;
 }
 
-// Calls body(record, chunk) for the tile's records. `kLanes` neighbouring threads share a chunk's, four each at a time;
-// loads of `kAhead` chunks are under way at once. Where `kShare`, a whole warp takes what is left of a long run: clouds in
-// scan order fill a tile from few chunks.
-template <class Record, int kThreads, int kLanes, int kAhead, bool kShare, class Body>
-__device__ void for_each_record(const TilePlan& plan, const uint32_t* entries, Body body) {
+// Calls body(records, chunk) for every four of the tile's records, some of which may only fill up: all threads take equal
+// shares, however unevenly the chunks do (clouds in scan order fill a tile from few of them). `kAhead` loads of a thread
+// are under way at once. `warp_sums` is scratch. All threads call it.
+template <class Record, int kThreads, int kAhead, class Body>
+__device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_sums, Body body) {
   using Four = std::conditional_t<sizeof(Record) == 2, uint2, uint4>;
-  constexpr int kGroups = kThreads / kLanes;
-  const unsigned lane = threadIdx.x % kLanes;
-  const auto each = [&](const Four& four, int chunk) {
-    if constexpr (sizeof(Record) == 2) {
-      body(four.x & 0xffff, chunk);
-      body(four.x >> 16, chunk);
-      body(four.y & 0xffff, chunk);
-      body(four.y >> 16, chunk);
-    } else {
-      body(four.x, chunk);
-      body(four.y, chunk);
-      body(four.z, chunk);
-      body(four.w, chunk);
+  constexpr int kPerThread = kRuns / kThreads;
+  static_assert(kPerThread * kThreads == kRuns);
+  const uint32_t* const entries = plan.table + int64_t{blockIdx.x} * plan.chunks;
+  for (int first = 0; first < plan.chunks; first += kRuns) {
+    uint32_t held[kPerThread];
+    uint32_t sum = 0;
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k) {
+      const int chunk = first + static_cast<int>(threadIdx.x) * kPerThread + k;
+      held[k] = chunk < plan.chunks ? entries[chunk] : 0;
+      sum += held[k] & 0xffff;
     }
-  };
-  const auto load = [&](uint32_t entry, int chunk, unsigned i) {
-    const Record* const of_chunk = reinterpret_cast<const Record*>(plan.records) + int64_t{chunk} * plan.capacity;
-    return __ldcs(reinterpret_cast<const Four*>(of_chunk) + (entry >> 16) + i);
-  };
-  const int in_warp = threadIdx.x % 32 / kLanes;
-  // All threads of a warp stay together.
-  for (int base = threadIdx.x / kLanes; base - in_warp < plan.chunks; base += kGroups * kAhead) {
-    Four fours[kAhead];
-    uint32_t held[kAhead];
+    __syncthreads();  // the runs before have been read
+    uint32_t end = sum_before<kThreads>(sum, warp_sums);
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) held[k] = base + k * kGroups < plan.chunks ? entries[base + k * kGroups] : 0;
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (lane < (held[k] & 0xffff)) fours[k] = load(held[k], base + k * kGroups, lane);
+    for (int k = 0; k < kPerThread; ++k) {
+      const int run = static_cast<int>(threadIdx.x) * kPerThread + k;
+      runs.places[run] = static_cast<uint32_t>(first + run) * (plan.capacity / 4) + (held[k] >> 16) - end;
+      end += held[k] & 0xffff;
+      runs.ends[run] = end;
     }
+    __syncthreads();
+    const uint32_t fours = runs.ends[kRuns - 1];
+    for (uint32_t base = threadIdx.x; base < fours; base += kThreads * kAhead) {
+      Four four[kAhead];
+      int run[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      const int chunk = base + k * kGroups;
-      const unsigned count = held[k] & 0xffff;
-      if (lane < count) each(fours[k], chunk);
-      const bool is_long = kShare && count > 4 * kLanes;
-      for (unsigned i = lane + kLanes; i < count && !is_long; i += kLanes) each(load(held[k], chunk, i), chunk);
-      if constexpr (kShare) {
-        unsigned longer = __ballot_sync(~0u, lane == 0 && is_long);
-        while (longer != 0) {
-          const int leader = __ffs(longer) - 1;
-          longer &= longer - 1;
-          const uint32_t entry = __shfl_sync(~0u, held[k], leader);
-          const int of_leader = __shfl_sync(~0u, chunk, leader);
-          for (unsigned i = kLanes + threadIdx.x % 32; i < (entry & 0xffff); i += 32) {
-            each(load(entry, of_leader, i), of_leader);
-          }
+      for (int k = 0; k < kAhead; ++k) {
+        const uint32_t number = base + k * kThreads;
+        if (number >= fours) continue;
+        run[k] = run_of(runs, number);
+        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.records) + (number + runs.places[run[k]]));
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (base + k * kThreads >= fours) continue;
+        if constexpr (sizeof(Record) == 2) {
+          const uint32_t records[4] = {four[k].x & 0xffff, four[k].x >> 16, four[k].y & 0xffff, four[k].y >> 16};
+          body(records, first + run[k]);
+        } else {
+          const uint32_t records[4] = {four[k].x, four[k].y, four[k].z, four[k].w};
+          body(records, first + run[k]);
         }
       }
     }

@@ -47,18 +47,17 @@ TilePlan plan_for(const VoxelReduction& call, int64_t& bytes) {
   plan.whole = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
     return reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
   });
-  const int64_t crowded = plan.features ? plan.rows / kCrowd : 0;
-  const int64_t merges = plan.features ? plan.rows / kSegment : 0;
+  const int64_t crowded = plan.rows / kCrowd;
+  const int64_t merged = plan.rows / kSegment;
   WorkspaceParts parts(call.workspace);
   parts.take(plan.records, int64_t{plan.chunks} * plan.capacity * (plan.features ? 4 : 2));
   parts.take(plan.table, int64_t{plan.chunks} * plan.tiling.tiles());
+  parts.take(plan.filled, 1);
   parts.take(plan.sorted, plan.rows, plan.features);
-  parts.take(plan.taken, 1);
-  parts.take(plan.crowds, 1);
-  parts.take(plan.merges, 1);
-  parts.take(plan.crowded, crowded);
-  parts.take(plan.crowded_of_segment, crowded + merges);
-  parts.take(plan.merged, merges * call.features.count);
+  parts.take(plan.crowded, crowded, plan.features);
+  parts.take(plan.crowded_of_segment, crowded + merged, plan.features);
+  parts.take(plan.crowded_of_merged, merged, plan.features);
+  parts.take(plan.merged, merged * call.features.count, plan.features);
   bytes = parts.bytes();
   return plan;
 }
@@ -89,8 +88,8 @@ bool goes_by_tiles(const VoxelReduction& call, int device) {
   }
   int64_t bytes = 0;
   const TilePlan plan = plan_for(call, bytes);
-  // Places are numbers of 13 bits, or of 15 to count; beyond that, very many chunks or tiles need more than a block has.
-  return plan.tiling.row_bits <= (features ? 8 : 10) &&
+  // Places are numbers of 13 bits, or of 15 to count; beyond that, very many tiles need more than a block has.
+  return plan.tiling.place_bits() <= (features ? 13 : 15) &&
          std::max(plan.bytes_to_deal(), plan.bytes_of_tile()) <= most_shared_bytes(device);
 }
 

@@ -37,6 +37,29 @@ def test_rule_28_a_given_quantum(rng, device, dtype, quantum):
     check(points, features, device, quantum=quantum, mode=["sum", "mean", "count"])
 
 
+@pytest.mark.parametrize("quantum", [None, 2.0**-10, 2.0**-24], ids=["own", "coarse", "fine"])
+@pytest.mark.parametrize("count", [4, 12])
+@each_float
+def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, count, quantum):
+    """Voxels of few rows and of many; in some of each one feature is what asks for more than float32."""
+    sizes = [1, 2, 5, 9, 31, 32, 100, 256, 257, 600]
+    odd = [None, 0.0, np.nan, np.inf, 1e-41, 3e38, 65504.0]
+    cells_of_points = np.repeat(np.arange(len(sizes) * len(odd)), np.repeat(sizes, len(odd)))
+    features = random_values(rng, (len(cells_of_points), count), dtype, special=False)
+    for cell in range(len(sizes) * len(odd)):
+        rows = np.flatnonzero(cells_of_points == cell)
+        value = odd[cell % len(odd)]
+        if value == 0:
+            features[rows] = 0
+        elif value is not None:
+            with np.errstate(over="ignore"):
+                features[rng.choice(rows), rng.integers(count)] = np.asarray(value).astype(dtype)
+    order = rng.permutation(len(cells_of_points))
+    points = np.stack([cells_of_points + 0.5, *np.full((2, len(cells_of_points)), 0.5)], 1).astype(np.float32)
+    grid = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (len(sizes) * len(odd), 1, 3)}
+    check(points[order], features[order], device, mode=["sum", "mean", "count"], quantum=quantum, **grid)
+
+
 @each_float
 def test_rule_28_quanta_at_the_ends_of_the_dtype(rng, device, dtype):
     least, greatest = {"float64": (-1074, 1023), "float32": (-149, 127), "float16": (-24, 15), "bfloat16": (-133, 127)}[
