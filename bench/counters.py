@@ -1,21 +1,28 @@
 """The calls whose kernels Nsight Compute looks at, each twice: the second is the one that counts.
 
-ncu --clock-control none -k 'regex:tile|curve|interpolate|deal|count|crowd|merged' --csv --page raw --metrics ... python bench/counters.py B64 B256 B512 B1024
-ncu --clock-control none --csv --page raw --metrics ... python bench/counters.py 'count, 10M uniform'
+ncu --clock-control none -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
+python bench/counters.py --read counters.csv
 
-Those with one of the arguments in their names, or all. A whole command, with its metrics, stands in bench/results/counters/.
+The calls with --only in their names, or all. The whole command stands in bench/results/counters/, where --read writes what
+ncu counted: the counters of METRICS, of kernels whose names match KERNELS. --command prints it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import argparse
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import date
 from functools import partial
+from pathlib import Path
 
 import fuse
 import torch
 import voxelize
 from inputs import CLOUDS, make_clock, make_targets
+from record import HERE, arguments, commit, describe_machine
 
 import robocache
 
@@ -57,11 +64,70 @@ CALLS = {
 }
 
 
+KERNELS = "tile|curve|interpolate|deal|clear|count|crowd|merged"
+METRICS = [
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__time_duration.sum",
+    "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed.avg.per_cycle_active",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
+    "smsp__inst_executed.sum",
+]
+COMMAND = (
+    f"ncu --clock-control none -k 'regex:{KERNELS}' --csv --page raw --metrics {','.join(METRICS)} "
+    "--log-file counters.csv python bench/counters.py"
+)
+
+
+def kernels(path: Path) -> Iterator[list[dict]]:
+    """The kernels of each call, as rows by column: those of a call come once more after them."""
+    with path.open(newline="") as file:
+        lines = [row for row in csv.reader(file) if len(row) > len(METRICS)]
+    rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]  # lines[1] holds units
+    names = [row["Kernel Name"] for row in rows]
+    at = 0
+    while at < len(rows):
+        count = next(n for n in range(1, len(rows)) if names[at : at + n] == names[at + n : at + 2 * n])
+        yield rows[at + count : at + 2 * count]
+        at += 2 * count
+
+
+def read(options: argparse.Namespace) -> None:
+    machine = describe_machine(options)
+    chosen = [name for name in CALLS if (options.only or "") in name]
+    cases = []
+    for call, rows in zip(chosen, kernels(options.read), strict=True):
+        for row in rows:
+            kernel = re.sub(r"(robocache|<unnamed>|void)(::)? ?", "", row["Kernel Name"].split("(")[0])
+            counters = {metric: float(row[metric].replace(",", "")) for metric in METRICS}
+            name = call if len(rows) == 1 else f"{call}: {kernel.split('<')[0]}"
+            cases.append({"name": name, "kernel": kernel, "grid": row["Grid Size"], "counters": counters})
+    told = {"bench": "counters", "machine": machine, "command": COMMAND, "commit": options.commit or commit()}
+    folder = options.out or HERE / "results/counters"
+    path = folder / f"{machine['name']}.json"
+    path.write_text(json.dumps(told | {"date": f"{date.today()}", "cases": cases}, indent=1) + "\n")
+    print(path)
+
+
 def main() -> None:
-    for name, call in CALLS.items():
-        if len(sys.argv) == 1 or any(part in name for part in sys.argv[1:]):
-            print(name, flush=True)
-            call()
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--read", type=Path, metavar="CSV", help="write down what ncu counted")
+    parser.add_argument("--command", action="store_true", help="print the whole command")
+    options = parser.parse_args()
+    if options.command:
+        print(COMMAND)
+    elif options.read:
+        read(options)
+    else:
+        for name, call in CALLS.items():
+            if (options.only or "") in name:
+                print(name, flush=True)
+                call()
 
 
 if __name__ == "__main__":

@@ -434,10 +434,11 @@ def counters() -> str:
             counted = case["counters"]
             most = max((name for name in counted if name.startswith(STALLED)), key=counted.get)
             reason = most.removeprefix(STALLED).removesuffix(PER_ISSUE).replace("_", " ")
-            rows.append([case["name"], *(number(counted[name]) for name in COUNTERS), reason])
+            microseconds = number(counted["gpu__time_duration.sum"] / 1000)
+            rows.append([case["name"], microseconds, *(number(counted[name]) for name in COUNTERS), reason])
         text += f"\n### Counters of kernels, {result['machine'].get('gpu', path.stem)}\n\n"
         text += f"By the command in `{path.relative_to(ROOT)}`, {result['date']}, commit {result['commit']}.\n\n"
-        text += table(["", *COUNTERS.values(), "stalled most by"], rows)
+        text += table(["", "us", *COUNTERS.values(), "stalled most by"], rows)
     return text
 
 

@@ -4,8 +4,9 @@ namespace robocache {
 namespace {
 
 constexpr int kCountThreads = 1024;
+
 // Counts, where a Count is 32 bits; where it is a byte, it only tells whether there is a row.
-template <class Count, int kAhead>
+template <class Count>
 __global__ void __launch_bounds__(kCountThreads, 2)
     count_tiles(const __grid_constant__ TilePlan plan, const __grid_constant__ Outputs outputs, int64_t cells) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(kCountThreads, 2)
     reinterpret_cast<uint4*>(held)[i] = make_uint4(0, 0, 0, 0);
   }
   wait_for_work_before();
-  for_each_four<uint16_t, kCountThreads, kAhead>(plan, runs, warp_sums, [&](const uint32_t(&places)[4], int) {
+  for_each_four<uint16_t, kCountThreads, 2>(plan, runs, warp_sums, [&](const uint32_t(&places)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(Count) == 4) {
@@ -61,8 +62,7 @@ __global__ void __launch_bounds__(kCountThreads, 2)
 
 template <class Count>
 cudaError_t launch(const TilePlan& plan, const Outputs& outputs, int64_t cells, cudaStream_t stream) {
-  return launch_tile_kernel(plan.few ? count_tiles<Count, 4> : count_tiles<Count, 1>, plan.tiling.tiles(),
-                            kCountThreads,
+  return launch_tile_kernel(count_tiles<Count>, plan.tiling.tiles(), kCountThreads,
                             sizeof(Runs) + (plan.tiling.tile_cells() + 1) * static_cast<int64_t>(sizeof(Count)), stream,
                             plan, outputs, cells);
 }

@@ -49,6 +49,9 @@ template <class Record, int kThreads, int kAhead, class Body>
 __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_sums, Body body) {
   using Four = std::conditional_t<sizeof(Record) == 2, uint2, uint4>;
   constexpr int kPerThread = kRuns / kThreads;
+  // A thread's next four, where two of them are 16 bytes: it is most often of the same run.
+  constexpr bool kNext = sizeof(Record) == 2;
+  constexpr int kApart = kNext ? 1 : kThreads;
   static_assert(kPerThread * kThreads == kRuns);
   const uint32_t* const entries = plan.table + int64_t{blockIdx.x} * plan.chunks;
   for (int first = 0; first < plan.chunks; first += kRuns) {
@@ -71,19 +74,24 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
     }
     __syncthreads();
     const uint32_t fours = runs.ends[kRuns - 1];
-    for (uint32_t base = threadIdx.x; base < fours; base += kThreads * kAhead) {
+    for (uint32_t base = threadIdx.x * (kNext ? kAhead : 1); base < fours; base += kThreads * kAhead) {
       Four four[kAhead];
       int run[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        const uint32_t number = base + k * kThreads;
+        const uint32_t number = base + k * kApart;
         if (number >= fours) continue;
-        run[k] = run_of(runs, number);
+        if (k == 0 || !kNext) {
+          run[k] = run_of(runs, number);
+        } else {
+          run[k] = run[k - 1];
+          while (runs.ends[run[k]] <= number) ++run[k];
+        }
         four[k] = __ldcs(reinterpret_cast<const Four*>(plan.records) + (number + runs.places[run[k]]));
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        if (base + k * kThreads >= fours) continue;
+        if (base + k * kApart >= fours) continue;
         if constexpr (sizeof(Record) == 2) {
           const uint32_t records[4] = {four[k].x & 0xffff, four[k].x >> 16, four[k].y & 0xffff, four[k].y >> 16};
           body(records, first + run[k]);
