@@ -103,7 +103,7 @@ def read(options: argparse.Namespace) -> None:
     cases = []
     for call, rows in zip(chosen, kernels(options.read), strict=True):
         for row in rows:
-            kernel = re.sub(r"(robocache|<unnamed>|void)(::)? ?", "", row["Kernel Name"].split("(")[0])
+            kernel = re.sub(r"(robocache|<?unnamed>|void)(::)? ?", "", row["Kernel Name"].split("(")[0])
             counters = {metric: float(row[metric].replace(",", "")) for metric in METRICS}
             name = call if len(rows) == 1 else f"{call}: {kernel.split('<')[0]}"
             cases.append({"name": name, "kernel": kernel, "grid": row["Grid Size"], "counters": counters})
