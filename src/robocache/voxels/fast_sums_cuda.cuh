@@ -23,13 +23,14 @@ __device__ FeatureVector<T> load_vector(const VoxelReduction& call, uint32_t row
   return *reinterpret_cast<const FeatureVector<T>*>(data + offset);
 }
 
-// Whether a call goes this way, and with what quantum: calls launch(T{}, std::bool_constant<own>{}), or general().
+// Whether a call goes this way: calls fast(T{}, std::bool_constant<own quantum>{}), or general(). A group of at most 32
+// threads has all features of a row.
 template <class Fast, class General>
 cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, const Wanted& wanted, Fast fast,
                            General general) {
   const Features& f = call.features;
   const auto aligned = [&](int64_t element) {
-    return f.count % kWide == 0 && f.row_stride % kWide == 0 && plan.whole &&
+    return f.count % kWide == 0 && f.count <= 32 * kWide && f.row_stride % kWide == 0 && plan.whole &&
            reinterpret_cast<uintptr_t>(f.data) % static_cast<uintptr_t>(kWide * element) == 0;
   };
   const auto launch = [&](auto type) {
