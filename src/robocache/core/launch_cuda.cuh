@@ -32,7 +32,8 @@ class DeviceGuard {
 };
 
 // Launches a kernel that may begin while the one before it on the stream still ends (programmatic dependent launch, from
-// compute capability 9.0): it calls wait_for_work_before() before it touches memory.
+// compute capability 9.0): it calls wait_for_work_before() before it touches memory. What the kernel before does not write
+// may be read earlier where that one lets others begin only after its own wait.
 template <class... Parameters>
 cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, size_t shared_bytes,
                               cudaStream_t stream, const Parameters&... arguments) {

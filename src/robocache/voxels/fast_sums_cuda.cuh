@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "robocache/voxels/cell_features_cuda.cuh"
 

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
         continue;
       }
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, exponents[j], cell.points);
+      for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, kOwn ? exponents[j] : 0, cell.points);
       int64_t sums[kWide];
       can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
       if (!can) break;

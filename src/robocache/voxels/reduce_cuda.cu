@@ -236,11 +236,13 @@ unsigned blocks_for(int64_t items) {
 bool counts_packed(const VoxelReduction& call) {
   constexpr int64_t kFew = int64_t{1} << 20;
   const int64_t rows = row_count(call.clouds);
-  return rows > 0 && rows <= kFew && is_fast(call) && call.cells % 16 == 0 &&
-         std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
-           return (output.mode == VoxelMode::kCount || output.mode == VoxelMode::kOccupancy) &&
-                  reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
-         });
+  return rows > 0 && rows <= kFew && is_fast(call) && call.cells < int64_t{1} << 31 && call.cells % 16 == 0 &&
+         std::all_of(
+             call.outputs, call.outputs + call.output_count,
+             [](const VoxelOutput& output) {
+               return (output.mode == VoxelMode::kCount || output.mode == VoxelMode::kOccupancy) &&
+                      reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
+             });
 }
 
 cudaError_t count_few(const VoxelReduction& call, cudaStream_t stream) {

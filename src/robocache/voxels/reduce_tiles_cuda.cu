@@ -63,7 +63,7 @@ __device__ void reduce_few(const VoxelReduction& call, const Outputs& outputs, c
       bool can = true;
       if constexpr (kOwn) can = look_fast<T, Team::kGroup>(values, true, 0, exponents);
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, exponents[j], rows.points);
+      for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, kOwn ? exponents[j] : 0, rows.points);
       if (can && add_fast<T, kOwn, Team::kGroup>(values, 0, exponents, sums)) {
         store_sums<T>(outputs, cell * call.features.count + feature, rows.points, exponents, sums);
       } else {

@@ -53,7 +53,7 @@ struct FilledCell {
   uint32_t points;
 };
 
-// A cell of at least kCrowd rows is shared by warps of all blocks, kSegment rows to each.
+// A cell of at least kCrowd rows is left to warps of all blocks, kSegment rows to each.
 inline constexpr uint32_t kCrowd = 32;
 inline constexpr uint32_t kSegment = 256;
 
@@ -64,8 +64,16 @@ struct CrowdedCell : FilledCell {
 
 __host__ __device__ inline uint32_t segments_of(uint32_t points) { return (points + kSegment - 1) / kSegment; }
 
-// Runs of records that a block knows of at once.
+// Where the records of a tile lie, of kRuns chunks at a time: the runs of four records, one after the other, are numbered.
 inline constexpr int kRuns = 2048;
+struct Runs {
+  uint32_t ends[kRuns];    // the first number after the run
+  uint32_t places[kRuns];  // of a record's four in TilePlan::records, less its number
+};
+
+// Where there are features, so that the places of a tile's cells can lie where its runs were.
+inline constexpr int kMostPlaceBits = 13;
+static_assert(sizeof(uint16_t) << kMostPlaceBits <= sizeof(Runs));
 
 // How far the lists of a plan are filled.
 struct Filled {
@@ -102,7 +110,7 @@ struct TilePlan {
   int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
-    return 2 * kRuns * 4 + (features ? cells + listed : cells + 1) * 4;
+    return static_cast<int64_t>(sizeof(Runs)) + (features ? cells + listed : cells + 1) * 4;
   }
 };
 

@@ -26,12 +26,6 @@ __device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
   return before + inclusive - mine;
 }
 
-// Where the records of a tile lie, of kRuns chunks at a time: the runs of four records, one after the other, are numbered.
-struct Runs {
-  uint32_t ends[kRuns];    // the first number after the run
-  uint32_t places[kRuns];  // of a record's four in TilePlan::records, less its number
-};
-
 // The run that holds a number below the last end.
 __device__ inline int run_of(const Runs& runs, uint32_t number) {
   int run = 0;

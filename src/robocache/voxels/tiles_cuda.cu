@@ -78,6 +78,7 @@ bool goes_by_tiles(const VoxelReduction& call, int device) {
   if (features) {
     const Features& f = call.features;
     if (f.count == 0 || f.row_stride < 0 || f.row_stride >= int64_t{1} << 31) return false;
+    if (f.count >= int64_t{1} << 23) return false;  // a line's bytes are numbers of 32 bits
     // Rows of clouds that lie apart have no stride of their own.
     if (!call.clouds.offsets && call.clouds.count > 1 && f.cloud_stride != call.clouds.rows * f.row_stride)
       return false;
@@ -89,7 +90,7 @@ bool goes_by_tiles(const VoxelReduction& call, int device) {
   int64_t bytes = 0;
   const TilePlan plan = plan_for(call, bytes);
   // Places are numbers of 13 bits, or of 15 to count; beyond that, very many tiles need more than a block has.
-  return plan.tiling.place_bits() <= (features ? 13 : 15) &&
+  return plan.tiling.place_bits() <= (features ? kMostPlaceBits : 15) &&
          std::max(plan.bytes_to_deal(), plan.bytes_of_tile()) <= most_shared_bytes(device);
 }
 
