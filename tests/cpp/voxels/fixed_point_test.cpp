@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -114,13 +115,15 @@ TYPED_TEST(Rounding, MeansBesideAMiddleGoToItsSide) {
   using Format = FloatFormat<TypeParam>;
   test::Random random(3);
   for (int i = 0; i < 50'000; ++i) {
-    // middle * points, and one more and one less, where that fits.
+    // middle * points, times a power of two, and one more and one less, where that fits.
     const int bits_left = 62 - (Format::digits + 1);
     const int64_t points = 1 + (random.below((int64_t{1} << std::min(bits_left, 26)) - 1) >> random.below(20));
     const int64_t middle =
         static_cast<int64_t>(uint64_t{1} << Format::digits) + 2 * random.below(int64_t{1} << (Format::digits - 1)) + 1;
+    const int64_t exact = middle * points;
+    const int shift = static_cast<int>(random.below(std::countl_zero(static_cast<uint64_t>(exact)) - 1));
     for (int64_t beside = -1; beside <= 1; ++beside) {
-      const int64_t sum = middle * points + beside;
+      const int64_t sum = (exact << shift) + beside;
       const uint64_t expected = expected_bits<TypeParam>(sum, -3, points);
       ASSERT_EQ(bits_of(rounded_quotient<TypeParam>(sum, -3, points)), expected) << sum << " / " << points;
       if constexpr (!std::is_same_v<TypeParam, double>) {
