@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   let_work_after_begin();
   for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
   wait_for_work_before();
+  if (!plan.serves()) return;
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.filled = {};
   __syncthreads();
 

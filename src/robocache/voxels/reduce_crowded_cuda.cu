@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kCrowdThreads)
                    const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group,
                    bool is_first) {
   wait_for_work_before();
+  if (!plan.serves()) return;
   for_each_segment(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
     if (cell.points <= kSegment && !is_first) return;
     reduce_segment<T, kAdd>(call, plan, outputs, wanted, group, cell, rows);
@@ -74,6 +75,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
                 const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group,
                 Group general_group, bool is_first) {
   wait_for_work_before();
+  if (!plan.serves()) return;
   const int64_t count = call.features.count;
   for_each_segment(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
     const bool whole = cell.points <= kSegment;
@@ -135,6 +137,7 @@ __global__ void __launch_bounds__(kCrowdThreads)
     write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
                  const __grid_constant__ Outputs outputs) {
   wait_for_work_before();
+  if (!plan.serves()) return;
   const int64_t count = call.features.count;
   const int64_t places = plan.filled->merged * count;
   const int64_t step = int64_t{gridDim.x} * kCrowdThreads;

@@ -268,7 +268,7 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
         cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
     if (code != cudaSuccess) return code;
   }
-  if (goes_by_tiles(call, device)) return reduce_by_tiles(call, stream);
+  if (goes_by_tiles(call, device)) return reduce_by_tiles(call, device, stream);
   WorkspaceParts workspace(call.workspace);
   int64_t zeroed = 0;
   int64_t set = 0;
@@ -320,7 +320,7 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
 
 extern "C" __attribute__((visibility("default"))) int64_t
 robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call, int32_t device) {
-  if (robocache::goes_by_tiles(*call, device)) return robocache::tiles_workspace_bytes(*call);
+  if (robocache::goes_by_tiles(*call, device)) return robocache::tiles_workspace_bytes(*call, device);
   robocache::WorkspaceParts workspace(nullptr);
   int64_t zeroed = 0;
   int64_t set = 0;

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   for (int i = threadIdx.x; i < size; i += kTileThreads) ends[i] = 0;
   if (threadIdx.x == 0) filled = {};
   wait_for_work_before();
+  if (!plan.serves()) return;
   for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&records)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

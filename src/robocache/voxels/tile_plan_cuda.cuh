@@ -84,6 +84,24 @@ struct Filled {
   uint32_t merged;
 };
 
+// What a sample of a cloud's chunks tells of its order, and whether sums by chunks were given up (chunk_sums_cuda.cuh).
+struct alignas(16) ScanOrder {
+  static constexpr int kSamples = 64;
+
+  struct Sample {
+    uint32_t rows;
+    uint32_t stretches;
+  } samples[kSamples];
+  uint32_t given_up;
+  uint32_t touched;  // cells
+
+  // By whole warps.
+  __device__ bool serves() const {
+    const uint4 two = reinterpret_cast<const uint4*>(samples)[threadIdx.x % 32];
+    return __reduce_add_sync(~0u, two.y + two.w) < __reduce_add_sync(~0u, two.x + two.z) / 2 && !given_up;
+  }
+};
+
 // How a call is cut up.
 struct TilePlan {
   int64_t rows;
@@ -104,7 +122,10 @@ struct TilePlan {
   CrowdedCell* crowded;
   uint32_t* crowded_of_segment;
   uint32_t* crowded_of_merged;
-  Merged* merged;  // [merged, F]
+  Merged* merged;               // [merged, F]
+  const ScanOrder* scan_order;  // null where tiles do it all
+
+  __device__ bool serves() const { return !scan_order || !scan_order->serves(); }
 
   // Of a block's shared memory: to deal a chunk, and to work out a tile.
   int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "robocache/core/workspace_parts.hpp"
+#include "robocache/voxels/chunk_sums_cuda.cuh"
 #include "robocache/voxels/tile_plan_cuda.cuh"
 
 namespace robocache {
@@ -34,8 +35,15 @@ Tiling tiling_for(int64_t cells, bool features, bool few) {
   return tiling;
 }
 
-TilePlan plan_for(const VoxelReduction& call, int64_t& bytes) {
-  TilePlan plan{};
+struct Plans {
+  TilePlan tiles;
+  ChunkSums chunks;
+  int64_t bytes;  // of workspace
+};
+
+Plans plan_for(const VoxelReduction& call, int device) {
+  Plans plans{};
+  TilePlan& plan = plans.tiles;
   plan.rows = row_count(call.clouds);
   plan.features = any_features(call);
   plan.few = plan.rows <= int64_t{1} << 20;
@@ -58,8 +66,12 @@ TilePlan plan_for(const VoxelReduction& call, int64_t& bytes) {
   parts.take(plan.crowded_of_segment, crowded + merged, plan.features);
   parts.take(plan.crowded_of_merged, merged, plan.features);
   parts.take(plan.merged, merged * call.features.count, plan.features);
-  bytes = parts.bytes();
-  return plan;
+  if (may_sum_by_chunks(call, device)) {
+    plans.chunks = chunk_sums_for(call, parts);
+    if (has_fast_sums(call, plan)) plan.scan_order = plans.chunks.scan_order;
+  }
+  plans.bytes = parts.bytes();
+  return plans;
 }
 
 }  // namespace
@@ -87,23 +99,19 @@ bool goes_by_tiles(const VoxelReduction& call, int device) {
     // A word of 32 voxels along z is a line where lines do not straddle the ends of z.
     if (call.outputs[i].mode == VoxelMode::kOccupancyBits && call.grid.shape[2] % kLineCells != 0) return false;
   }
-  int64_t bytes = 0;
-  const TilePlan plan = plan_for(call, bytes);
+  const TilePlan plan = plan_for(call, device).tiles;
   // Places are numbers of 13 bits, or of 15 to count; beyond that, very many tiles need more than a block has.
   return plan.tiling.place_bits() <= (features ? kMostPlaceBits : 15) &&
          std::max(plan.bytes_to_deal(), plan.bytes_of_tile()) <= most_shared_bytes(device);
 }
 
-int64_t tiles_workspace_bytes(const VoxelReduction& call) {
-  int64_t bytes = 0;
-  plan_for(call, bytes);
-  return bytes;
-}
+int64_t tiles_workspace_bytes(const VoxelReduction& call, int device) { return plan_for(call, device).bytes; }
 
-cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream) {
-  int64_t bytes = 0;
-  const TilePlan plan = plan_for(call, bytes);
-  cudaError_t code = launch_deal_rows(call, plan, stream);
+cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t stream) {
+  const Plans plans = plan_for(call, device);
+  const TilePlan& plan = plans.tiles;
+  cudaError_t code = plan.scan_order ? launch_chunk_sums(call, plans.chunks, plan, stream) : cudaSuccess;
+  if (code == cudaSuccess) code = launch_deal_rows(call, plan, stream);
   if (code != cudaSuccess) return code;
   if (!plan.features) return launch_count_tiles(call, plan, stream);
   code = launch_reduce_tiles(call, plan, stream);

@@ -1,6 +1,6 @@
 // The fast way of the CUDA engine: rows are dealt to tiles of cells, and each tile is worked out by one block in shared
 // memory: no array over all cells but the outputs, which are written once. Cells with many rows are left to warps of all
-// blocks.
+// blocks. Sums of many rows in scan order may go another way before (chunk_sums_cuda.cuh).
 //
 // Cells come in lines of 32. The lines are permuted by a multiplication, so that neighbours in space, which clouds fill
 // unevenly, spread over the tiles; a tile is a run of permuted lines.
@@ -18,9 +18,9 @@ namespace robocache {
 // workspace alone.
 bool goes_by_tiles(const VoxelReduction& call, int device);
 
-int64_t tiles_workspace_bytes(const VoxelReduction& call);
+int64_t tiles_workspace_bytes(const VoxelReduction& call, int device);
 
-// On the current device. `dropped` has been zeroed; no other output has to be.
-cudaError_t reduce_by_tiles(const VoxelReduction& call, cudaStream_t stream);
+// On that device, the current one. `dropped` has been zeroed; no other output has to be.
+cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t stream);
 
 }  // namespace robocache

@@ -164,6 +164,51 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
   }
 }
 
+// Rows of a cell next to each other: 40 of one, then of the next, each beside some of the last cells.
+TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
+  Random random(6);
+  const Crowd crowd{"scan order", (1 << 20) + 4099, {64, 33, 96}, {}};
+  constexpr int64_t kFeatures = 12;
+  const int64_t cells = 64 * 33 * 96;
+  std::vector<float> xyz, values;
+  std::vector<double> sums(static_cast<size_t>(cells * kFeatures));
+  std::vector<int32_t> counts(static_cast<size_t>(cells));
+  for (int64_t row = 0; row < crowd.rows; ++row) {
+    const int64_t cell = row % 5 == 0 ? cells - 1 - row / 5 % 7 : row / 40 % cells;
+    const std::array<int64_t, 3> at = {cell / (33 * 96), cell / 96 % 33, cell % 96};
+    for (const int64_t c : at) xyz.push_back(static_cast<float>(c) + static_cast<float>(random.between(0.1, 0.9)));
+    ++counts[static_cast<size_t>(cell)];
+    for (int64_t f = 0; f < kFeatures; ++f) {
+      values.push_back(static_cast<float>(random.below(2001) - 1000));
+      sums[static_cast<size_t>(cell * kFeatures + f)] += static_cast<double>(values.back());
+    }
+  }
+  const DeviceArray<float> points(xyz, DType::kFloat32, {crowd.rows, 3}, device());
+  const DeviceArray<float> features(values, DType::kFloat32, {crowd.rows, kFeatures}, device());
+  for (const std::optional<double> quantum : {std::optional<double>(), std::optional<double>(1.0)}) {
+    const auto count = output<int32_t>(cells, DType::kInt32, 0);
+    const auto sum = output<float>(kFeatures * cells, DType::kFloat32, 0);
+    const DeviceArray<int64_t> dropped({9}, DType::kInt64, {}, device());
+    const PointArguments arguments{.points = points.view(), .features = features.view()};
+    VoxelizeOptions options{.grid_min = {0, 0, 0},
+                            .voxel_size = {1, 1, 1},
+                            .grid_size = crowd.shape,
+                            .modes = {VoxelMode::kCount, VoxelMode::kSum}};
+    options.quantum = quantum;
+    const DeviceBuffer memory(device(), static_cast<size_t>(voxelize_workspace_bytes(arguments, options)));
+    std::optional<TensorView> workspace;
+    if (memory.bytes() > 0) {
+      workspace =
+          TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(memory.bytes())}, device());
+    }
+    const std::vector<TensorView> outs = {part(count, {64, 33, 96}, 0), part(sum, {64, 33, 96, kFeatures}, 0)};
+    voxelize_pointcloud(arguments, options, outs, dropped.view(), workspace);
+    ASSERT_EQ(read(count, 0), counts);
+    ASSERT_EQ(read(sum, 0), std::vector<float>(sums.begin(), sums.end()));
+    ASSERT_EQ(dropped.read(), std::vector<int64_t>{0});
+  }
+}
+
 TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
   Random random(5);
   for (const Crowd& crowd : kCrowds) {

@@ -1,0 +1,115 @@
+// A chunk of neighbouring rows in a block's shared memory, sorted by cell.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/voxels/chunk_sums_cuda.cuh"
+#include "robocache/voxels/packed_cells_cuda.cuh"
+#include "robocache/voxels/tile_records_cuda.cuh"
+
+namespace robocache {
+
+inline constexpr int kSlabFeatures = 8;
+inline constexpr int kChunkBlocks = 2;  // to a multiprocessor
+inline constexpr uint32_t kCleared = 0x80000000u;
+
+__device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
+
+// What Chunk::ordered says of a row: where it is in shared memory, its stretch, and whether that begins with it.
+struct OrderedRow {
+  static constexpr int kPlaceBits = 17;
+  uint32_t bits;
+
+  __device__ OrderedRow(uint32_t place, uint32_t stretch, bool begins)
+      : bits(place | stretch << kPlaceBits | (begins ? 1u << 31 : 0)) {}
+  __device__ explicit OrderedRow(uint32_t all) : bits(all) {}
+  __device__ uint32_t place() const { return bits & ((1u << kPlaceBits) - 1); }
+  __device__ uint32_t stretch() const { return bits << 1 >> (kPlaceBits + 1); }
+  __device__ bool begins() const { return static_cast<int32_t>(bits) < 0; }
+};
+
+struct Chunk {
+  static constexpr int kSlots = kChunkRows;
+  static constexpr int kMine = kSlots / kChunkThreads;  // slots of a thread
+
+  union {
+    // The cells of the chunk, by a hash of their number.
+    struct {
+      uint32_t cells[kSlots];
+      uint32_t tallies[kSlots];  // rows; then stretch << 16 | where it starts in `ordered`
+    } table;
+    // Where the rows come sorted: the biased exponents of 1 / the quantum.
+    uint8_t exponents[kChunkRows][kSlabFeatures];
+  };
+  uint32_t ordered[kChunkRows];  // rows by stretch, as OrderedRow; after the last the row of zeros
+  uint32_t places[kChunkRows];   // of stretches: cell * F
+  uint32_t warp_sums[32];
+  uint32_t stretches;
+  uint32_t rows;  // that are in a cell
+
+  // All of what follows by all threads.
+
+  __device__ void clear() {
+    for (int i = threadIdx.x; i < kSlots / 4; i += kChunkThreads) {
+      reinterpret_cast<uint4*>(table.cells)[i] = make_uint4(kNoCell, kNoCell, kNoCell, kNoCell);
+      reinterpret_cast<uint4*>(table.tallies)[i] = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // The slot of a cell, which is put there if it is new.
+  __device__ uint32_t slot_of(uint32_t cell) {
+    uint32_t slot = __umulhi(hash_of(cell, 32), kSlots);
+    while (true) {
+      const uint32_t found = atomicCAS(&table.cells[slot], kNoCell, cell);
+      if (found == kNoCell || found == cell) return slot;
+      slot = slot + 1 < kSlots ? slot + 1 : 0;
+    }
+  }
+
+  // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k, cell, rows) for each stretch, the k-th of its
+  // thread's.
+  template <class Count>
+  __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
+    uint32_t entries[4];  // rank among the rows of the cell << 16 | slot
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      entries[i] = kNoCell;
+      if (cells[i] == kNoCell) continue;
+      const uint32_t slot = slot_of(cells[i]);
+      entries[i] = atomicAdd(&table.tallies[slot], 1u) << 16 | slot;
+    }
+    __syncthreads();
+    const uint4 four = reinterpret_cast<const uint4*>(table.tallies)[threadIdx.x];
+    const uint32_t tallies[kMine] = {four.x, four.y, four.z, four.w};
+    uint32_t sum = 0;  // stretches << 16 | rows
+#pragma unroll
+    for (int k = 0; k < kMine; ++k) sum += tallies[k] | (tallies[k] ? 1u << 16 : 0);
+    uint32_t before = sum_before<kChunkThreads>(sum, warp_sums);
+    if (threadIdx.x == kChunkThreads - 1) {
+      rows = (before + sum) & 0xffff;
+      stretches = (before + sum) >> 16;
+    }
+#pragma unroll
+    for (int k = 0; k < kMine; ++k) {
+      if (tallies[k] == 0) continue;
+      const uint32_t cell = table.cells[threadIdx.x * kMine + k];
+      count(k, cell, tallies[k]);
+      places[before >> 16] = cell * features;
+      table.tallies[threadIdx.x * kMine + k] = before;
+      before += tallies[k] | 1u << 16;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (entries[i] == kNoCell) continue;
+      const uint32_t stretch = table.tallies[entries[i] & 0xffff];
+      const uint32_t rank = entries[i] >> 16;
+      const OrderedRow row(slab + (threadIdx.x * 4 + i) * row_bytes, stretch >> 16, rank == 0);
+      ordered[(stretch & 0xffff) + rank] = row.bits;
+    }
+    const OrderedRow zeros(slab + kChunkRows * row_bytes, 0, false);
+    for (uint32_t i = rows + threadIdx.x; i < kChunkRows; i += kChunkThreads) ordered[i] = zeros.bits;
+  }
+};
+
+}  // namespace robocache

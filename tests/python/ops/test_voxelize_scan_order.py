@@ -1,0 +1,150 @@
+"""Sums of large clouds whose neighbouring points share voxels, as a sensor's do, which the CUDA backend takes another way
+than points in no order: the same bits, whatever is in the features and however the cloud is laid out."""
+
+import numpy as np
+import pytest
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+GRID = {"grid_min": (0.0, 0.0, 0.0), "voxel_size": 0.5, "grid_size": (64, 65, 32)}
+MODES = ["count", "occupancy", "occupancy_bits", "sum", "mean"]
+BEAMS = 128
+POINTS = (1 << 20) + 4321
+
+
+def scan(rng, count=POINTS):
+    """Points of a turning sensor in a room, column by column; of each hundred some are outside or not finite."""
+    column, beam = np.divmod(np.arange(count), BEAMS)
+    angle = column * (2 * np.pi / 2048)
+    slope = np.linspace(-0.4, 0.4, BEAMS)[beam]
+    reach = np.minimum(14 / np.maximum(np.abs(np.cos(angle)), np.abs(np.sin(angle))), 3.5 / np.maximum(-slope, 1e-9))
+    reach += rng.normal(scale=0.02, size=count)
+    points = np.stack((16 + reach * np.cos(angle), 16 + reach * np.sin(angle), 6 + reach * slope), axis=1)
+    points[rng.random(count) < 0.01] += 100
+    points[rng.random(count) < 0.01, 1] = np.nan
+    return points.astype(np.float32)
+
+
+def values(rng, shape, dtype):
+    """Of many magnitudes, with ties of a quantum of 2^-10, both zeros, and a feature that is zero throughout."""
+    made = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)
+    some = rng.random(shape)
+    made[some < 0.1] = rng.integers(-9, 10, (some < 0.1).sum()) * 2.0**-11
+    made[some < 0.02] = -0.0
+    made[..., 1] = 0
+    return torch.from_numpy(made).to(dtype)
+
+
+def voxels(points, features, device, quantum=None, mode=MODES, **options):
+    options = {name: option.to(device) for name, option in options.items()}
+    return robocache.voxelize_pointcloud(
+        points.to(device), features.to(device), mode=mode, quantum=quantum, return_dropped=True, **options, **GRID
+    )
+
+
+def bits(array):
+    array = array.cpu()
+    if array.dtype.is_floating_point:
+        whole = {2: torch.int16, 4: torch.int32}[array.itemsize]
+        return torch.where(array.isnan(), torch.iinfo(whole).min + 1, array.view(whole))
+    return array.view(torch.int32) if array.dtype == torch.uint32 else array
+
+
+def same(one, other):
+    return torch.equal(one[1].cpu(), other[1].cpu()) and all(
+        torch.equal(bits(one[0][mode]), bits(other[0][mode])) for mode in MODES
+    )
+
+
+def test_the_scan_is_in_scan_order(rng):
+    cells = np.floor(scan(rng) / 0.5)
+    chunks = cells[: POINTS // 2048 * 2048].reshape(-1, 2048, 3)
+    stretches = np.mean([len(np.unique(chunk, axis=0)) for chunk in chunks[::16]])
+    assert stretches < 2048 / 4
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+def test_rule_28_means_of_a_scan(rng, device, quantum):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    found, dropped = voxels(points, features, device, quantum)
+
+    cells = np.floor(points.numpy() / 0.5)
+    inside = np.isfinite(cells).all(axis=1) & (cells >= 0).all(axis=1) & (cells < GRID["grid_size"]).all(axis=1)
+    assert int(dropped) == POINTS - inside.sum() > POINTS // 100
+    flat = np.ravel_multi_index(cells[inside].astype(np.int64).T, GRID["grid_size"])
+    size = np.prod(GRID["grid_size"])
+    count = np.bincount(flat, minlength=size)
+    assert np.array_equal(found["count"].cpu().numpy().ravel(), count)
+    held = count > 0
+    assert count.max() > 100
+    for f in range(8):
+        feature = features[:, f].numpy()[inside].astype(np.float64)
+        largest = np.zeros(size)
+        np.maximum.at(largest, flat, np.abs(feature))
+        # Each value is half a quantum off at most, the mean as much; half a unit of float32, and float64's own sum.
+        error = 2.0**-11 if quantum else largest * 2.0**-31
+        mean = np.bincount(flat, feature, size)[held] / count[held]
+        bound = np.broadcast_to(error, size)[held] + np.abs(mean) * 2.0**-24 + largest[held] * count[held] * 2.0**-52
+        assert (np.abs(found["mean"].cpu().numpy().reshape(size, 8)[held, f] - mean) <= bound).all()
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("count", [4, 8, 12, 20])
+def test_rule_29_a_scan_has_the_bits_of_the_cpu(rng, cuda, count, dtype, quantum):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, count), getattr(torch, dtype))
+    assert same(voxels(points, features, cuda, quantum), voxels(points, features, "cpu", quantum))
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+def test_rule_29_twenty_runs_of_a_scan_and_its_points_in_no_order_give_the_same_bits(rng, cuda, quantum):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    first = voxels(points, features, cuda, quantum)
+    for _ in range(20):
+        noise = torch.rand(1 << 24, device=cuda)  # another use of the memory in between
+        assert same(voxels(points, features, cuda, quantum), first)
+        del noise
+    order = torch.from_numpy(rng.permutation(POINTS))
+    assert same(voxels(points[order], features[order], cuda, quantum), first)
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+@pytest.mark.parametrize("rare", [np.nan, np.inf, 3e30, 2.1e9, 1e-38], ids=str)
+def test_rule_28_a_rare_feature_in_a_scan(rng, cuda, rare, quantum):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    features[:, 1] = 0
+    features[rng.integers(0, POINTS, 5), torch.tensor([0, 1, 1, 5, 7])] = rare
+    assert same(voxels(points, features, cuda, quantum), voxels(points, features, "cpu", quantum))
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+@pytest.mark.parametrize("layout", ["columns", "lengths", "ragged", "float64"])
+def test_rule_29_a_scan_laid_out_otherwise(rng, cuda, layout, quantum):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    options = {}
+    if layout == "columns":
+        table = torch.cat((points, torch.zeros(POINTS, 1), features), dim=1)
+        expected = voxels(table[:, :3], table[:, 4:], "cpu", quantum)
+        table = table.to(cuda)
+        assert same(voxels(table[:, :3], table[:, 4:], cuda, quantum), expected)
+        return
+    if layout == "lengths":
+        half = POINTS // 2 + 300_000
+        points, features = (
+            torch.stack((points[:half], points[-half:])),
+            torch.stack((features[:half], features[-half:])),
+        )
+        options = {"lengths": torch.tensor([half - 70_001, half])}
+    elif layout == "ragged":
+        options = {"batch_offsets": torch.tensor([0, 400_000, 400_000, POINTS])}
+    else:
+        points = points.double()
+    expected = voxels(points, features, "cpu", quantum, **options)
+    assert same(voxels(points, features, cuda, quantum, **options), expected)
+
+
+def test_rule_28_a_scan_of_one_voxel(rng, cuda):
+    points, features = torch.full((POINTS, 3), 0.25), values(rng, (POINTS, 4), torch.float32)
+    assert same(voxels(points, features, cuda), voxels(points, features, "cpu"))
