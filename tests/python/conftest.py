@@ -31,6 +31,12 @@ def _require_cuda():
     pytest.skip(f"no CUDA: {reason}")
 
 
+def pytest_itemcollected(item):
+    """`-m cuda` takes what needs a GPU by the fixture `cuda` too."""
+    if "cuda" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.cuda)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
     """Runs the test on the CPU and on CUDA."""

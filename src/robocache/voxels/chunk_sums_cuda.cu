@@ -410,14 +410,19 @@ constexpr int64_t kSharedBytes = int64_t{kSlabBytes<T>} + static_cast<int64_t>(s
 
 bool may_sum_by_chunks(const VoxelReduction& call, int device) {
   const Features& f = call.features;
-  const int64_t rows = row_count(call.clouds);
-  const Wanted wanted = wanted_of(call, Outputs(call));
-  if (!is_floating(f.dtype) || f.dtype == DType::kFloat64 || !wanted.sums || wanted.extremes || wanted.ends ||
-      f.count % kWide != 0 || f.count > 32 * kWide || f.row_stride % kWide != 0) {
+  const auto any = [&](auto is) {
+    return std::any_of(call.outputs, call.outputs + call.output_count,
+                       [&](const auto& output) { return is(output.mode); });
+  };
+  const bool sums = any([](VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; });
+  const bool others = any([](VoxelMode mode) { return mode > VoxelMode::kMean; });
+  if (!sums || others || !is_floating(f.dtype) || f.dtype == DType::kFloat64 || f.count % kWide != 0 ||
+      f.count > 32 * kWide || f.row_stride % kWide != 0) {
     return false;
   }
   if (call.quantum_exponent != kOwnQuantum && std::abs(call.quantum_exponent) > 126) return false;
   // Few rows are over sooner by tiles alone, and arrays over all cells are the price.
+  const int64_t rows = row_count(call.clouds);
   return rows > int64_t{1} << 20 && rows >= 2 * call.cells && call.cells * f.count < int64_t{1} << 32 &&
          kSharedBytes<float> <= most_shared_bytes(device);
 }
