@@ -64,7 +64,7 @@ CALLS = {
 }
 
 
-KERNELS = "tile|curve|interpolate|deal|clear|count|crowd|merged"
+KERNELS = "tile|curve|interpolate|deal|clear|count|crowd|merged|chunks|settle|write_sums"
 METRICS = [
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__time_duration.sum",
