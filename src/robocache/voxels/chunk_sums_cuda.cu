@@ -109,8 +109,7 @@ constexpr uint32_t kRowBytes = kSlabFeatures * sizeof(T);
 template <class T>
 constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
 
-// Begins to bring the features from `feature` on of a chunk's rows to shared memory, `vectors` of them, 1 or 2, and zeros
-// after them.
+// Begins to bring the features from `feature` on of a chunk's rows to shared memory, 1 or 2 vectors, and zeros after them.
 template <class T>
 __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
                            FeatureVector<T>* slab) {

@@ -1,5 +1,5 @@
-"""Sums of large clouds whose neighbouring points share voxels, as a sensor's do, which the CUDA backend takes another way
-than points in no order: the same bits, whatever is in the features and however the cloud is laid out."""
+"""Sums of large clouds whose neighbouring points share voxels, as a sensor's do, which the CUDA backend takes another
+way than points in no order: the same bits, whatever is in the features and however the cloud is laid out."""
 
 import numpy as np
 import pytest
