@@ -66,8 +66,8 @@ struct Chunk {
     }
   }
 
-  // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k, cell,
-  // rows) for each stretch, the k-th of its thread's.
+  // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k,
+  // cell, rows) for each stretch, the k-th of its thread's.
   template <class Count>
   __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
     uint32_t entries[4];  // rank among the rows of the cell << 16 | slot

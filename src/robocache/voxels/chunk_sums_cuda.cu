@@ -12,8 +12,6 @@
 namespace robocache {
 namespace {
 
-constexpr int kMultiprocessors = 132;  // of the largest device
-
 // ---- Whether this way serves ----
 
 // A block looks at one chunk, and clears its part of the counts.
@@ -108,8 +106,10 @@ template <class T>
 constexpr uint32_t kRowBytes = kSlabFeatures * sizeof(T);
 template <class T>
 constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
+static_assert(kSlabBytes<float> + 48 * 1024 <= 1u << OrderedRow::kPlaceBits);  // wherever shared memory begins
 
-// Begins to bring the features from `feature` on of a chunk's rows to shared memory, 1 or 2 vectors, and zeros after them.
+// Begins to bring the features from `feature` on of a chunk's rows to shared memory, 1 or 2 vectors, and zeros after
+// them.
 template <class T>
 __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
                            FeatureVector<T>* slab) {
@@ -159,7 +159,7 @@ __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Ch
     if (before[k] == 0) touch(call, plan, mine[k]);
     waits |= before[k] != 0 && (before[k] & kCleared) == 0;
   }
-  if (!__any_sync(~0u, waits)) return;
+  if (!__any_sync(~0u, waits)) return;  // what is added now comes to memory after the answers did
 #pragma unroll
   for (int k = 0; k < Chunk::kMine; ++k) {
     if (before[k] == 0 || (before[k] & kCleared)) continue;
@@ -420,9 +420,9 @@ bool may_sum_by_chunks(const VoxelReduction& call, int device) {
     return false;
   }
   if (call.quantum_exponent != kOwnQuantum && std::abs(call.quantum_exponent) > 126) return false;
-  // Few rows are over sooner by tiles alone, and arrays over all cells are the price.
+  // Few rows are over sooner by tiles alone. Arrays over all cells are the price: no more than features of float32.
   const int64_t rows = row_count(call.clouds);
-  return rows > int64_t{1} << 20 && rows >= 2 * call.cells && call.cells * f.count < int64_t{1} << 32 &&
+  return rows > int64_t{1} << 20 && rows >= 4 * call.cells && call.cells * f.count < int64_t{1} << 32 &&
          kSharedBytes<float> <= most_shared_bytes(device);
 }
 
@@ -458,6 +458,13 @@ ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts) {
 
 cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles,
                               cudaStream_t stream) {
+  int device = 0;
+  int multiprocessors = 0;
+  cudaError_t code = cudaGetDevice(&device);
+  if (code == cudaSuccess) {
+    code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (code != cudaSuccess) return code;
   const bool fast = is_fast(call);
   const FastGrid grid = fast_grid(call.grid);
   const Outputs outputs(call);
@@ -465,8 +472,9 @@ cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan,
   sampled.dropped = nullptr;
   VoxelReduction sorted = call;
   sorted.dropped = call.dropped ? plan.dropped : nullptr;  // for tiles may have to count them again
-  cudaError_t code = launch_tile_kernel(fast ? sample_chunks<true> : sample_chunks<false>, kMultiprocessors,
-                                        kChunkThreads, 0, stream, sampled, plan, grid);
+  code =
+      launch_tile_kernel(fast ? sample_chunks<true> : sample_chunks<false>,
+                         std::max(multiprocessors, ScanOrder::kSamples), kChunkThreads, 0, stream, sampled, plan, grid);
   if (code != cudaSuccess) return code;
   return with_fast_sums(
       call, tiles, wanted_of(call, outputs),
@@ -474,20 +482,20 @@ cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan,
         using T = decltype(type);
         const Group group = group_of(call.features.count / kWide);
         const auto sum = [&](auto kernel) {
-          return launch_tile_kernel(kernel, kChunkBlocks * kMultiprocessors, kChunkThreads, kSharedBytes<T>, stream,
+          return launch_tile_kernel(kernel, kChunkBlocks * multiprocessors, kChunkThreads, kSharedBytes<T>, stream,
                                     sorted, plan, grid);
         };
         if constexpr (own()) {
           code = sum(fast ? sum_chunks<T, Pass::kLook, true> : sum_chunks<T, Pass::kLook, false>);
           if (code != cudaSuccess) return code;
-          code = launch_tile_kernel(settle_quanta<T>, 4 * kMultiprocessors, kThreads, 0, stream, call, plan, group);
+          code = launch_tile_kernel(settle_quanta<T>, 4 * multiprocessors, kThreads, 0, stream, call, plan, group);
           if (code != cudaSuccess) return code;
           code = sum(sum_chunks<T, Pass::kAddOwn, false>);
         } else {
           code = sum(fast ? sum_chunks<T, Pass::kAddGiven, true> : sum_chunks<T, Pass::kAddGiven, false>);
         }
         if (code != cudaSuccess) return code;
-        return launch_tile_kernel(write_sums<T>, kWriteBlocks * kMultiprocessors, kThreads, 0, stream, call, plan,
+        return launch_tile_kernel(write_sums<T>, kWriteBlocks * multiprocessors, kThreads, 0, stream, call, plan,
                                   outputs, fills_of(call), group);
       },
       [] { return cudaSuccess; });

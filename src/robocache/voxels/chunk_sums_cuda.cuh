@@ -1,10 +1,11 @@
 // Sums and means of clouds in scan order, whose neighbouring rows share cells: a block sorts a chunk of neighbouring
-// rows by cell, brings their features to shared memory as they lie, and adds what the chunk has of a cell, a stretch, to
-// int64 sums in memory at once. Tiles would gather the features from anywhere.
+// rows by cell, brings their features to shared memory as they lie, and adds what the chunk has of a cell, a stretch,
+// to int64 sums in memory at once. Tiles would gather the features from anywhere.
 //
 // Which of the two ways serves is found on the device, from a sample of the chunks; the kernels of the other return at
-// once. This way does what most calls need. Where a feature is not finite, or float32 cannot count its quanta, it gives
-// up, and tiles do it all.
+// once. This way does what most calls need, and gives up where a feature is not finite, or float32 cannot count its
+// quanta: above 2^30 given ones, and where a cell's own is below 2^-126, its largest magnitude below some 2^-64. Then
+// tiles do it all.
 #pragma once
 
 #include <cstdint>

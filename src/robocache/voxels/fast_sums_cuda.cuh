@@ -157,7 +157,7 @@ __device__ int32_t exponent_of(const VoxelReduction& call, bool own, int32_t abo
                      least_exponent(kFeatureDType<T>));
 }
 
-// What a feature of a cell of at most kSegment points comes to; `place` is cell * F + feature.
+// What a feature of a cell of at most kMostByFloat64 points comes to; `place` is cell * F + feature.
 template <class T>
 __device__ void store_sum(const Outputs& outputs, int64_t place, uint32_t points, int32_t exponent, int64_t sum) {
   if (T* const totals = outputs.as<T>(VoxelMode::kSum)) totals[place] = rounded_sum<T>(sum, exponent);

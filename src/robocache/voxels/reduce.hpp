@@ -57,7 +57,7 @@ struct VoxelReduction {
 };
 inline constexpr int32_t kOwnQuantum = INT32_MIN;
 
-// Bytes of workspace on that device. Depends on shapes, dtypes and modes alone.
+// Bytes of workspace on that device. Depends on shapes, strides, dtypes, modes and the quantum, not on any memory.
 int64_t reduce_workspace_bytes(const VoxelReduction& call, Device device);
 
 // Queues the work on `stream` and does not wait for it. The call has been checked.
