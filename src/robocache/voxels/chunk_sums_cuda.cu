@@ -420,7 +420,7 @@ bool may_sum_by_chunks(const VoxelReduction& call, int device) {
     return false;
   }
   if (call.quantum_exponent != kOwnQuantum && std::abs(call.quantum_exponent) > 126) return false;
-  // Few rows are over sooner by tiles alone. Arrays over all cells are the price: no more than features of float32.
+  // Few rows are over sooner by tiles alone. Arrays over all cells are the price: about what the features take in float32.
   const int64_t rows = row_count(call.clouds);
   return rows > int64_t{1} << 20 && rows >= 4 * call.cells && call.cells * f.count < int64_t{1} << 32 &&
          kSharedBytes<float> <= most_shared_bytes(device);
