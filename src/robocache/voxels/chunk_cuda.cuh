@@ -15,21 +15,20 @@ inline constexpr uint32_t kCleared = 0x80000000u;
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
-// What Chunk::ordered says of a row: where it is in shared memory, its stretch, and whether that begins with it.
+// What Chunk::ordered says of a row: where it is in shared memory, and whether a stretch begins with it (not said where
+// all groups begin).
 struct OrderedRow {
-  static constexpr int kPlaceBits = 17;
   uint32_t bits;
 
-  __device__ OrderedRow(uint32_t place, uint32_t stretch, bool begins)
-      : bits(place | stretch << kPlaceBits | (begins ? 1u << 31 : 0)) {}
+  __device__ OrderedRow(uint32_t place, bool begins) : bits(place | (begins ? 1u << 31 : 0)) {}
   __device__ explicit OrderedRow(uint32_t all) : bits(all) {}
-  __device__ uint32_t place() const { return bits & ((1u << kPlaceBits) - 1); }
-  __device__ uint32_t stretch() const { return bits << 1 >> (kPlaceBits + 1); }
   __device__ bool begins() const { return static_cast<int32_t>(bits) < 0; }
 };
 
 struct Chunk {
-  static constexpr int kSlots = kChunkRows;
+  static constexpr int kSlotBits = 11;
+  static constexpr int kSlots = 1 << kSlotBits;
+  static_assert(kSlots >= kChunkRows);
   static constexpr int kMine = kSlots / kChunkThreads;  // slots of a thread
 
   union {
@@ -42,6 +41,7 @@ struct Chunk {
     uint8_t exponents[kChunkRows][kSlabFeatures];
   };
   uint32_t ordered[kChunkRows];  // rows by stretch, as OrderedRow; after the last the row of zeros
+  uint16_t starts[kStarts];      // the stretch of the first of each kShare rows of `ordered`
   uint32_t places[kChunkRows];   // of stretches: cell * F
   uint32_t warp_sums[32];
   uint32_t stretches;
@@ -50,34 +50,45 @@ struct Chunk {
   // All of what follows by all threads.
 
   __device__ void clear() {
-    for (int i = threadIdx.x; i < kSlots / 4; i += kChunkThreads) {
-      reinterpret_cast<uint4*>(table.cells)[i] = make_uint4(kNoCell, kNoCell, kNoCell, kNoCell);
-      reinterpret_cast<uint4*>(table.tallies)[i] = make_uint4(0, 0, 0, 0);
-    }
+    static_assert(kSlots == 4 * kChunkThreads);
+    reinterpret_cast<uint4*>(table.cells)[threadIdx.x] = make_uint4(kNoCell, kNoCell, kNoCell, kNoCell);
+    reinterpret_cast<uint4*>(table.tallies)[threadIdx.x] = make_uint4(0, 0, 0, 0);
   }
 
-  // The slot of a cell, which is put there if it is new.
-  __device__ uint32_t slot_of(uint32_t cell) {
-    uint32_t slot = __umulhi(hash_of(cell, 32), kSlots);
-    while (true) {
-      const uint32_t found = atomicCAS(&table.cells[slot], kNoCell, cell);
-      if (found == kNoCell || found == cell) return slot;
-      slot = slot + 1 < kSlots ? slot + 1 : 0;
+  // Of four neighbouring rows of each thread's: rank among the rows of the cell << 16 | slot, kNoCell where in none.
+  __device__ void tally(const uint32_t (&cells)[4], uint32_t (&entries)[4]) {
+    uint32_t found[4];
+    bool open[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      entries[i] = hash_of(cells[i], kSlotBits);
+      open[i] = cells[i] != kNoCell;
     }
+    do {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (open[i]) found[i] = atomicCAS(&table.cells[entries[i]], kNoCell, cells[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        open[i] = open[i] && found[i] != kNoCell && found[i] != cells[i];
+        if (open[i]) entries[i] = (entries[i] + 1) % kSlots;
+      }
+    } while (open[0] | open[1] | open[2] | open[3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (cells[i] != kNoCell) found[i] = atomicAdd(&table.tallies[entries[i]], 1u);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) entries[i] = cells[i] == kNoCell ? kNoCell : found[i] << 16 | entries[i];
   }
 
   // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k,
   // cell, rows) for each stretch, the k-th of its thread's.
   template <class Count>
   __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
-    uint32_t entries[4];  // rank among the rows of the cell << 16 | slot
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      entries[i] = kNoCell;
-      if (cells[i] == kNoCell) continue;
-      const uint32_t slot = slot_of(cells[i]);
-      entries[i] = atomicAdd(&table.tallies[slot], 1u) << 16 | slot;
-    }
+    uint32_t entries[4];
+    tally(cells, entries);
     __syncthreads();
     const uint4 four = reinterpret_cast<const uint4*>(table.tallies)[threadIdx.x];
     const uint32_t tallies[kMine] = {four.x, four.y, four.z, four.w};
@@ -104,10 +115,11 @@ struct Chunk {
       if (entries[i] == kNoCell) continue;
       const uint32_t stretch = table.tallies[entries[i] & 0xffff];
       const uint32_t rank = entries[i] >> 16;
-      const OrderedRow row(slab + (threadIdx.x * 4 + i) * row_bytes, stretch >> 16, rank == 0);
-      ordered[(stretch & 0xffff) + rank] = row.bits;
+      const uint32_t at = (stretch & 0xffff) + rank;
+      ordered[at] = OrderedRow(slab + (threadIdx.x * 4 + i) * row_bytes, rank == 0 && at % kMostShare != 0).bits;
+      if (at % kShare == 0) starts[at / kShare] = static_cast<uint16_t>(stretch >> 16);
     }
-    const OrderedRow zeros(slab + kChunkRows * row_bytes, 0, false);
+    const OrderedRow zeros(slab + kChunkRows * row_bytes, false);
     for (uint32_t i = rows + threadIdx.x; i < kChunkRows; i += kChunkThreads) ordered[i] = zeros.bits;
   }
 };

@@ -28,8 +28,11 @@ __global__ void __launch_bounds__(kChunkThreads)
   __syncthreads();
   if (blockIdx.x < ScanOrder::kSamples) {
     const int64_t chunk = int64_t{blockIdx.x} * plan.chunks / ScanOrder::kSamples;
+    const int64_t row = chunk * kChunkRows + threadIdx.x * 4;
+    float points[12];
+    if constexpr (kFast) load_points(call, row, plan.rows, points);
     uint32_t cells[4];
-    cells_of_rows<kFast>(call, grid, chunk * kChunkRows + threadIdx.x * 4, plan.rows, cells);
+    cells_of_rows<kFast>(call, grid, row, plan.rows, points, cells);
     uint32_t rows = 0;
     uint32_t stretches = 0;
 #pragma unroll
@@ -50,7 +53,7 @@ __global__ void __launch_bounds__(kChunkThreads)
     if (threadIdx.x == 0) {
       plan.scan_order->samples[blockIdx.x] = sample;
       if (blockIdx.x == 0) {
-        plan.scan_order->given_up = 0;
+        plan.scan_order->tiles_serve = 0;
         plan.scan_order->touched = 0;
       }
     }
@@ -106,7 +109,6 @@ template <class T>
 constexpr uint32_t kRowBytes = kSlabFeatures * sizeof(T);
 template <class T>
 constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
-static_assert(kSlabBytes<float> + 48 * 1024 <= 1u << OrderedRow::kPlaceBits);  // wherever shared memory begins
 
 // Begins to bring the features from `feature` on of a chunk's rows to shared memory, 1 or 2 vectors, and zeros after
 // them.
@@ -116,19 +118,23 @@ __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, 
   const int bits = vectors - 1;
   const int row = static_cast<int>(threadIdx.x) >> bits;
   const int part = static_cast<int>(threadIdx.x) & bits;
-  const int64_t stride = call.features.row_stride;
-  const T* from = static_cast<const T*>(call.features.data) + (first + row) * stride + feature + part * kWide;
+  const auto stride = static_cast<uint32_t>(call.features.row_stride);
+  const T* from = static_cast<const T*>(call.features.data) + first * stride + (feature + part * kWide) +
+                  uint64_t{static_cast<uint32_t>(row)} * stride;
   uint32_t to = shared_address(slab + row * 2 + part);
   const int step = kChunkThreads >> bits;
-  const int64_t jump = step * stride;
-#pragma unroll 4
-  for (int i = row; i < kChunkRows; i += step) {
-    if (i < rows) {
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(sizeof(FeatureVector<T>))
-                   : "memory");
-    }
+  const uint64_t jump = static_cast<uint64_t>(step) * stride;
+  const auto bring = [&] {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(sizeof(FeatureVector<T>))
+                 : "memory");
     from += jump;
     to += static_cast<uint32_t>(step) * kRowBytes<T>;
+  };
+  if (rows == kChunkRows) {
+#pragma unroll 4
+    for (int k = 0; k < kChunkRows / step; ++k) bring();
+  } else {
+    for (int i = row; i < rows; i += step) bring();
   }
   if (threadIdx.x < 2) slab[kChunkRows * 2 + threadIdx.x] = {};
 }
@@ -137,12 +143,16 @@ __device__ void wait_for_slab() { asm volatile("cp.async.wait_all;" ::: "memory"
 
 // Clears the sums of a cell whose first rows were counted by this thread.
 __device__ void touch(const VoxelReduction& call, const ChunkSums& plan, uint32_t cell) {
-  const int64_t place = cell * call.features.count;
-  for (int64_t f = 0; f < call.features.count; ++f) plan.sums[place + f] = 0;
-  for (int64_t f = 0; plan.largest && f < call.features.count; ++f) plan.largest[place + f] = 0;
-  plan.touched[atomicAdd(&plan.scan_order->touched, 1u)] = cell;
+  const uint64_t place = uint64_t{cell} * static_cast<uint32_t>(call.features.count);
+  for (int64_t f = 0; f < call.features.count; f += 2) {
+    *reinterpret_cast<ulonglong2*>(plan.sums + place + f) = make_ulonglong2(0, 0);
+  }
+  for (int64_t f = 0; plan.largest && f < call.features.count; f += 4) {
+    *reinterpret_cast<uint4*>(plan.largest + place + f) = make_uint4(0, 0, 0, 0);
+  }
   __threadfence();
   atomicOr(plan.counts + cell, kCleared);
+  plan.touched[atomicAdd(&plan.scan_order->touched, 1u)] = cell;
 }
 
 // Sorts a chunk and counts its rows. When a warp is through, the sums of its stretches in memory are clear.
@@ -164,16 +174,54 @@ __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Ch
   for (int k = 0; k < Chunk::kMine; ++k) {
     if (before[k] == 0 || (before[k] & kCleared)) continue;
     const volatile uint32_t* const state = plan.counts + mine[k];
-    while ((*state & kCleared) == 0) {
-    }
+    while ((*state & kCleared) == 0) __nanosleep(200);  // asking all the time would slow down who clears
   }
   __threadfence();
 }
 
-// Four of a chunk's 32 bits a row, to each thread its own.
-__device__ uint4& four_of(uint32_t* of_rows) { return reinterpret_cast<uint4*>(of_rows)[threadIdx.x]; }
+// Four of a chunk's, to each thread its own.
+template <class Four, class Each>
+__device__ Four& four_of(Each* of_rows) {
+  static_assert(sizeof(Four) == 4 * sizeof(Each));
+  return reinterpret_cast<Four*>(of_rows)[threadIdx.x];
+}
 
-__device__ uint4 plus(uint4 four, uint32_t x) { return make_uint4(four.x + x, four.y + x, four.z + x, four.w + x); }
+// Four of Chunk::ordered by the numbers of their rows in the chunk, 16 bits each, and back.
+template <class T>
+__device__ uint2 packed(uint4 ordered, uint32_t slab) {
+  const auto row = [&](uint32_t bits) { return ((bits & 0x7fffffff) - slab) / kRowBytes<T> | bits >> 31 << 15; };
+  return {row(ordered.x) | row(ordered.y) << 16, row(ordered.z) | row(ordered.w) << 16};
+}
+template <class T>
+__device__ uint4 unpacked(uint2 rows, uint32_t slab) {
+  const auto ordered = [&](uint32_t row) {
+    return OrderedRow(slab + (row & 0x7fff) * kRowBytes<T>, row >> 15 & 1).bits;
+  };
+  return {ordered(rows.x), ordered(rows.x >> 16), ordered(rows.y), ordered(rows.y >> 16)};
+}
+
+// The exponents of a chunk's stretches, of the features of the slab from `feature` on, to shared memory.
+__device__ void bring_exponents(const uint8_t* exponents, uint32_t feature, int vectors, Chunk& chunk) {
+  constexpr uint32_t kAhead = 4;
+  const int bits = vectors - 1;
+  const uint32_t part = (threadIdx.x & static_cast<uint32_t>(bits)) * kWide;
+  const uint32_t step = kChunkThreads >> bits;
+  for (uint32_t i = threadIdx.x >> bits; i < chunk.stretches; i += step * kAhead) {
+    uint32_t fours[kAhead];
+#pragma unroll
+    for (uint32_t k = 0; k < kAhead; ++k) {
+      const uint32_t at = i + k * step;
+      if (at < chunk.stretches) {
+        fours[k] = *reinterpret_cast<const uint32_t*>(exponents + chunk.places[at] + feature + part);
+      }
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kAhead; ++k) {
+      const uint32_t at = i + k * step;
+      if (at < chunk.stretches) *reinterpret_cast<uint32_t*>(chunk.exponents[at] + part) = fours[k];
+    }
+  }
+}
 
 template <class T, Pass kPass, bool kFast>
 __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
@@ -185,19 +233,30 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   constexpr bool kSorts = kPass != Pass::kAddOwn;
   const uint32_t slab_address = shared_address(slab);
   wait_for_work_before();
-  if (!__syncthreads_and(plan.scan_order->serves())) return;  // another block may give up just now
+  if (__syncthreads_or(static_cast<int>(plan.scan_order->tiles_serve))) return;  // which may change just now
+  if (kSorts && !plan.scan_order->is_scan()) {
+    if (threadIdx.x == 0) plan.scan_order->tiles_serve = 1;
+    return;
+  }
   const auto count = static_cast<uint32_t>(call.features.count);
   const auto vectors_at = [&](uint32_t feature) { return count - feature > kWide ? 2 : 1; };
 
   // What the next chunk begins with is loaded ahead.
   float points[12];
-  uint4 ordered;
+  uint2 ordered;
   uint4 places;
+  uint16_t start;
+  uint32_t totals;
+  uint32_t next_totals;  // of the chunk after it
+  if constexpr (!kSorts) next_totals = blockIdx.x < plan.chunks ? plan.totals[blockIdx.x] : 0;
   const auto load_ahead = [&](int64_t number) {
     if (number >= plan.chunks) return;
     if constexpr (!kSorts) {
-      ordered = four_of(plan.ordered + number * kChunkRows);
-      places = four_of(plan.places + number * kChunkRows);
+      totals = next_totals;
+      ordered = four_of<uint2>(plan.ordered + number * kChunkRows);
+      if (threadIdx.x * 4 < totals >> 16) places = four_of<uint4>(plan.places + number * kChunkRows);
+      if (threadIdx.x < kStarts) start = plan.starts[number * kStarts + threadIdx.x];
+      if (number + gridDim.x < plan.chunks) next_totals = plan.totals[number + gridDim.x];
     } else if constexpr (kFast) {
       const int64_t first = number * kChunkRows;
       load_points(call, first + threadIdx.x * 4, min(plan.rows, first + kChunkRows), points);
@@ -215,21 +274,16 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
     const int rows = static_cast<int>(end_row - first);
     bring_slab<T>(call, first, rows, 0, vectors_at(0), slab);
     if constexpr (kSorts) {
-      const int64_t row = first + threadIdx.x * 4;
       uint32_t cells[4];
-      if constexpr (kFast) {
-        cells_of(grid, points, cells);
-        count_dropped(call, row, end_row, cells);
-      } else {
-        cells_of_rows<false>(call, grid, row, end_row, cells);
-      }
+      cells_of_rows<kFast>(call, grid, first + threadIdx.x * 4, end_row, points, cells);
       sort_chunk(call, plan, chunk, cells, slab_address, kRowBytes<T>);
     } else {
-      four_of(chunk.ordered) = plus(ordered, slab_address);
-      four_of(chunk.places) = places;
+      four_of<uint4>(chunk.ordered) = unpacked<T>(ordered, slab_address);
+      four_of<uint4>(chunk.places) = places;
+      if (threadIdx.x < kStarts) chunk.starts[threadIdx.x] = start;
       if (threadIdx.x == 0) {
-        chunk.stretches = plan.totals[number] >> 16;
-        chunk.rows = plan.totals[number] & 0xffff;
+        chunk.stretches = totals >> 16;
+        chunk.rows = totals & 0xffff;
       }
       __syncthreads();
     }
@@ -242,19 +296,17 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       // A group of as many threads as there are features takes an equal share of the rows.
       const int bits = vectors + 1;
       const uint32_t f = threadIdx.x & ((1u << bits) - 1);
-      if constexpr (!kSorts) {
-        const uint32_t* const factors = plan.largest + base + f;
-        for (uint32_t i = threadIdx.x >> bits; i < chunk.stretches; i += kChunkThreads >> bits) {
-          chunk.exponents[i][f] = static_cast<uint8_t>(factors[chunk.places[i]] >> 23);
-        }
-      }
+      if constexpr (!kSorts) bring_exponents(plan.exponents, base, vectors, chunk);
       wait_for_slab();
       __syncthreads();
       const uint32_t in_cells = chunk.rows;
       if (base == 0) {
         if constexpr (kPass == Pass::kLook) {
-          four_of(plan.ordered + number * kChunkRows) = plus(four_of(chunk.ordered), 0 - slab_address);
-          four_of(plan.places + number * kChunkRows) = four_of(chunk.places);
+          four_of<uint2>(plan.ordered + number * kChunkRows) = packed<T>(four_of<uint4>(chunk.ordered), slab_address);
+          if (threadIdx.x * 4 < chunk.stretches) {
+            four_of<uint4>(plan.places + number * kChunkRows) = four_of<uint4>(chunk.places);
+          }
+          if (threadIdx.x < kStarts) plan.starts[number * kStarts + threadIdx.x] = chunk.starts[threadIdx.x];
           if (threadIdx.x == 0) plan.totals[number] = chunk.stretches << 16 | in_cells;
         }
         if constexpr (kSorts) chunk.clear();
@@ -278,11 +330,17 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
           sum = 0;
         }
       };
-      const auto begin_stretch = [&](uint32_t stretch) {
+      uint32_t stretch = 0;
+      const auto begin_stretch = [&] {
         place = chunk.places[stretch];
         if constexpr (!kSorts) factor = __uint_as_float(static_cast<uint32_t>(chunk.exponents[stretch][f]) << 23);
       };
-      if (begin < end) begin_stretch(OrderedRow(chunk.ordered[begin]).stretch());
+      static_assert(kPerThread * kWide % kShare == 0);
+      if (begin < end) {
+        stretch = chunk.starts[begin / kShare];
+        begin_stretch();
+        if (OrderedRow(chunk.ordered[begin]).begins()) --stretch;  // it begins again then
+      }
 #pragma unroll 1
       for (uint32_t at = begin; at < end; at += 8) {
         const uint4 a = reinterpret_cast<const uint4*>(chunk.ordered + at)[0];
@@ -291,12 +349,14 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
                                      OrderedRow(b.x), OrderedRow(b.y), OrderedRow(b.z), OrderedRow(b.w)};
         T values[8];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) load_shared((eight[k].place() & ~(kRowBytes<T> - 1)) | f_bytes, values[k]);
+        for (int k = 0; k < 8; ++k)
+          load_shared((eight[k].bits & ~(1u << 31 | (kRowBytes<T> - 1))) | f_bytes, values[k]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           if (eight[k].begins()) {
             hand_over();
-            begin_stretch(eight[k].stretch());
+            ++stretch;
+            begin_stretch();
           }
           const float value = to_feature_work(values[k]);
           if constexpr (kPass == Pass::kLook) {
@@ -317,22 +377,23 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   }
   // Of a quantum that was given, a part of a feature counts as coarse beyond.
   constexpr float kBound = kPass == Pass::kAddGiven ? 0x1p30f : std::numeric_limits<float>::infinity();
-  if (!(most < kBound)) plan.scan_order->given_up = 1;
+  if (!(most < kBound)) plan.scan_order->tiles_serve = 1;
 }
 
 // ---- For each touched cell ----
 
 constexpr int kThreads = 256;
-constexpr int kWriteBlocks = 6;  // to a multiprocessor
+constexpr int kWriteBlocks = 6;  // to a multiprocessor; a multiple of three
 
-// Calls body(cell, feature) for the first of each kWide features of the touched cells.
+// Calls body(cell, feature) for the first of each kWide features of the touched cells. By `blocks` blocks.
 template <class Body>
-__device__ void for_each_touched(const ChunkSums& plan, Group group, uint32_t count, Body body) {
+__device__ void for_each_touched(const ChunkSums& plan, Group group, uint32_t count, uint32_t block, uint32_t blocks,
+                                 Body body) {
   const uint32_t feature = group.lane() * kWide;
   if (feature >= count) return;
   const uint32_t touched = plan.scan_order->touched;
-  for (uint32_t i = blockIdx.x * group.per(kThreads) + group.of_block(); i < touched;
-       i += gridDim.x * group.per(kThreads)) {
+  const uint32_t step = blocks * group.per(kThreads);
+  for (uint32_t i = block * group.per(kThreads) + group.of_block(); i < touched; i += step) {
     body(plan.touched[i], feature);
   }
 }
@@ -341,37 +402,35 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     settle_quanta(const __grid_constant__ VoxelReduction call, const __grid_constant__ ChunkSums plan, Group group) {
   wait_for_work_before();
-  if (!plan.scan_order->serves()) return;
+  if (plan.scan_order->tiles_serve) return;
   const auto count = static_cast<uint32_t>(call.features.count);
-  for_each_touched(plan, group, count, [&](uint32_t cell, uint32_t feature) {
-    uint4& four = *reinterpret_cast<uint4*>(plan.largest + uint64_t{cell} * count + feature);
+  for_each_touched(plan, group, count, blockIdx.x, gridDim.x, [&](uint32_t cell, uint32_t feature) {
+    const uint64_t place = uint64_t{cell} * count + feature;
     const uint32_t points = plan.counts[cell] & ~kCleared;
     const auto settle = [&](uint32_t magnitude) {
       const int32_t above = magnitude == 0 ? kNoExponent : exponent_above(__uint_as_float(magnitude));
       const Quantum quantum(exponent_of<T>(call, true, above, points));
-      if (quantum.factor == 0) plan.scan_order->given_up = 1;
-      return __float_as_uint(quantum.factor);
+      if (quantum.factor == 0) plan.scan_order->tiles_serve = 1;
+      return __float_as_uint(quantum.factor) >> 23;
     };
-    const uint4 magnitudes = four;
-    four = {settle(magnitudes.x), settle(magnitudes.y), settle(magnitudes.z), settle(magnitudes.w)};
+    const uint4 four = *reinterpret_cast<const uint4*>(plan.largest + place);
+    *reinterpret_cast<uint32_t*>(plan.exponents + place) =
+        settle(four.x) | settle(four.y) << 8 | settle(four.z) << 16 | settle(four.w) << 24;
   });
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, kWriteBlocks)
-    write_sums(const __grid_constant__ VoxelReduction call, const __grid_constant__ ChunkSums plan,
-               const __grid_constant__ Outputs outputs, const __grid_constant__ Fills fills, Group group) {
-  wait_for_work_before();
-  if (!plan.scan_order->serves()) return;
+__device__ void write_touched(const VoxelReduction& call, const ChunkSums& plan, const Outputs& outputs, Group group,
+                              uint32_t block, uint32_t blocks) {
   const auto count = static_cast<uint32_t>(call.features.count);
-  for_each_touched(plan, group, count, [&](uint32_t cell, uint32_t feature) {
+  for_each_touched(plan, group, count, block, blocks, [&](uint32_t cell, uint32_t feature) {
     const int64_t place = int64_t{cell} * count + feature;
     const uint32_t points = plan.counts[cell] & ~kCleared;
     int32_t exponents[kWide];
     int64_t sums[kWide];
 #pragma unroll
     for (int j = 0; j < kWide; ++j) {
-      exponents[j] = plan.largest ? 127 - static_cast<int32_t>(plan.largest[place + j] >> 23) : call.quantum_exponent;
+      exponents[j] = plan.exponents ? 127 - plan.exponents[place + j] : call.quantum_exponent;
       sums[j] = static_cast<int64_t>(plan.sums[place + j]);
     }
     store_sums<T>(outputs, place, points, exponents, sums);
@@ -380,9 +439,13 @@ __global__ void __launch_bounds__(kThreads, kWriteBlocks)
 #pragma unroll
     for (int j = 0; j < kWide; ++j) means[place + j] = rounded_quotient<T>(sums[j], exponents[j], points);
   });
+}
 
-  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t step = int64_t{gridDim.x} * kThreads;
+// What cells without rows hold, and what needs no sums.
+__device__ void write_others(const VoxelReduction& call, const ChunkSums& plan, const Outputs& outputs,
+                             const Fills& fills, uint32_t block, uint32_t blocks) {
+  const int64_t first = int64_t{block} * kThreads + threadIdx.x;
+  const int64_t step = int64_t{blocks} * kThreads;
   for (int64_t i = first; call.dropped && i < call.clouds.count; i += step) call.dropped[i] = plan.dropped[i];
   int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
   bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
@@ -398,7 +461,23 @@ __global__ void __launch_bounds__(kThreads, kWriteBlocks)
       if (bits && lane == 0) bits[line / kLineCells] = word;
     }
     const auto cells = static_cast<uint32_t>(min(call.cells - line, int64_t{kLineCells}));
-    if (word != ~0u) fill_line(fills, line, cells, word, count, true);
+    if (word != ~0u) fill_line(fills, line, cells, word, call.features.count, true);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, kWriteBlocks)
+    write_sums(const __grid_constant__ VoxelReduction call, const __grid_constant__ ChunkSums plan,
+               const __grid_constant__ Outputs outputs, const __grid_constant__ Fills fills, Group group) {
+  wait_for_work_before();
+  if (plan.scan_order->tiles_serve) return;
+  // Sums are waited for, memory for what is filled: both go on at once.
+  const uint32_t third = blockIdx.x / 3;
+  const uint32_t thirds = gridDim.x / 3;
+  if (blockIdx.x % 3 == 0) {
+    write_touched<T>(call, plan, outputs, group, third, thirds);
+  } else {
+    write_others(call, plan, outputs, fills, blockIdx.x - third - 1, 2 * thirds);
   }
 }
 
@@ -415,10 +494,7 @@ bool may_sum_by_chunks(const VoxelReduction& call, int device) {
   };
   const bool sums = any([](VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; });
   const bool others = any([](VoxelMode mode) { return mode > VoxelMode::kMean; });
-  if (!sums || others || !is_floating(f.dtype) || f.dtype == DType::kFloat64 || f.count % kWide != 0 ||
-      f.count > 32 * kWide || f.row_stride % kWide != 0) {
-    return false;
-  }
+  if (!sums || others || !is_floating(f.dtype) || f.dtype == DType::kFloat64 || !goes_wide(f)) return false;
   if (call.quantum_exponent != kOwnQuantum && std::abs(call.quantum_exponent) > 126) return false;
   // Few rows are over sooner by tiles alone. Arrays over all cells are the price: about what the features take in float32.
   const int64_t rows = row_count(call.clouds);
@@ -450,20 +526,18 @@ ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts) {
   parts.take(plan.touched, call.cells);
   parts.take(plan.sums, places);
   parts.take(plan.largest, places, own);
+  parts.take(plan.exponents, places, own);
   parts.take(plan.ordered, rows, own);
+  parts.take(plan.starts, int64_t{plan.chunks} * kStarts, own);
   parts.take(plan.places, rows, own);
   parts.take(plan.totals, plan.chunks, own);
   return plan;
 }
 
-cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles,
+cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles, int device,
                               cudaStream_t stream) {
-  int device = 0;
   int multiprocessors = 0;
-  cudaError_t code = cudaGetDevice(&device);
-  if (code == cudaSuccess) {
-    code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  cudaError_t code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (code != cudaSuccess) return code;
   const bool fast = is_fast(call);
   const FastGrid grid = fast_grid(call.grid);

@@ -17,6 +17,9 @@ namespace robocache {
 
 inline constexpr int kChunkThreads = 512;
 inline constexpr int kChunkRows = 4 * kChunkThreads;
+inline constexpr int kShare = 16;  // rows: a group of threads takes so many or kMostShare
+inline constexpr int kMostShare = 32;
+inline constexpr int kStarts = kChunkRows / kShare;
 
 struct ChunkSums {
   int64_t rows;
@@ -30,10 +33,12 @@ struct ChunkSums {
   uint32_t* touched;  // [cells] those with rows, in any order
   Word* sums;         // [cells, F] in quanta
   // For quanta of the cells' own:
-  uint32_t* largest;  // [cells, F] bits of the largest magnitude, then of 1 / the quantum
-  uint32_t* ordered;  // [chunks, kChunkRows] as Chunk has them
-  uint32_t* places;   // [chunks, kChunkRows]
-  uint32_t* totals;   // [chunks]
+  uint32_t* largest;   // [cells, F] bits of the largest magnitude
+  uint8_t* exponents;  // [cells, F] of 1 / the quantum, biased as float32 has it
+  uint16_t* ordered;   // [chunks, kChunkRows] numbers of rows in their chunk, with bit 15 where a stretch begins
+  uint16_t* starts;    // [chunks, kStarts] as Chunk has them
+  uint32_t* places;    // [chunks, kChunkRows] as Chunk has them, of its stretches alone
+  uint32_t* totals;    // [chunks] stretches << 16 | rows
 };
 
 // Whether a call that goes by tiles may go this way on that device. Depends on what sizes the workspace alone.
@@ -45,7 +50,7 @@ bool has_fast_sums(const VoxelReduction& call, const TilePlan& tiles);
 ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts);
 
 // The tiles' kernels come after it, and look at `scan_order`.
-cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles,
+cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles, int device,
                               cudaStream_t stream);
 
 }  // namespace robocache

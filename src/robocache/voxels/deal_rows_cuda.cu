@@ -9,7 +9,7 @@ namespace {
 // Sorts the rows of a chunk by tile. A record is a place in its tile and, as a uint32, the row in its chunk << 16. Each
 // tile's records are filled up to a multiple of four, so that four are read at once.
 template <class Record, int kThreads, int kRows, bool kFast>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     deal_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
               const __grid_constant__ FastGrid grid) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -27,13 +27,21 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.filled = {};
   __syncthreads();
 
-  const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows);
+  constexpr int kSteps = kRows / 4;
+  constexpr int kAhead = kSteps > 2 ? 2 : kSteps;  // steps whose points are on their way
+  const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows) + threadIdx.x * 4;
+  float points[kAhead][12];
+  const auto load = [&](int step) {
+    if (kFast && step < kSteps) load_points(call, first + step * (kThreads * 4), plan.rows, points[step % kAhead]);
+  };
+  for (int step = 0; step < kAhead; ++step) load(step);
   uint32_t places[kRows];  // tile << place_bits | place
   uint16_t ranks[kRows];   // among the rows of the tile
 #pragma unroll
-  for (int step = 0; step < kRows / 4; ++step) {
+  for (int step = 0; step < kSteps; ++step) {
     uint32_t cells[4];
-    cells_of_rows<kFast>(call, grid, first + (step * kThreads + threadIdx.x) * 4, plan.rows, cells);
+    cells_of_rows<kFast>(call, grid, first + step * (kThreads * 4), plan.rows, points[step % kAhead], cells);
+    load(step + kAhead);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t place =

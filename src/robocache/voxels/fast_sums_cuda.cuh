@@ -24,6 +24,11 @@ __device__ FeatureVector<T> load_vector(const VoxelReduction& call, uint32_t row
   return *reinterpret_cast<const FeatureVector<T>*>(data + offset);
 }
 
+// Whether rows are whole vectors, at most 32.
+inline bool goes_wide(const Features& f) {
+  return f.count % kWide == 0 && f.count <= 32 * kWide && f.row_stride % kWide == 0;
+}
+
 // Whether a call goes this way: calls fast(T{}, std::bool_constant<own quantum>{}), or general(). A group of at most 32
 // threads has all features of a row.
 template <class Fast, class General>
@@ -31,7 +36,7 @@ cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, con
                            General general) {
   const Features& f = call.features;
   const auto aligned = [&](int64_t element) {
-    return f.count % kWide == 0 && f.count <= 32 * kWide && f.row_stride % kWide == 0 && plan.whole &&
+    return goes_wide(f) && plan.whole &&
            reinterpret_cast<uintptr_t>(f.data) % static_cast<uintptr_t>(kWide * element) == 0;
   };
   const auto launch = [&](auto type) {

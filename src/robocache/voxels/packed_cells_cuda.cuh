@@ -109,13 +109,11 @@ __device__ inline void count_dropped(const VoxelReduction& call, int64_t row, in
   if (dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped), static_cast<Word>(dropped));
 }
 
-// The cells of rows [row, row + 4), as far as they are below `end`.
+// The cells of rows [row, row + 4), as far as they are below `end`; where kFast, of their points in `p`.
 template <bool kFast>
 __device__ void cells_of_rows(const VoxelReduction& call, const FastGrid& grid, int64_t row, int64_t end,
-                              uint32_t (&cells)[4]) {
+                              const float (&p)[12], uint32_t (&cells)[4]) {
   if constexpr (kFast) {
-    float p[12];
-    load_points(call, row, end, p);
     cells_of(grid, p, cells);
     count_dropped(call, row, end, cells);
   } else {

@@ -84,7 +84,7 @@ struct Filled {
   uint32_t merged;
 };
 
-// What a sample of a cloud's chunks tells of its order, and whether sums by chunks were given up (chunk_sums_cuda.cuh).
+// What a sample of a cloud's chunks tells of its order, and whether tiles serve (chunk_sums_cuda.cuh).
 struct alignas(16) ScanOrder {
   static constexpr int kSamples = 64;
 
@@ -92,13 +92,13 @@ struct alignas(16) ScanOrder {
     uint32_t rows;
     uint32_t stretches;
   } samples[kSamples];
-  uint32_t given_up;
-  uint32_t touched;  // cells
+  uint32_t tiles_serve;  // because few neighbours share cells, or sums by chunks were given up
+  uint32_t touched;      // cells
 
-  // By whole warps.
-  __device__ bool serves() const {
+  // Whether neighbours share cells. By whole warps.
+  __device__ bool is_scan() const {
     const uint4 two = reinterpret_cast<const uint4*>(samples)[threadIdx.x % 32];
-    return __reduce_add_sync(~0u, two.y + two.w) < __reduce_add_sync(~0u, two.x + two.z) / 2 && !given_up;
+    return __reduce_add_sync(~0u, two.y + two.w) < __reduce_add_sync(~0u, two.x + two.z) / 2;
   }
 };
 
@@ -125,7 +125,7 @@ struct TilePlan {
   Merged* merged;               // [merged, F]
   const ScanOrder* scan_order;  // null where tiles do it all
 
-  __device__ bool serves() const { return !scan_order || !scan_order->serves(); }
+  __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
 
   // Of a block's shared memory: to deal a chunk, and to work out a tile.
   int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }

@@ -110,7 +110,7 @@ int64_t tiles_workspace_bytes(const VoxelReduction& call, int device) { return p
 cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t stream) {
   const Plans plans = plan_for(call, device);
   const TilePlan& plan = plans.tiles;
-  cudaError_t code = plan.scan_order ? launch_chunk_sums(call, plans.chunks, plan, stream) : cudaSuccess;
+  cudaError_t code = plan.scan_order ? launch_chunk_sums(call, plans.chunks, plan, device, stream) : cudaSuccess;
   if (code == cudaSuccess) code = launch_deal_rows(call, plan, stream);
   if (code != cudaSuccess) return code;
   if (!plan.features) return launch_count_tiles(call, plan, stream);

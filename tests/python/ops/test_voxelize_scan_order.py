@@ -8,7 +8,7 @@ import robocache
 
 torch = pytest.importorskip("torch")
 
-GRID = {"grid_min": (0.0, 0.0, 0.0), "voxel_size": 0.5, "grid_size": (64, 65, 32)}
+GRID = {"grid_min": (0.0, 0.0, 0.0), "voxel_size": 0.5, "grid_size": (64, 60, 32)}
 MODES = ["count", "occupancy", "occupancy_bits", "sum", "mean"]
 BEAMS = 128
 POINTS = (1 << 20) + 4321
@@ -37,10 +37,10 @@ def values(rng, shape, dtype):
     return torch.from_numpy(made).to(dtype)
 
 
-def voxels(points, features, device, quantum=None, mode=MODES, **options):
+def voxels(points, features, device, quantum=None, mode=MODES, grid=GRID, **options):
     options = {name: option.to(device) for name, option in options.items()}
     return robocache.voxelize_pointcloud(
-        points.to(device), features.to(device), mode=mode, quantum=quantum, return_dropped=True, **options, **GRID
+        points.to(device), features.to(device), mode=mode, quantum=quantum, return_dropped=True, **options, **grid
     )
 
 
@@ -54,7 +54,7 @@ def bits(array):
 
 def same(one, other):
     return torch.equal(one[1].cpu(), other[1].cpu()) and all(
-        torch.equal(bits(one[0][mode]), bits(other[0][mode])) for mode in MODES
+        torch.equal(bits(one[0][mode]), bits(other[0][mode])) for mode in one[0]
     )
 
 
@@ -99,6 +99,45 @@ def test_rule_29_a_scan_has_the_bits_of_the_cpu(rng, cuda, count, dtype, quantum
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+def test_rule_29_a_scan_of_as_many_features_as_go_this_way(rng, cuda, quantum):
+    points, eight = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    features = torch.cat([eight * 2.0**k for k in range(-8, 8)], dim=1)
+    assert same(voxels(points, features, cuda, quantum), voxels(points, features, "cpu", quantum))
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
+@pytest.mark.parametrize("mode", [["mean"], ["sum"], ["count", "occupancy", "sum", "mean"]], ids="-".join)
+def test_rule_29_a_scan_in_a_grid_of_odd_sides(rng, cuda, mode, quantum):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    grid = {**GRID, "grid_size": (63, 61, 31), "fill": -3.0}
+    on_cuda, on_cpu = (voxels(points, features, device, quantum, mode, grid) for device in (cuda, "cpu"))
+    assert same(on_cuda, on_cpu)
+
+
+@pytest.mark.parametrize("power", [126, 127, -126, -127])
+def test_rule_28_the_largest_and_smallest_quanta_of_a_scan(rng, cuda, power):
+    points = torch.from_numpy(scan(rng))
+    features = torch.from_numpy(rng.integers(-1, 2, (POINTS, 4)) * 2.0**power).float()
+    on_cuda, on_cpu = (voxels(points, features, device, 2.0**power) for device in (cuda, "cpu"))
+    assert same(on_cuda, on_cpu)
+    assert (on_cpu[0]["sum"] != 0).any()
+
+
+@pytest.mark.parametrize("capacity", [None, 40_000])
+def test_rule_29_sparse_voxels_of_a_scan(rng, cuda, capacity):
+    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    found = [
+        robocache.voxelize_sparse(
+            points.to(device), features.to(device), voxel_size=0.5, point_range=(0, 0, 0, 32, 30, 16), capacity=capacity
+        )
+        for device in (cuda, "cpu")
+    ]
+    assert 1000 < len(np.unique(found[1].point_to_voxel)) < 40_000
+    for name in ("coords", "features", "counts", "point_to_voxel", "dropped"):
+        assert torch.equal(bits(getattr(found[0], name)), bits(getattr(found[1], name))), name
+
+
+@pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 def test_rule_29_twenty_runs_of_a_scan_and_its_points_in_no_order_give_the_same_bits(rng, cuda, quantum):
     points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
     first = voxels(points, features, cuda, quantum)
@@ -122,23 +161,24 @@ def test_rule_28_a_rare_feature_in_a_scan(rng, cuda, rare, quantum):
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 @pytest.mark.parametrize("layout", ["columns", "lengths", "ragged", "float64"])
 def test_rule_29_a_scan_laid_out_otherwise(rng, cuda, layout, quantum):
-    points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    count = POINTS * 3 // 2  # there are three grids where it is ragged
+    points, features = torch.from_numpy(scan(rng, count)), values(rng, (count, 8), torch.float32)
     options = {}
     if layout == "columns":
-        table = torch.cat((points, torch.zeros(POINTS, 1), features), dim=1)
+        table = torch.cat((points, torch.zeros(count, 1), features), dim=1)
         expected = voxels(table[:, :3], table[:, 4:], "cpu", quantum)
         table = table.to(cuda)
         assert same(voxels(table[:, :3], table[:, 4:], cuda, quantum), expected)
         return
     if layout == "lengths":
-        half = POINTS // 2 + 300_000
+        half = count // 2 + 300_000
         points, features = (
             torch.stack((points[:half], points[-half:])),
             torch.stack((features[:half], features[-half:])),
         )
         options = {"lengths": torch.tensor([half - 70_001, half])}
     elif layout == "ragged":
-        options = {"batch_offsets": torch.tensor([0, 400_000, 400_000, POINTS])}
+        options = {"batch_offsets": torch.tensor([0, 400_000, 400_000, count])}
     else:
         points = points.double()
     expected = voxels(points, features, "cpu", quantum, **options)
