@@ -55,6 +55,28 @@ cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsign
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+// Launches a kernel in clusters of so many blocks, which reach each other's shared memory (from compute capability 9.0). It
+// may begin early, as above.
+template <class... Parameters>
+cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 blocks, unsigned threads,
+                            size_t shared_bytes, cudaStream_t stream, const Parameters&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 // Lets the kernel after this one begin as soon as this one's last blocks run; it waits for their results all the same.
 __device__ inline void let_work_after_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -1,5 +1,5 @@
-// The CUDA engine: by tiles where they serve (tiles_cuda.cuh), else, for every mode, dtype and grid, by atomic operations
-// whose result does not depend on their order, on arrays over all cells:
+// The CUDA engine: occupancy by bits and the rest by tiles where they serve (occupy_cuda.cuh, tiles_cuda.cuh), else, for
+// every mode, dtype and grid, by atomic operations whose result does not depend on their order, on arrays over all cells:
 //
 //   locate      names the cell of each row; counts, occupies
 //   gather      what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
@@ -10,6 +10,7 @@
 #include "robocache/core/backend.hpp"
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/workspace_parts.hpp"
+#include "robocache/voxels/occupy_cuda.cuh"
 #include "robocache/voxels/packed_cells_cuda.cuh"
 #include "robocache/voxels/rows_cuda.cuh"
 #include "robocache/voxels/tiles_cuda.cuh"
@@ -268,6 +269,7 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
         cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
     if (code != cudaSuccess) return code;
   }
+  if (goes_by_bits(call, device)) return reduce_by_bits(call, device, stream);
   if (goes_by_tiles(call, device)) return reduce_by_tiles(call, device, stream);
   WorkspaceParts workspace(call.workspace);
   int64_t zeroed = 0;
@@ -320,6 +322,7 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
 
 extern "C" __attribute__((visibility("default"))) int64_t
 robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call, int32_t device) {
+  if (robocache::goes_by_bits(*call, device)) return robocache::bits_workspace_bytes(*call, device);
   if (robocache::goes_by_tiles(*call, device)) return robocache::tiles_workspace_bytes(*call, device);
   robocache::WorkspaceParts workspace(nullptr);
   int64_t zeroed = 0;

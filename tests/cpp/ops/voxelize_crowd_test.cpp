@@ -209,6 +209,44 @@ TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
   }
 }
 
+// A block of shared memory has room for the bits of the first grid, two share those of the second.
+TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
+  Random random(7);
+  for (const Crowd& crowd : {Crowd{"a small grid", (1 << 20) + 4099, {64, 33, 96}, {}},
+                             Crowd{"a large grid", 4'200'001, {128, 128, 128}, {}}}) {
+    const auto [x, y, z] = crowd.shape;
+    const int64_t cells = x * y * z;
+    std::vector<float> xyz;
+    std::vector<uint8_t> expected(static_cast<size_t>(cells));
+    std::vector<uint32_t> words(static_cast<size_t>(cells / 32));
+    for (int64_t row = 0; row < crowd.rows; ++row) {
+      const int64_t cell = row % 2 == 0 ? row / 40 % cells : random.below(cells + cells / 50);  // some are outside
+      for (const int64_t c : {cell / (y * z), cell / z % y, cell % z}) xyz.push_back(static_cast<float>(c) + 0.5f);
+      if (cell >= cells) continue;
+      expected[static_cast<size_t>(cell)] = 1;
+      words[static_cast<size_t>(cell / 32)] |= 1u << cell % 32;
+    }
+    const DeviceArray<float> points(xyz, DType::kFloat32, {crowd.rows, 3}, device());
+    const auto occupancy = output<uint8_t>(cells, DType::kBool, 0);
+    const auto bits = output<uint32_t>(cells / 32, DType::kUInt32, 0);
+    const PointArguments arguments{.points = points.view()};
+    const VoxelizeOptions options{.grid_min = {0, 0, 0},
+                                  .voxel_size = {1, 1, 1},
+                                  .grid_size = crowd.shape,
+                                  .modes = {VoxelMode::kOccupancy, VoxelMode::kOccupancyBits}};
+    const DeviceBuffer memory(device(), static_cast<size_t>(voxelize_workspace_bytes(arguments, options)));
+    std::optional<TensorView> workspace;
+    if (memory.bytes() > 0) {
+      workspace =
+          TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(memory.bytes())}, device());
+    }
+    const std::vector<TensorView> outs = {part(occupancy, {x, y, z}, 0), part(bits, {x, y, z / 32}, 0)};
+    voxelize_pointcloud(arguments, options, outs, {}, workspace);
+    ASSERT_EQ(read(occupancy, 0), expected) << crowd.name;
+    ASSERT_EQ(read(bits, 0), words) << crowd.name;
+  }
+}
+
 TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
   Random random(5);
   for (const Crowd& crowd : kCrowds) {

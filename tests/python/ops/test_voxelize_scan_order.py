@@ -109,7 +109,7 @@ def test_rule_29_a_scan_of_as_many_features_as_go_this_way(rng, cuda, quantum):
 @pytest.mark.parametrize("mode", [["mean"], ["sum"], ["count", "occupancy", "sum", "mean"]], ids="-".join)
 def test_rule_29_a_scan_in_a_grid_of_odd_sides(rng, cuda, mode, quantum):
     points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
-    grid = {**GRID, "grid_size": (63, 61, 31), "fill": -3.0}
+    grid = {**GRID, "grid_size": (63, 61, 31), "fill": -3.0 if "mean" in mode else 0}
     on_cuda, on_cpu = (voxels(points, features, device, quantum, mode, grid) for device in (cuda, "cpu"))
     assert same(on_cuda, on_cpu)
 

@@ -1,0 +1,121 @@
+"""Occupancy alone of large clouds, which the CUDA backend marks as bits in shared memory, against NumPy: grids of which a
+block holds all bits and of which it holds a part, with voxels next to each other in memory and far apart."""
+
+import numpy as np
+import pytest
+from reference.compare import to_numpy
+from reference.voxelize import cells
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+ROWS = (1 << 20) + 4099
+SIZE = 0.25
+
+
+def occupied(points, shape, lengths=None):
+    """bool [B, X, Y, Z] and int64 [B] of points [B, N, 3] in a grid from 0 on."""
+    out, dropped = [], []
+    for b, cloud in enumerate(points):
+        cloud = cloud[: None if lengths is None else lengths[b]]
+        where, inside = cells(cloud, grid_min=(0, 0, 0), voxel_size=SIZE, grid_size=shape)
+        grid = np.zeros(shape, bool)
+        grid[tuple(where[inside].T)] = True
+        out.append(grid)
+        dropped.append(np.count_nonzero(~inside))
+    return np.stack(out), np.array(dropped)
+
+
+def words(occupancy):
+    """The words along z, bit 0 the lowest z."""
+    depth = occupancy.shape[-1]
+    padded = np.pad(occupancy, [(0, 0)] * (occupancy.ndim - 1) + [(0, -depth % 32)])
+    return np.packbits(padded, axis=-1, bitorder="little").view(np.uint32)
+
+
+def cloud_of(rng, kind, shape, rows, dtype=np.float32):
+    """[rows, 3]; of each hundred some are outside or not finite, of each thousand voxels some stay empty."""
+    high = np.array(shape) * SIZE
+    if kind == "anywhere":
+        points = rng.random((rows, 3)) * high
+        points[rng.random(rows) < 0.01] *= 2
+        points[rng.random(rows) < 0.01, 2] = rng.choice([np.nan, np.inf, -np.inf])
+    elif kind == "one voxel":
+        points = np.broadcast_to(high - SIZE / 2, (rows, 3)).copy()
+    else:  # along a curve, point after point, and back
+        t = np.abs(np.linspace(-1, 1, rows))[:, None]
+        points = (0.5 + 0.49 * np.sin(t * [5, 7, 11])) * high
+    return points.astype(dtype)
+
+
+def voxels(points, shape, device, mode, **options):
+    points = torch.from_numpy(points).to(device)
+    options = {name: torch.as_tensor(option).to(device) for name, option in options.items()}
+    found, dropped = robocache.voxelize_pointcloud(
+        points, grid_min=(0, 0, 0), voxel_size=SIZE, grid_size=shape, mode=mode, return_dropped=True, **options
+    )
+    return {name: to_numpy(array) for name, array in found.items()}, to_numpy(dropped)
+
+
+MODES = [["occupancy"], ["occupancy_bits"], ["occupancy", "occupancy_bits"]]
+
+
+@pytest.mark.parametrize("mode", MODES, ids="-".join)
+@pytest.mark.parametrize("kind", ["anywhere", "one voxel", "curve"])
+@pytest.mark.parametrize("shape", [(5, 3, 2), (61, 37, 31), (63, 65, 96)], ids=str)
+def test_rule_27_occupancy_of_a_large_cloud(rng, device, shape, kind, mode):
+    points = cloud_of(rng, kind, shape, ROWS)
+    found, dropped = voxels(points, shape, device, mode)
+    (expected,), (out,) = occupied(points[None], shape)
+    if "occupancy" in mode:
+        assert np.array_equal(found["occupancy"], expected)
+    if "occupancy_bits" in mode:
+        assert np.array_equal(found["occupancy_bits"], words(expected))
+    assert dropped == out
+
+
+@pytest.mark.parametrize("kind", ["anywhere", "one voxel", "curve"])
+@pytest.mark.parametrize("shape", [(128, 128, 128), (127, 129, 126)], ids=str)
+def test_rule_27_occupancy_in_a_grid_that_two_blocks_share(rng, device, shape, kind):
+    points = cloud_of(rng, kind, shape, 4_200_003)
+    found, dropped = voxels(points, shape, device, ["occupancy"])
+    (expected,), (out,) = occupied(points[None], shape)
+    assert np.array_equal(found["occupancy"], expected)
+    assert dropped == out
+
+
+@pytest.mark.parametrize("layout", ["columns", "float64", "lengths", "ragged"])
+def test_rule_27_occupancy_of_a_large_cloud_laid_out_otherwise(rng, device, layout):
+    shape = (63, 31, 32)
+    points = cloud_of(rng, "anywhere", shape, ROWS, np.float64 if layout == "float64" else np.float32)
+    mode = ["occupancy", "occupancy_bits"]
+    if layout in ("columns", "float64"):
+        wide = np.concatenate([points, np.ones((ROWS, 2), points.dtype)], axis=1)
+        found, dropped = voxels(wide, shape, device, mode)
+        expected, out = occupied(points[None], shape)
+        expected, out = expected[0], out[0]
+    elif layout == "lengths":
+        points = points[: ROWS // 3 * 3].reshape(3, -1, 3)
+        lengths = np.array([points.shape[1], 0, 200_001])
+        found, dropped = voxels(points, shape, device, mode, lengths=lengths)
+        expected, out = occupied(points, shape, lengths)
+    else:
+        offsets = np.array([0, 300_000, 300_000, ROWS])
+        found, dropped = voxels(points, shape, device, mode, batch_offsets=offsets)
+        each = [occupied(points[None, a:b], shape) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        expected, out = (np.concatenate(parts) for parts in zip(*each, strict=True))
+    assert np.array_equal(found["occupancy"], expected)
+    assert np.array_equal(found["occupancy_bits"], words(expected))
+    assert np.array_equal(dropped, out)
+
+
+def test_rule_29_twenty_runs_of_occupancy_are_the_same(rng, cuda):
+    shape = (128, 128, 128)
+    points = cloud_of(rng, "anywhere", shape, 4_200_003)
+    (first,), _ = occupied(points[None], shape)
+    for _ in range(20):
+        noise = torch.rand(1 << 24, device=cuda)  # another use of the memory in between
+        found, _ = voxels(points, shape, cuda, ["occupancy"])
+        assert np.array_equal(found["occupancy"], first)
+        del noise
