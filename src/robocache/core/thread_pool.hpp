@@ -14,9 +14,10 @@ int num_threads();
 void set_num_threads(int64_t n);
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n), each at most `grain` long, and returns when all are
-// done. The caller works too. Ranges run in any order on any thread. The first exception a range throws is rethrown
-// here once every range has ended. A call inside a range, or one while another thread's call is running, runs on the
-// caller's thread alone. Safe after fork(): a child starts with threads of its own.
+// done. The caller works too. Ranges run on any thread and end in any order, but begin in theirs, so that one may wait
+// for those before it. The first exception a range throws is rethrown here once every range has ended. A call inside a
+// range, or one while another thread's call is running, runs on the caller's thread alone. Safe after fork(): a child
+// starts with threads of its own.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
 }  // namespace robocache

@@ -292,8 +292,9 @@ Domain domain_of_cells(const VoxelReduction& call) {
   const int64_t size = dtype_size(features.dtype);
   domain.features.base = static_cast<const char*>(features.data);
   domain.features.row_bytes = features.row_stride * size;
-  if (call.clouds.offsets == nullptr && features.cloud_stride != call.clouds.rows * features.row_stride) {
-    domain.features.rows_per_cloud = std::max<int64_t>(call.clouds.rows, 1);
+  const Clouds& clouds = call.clouds;
+  if (!clouds.offsets && clouds.count > 1 && features.cloud_stride != clouds.rows * features.row_stride) {
+    domain.features.rows_per_cloud = std::max<int64_t>(clouds.rows, 1);
     domain.features.cloud_bytes = features.cloud_stride * size;
   }
   return domain;

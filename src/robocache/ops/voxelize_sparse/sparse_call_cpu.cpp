@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "robocache/core/cpu_isa.hpp"
@@ -75,16 +76,44 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
   return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-// Cells are found on all threads, voxels are numbered on one: the order of births is that of the rows.
+namespace {
+
+// Lets blocks of work that end in a step of their own order go through that step one after the other, whoever has them.
+class InTurn {
+ public:
+  // The blocks before `block` are done.
+  void wait(int64_t block) const {
+    while (next_.load(std::memory_order_acquire) < block) std::this_thread::yield();
+  }
+
+  // The step of a block, which is over when this ends, by an exception too.
+  class Step {
+   public:
+    Step(InTurn& turns, int64_t block) : turns_(turns), block_(block) { turns.wait(block); }
+    ~Step() { turns_.next_.store(block_ + 1, std::memory_order_release); }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+   private:
+    InTurn& turns_;
+    int64_t block_;
+  };
+
+ private:
+  std::atomic<int64_t> next_{0};
+};
+
+}  // namespace
+
+// Cells are found on all threads, voxels are numbered by one at a time: the order of births is that of the rows.
 void number_voxels_cpu(const SparseCall& call) {
-  constexpr int64_t kBlock = 32768;  // their cells stay in the cache between the two
-  constexpr int64_t kCells = 4096;   // rows that are worth waking a thread for
-  constexpr int64_t kAhead = 16;     // rows until a slot that was asked for is there
+  constexpr int64_t kBlock = 4096;  // rows whose cells stay in the cache between the two
+  constexpr int64_t kAhead = 16;    // rows until a slot that was asked for is there
   const Numbering made(call);
   VoxelTable table;
   CellsOfRows* const cells_of_rows = ROBOCACHE_SELECT_ISA(cells_of_rows);
-  const auto found =
-      std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(kBlock, row_count(call.clouds))));
+  const int64_t kept = std::min<int64_t>(2 * num_threads(), (row_count(call.clouds) + kBlock - 1) / kBlock);
+  const auto cells = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(kept * kBlock));
   std::vector<int64_t> counts;
   int64_t last_row = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
@@ -92,32 +121,38 @@ void number_voxels_cpu(const SparseCall& call) {
     std::fill(made.number + last_row, made.number + begin, -1);
     last_row = end;
     const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : table.size() + call.max_voxels;
-    for (int64_t block = begin; block < end; block += kBlock) {
-      const int64_t size = std::min(kBlock, end - block);
-      const int64_t from = block;
-      const auto cloud = static_cast<int32_t>(b);
-      parallel_for(size, kCells, [&](int64_t first, int64_t last) {
-        cells_of_rows(call, cloud, from + first, last - first, found.get() + first);
-      });
+    const auto number_block = [&](int64_t first, int64_t size, const FoundCell* found) {
       int64_t number = -1;
       for (int64_t i = 0; i < size; ++i) {
-        if (i + kAhead < size) table.prefetch(found[static_cast<size_t>(i + kAhead)].hash);
-        const FoundCell& f = found[static_cast<size_t>(i)];
+        if (i + kAhead < size) table.prefetch(found[i + kAhead].hash);
+        const FoundCell& f = found[i];
         const int64_t before = table.size();
         // In the order of a scan a point often lies where the one before it does.
         if (!f.inside) {
           number = -1;
-        } else if (number < 0 || !(f.cell == found[static_cast<size_t>(i - 1)].cell)) {
+        } else if (number < 0 || !(f.cell == found[i - 1].cell)) {
           number = table.find_or_add(f.cell, f.hash, before < most);
         }
-        made.number[block + i] = static_cast<int32_t>(number);
-        if (number == before) made.first_row[number] = static_cast<int32_t>(block + i);
+        made.number[first + i] = static_cast<int32_t>(number);
+        if (number == before) made.first_row[number] = static_cast<int32_t>(first + i);
         if (call.largest_count && number >= 0) {
           if (number == before) counts.push_back(0);
           ++counts[static_cast<size_t>(number)];
         }
       }
-    }
+    };
+    InTurn turns;
+    const int64_t from = begin;
+    const int64_t rows = end - begin;
+    const auto cloud = static_cast<int32_t>(b);
+    parallel_for(rows, kBlock, [&](int64_t first, int64_t last) {
+      const int64_t block = first / kBlock;
+      FoundCell* const found = cells.get() + block % kept * kBlock;
+      turns.wait(block - kept + 1);  // for the block whose cells were there
+      cells_of_rows(call, cloud, from + first, last - first, found);
+      const InTurn::Step step(turns, block);
+      number_block(from + first, last - first, found);
+    });
   }
   std::fill(made.number + last_row, made.number + row_count(call.clouds), -1);
   *made.sizes = {table.size(), counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end())};
