@@ -64,11 +64,12 @@ CALLS = {
 }
 
 
-KERNELS = "tile|curve|interpolate|deal|clear|count|crowd|merged|chunks|settle|write_sums"
+KERNELS = "tile|curve|interpolate|deal|clear|count|crowd|merged|chunks|settle|write_sums|mark_cells|occupied"
 METRICS = [
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__time_duration.sum",
     "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "lts__ltcfabric2ltc_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "sm__inst_executed.avg.per_cycle_active",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "sm__warps_active.avg.pct_of_peak_sustained_active",

@@ -418,6 +418,7 @@ OF_A_CASE = {
 # What Nsight Compute counted, in the order of the columns.
 COUNTERS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory busy, %",
+    "lts__ltcfabric2ltc_cycles_active.avg.pct_of_peak_sustained_elapsed": "between L2's halves busy, %",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "multiprocessors busy, %",
     "sm__inst_executed.avg.per_cycle_active": "instructions a cycle, of 4",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "warps resident, %",

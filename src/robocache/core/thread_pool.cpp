@@ -98,7 +98,7 @@ class ThreadPool {
   void work() {
     const InsideRange inside;
     for (;;) {
-      const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
+      const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);  // ranges begin in order
       if (begin >= job_.n) break;
       try {
         (*job_.body)(begin, std::min(job_.n, begin + job_.grain));

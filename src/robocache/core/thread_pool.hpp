@@ -13,7 +13,7 @@ int num_threads();
 // Throws ArgumentError unless 1 <= n <= 4096. Not while a parallel_for runs in another thread.
 void set_num_threads(int64_t n);
 
-// Calls body(begin, end) over disjoint ranges that cover [0, n), each at most `grain` long, and returns when all are
+// Calls body(begin, end) over disjoint ranges that cover [0, n), each `grain` long but the last, and returns when all are
 // done. The caller works too. Ranges run on any thread and end in any order, but begin in theirs, so that one may wait
 // for those before it. The first exception a range throws is rethrown here once every range has ended. A call inside a
 // range, or one while another thread's call is running, runs on the caller's thread alone. Safe after fork(): a child

@@ -22,6 +22,7 @@ struct OrderedRow {
 
   __device__ OrderedRow(uint32_t place, bool begins) : bits(place | (begins ? 1u << 31 : 0)) {}
   __device__ explicit OrderedRow(uint32_t all) : bits(all) {}
+  __device__ uint32_t place() const { return bits & 0x7fffffff; }
   __device__ bool begins() const { return static_cast<int32_t>(bits) < 0; }
 };
 

@@ -189,7 +189,7 @@ __device__ Four& four_of(Each* of_rows) {
 // Four of Chunk::ordered by the numbers of their rows in the chunk, 16 bits each, and back.
 template <class T>
 __device__ uint2 packed(uint4 ordered, uint32_t slab) {
-  const auto row = [&](uint32_t bits) { return ((bits & 0x7fffffff) - slab) / kRowBytes<T> | bits >> 31 << 15; };
+  const auto row = [&](uint32_t bits) { return (OrderedRow(bits).place() - slab) / kRowBytes<T> | bits >> 31 << 15; };
   return {row(ordered.x) | row(ordered.y) << 16, row(ordered.z) | row(ordered.w) << 16};
 }
 template <class T>
@@ -349,8 +349,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
                                      OrderedRow(b.x), OrderedRow(b.y), OrderedRow(b.z), OrderedRow(b.w)};
         T values[8];
 #pragma unroll
-        for (int k = 0; k < 8; ++k)
-          load_shared((eight[k].bits & ~(1u << 31 | (kRowBytes<T> - 1))) | f_bytes, values[k]);
+        for (int k = 0; k < 8; ++k) load_shared(eight[k].place() | f_bytes, values[k]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           if (eight[k].begins()) {
@@ -383,7 +382,8 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
 // ---- For each touched cell ----
 
 constexpr int kThreads = 256;
-constexpr int kWriteBlocks = 6;  // to a multiprocessor; a multiple of three
+constexpr int kWriteBlocks = 6;  // to a multiprocessor
+static_assert(kWriteBlocks % 3 == 0);
 
 // Calls body(cell, feature) for the first of each kWide features of the touched cells. By `blocks` blocks.
 template <class Body>

@@ -13,11 +13,12 @@
 
 namespace robocache {
 
+// Whether the call can go by bits on that device, the current one. Depends on what sizes the workspace alone.
 bool goes_by_bits(const VoxelReduction& call, int device);
 
 int64_t bits_workspace_bytes(const VoxelReduction& call, int device);
 
-// `dropped` is 0.
+// On that device, the current one. `dropped` has been zeroed; no output has to be.
 cudaError_t reduce_by_bits(const VoxelReduction& call, int device, cudaStream_t stream);
 
 }  // namespace robocache

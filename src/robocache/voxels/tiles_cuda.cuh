@@ -1,6 +1,7 @@
 // The fast way of the CUDA engine: rows are dealt to tiles of cells, and each tile is worked out by one block in shared
 // memory: no array over all cells but the outputs, which are written once. Cells with many rows are left to warps of all
-// blocks. Sums of many rows in scan order may go another way before (chunk_sums_cuda.cuh).
+// blocks. Occupancy alone of large clouds goes by bits instead (occupy_cuda.cuh), and sums of many rows in scan order may go
+// another way before (chunk_sums_cuda.cuh).
 //
 // Cells come in lines of 32. The lines are permuted by a multiplication, so that neighbours in space, which clouds fill
 // unevenly, spread over the tiles; a tile is a run of permuted lines.

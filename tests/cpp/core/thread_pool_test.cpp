@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -28,18 +29,32 @@ class ThreadPool : public testing::TestWithParam<int> {
   int before_ = num_threads();
 };
 
-TEST_P(ThreadPool, EachIndexIsVisitedOnceInRangesOfAtMostGrain) {
+TEST_P(ThreadPool, EachIndexIsVisitedOnceInRangesOfOneGrain) {
   for (const int64_t n : {0, 1, 7, 64, 1000, 4097}) {
     for (const int64_t grain : {1, 3, 64, 5000}) {
       std::vector<int> visits(static_cast<size_t>(n), 0);
-      std::atomic<bool> too_long = false;
+      std::atomic<bool> other_length = false;
       parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-        if (end - begin > grain || begin >= end) too_long = true;
+        if (begin % grain != 0 || end != std::min(n, begin + grain)) other_length = true;
         for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
       });
-      EXPECT_FALSE(too_long);
+      EXPECT_FALSE(other_length);
       EXPECT_EQ(visits, std::vector<int>(static_cast<size_t>(n), 1)) << "n " << n << " grain " << grain;
     }
+  }
+}
+
+TEST_P(ThreadPool, ARangeMayWaitForThoseBeforeIt) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int64_t> ended = 0;
+    std::atomic<bool> late = false;
+    parallel_for(100, 1, [&](int64_t begin, int64_t) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (ended < begin && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      if (ended != begin) late = true;
+      ++ended;
+    });
+    EXPECT_FALSE(late);
   }
 }
 

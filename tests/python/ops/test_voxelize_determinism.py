@@ -88,8 +88,8 @@ class Cloud:
 
 
 def points_on(device):
-    """Enough that every path of a backend has its work: on the CPU blocks of 65536 rows."""
-    return 70_001 if device == "cpu" else 1_000_003
+    """Enough that every path of a backend has its work: on the CPU blocks of 65536 rows, on CUDA more than 2^20."""
+    return 70_001 if device == "cpu" else 1_100_003
 
 
 @pytest.mark.parametrize(("dtype", "quantum"), SUMS)

@@ -1,5 +1,5 @@
 """Occupancy alone of large clouds, which the CUDA backend marks as bits in shared memory, against NumPy: grids of which a
-block holds all bits and of which it holds a part, with voxels next to each other in memory and far apart."""
+block holds all bits and of which it holds a part, and one with too many voxels for its points, which goes by tiles."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ MODES = [["occupancy"], ["occupancy_bits"], ["occupancy", "occupancy_bits"]]
 
 @pytest.mark.parametrize("mode", MODES, ids="-".join)
 @pytest.mark.parametrize("kind", ["anywhere", "one voxel", "curve"])
-@pytest.mark.parametrize("shape", [(5, 3, 2), (61, 37, 31), (63, 65, 96)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 3, 2), (61, 37, 31), (63, 65, 96), (128, 128, 128)], ids=str)
 def test_rule_27_occupancy_of_a_large_cloud(rng, device, shape, kind, mode):
     points = cloud_of(rng, kind, shape, ROWS)
     found, dropped = voxels(points, shape, device, mode)

@@ -111,6 +111,14 @@ def test_rule_30_any_number_of_rows(rng, device, rows):
     check(points, device=device, voxel_size=0.2, order="morton", capacity=rows + 1, max_points_per_voxel=2, reduce=None)
 
 
+def test_rule_30_clouds_of_several_blocks_on_any_number_of_threads(rng, device, threads):
+    points = random_points(rng, (70_001,), voxel_size=0.2)
+    offsets = np.array([0, 30_011, 30_011, 70_001])
+    for count in (1, 2, 3):
+        threads(count)
+        check(points, device=device, voxel_size=0.2, batch_offsets=offsets, max_voxels=3000, reduce=None)
+
+
 def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     points = random_points(rng, (300_000,), voxel_size=0.05)
     features = rng.standard_normal((300_000, 4)).astype(np.float32)

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/cpu_isa.hpp"
@@ -81,16 +83,28 @@ namespace {
 // Lets blocks of work that end in a step of their own order go through that step one after the other, whoever has them.
 class InTurn {
  public:
-  // The blocks before `block` are done.
+  // Until the blocks before `block` are done, which is most often soon: a thread that sleeps takes longer to wake up.
   void wait(int64_t block) const {
-    while (next_.load(std::memory_order_acquire) < block) std::this_thread::yield();
+    const auto soon = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+    for (;;) {
+      const int64_t next = next_.load(std::memory_order_acquire);
+      if (next >= block) return;
+      if (std::chrono::steady_clock::now() < soon) {
+        std::this_thread::yield();
+      } else {
+        next_.wait(next, std::memory_order_acquire);
+      }
+    }
   }
 
   // The step of a block, which is over when this ends, by an exception too.
   class Step {
    public:
     Step(InTurn& turns, int64_t block) : turns_(turns), block_(block) { turns.wait(block); }
-    ~Step() { turns_.next_.store(block_ + 1, std::memory_order_release); }
+    ~Step() {
+      turns_.next_.store(block_ + 1, std::memory_order_release);
+      turns_.next_.notify_all();
+    }
     Step(const Step&) = delete;
     Step& operator=(const Step&) = delete;
 
@@ -112,7 +126,7 @@ void number_voxels_cpu(const SparseCall& call) {
   const Numbering made(call);
   VoxelTable table;
   CellsOfRows* const cells_of_rows = ROBOCACHE_SELECT_ISA(cells_of_rows);
-  const int64_t kept = std::min<int64_t>(2 * num_threads(), (row_count(call.clouds) + kBlock - 1) / kBlock);
+  const int64_t kept = std::min<int64_t>(int64_t{2} * num_threads(), (row_count(call.clouds) + kBlock - 1) / kBlock);
   const auto cells = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(kept * kBlock));
   std::vector<int64_t> counts;
   int64_t last_row = 0;
@@ -142,6 +156,7 @@ void number_voxels_cpu(const SparseCall& call) {
       }
     };
     InTurn turns;
+    bool numbered = true;  // all blocks so far: after an exception the table is left alone
     const int64_t from = begin;
     const int64_t rows = end - begin;
     const auto cloud = static_cast<int32_t>(b);
@@ -151,7 +166,9 @@ void number_voxels_cpu(const SparseCall& call) {
       turns.wait(block - kept + 1);  // for the block whose cells were there
       cells_of_rows(call, cloud, from + first, last - first, found);
       const InTurn::Step step(turns, block);
+      if (!std::exchange(numbered, false)) return;
       number_block(from + first, last - first, found);
+      numbered = true;
     });
   }
   std::fill(made.number + last_row, made.number + row_count(call.clouds), -1);
