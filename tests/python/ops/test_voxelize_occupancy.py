@@ -1,6 +1,8 @@
 """Occupancy alone of large clouds, which the CUDA backend marks as bits in shared memory, against NumPy: grids of which a
 block holds all bits and of which it holds a part, and one with too many voxels for its points, which goes by tiles."""
 
+import itertools
+
 import numpy as np
 import pytest
 from reference.compare import to_numpy
@@ -103,7 +105,7 @@ def test_rule_27_occupancy_of_a_large_cloud_laid_out_otherwise(rng, device, layo
     else:
         offsets = np.array([0, 300_000, 300_000, ROWS])
         found, dropped = voxels(points, shape, device, mode, batch_offsets=offsets)
-        each = [occupied(points[None, a:b], shape) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        each = [occupied(points[None, a:b], shape) for a, b in itertools.pairwise(offsets)]
         expected, out = (np.concatenate(parts) for parts in zip(*each, strict=True))
     assert np.array_equal(found["occupancy"], expected)
     assert np.array_equal(found["occupancy_bits"], words(expected))
