@@ -186,8 +186,10 @@ bool goes_by_bits(const VoxelReduction& call, int device) {
   // What is marked in the other block takes longer.
   if (plan.pairs == 0 || plan.shared_out() / 2 > plan.words / 8) return false;
   // The library may have been built for earlier GPUs alone, whose blocks have no pairs.
+  const DeviceGuard guard(device);
   cudaFuncAttributes built{};
-  return cudaFuncGetAttributes(&built, mark_cells<true>) == cudaSuccess && built.ptxVersion >= 90;
+  return guard.code() == cudaSuccess && cudaFuncGetAttributes(&built, mark_cells<true>) == cudaSuccess &&
+         built.ptxVersion >= 90;
 }
 
 int64_t bits_workspace_bytes(const VoxelReduction& call, int device) {

@@ -13,7 +13,7 @@
 
 namespace robocache {
 
-// Whether the call can go by bits on that device, the current one. Depends on what sizes the workspace alone.
+// Whether the call can go by bits on that device. Depends on what sizes the workspace alone.
 bool goes_by_bits(const VoxelReduction& call, int device);
 
 int64_t bits_workspace_bytes(const VoxelReduction& call, int device);

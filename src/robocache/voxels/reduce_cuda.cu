@@ -322,7 +322,6 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
 
 extern "C" __attribute__((visibility("default"))) int64_t
 robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call, int32_t device) {
-  const robocache::DeviceGuard guard(device);
   if (robocache::goes_by_bits(*call, device)) return robocache::bits_workspace_bytes(*call, device);
   if (robocache::goes_by_tiles(*call, device)) return robocache::tiles_workspace_bytes(*call, device);
   robocache::WorkspaceParts workspace(nullptr);
