@@ -37,7 +37,7 @@ def words(occupancy):
 
 
 def cloud_of(rng, kind, shape, rows, dtype=np.float32):
-    """[rows, 3]; of each hundred some are outside or not finite, of each thousand voxels some stay empty."""
+    """[rows, 3]; of each hundred anywhere some are outside or not finite."""
     high = np.array(shape) * SIZE
     if kind == "anywhere":
         points = rng.random((rows, 3)) * high

@@ -126,8 +126,9 @@ void number_voxels_cpu(const SparseCall& call) {
   const Numbering made(call);
   VoxelTable table;
   CellsOfRows* const cells_of_rows = ROBOCACHE_SELECT_ISA(cells_of_rows);
-  const int64_t kept = std::min<int64_t>(int64_t{2} * num_threads(), (row_count(call.clouds) + kBlock - 1) / kBlock);
-  const auto cells = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(kept * kBlock));
+  const int64_t all = row_count(call.clouds);
+  const int64_t kept = std::min<int64_t>(int64_t{2} * num_threads(), (all + kBlock - 1) / kBlock);
+  const auto cells = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(kept * kBlock, all)));
   std::vector<int64_t> counts;
   int64_t last_row = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
@@ -171,7 +172,7 @@ void number_voxels_cpu(const SparseCall& call) {
       numbered = true;
     });
   }
-  std::fill(made.number + last_row, made.number + row_count(call.clouds), -1);
+  std::fill(made.number + last_row, made.number + all, -1);
   *made.sizes = {table.size(), counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end())};
 }
 
