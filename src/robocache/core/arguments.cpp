@@ -1,8 +1,22 @@
 #include "robocache/core/arguments.hpp"
 
+#include <array>
+#include <charconv>
+#include <cmath>
+
 #include "robocache/core/lengths.hpp"
 
 namespace robocache {
+
+std::string number_text(double number) {
+  if (std::isnan(number)) return "nan";  // whatever its sign
+  const double magnitude = std::fabs(number);
+  const bool plain = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
+  return {text.data(), end.ptr};
+}
 
 std::string ArgumentsOf::operator()(std::string_view argument) const {
   if (place < 0) return std::string(argument);

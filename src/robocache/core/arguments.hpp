@@ -26,6 +26,9 @@ template <class... Parts>
   throw ArgumentTypeError(text);
 }
 
+// A number in a refusal: the fewest digits that read back as it, as Python prints them; "0.1", "1e-50", "100000", "-inf".
+std::string number_text(double number);
+
 // Whose arguments they are, spelled out only in a refusal: "times" of a call with one stream; of several
 // "streams['imu'].times" or, without a name, "streams[2].times".
 struct ArgumentsOf {

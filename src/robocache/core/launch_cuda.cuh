@@ -3,7 +3,26 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace robocache {
+
+// 0 where it cannot be learned.
+inline int device_attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+}
+
+// What launches size themselves by. The runtime keeps it at hand; where it cannot be learned, the launch says why.
+inline int multiprocessors(int device) {
+  return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device));
+}
+
+// Blocks of `of_each` items, at most `most` of them.
+inline unsigned blocks_for(int64_t items, int64_t of_each, int64_t most = INT32_MAX) {
+  return static_cast<unsigned>(std::min((items + of_each - 1) / of_each, most));
+}
 
 // Makes a device current and restores the caller's. Forgets an error that an earlier call has already reported, such as
 // an allocation that failed: cudaGetLastError() would blame the launch that follows for it.
@@ -33,48 +52,37 @@ class DeviceGuard {
 
 // Launches a kernel that may begin while the one before it on the stream still ends (programmatic dependent launch, from
 // compute capability 9.0): it calls wait_for_work_before() before it touches memory. What the kernel before does not write
-// may be read earlier where that one lets others begin only after its own wait.
-template <class... Parameters>
-cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, size_t shared_bytes,
-                              cudaStream_t stream, const Parameters&... arguments) {
-  int device = 0;
-  int major = 0;
-  cudaError_t code = cudaGetDevice(&device);
-  if (code == cudaSuccess) code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (code != cudaSuccess) return code;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
-// Launches a kernel in clusters of so many blocks, which reach each other's shared memory (from compute capability 9.0). It
-// may begin early, as above.
+// may be read earlier where that one lets others begin only after its own wait. In clusters of several blocks (from 9.0,
+// too) those reach each other's shared memory.
 template <class... Parameters>
 cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 blocks, unsigned threads,
                             size_t shared_bytes, cudaStream_t stream, const Parameters&... arguments) {
+  int device = 0;
+  if (const cudaError_t code = cudaGetDevice(&device); code != cudaSuccess) return code;
   cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster;
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = 2;
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    cudaLaunchAttribute& clusters = attributes[config.numAttrs++];
+    clusters.id = cudaLaunchAttributeClusterDimension;
+    clusters.val.clusterDim = {cluster, 1, 1};
+  }
   return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <class... Parameters>
+cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, size_t shared_bytes,
+                              cudaStream_t stream, const Parameters&... arguments) {
+  return launch_clusters(kernel, 1, blocks, threads, shared_bytes, stream, arguments...);
 }
 
 // Lets the kernel after this one begin as soon as this one's last blocks run; it waits for their results all the same.
