@@ -46,13 +46,18 @@ Plugin open_plugin() {
     plugin.reason = std::string("the CUDA plugin does not open: ") + dlerror();
     return plugin;
   }
-  using Entry = const CudaBackend* (*)();
-  const auto entry = reinterpret_cast<Entry>(dlsym(plugin.library, "robocache_cuda_backend"));
-  if (entry == nullptr || entry()->abi != kBackendAbi) {
-    plugin.reason = path + " belongs to another build of RoboCache";
+  const auto abi = reinterpret_cast<const char* (*)()>(dlsym(plugin.library, "robocache_cuda_abi"));
+  const auto table = reinterpret_cast<const CudaBackend* (*)()>(dlsym(plugin.library, "robocache_cuda_backend"));
+  if (abi == nullptr || table == nullptr) {
+    plugin.reason = path + " is no CUDA plugin of this version of RoboCache: it exports no robocache_cuda_abi";
     return plugin;
   }
-  plugin.backend = entry();
+  if (std::strcmp(abi(), ROBOCACHE_BACKEND_ABI) != 0) {
+    plugin.reason = path + " belongs to another build of RoboCache: its interface is " + abi() +
+                    ", this library's is " ROBOCACHE_BACKEND_ABI "; build or install both together";
+    return plugin;
+  }
+  plugin.backend = table();
   const int code = plugin.backend->device_count(&plugin.devices);
   if (code != 0) {
     plugin.devices = 0;

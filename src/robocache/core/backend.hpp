@@ -1,6 +1,8 @@
 // The CUDA plugin, librobocache_cuda.so: opened when first asked for, so that the CPU library needs no driver.
 //
-// The boundary is plain C: this table, and one launcher a kernel found by name. No C++ type crosses it.
+// The boundary is plain C: this table, and one launcher a kernel found by name. No C++ type crosses it. Both libraries
+// hold a hash of all that crosses, made by the build (cmake/RobocacheBackendAbi.cmake); a plugin of another hash, so of
+// another build, is refused before anything of it is read.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +12,6 @@
 #include "robocache/core/device.hpp"
 
 namespace robocache {
-
-// Bumped whenever the table or a launcher's parameter struct changes: a plugin of another build is refused.
-inline constexpr int32_t kBackendAbi = 1;
 
 struct CudaDeviceInfo {
   char name[256];
@@ -25,7 +24,6 @@ struct CudaDeviceInfo {
 
 // Every function returns 0 or a cudaError_t; error_text explains it. `device` is made current only for the call.
 struct CudaBackend {
-  int32_t abi;
   int32_t runtime_version;  // CUDA runtime the plugin was built with, as 13000
   int (*driver_version)(int32_t* version);
   int (*device_count)(int32_t* count);

@@ -60,11 +60,13 @@ int synchronize(int32_t device, void* stream) {
 
 const char* error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
-constexpr CudaBackend kBackend{kBackendAbi, CUDART_VERSION, driver_version, device_count, device_info, allocate,
-                               release,     copy_from_host, copy_to_host,   synchronize,  error_text};
+constexpr CudaBackend kBackend{CUDART_VERSION, driver_version, device_count, device_info, allocate,
+                               release,        copy_from_host, copy_to_host, synchronize, error_text};
 
 }  // namespace
 }  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) const char* robocache_cuda_abi() { return ROBOCACHE_BACKEND_ABI; }
 
 extern "C" __attribute__((visibility("default"))) const robocache::CudaBackend* robocache_cuda_backend() {
   return &robocache::kBackend;

@@ -53,7 +53,14 @@ TEST_F(BackendDeathTest, AFileThatIsNoLibraryDoesNotOpen) {
 }
 
 TEST_F(BackendDeathTest, ALibraryThatIsNoPluginIsRefused) {
-  EXPECT_EXIT(exit_without_cuda("libm.so.6"), testing::ExitedWithCode(0), "libm.so.6 belongs to another build");
+  EXPECT_EXIT(exit_without_cuda("libm.so.6"), testing::ExitedWithCode(0), "libm.so.6 is no CUDA plugin");
+}
+
+TEST_F(BackendDeathTest, APluginOfAnotherBuildIsRefusedByName) {
+  EXPECT_EXIT(exit_without_cuda(OTHER_PLUGIN), testing::ExitedWithCode(0),
+              OTHER_PLUGIN
+              " belongs to another build of RoboCache: its interface is 0123456789abcdef, this library's "
+              "is " ROBOCACHE_BACKEND_ABI);
 }
 
 TEST(Backend, HasATableOrAReason) {
@@ -63,7 +70,6 @@ TEST(Backend, HasATableOrAReason) {
   }
   const CudaBackend& backend = cuda_backend();
   EXPECT_EQ(&backend, cuda_backend_or_null());
-  EXPECT_EQ(backend.abi, kBackendAbi);
   CudaDeviceInfo info{};
   check_cuda(backend.device_info(0, &info), "device_info");
   EXPECT_NE(info.name[0], '\0');
