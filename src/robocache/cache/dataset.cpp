@@ -100,6 +100,15 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   return offsets;
 }
 
+// FNV-1a over the files' checksums.
+uint64_t clock_checksum(const File& times, const File& row_offsets) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const File* file : {&times, &row_offsets}) {
+    for (const uint32_t crc : file->record.crc32) hash = (hash ^ crc) * 0x100000001b3;
+  }
+  return hash;
+}
+
 // How many letters to insert, remove or replace.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -125,6 +134,11 @@ Clock clock_from_name(std::string_view name) {
     if (clock_name(clock) == name) return clock;
   }
   throw ArgumentError("clock: expected 'recorded' or 'nominal', got '" + std::string(name) + "'");
+}
+
+bool same_clock(const Stream& a, const Stream& b) {
+  return a.clock_checksum == b.clock_checksum && std::ranges::equal(a.row_offsets, b.row_offsets) &&
+         std::equal(a.time_ns, a.time_ns + a.rows, b.time_ns);
 }
 
 struct Dataset::Impl {
@@ -185,6 +199,7 @@ void Dataset::Impl::map_stream(Stream& stream) {
   const std::vector<int64_t> offsets{manifest.episodes + 1};
   stream.row_offsets = {elements<int64_t>(files.row_offsets, DType::kInt64, offsets), static_cast<size_t>(offsets[0])};
   check_row_offsets(files.row_offsets, stream.row_offsets, stream.rows);
+  stream.clock_checksum = clock_checksum(files.times, files.row_offsets);
 
   shape[0] = cache::kStatistics;
   const auto* table = elements<double>(files.stats, DType::kFloat64, shape);

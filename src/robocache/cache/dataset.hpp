@@ -70,7 +70,15 @@ struct Stream {
   const void* values = nullptr;          // [rows, features] of dtype, row-major; 64-byte aligned
   std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
   FeatureStats stats;
+
+  // Of time_ns and row_offsets, from the manifest: nothing is read. Streams of one clock have the same; streams of two
+  // have the same by chance only, once in 2^32.
+  uint64_t clock_checksum = 0;
 };
+
+// Whether two streams of one dataset have the same stamps in the same episodes, as those of one recorder often do. Reads
+// the stamps only where the checksums agree.
+bool same_clock(const Stream& a, const Stream& b);
 
 // Immutable; any number of threads may use one. Keep the shared_ptr as long as anything it gave out is in use.
 class Dataset {

@@ -174,6 +174,39 @@ TEST_F(DatasetTest, AnUnknownStreamNamesTheKnown) {
   EXPECT_EQ(message_of<ArgumentError>([&] { dataset->episode_json(2); }), "episode: expected 0 to 1, got 2");
 }
 
+TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {
+  const auto append = [](Writer& writer, const std::string& stream, std::vector<int64_t> times) {
+    const auto n = static_cast<int64_t>(times.size());
+    std::vector<uint8_t> values(times.size());
+    writer.append(stream, TensorView::contiguous(times.data(), DType::kInt64, {n}),
+                  TensorView::contiguous(values.data(), DType::kUInt8, {n}));
+  };
+  {
+    Writer writer(path(), true);
+    writer.begin_episode();
+    append(writer, "state", {1, 2, 3});
+    append(writer, "action", {1, 2, 3});
+    append(writer, "other stamp", {1, 2, 4});
+    append(writer, "other episode", {1, 2});
+    writer.end_episode();
+    writer.begin_episode();
+    append(writer, "other episode", {3});
+    writer.end_episode();
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path());
+  const Stream& state = dataset->stream("state");
+  EXPECT_TRUE(same_clock(state, dataset->stream("action")));
+  EXPECT_EQ(state.clock_checksum, dataset->stream("action").clock_checksum);
+  for (const char* other : {"other stamp", "other episode"}) {
+    EXPECT_FALSE(same_clock(state, dataset->stream(other))) << other;
+    EXPECT_NE(state.clock_checksum, dataset->stream(other).clock_checksum) << other;
+    Stream chance = dataset->stream(other);
+    chance.clock_checksum = state.clock_checksum;
+    EXPECT_FALSE(same_clock(state, chance)) << other;
+  }
+}
+
 TEST_F(DatasetTest, OtherFilesInTheDirectoryAreNotItsBusiness) {
   test::write_file(path() + "/README", "mine");
   EXPECT_NO_THROW(Dataset::open(path(), true));
