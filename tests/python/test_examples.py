@@ -89,7 +89,7 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
 def test_a_recorder_of_ones_own(rng, folder):
     time_ns, values = np.arange(5) * 10**7, rng.normal(size=(5, 3)).astype(np.float32)
     exec(snippet("python", "robocache.Writer"), {"robocache": robocache, "time_ns": time_ns, "values": values})
-    ds = robocache.open("cache")
+    ds = robocache.open("recorded")
     assert ds.episodes["task"].to_pylist() == ["pick the cup"]
     assert ds.episodes["success"].to_pylist() == [True]
     np.testing.assert_array_equal(ds.episode(0)["joint.position"][0], time_ns)
