@@ -161,14 +161,18 @@ def test_missed_aims_of_a_kind_are_one_line(render):
         "a": {"gpu_points_per_s": 150e9, "faster_than": {"torch eager": 5.0}, "times_the_copy": 2.5},
         "b": {"faster_than": {"torch eager": 5.0}, "in_a_loop_faster_than": {"torch eager": 5.0}},
         "c": {"faster_than": {"torch eager": 5.0, "numpy": 1.0}, "gpu_us": 7.0},
+        "d": {"faster_than": {"torch DataLoader": 500.0}},
         "did not run": {"gpu_us": 8.0},
     }
-    text = render.section(result(case("a", 80.0, 10_000_000), case("b", 500.0), case("c", 250.0), aims=aims))
+    workers = case("d", 80.0, faster_than={"torch DataLoader, 2 workers": 400.0, "torch DataLoader, 0 workers": 600.0})
+    cases = [case("a", 80.0, 10_000_000), case("b", 500.0), case("c", 250.0), workers]
+    text = render.section(result(*cases, aims=aims))
     assert [line for line in text.splitlines() if line.startswith("- ")] == [
         "- points/s, at least 150 G/s: a (125 G/s)",
         "- times as fast as torch eager, at least 5.00: 2 of 3, the worst b (2.00x)",
         "- in a loop, times as fast as torch eager, at least 5.00: b (1.00x)",
         "- time on the device, at most 7.00 us: c (250 us)",
+        "- times as fast as torch DataLoader, 2 workers, at least 500: d (400x)",
     ]
 
 
