@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tsdf_picture
 
 import robocache
 
@@ -187,6 +188,7 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
     "fuse.png": (draw_fusion, lambda: list(fused())),
     "voxelize.png": (draw_voxels, voxelized),
+    "tsdf.png": (tsdf_picture.draw, tsdf_picture.computed),
 }
 
 

@@ -1,17 +1,11 @@
-"""Draws docs/tsdf.png, a depth camera's view of a table in a grid of distances; needs matplotlib and the scan.
-
-ROBOCACHE_TEST_DATA=... python docs/tsdf_picture.py            # rewrite docs/tsdf.png
-ROBOCACHE_TEST_DATA=... python docs/tsdf_picture.py --check    # exit 1 if it shows other numbers than robocache computes now
-"""
+"""What docs/tsdf.png shows: a depth camera's view of a table in a grid of distances. docs/pictures.py draws it."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
-from pictures import digest
 
 import robocache
 
@@ -55,8 +49,11 @@ def shaded(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(crosses.any(2), np.clip(lit, 0, 1), np.nan)
 
 
-def computed() -> list[np.ndarray]:
-    """What is seen, and one slice of the distances in millimetres from points and from the depth image; NaN: unseen."""
+def computed() -> list[np.ndarray] | None:
+    """What is seen, and one slice of the distances in millimetres from points and from the depth image; NaN: unseen.
+    None without ROBOCACHE_TEST_DATA."""
+    if scan_path("kinect") is None:
+        return None
     points = xyz(read_scan("kinect"))
     from_points = integrated(points)
     depth = points[:, 2].reshape(480, 640)
@@ -91,30 +88,3 @@ def draw(plt, numbers: list[np.ndarray]):
     places[0].set_ylabel("y, m")
     places[1].set_ylabel("z, m")
     return figure
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the picture is out of date")
-    options = parser.parse_args()
-    if scan_path("kinect") is None:
-        parser.error("ROBOCACHE_TEST_DATA names no folder with the scan")
-    numbers = computed()
-    path = HERE / "tsdf.png"
-    if options.check:
-        if path.exists() and digest(numbers).encode() in path.read_bytes():
-            return 0
-        print(f"{path.name} is out of date: run python docs/tsdf_picture.py")
-        return 1
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    draw(plt, numbers).savefig(path, dpi=80, metadata={"Description": digest(numbers)})
-    print(f"{path.name} drawn")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

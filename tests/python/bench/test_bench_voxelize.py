@@ -1,4 +1,4 @@
-"""What the benchmark of voxels is made of: its clouds, its scans, its peers' check, and how the pages show it."""
+"""What the benchmark of voxels is made of: its clouds, its scans and its peers' check."""
 
 import importlib
 import os
@@ -203,62 +203,3 @@ def test_centroids_are_compared_voxel_by_voxel(bench, rng):
     made[0, 0] += 0.01 * np.sign(np.floor(made[0, 0]) + 0.25 - made[0, 0] % 0.5)  # stays in its voxel
     with pytest.raises(AssertionError, match="in 1 voxels"):
         check(ours, made, moved=0, **options)
-
-
-# ---- The pages ----
-
-
-def voxelize_result():
-    def case(name, gpu_us, points, **more):
-        return {
-            "name": name,
-            "parameters": {},
-            "bytes": 128_000_000,
-            "read_bytes": 120_000_000,
-            "floor_us": 32.0,
-            "times_the_copy": gpu_us / 32,
-            "times_the_read": gpu_us / 30,
-            "contenders": {
-                "robocache": {"gpu_us": gpu_us, "gpu_points_per_s": points / gpu_us * 1e6},
-                "torch eager": {"gpu_us": 1000.0, "gpu_points_per_s": points / 1e-3},
-            },
-            "faster_than": {"torch eager": 1000 / gpu_us},
-            "failures": {},
-        } | more
-
-    waits = {"contenders": {"robocache": {"wall_us": 400.0, "points_per_s": 2.5e9}}}
-    return {
-        "bench": "voxelize",
-        "machine": {"name": "some-gpu", "gpu": "Some GPU", "cpu": "Some CPU", "threads": 16},
-        "command": "python bench/voxelize.py --device cuda",
-        "commit": "0123456789ab",
-        "date": "2026-01-02",
-        "quick": False,
-        "predicted": {},
-        "aims": {
-            "count, 10M uniform, 128^3": {"gpu_points_per_s": 150e9, "faster_than": {"torch eager": 5.0}},
-            "count, 500k uniform, 128^3": {"gpu_us": 8.0},
-        },
-        "cases": [
-            case("count, 10M uniform, 128^3", 80.0, 10_000_000),
-            case("count, 500k uniform, 128^3", 6.25, 500_000),
-            case("downsample, 1M lidar, 0.1 m", 400.0, 1_000_000, **waits),
-        ],
-    }
-
-
-def test_the_pages_show_points_a_second(bench):
-    render = bench("render")
-    text = render.readme([voxelize_result()])
-    assert (
-        "| count, 10M uniform, 128^3 | 125 G/s | 80.0 us | 2.50 | 150 G/s | 12.5x |\n"
-        "| count, 500k uniform, 128^3 | 80.0 G/s | 6.25 us | 0.195 | 8.00 us | 160x |\n"
-    ) in text
-    assert "downsample, 1M lidar" not in text  # it waits for the device: no time of its own there
-    assert render.cost("voxelize")([voxelize_result()]) in text
-    assert render.cost("fuse")([voxelize_result()]) == render.NONE
-    page = render.page([voxelize_result()])
-    assert "| count, 10M uniform, 128^3 | points/s, device alone | at least 150 G/s | **125 G/s** |" in page
-    assert "| count, 10M uniform, 128^3 | faster than torch eager | at least 5.00x | 12.5x |" in page
-    assert "| count, 500k uniform, 128^3 | a call, device alone | at most 8.00 us | 6.25 us |" in page
-    assert "Time over the copy: 2.50; over a copy of the 120 MB read alone: 2.67." in page

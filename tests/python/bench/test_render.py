@@ -1,0 +1,241 @@
+"""The README and docs/benchmarks.md show what the results hold, shortly."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def render(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("render")
+
+
+def case(name, gpu_us, points=None, **more):
+    rate = {} if points is None else {"gpu_points_per_s": points / gpu_us * 1e6}
+    return {
+        "name": name,
+        "parameters": {},
+        "bytes": 1000,
+        "floor_us": 32.0,
+        "times_the_copy": gpu_us / 32,
+        "contenders": {"robocache": {"gpu_us": gpu_us, "wall_us": 2 * gpu_us} | rate, "torch eager": {"gpu_us": 1e3}},
+        "faster_than": {"torch eager": 1000 / gpu_us},
+        "in_a_loop_faster_than": {"torch eager": 500 / gpu_us},
+        "failures": {},
+    } | more
+
+
+def result(*cases, bench="voxelize", **changes):
+    return {
+        "bench": bench,
+        "machine": {"name": "some-gpu", "gpu": "Some GPU", "cpu": "Some CPU", "threads": 16, "torch": "2.99"},
+        "command": f"python bench/{bench}.py --device cuda",
+        "commit": "0123456789ab",
+        "date": "2026-01-02",
+        "quick": False,
+        "predicted": {},
+        "aims": {},
+        "cases": list(cases),
+    } | changes
+
+
+def columns(text):
+    """The one table of a text: {first column: {header: cell}}."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    header, _, *rows = lines
+    return {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+
+
+# ---- The pages as they are ----
+
+
+def test_the_pages_show_the_results():
+    command = [sys.executable, "bench/render.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_pages_stay_short(render):
+    numbers = (ROOT / "README.md").read_text().split("## Numbers\n")[1].split("\n## ")[0]
+    table = numbers.split(render.BEGIN)[1].split(render.END)[0].strip().splitlines()
+    assert 3 <= len(table) <= 12
+    assert all(line.startswith("|") for line in table)
+    assert numbers.count("\n|") == len(table)  # no other
+    assert len((ROOT / "docs/benchmarks.md").read_text().split()) <= 4000
+
+
+# ---- The README ----
+
+
+def test_a_line_of_the_readme(render, monkeypatch):
+    found = {"here": result(case("count, 10M", 80.0, 10_000_000), case("sum", 500.0))}
+    headlines = [("here", "count, 10M", "counts", "gpu_points_per_s"), ("here", "sum", "sums", "gpu_us")]
+    monkeypatch.setattr(render, "HEADLINES", headlines)
+    assert columns(render.readme(found)) == {
+        "counts": {
+            "on": "Some GPU",
+            "speed": "125 G points/s",
+            "time over a copy": "2.50",
+            "times as fast as": "12.5x torch eager",
+        },
+        "sums": {
+            "on": "Some GPU",
+            "speed": "500 us",
+            "time over a copy": "15.6",
+            "times as fast as": "2.00x torch eager",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "changes", [{"quick": True}, {"cases": []}, {"cases": [{"name": "sum", "parameters": {}, "error": "Boom"}]}]
+)
+def test_a_line_of_the_readme_does_not_go_missing(render, monkeypatch, changes):
+    monkeypatch.setattr(render, "HEADLINES", [("here", "sum", "sums", "gpu_us")])
+    with pytest.raises(SystemExit, match=r"here\.json: expected gpu_us of the case 'sum'"):
+        render.readme({"here": result(case("sum", 500.0)) | changes})
+
+
+@pytest.mark.parametrize(
+    ("per_s", "text"),
+    [(12.345, "12.3/s"), (999.5e3, "1,000 k/s"), (108.04e6, "108 M/s"), (2.4109e6, "2.41 M/s")],
+)
+def test_figures_have_three_digits(render, per_s, text):
+    assert render.rate(per_s) == text
+
+
+# ---- docs/benchmarks.md ----
+
+
+def test_a_section_has_a_line_a_case(render):
+    waits = {"contenders": {"robocache": {"wall_us": 400.0}}, "faster_than": {"numpy": 0.5}}
+    overhead = {
+        "name": "call overhead",
+        "contenders": {"robocache": {"host_us": 6.5}, "torch.lerp": {"host_us": 5.5}},
+        "launch_us": 2.5,
+        "beyond_the_launch_us": 4.0,
+    }
+    broken = {"name": "max", "parameters": {}, "error": "Boom: it broke"}
+    failing = case("sum", 500.0, failures={"torch.compile": "RuntimeError: no"})
+    text = render.section(result(failing, case("downsample", 400.0, **waits), overhead, broken))
+    assert columns(text) == {
+        "sum": {
+            "device alone": "500 us",
+            "in a loop": "1.00 ms",
+            "over a copy": "15.6",
+            "x torch eager": "2.00x",
+            "x numpy": "",
+        },
+        "downsample": {
+            "device alone": "",
+            "in a loop": "400 us",
+            "over a copy": "12.5",
+            "x torch eager": "",
+            "x numpy": "0.500x",
+        },
+    }
+    assert "`python bench/voxelize.py --device cuda`, 2026-01-02, commit 0123456789ab, torch 2.99" in text
+    assert "keeps the host 6.50 us, 4.00 us of them beyond the bare launch; `torch.lerp` 5.50 us" in text
+    assert "sum: torch.compile failed: RuntimeError: no" in text
+    assert "max: robocache failed: Boom: it broke" in text
+    assert "Short of the aim" not in text
+    assert "smoke run" in render.section(result(quick=True))
+
+
+def test_variants_of_cases_are_summed_up(render):
+    cases = [case("B2", 64.0), case("B2, int64 clocks", 80.0), case("B2 D14", 48.0)]
+    text = render.section(result(*cases, bench="resample"))
+    assert list(columns(text)) == ["B2"]
+    assert "2 more, with int64 clocks, float32 values, D14, take 1.50 to 2.50 times a copy" in text
+
+
+def test_missed_aims_of_a_kind_are_one_line(render):
+    aims = {
+        "a": {"gpu_points_per_s": 150e9, "faster_than": {"torch eager": 5.0}, "times_the_copy": 2.5},
+        "b": {"faster_than": {"torch eager": 5.0}, "in_a_loop_faster_than": {"torch eager": 5.0}},
+        "c": {"faster_than": {"torch eager": 5.0, "numpy": 1.0}, "gpu_us": 7.0},
+        "d": {"faster_than": {"torch DataLoader": 500.0}},
+        "did not run": {"gpu_us": 8.0},
+    }
+    workers = case("d", 80.0, faster_than={"torch DataLoader, 2 workers": 400.0, "torch DataLoader, 0 workers": 600.0})
+    cases = [case("a", 80.0, 10_000_000), case("b", 500.0), case("c", 250.0), workers]
+    text = render.section(result(*cases, aims=aims))
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- points/s, at least 150 G/s: a (125 G/s)",
+        "- times as fast as torch eager, at least 5.00: 2 of 3, the worst b (2.00x)",
+        "- in a loop, times as fast as torch eager, at least 5.00: b (1.00x)",
+        "- time on the device, at most 7.00 us: c (250 us)",
+        "- times as fast as torch DataLoader, 2 workers, at least 500: d (400x)",
+    ]
+
+
+def test_of_each_case_that_was_counted_the_longest_kernel(render, monkeypatch, tmp_path):
+    def kernel(name, us, memory):
+        counted = dict.fromkeys(render.COUNTERS, 50.0) | {
+            render.TIME_NS: 1000 * us,
+            next(iter(render.COUNTERS)): memory,
+        }
+        return {"name": name, "counters": counted}
+
+    monkeypatch.setattr(render, "COUNTED", ["mean", "count"])
+    kernels = [
+        kernel("count", 3, 30.0),
+        kernel("mean: sort", 40, 10.0),
+        kernel("mean: add", 90, 20.0),
+        kernel("x", 1, 1.0),
+    ]
+    (tmp_path / "some-gpu.json").write_text(json.dumps(result(*kernels, bench="counters")))
+    (text,) = render.counters(tmp_path)
+    found = columns(text)
+    assert list(found) == ["mean: add", "count"]
+    assert [found["mean: add"]["time"], found["mean: add"]["memory busy, %"]] == ["90.0 us", "20.0"]
+
+
+# ---- The sweep ----
+
+
+def sweep_result():
+    plane = {
+        "name": "B by D",
+        "parameters": {"S": 1024},
+        "row_axis": "B",
+        "column_axis": "D",
+        "rows": ["1", "2"],
+        "columns": ["1", "2"],
+        "ratios": [[1.0, 1.5], [None, 3.5]],
+        "cliffs": [{"at": "B 2, D 2", "beside": "B 1, D 2", "factor": 3.5 / 1.5}],
+        "failures": {},
+    }
+    return result(plane, {"name": "S by T", "parameters": {}, "error": "Boom: it broke"}, bench="sweep")
+
+
+def test_a_picture_of_other_figures_is_found_out(render, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pictures = importlib.import_module("sweep_picture")
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    result = sweep_result()
+    assert not pictures.is_current(result)
+    pictures.draw(result, pictures.picture_of(result))
+    assert pictures.is_current(result)
+    result["cases"][0]["ratios"][0][0] = 1.25
+    assert not pictures.is_current(result)
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_the_page_tells_of_the_cliffs_and_shows_the_picture_that_is_there(render, tmp_path, monkeypatch, drawn):
+    monkeypatch.setattr(importlib.import_module("sweep_picture"), "ROOT", tmp_path)
+    if drawn:
+        (tmp_path / "docs").mkdir()
+        (tmp_path / "docs/sweep-some-gpu.png").write_bytes(b"")
+    text = render.section(sweep_result())
+    assert ("(sweep-some-gpu.png)" in text) == drawn
+    assert "3 cases, two things varied at a time: the time over a copy is 1.50 in the median and 3.50 at most." in text
+    assert "more than a factor of 2: 1, the worst B 2, D 2 beside B 1, D 2 (2.33x)." in text
+    assert "S by T: robocache failed: Boom: it broke" in text
