@@ -47,9 +47,9 @@ inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
 
 // The features beside the points, row for row.
 struct Features {
-  const void* data;  // null where there are none
+  const void* data;
   DType dtype;
-  int64_t count;  // F
+  int64_t count;  // F, 0 and more
   int64_t cloud_stride;
   int64_t row_stride;  // elements; the features of a row are adjacent
 };

@@ -23,7 +23,7 @@ inline constexpr int64_t kMostFastShape = 4096;
 
 inline bool is_fast(const VoxelReduction& call) {
   const Clouds& clouds = call.clouds;
-  if (call.cell_of_row || clouds.dtype != DType::kFloat32 || clouds.count != 1 || clouds.lengths || clouds.offsets ||
+  if (!call.by_grid || clouds.dtype != DType::kFloat32 || clouds.count != 1 || clouds.lengths || clouds.offsets ||
       clouds.row_stride != 3 || reinterpret_cast<uintptr_t>(clouds.points) % 16 != 0) {
     return false;
   }

@@ -40,11 +40,10 @@ struct VoxelOutput {
 struct VoxelReduction {
   Clouds clouds;
   Features features;
-  // Where cell_of_row is null, `grid`: cell of cloud b is b * X * Y * Z + voxel_cell. Else an int32 for each row, below 0
-  // for a row to be left out, and `cells` is how many there are.
   VoxelGrid grid;
-  const int32_t* cell_of_row;
-  int64_t cells;  // of all clouds together
+  const int32_t* cell_of_row;  // [rows], below 0 for a row to be left out
+  int64_t cells;               // of all clouds together
+  bool by_grid;                // the cell of cloud b is b * X * Y * Z + voxel_cell by `grid`; else as cell_of_row says
   int32_t output_count;
   VoxelOutput outputs[kVoxelModes];
   // What a cell without points holds in mean, min, max, first and last; the other modes hold 0 there.

@@ -34,8 +34,8 @@ struct Domain {
   int64_t first_cell;  // its place in the outputs
   int64_t cells;
   int64_t cloud;
-  const char* points;  // of its first row
-  const int32_t* cell_of_row;
+  const char* points;          // of its first row, by the grid
+  const int32_t* cell_of_row;  // else
   int64_t rows;
   RowAddresses features;
 };
@@ -85,7 +85,7 @@ void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<
 
 template <class Cell>
 int64_t find_cells(const VoxelReduction& call, const Domain& domain, int64_t first, int64_t count, Cell* cells) {
-  if (domain.cell_of_row != nullptr) {
+  if (!call.by_grid) {
     for (int64_t i = 0; i < count; ++i) {
       const int32_t cell = domain.cell_of_row[first + i];
       cells[i] = cell < 0 ? kNoCell<Cell> : static_cast<Cell>(cell);
@@ -271,12 +271,10 @@ Domain domain_of_cloud(const VoxelReduction& call, int64_t cloud) {
   domain.points = static_cast<const char*>(clouds.points) +
                   (cloud * clouds.cloud_stride + first * clouds.row_stride) * dtype_size(clouds.dtype);
   const Features& features = call.features;
-  if (features.data != nullptr) {
-    const int64_t size = dtype_size(features.dtype);
-    domain.features.base =
-        static_cast<const char*>(features.data) + (cloud * features.cloud_stride + first * features.row_stride) * size;
-    domain.features.row_bytes = features.row_stride * size;
-  }
+  const int64_t size = dtype_size(features.dtype);
+  domain.features.base =
+      static_cast<const char*>(features.data) + (cloud * features.cloud_stride + first * features.row_stride) * size;
+  domain.features.row_bytes = features.row_stride * size;
   return domain;
 }
 
@@ -304,7 +302,7 @@ Domain domain_of_cells(const VoxelReduction& call) {
 
 void reduce_into_voxels_cpu(const VoxelReduction& call) {
   const Outputs outputs(call);
-  if (call.cell_of_row != nullptr) return reduce_domain(call, outputs, domain_of_cells(call));
+  if (!call.by_grid) return reduce_domain(call, outputs, domain_of_cells(call));
   if (outputs.bits != nullptr) {
     const VoxelGrid& grid = call.grid;
     const int64_t words = call.clouds.count * grid.shape[0] * grid.shape[1] * ((grid.shape[2] + 31) / 32);

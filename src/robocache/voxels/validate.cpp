@@ -105,7 +105,7 @@ PointClouds check_points(const PointArguments& arguments) {
   made.batched = stacked || arguments.batch_offsets.has_value();
 
   if (!arguments.features) {
-    if (points.shape[row + 1] > 3) made.features = features_of(points, stacked, 3);
+    made.features = features_of(points, stacked, 3);
     return made;
   }
   const TensorView& features = *arguments.features;

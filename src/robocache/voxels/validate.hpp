@@ -32,7 +32,7 @@ struct PointArguments {
 struct PointClouds {
   bool batched;  // whether results have a batch in front
   Clouds clouds;
-  Features features;  // data is null where there are none
+  Features features;  // where none are given the columns of points, of which there may be 0
 };
 
 // Refuses more than 2^31 - 1 rows a cloud: how many points a voxel has is an int32.

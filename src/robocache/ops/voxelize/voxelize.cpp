@@ -130,6 +130,7 @@ VoxelizeCall prepare(const PointArguments& arguments, const VoxelizeOptions& opt
   VoxelizeCall call;
   call.points = check_points(arguments);
   VoxelReduction& reduction = call.reduction;
+  reduction.by_grid = true;
   set_grid(options, call.points, reduction);
   set_modes(arguments, options, call.points, reduction);
   set_fill(options, call.points.features.dtype, reduction);

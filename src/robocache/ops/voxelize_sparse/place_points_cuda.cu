@@ -84,7 +84,7 @@ cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, i
   set_key_bits(call, p);
   const bool ordered = p.key_bits > 0 && p.found_most > 0;
   if (!ordered) p.key_bits = 0;
-  const bool keeps = !call.random && (call.kept != nullptr || call.rows_of_voxel != nullptr) && n.rows > 0;
+  const bool keeps = !call.random && call.points_per_voxel != kUnlimited && n.rows > 0;
   p.sorted = keeps && call.points_per_voxel > kLongList;
   p.listed = keeps && !p.sorted;
   if (ordered) {
@@ -106,8 +106,10 @@ cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, i
     parts.take(p.rows[i], n.rows, p.sorted);
   }
   parts.take(p.place, p.found_most, ordered);
-  parts.take(p.list, call.voxels * call.points_per_voxel, p.listed && call.rows_of_voxel == nullptr);
-  if (p.listed && call.rows_of_voxel != nullptr) p.list = reinterpret_cast<uint32_t*>(call.rows_of_voxel);
+  if (p.listed) {
+    p.list = reinterpret_cast<uint32_t*>(call.rows_of_voxel);
+    parts.take(p.list, call.voxels * call.points_per_voxel, p.list == nullptr);
+  }
   parts.take(p.least, call.voxels, call.random);
   parts.take(p.start, call.voxels, p.sorted);
   parts.take(p.sort_memory, static_cast<int64_t>(p.sort_bytes), p.sort_bytes > 0);

@@ -35,11 +35,11 @@ struct SparseCall {
   // From place_points on.
   void* workspace;           // place_bytes of memory
   int64_t voxels;            // rows of the arrays that follow; later births are turned away
-  int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited only with neither kept nor rows_of_voxel
+  int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited: all are, and nobody asks which
   bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
   uint64_t seed;
   int32_t* coords;          // [voxels, 3 or 4], or null
-  int32_t* counts;          // [voxels] points kept, or null. Only with kept or rows_of_voxel
+  int32_t* counts;          // [voxels] points kept, or null. This and the next but one only of a limit
   int32_t* point_to_voxel;  // [rows]
   int32_t* kept;            // [rows] point_to_voxel of the rows kept, -1 for others; or null
   int32_t* rows_of_voxel;   // [voxels, P] the rows kept, ascending, -1 behind the last; or null

@@ -283,7 +283,7 @@ void place_points_cpu(const SparseCall& call) {
   if (call.num_voxels != nullptr) *call.num_voxels = numbering.sizes->voxels;
   if (call.random) {
     keep_random_rows(call);
-  } else if (call.kept != nullptr || call.rows_of_voxel != nullptr) {
+  } else if (call.points_per_voxel != kUnlimited) {
     keep_first_rows(call);
   }
 }

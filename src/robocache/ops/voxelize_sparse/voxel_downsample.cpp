@@ -41,11 +41,11 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   made.point_to_voxel = allocate(DType::kInt32, {clouds.rows});
   call.voxels = sizes.voxels;
   call.point_to_voxel = static_cast<int32_t*>(made.point_to_voxel.data);
+  call.points_per_voxel = centroid ? kUnlimited : 1;
   if (centroid) {
     made.counts = allocate(DType::kInt32, {sizes.voxels});
   } else {
     made.row = allocate(DType::kInt32, {sizes.voxels});
-    call.points_per_voxel = 1;
     call.rows_of_voxel = static_cast<int32_t*>(made.row->data);
     call.random = random;
     call.seed = static_cast<uint64_t>(options.seed.value_or(0));

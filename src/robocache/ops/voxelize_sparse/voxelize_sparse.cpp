@@ -136,10 +136,8 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
     made.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count}, allocate,
                                 device, stream);
   } else {
-    Features source = features_of_points;
-    if (source.data == nullptr) source.dtype = points.dtype;
     made.features =
-        reduce_rows(clouds, source, *options.reduce, static_cast<const int32_t*>(made.kept.data), call.voxels,
+        reduce_rows(clouds, features_of_points, *options.reduce, static_cast<const int32_t*>(made.kept.data), call.voxels,
                     limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
   }
   return made;
