@@ -1,15 +1,45 @@
-# Decides whether librobocache_cuda.so is built, and says so. check_language falls back without a word, hence the words.
+# Decides whether librobocache_cuda.so is built and for which GPUs, and says so. check_language falls back without a word,
+# hence the words.
+
+# The architectures that AUTO and ALL stand for. AUTO is the GPUs of this machine; where it has none, native code for
+# sm_90 and code that the driver translates at first use for every other from sm_80 on.
+function(robocache_cuda_architectures variable why)
+  set(architectures ${ROBOCACHE_CUDA_ARCHITECTURES})
+  set(reason "asked for")
+  if(architectures STREQUAL "ALL")
+    set(architectures 80-real 90-real 90-virtual 100-real 120-real)
+    set(reason "every supported GPU")
+  elseif(architectures STREQUAL "AUTO")
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE gpus ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" architectures "${gpus}")
+    list(FILTER architectures EXCLUDE REGEX "^[0-7]\\.")
+    list(REMOVE_DUPLICATES architectures)
+    list(TRANSFORM architectures REPLACE "\\." "")
+    list(TRANSFORM architectures APPEND "-real")
+    set(reason "the GPUs of this machine")
+    if(NOT architectures)
+      set(architectures 80-virtual 90-real)
+      set(reason "this machine has no GPU from sm_80 on, so for any")
+    endif()
+  endif()
+  set(${variable} "${architectures}" PARENT_SCOPE)
+  set(${why} ${reason} PARENT_SCOPE)
+endfunction()
+
 set(ROBOCACHE_CUDA_ENABLED OFF)
 if(ROBOCACHE_CUDA AND NOT ROBOCACHE_SANITIZE)  # AUTO is true; off, 0 and FALSE are not
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     # Set before the language is enabled, or CMake writes its own default into the cache.
-    set(CMAKE_CUDA_ARCHITECTURES ${ROBOCACHE_CUDA_ARCHITECTURES})
+    robocache_cuda_architectures(CMAKE_CUDA_ARCHITECTURES why)
     enable_language(CUDA)
     set(ROBOCACHE_CUDA_ENABLED ON)
     message(STATUS "RoboCache: building the CUDA plugin with ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for "
-                   "${ROBOCACHE_CUDA_ARCHITECTURES} (ROBOCACHE_CUDA=${ROBOCACHE_CUDA})")
+                   "${CMAKE_CUDA_ARCHITECTURES} (${why}), about two minutes for each on two cores. "
+                   "ROBOCACHE_CUDA_ARCHITECTURES chooses others: ALL for every supported GPU, or names as "
+                   "90-real;120-real. ROBOCACHE_CUDA=OFF builds no plugin.")
   elseif(ROBOCACHE_CUDA MATCHES "^[Aa][Uu][Tt][Oo]$")
     message(STATUS "RoboCache: NO CUDA plugin in this build, no nvcc was found (ROBOCACHE_CUDA=AUTO). Set CUDACXX to "
                    "nvcc's path if there is one; ROBOCACHE_CUDA=ON makes its absence an error.")

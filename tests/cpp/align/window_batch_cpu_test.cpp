@@ -26,13 +26,19 @@ struct Build {
   WindowSamples* samples;
 };
 
-// The builds of the kernel that this processor runs.
-std::vector<Build> builds() {
-  std::vector<Build> all{{"baseline", baseline::window_samples}};
+// The builds of the kernel that this processor runs beside the baseline, to be compared with it.
+std::vector<Build> vector_builds() {
+  std::vector<Build> all;
 #ifdef __x86_64__
   if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::window_samples});
   if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::window_samples});
 #endif
+  return all;
+}
+
+std::vector<Build> every_build() {
+  std::vector<Build> all = vector_builds();
+  all.push_back({"baseline", baseline::window_samples});
   return all;
 }
 
@@ -153,10 +159,11 @@ class EveryConversion {
 };
 
 TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversion) {
+  if (vector_builds().empty()) GTEST_SKIP() << "this processor runs the baseline alone";
   const EveryConversion batch;
   const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, 0, batch.count());
   EXPECT_NE(expected, batch.filled(baseline::window_samples, 0, 0));
-  for (const Build& build : builds()) {
+  for (const Build& build : vector_builds()) {
     EXPECT_EQ(batch.filled(build.samples, 0, batch.count()), expected) << build.name;
   }
 }
@@ -165,7 +172,7 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
   const EveryConversion batch;
   const std::vector<unsigned char> whole = batch.filled(baseline::window_samples, 0, batch.count());
   const std::vector<unsigned char> none = batch.filled(baseline::window_samples, 0, 0);
-  for (const Build& build : builds()) {
+  for (const Build& build : every_build()) {
     for (const int64_t middle : {int64_t{0}, int64_t{1}, int64_t{13}, batch.count()}) {
       const std::vector<unsigned char> first = batch.filled(build.samples, 0, middle);
       const std::vector<unsigned char> second = batch.filled(build.samples, middle, batch.count());

@@ -1,0 +1,73 @@
+"""Checks that a name is defined once in its namespace, over all of src/, CUDA included.
+
+Two definitions of one type, inline function or inline variable in two files break the one-definition rule without a word:
+each file compiles, and the linker keeps either. -Wodr sees it only where both are compiled by g++ with LTO into one
+library; this reads the sources, so that it sees what nvcc compiles too. Unnamed namespaces are their files' own.
+"""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+SOURCES = Path("src/robocache")
+# What may hold a brace and is no code: comments, strings, characters, preprocessor lines.
+NO_CODE = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])'"""
+    r"""|^[ \t]*\#(?:\\\n|[^\n])*""",
+    re.DOTALL | re.MULTILINE,
+)
+NAMESPACE = re.compile(r"namespace ?(?P<name>[\w:]*)$")
+TYPE = re.compile(
+    r"^(?:template ?<.*?> )?(?:struct|class|union|enum)(?: class| struct)? (?:(?:alignas|__align__) ?\(.*\) )?"
+    r"(?P<name>[\w:]+)(?: final)?(?: : .*)?$"
+)
+VARIABLE = re.compile(r"^inline .*?(?P<name>\w+)(?:\[.*\])?(?: =.*)?$")
+EVERY_FILE_MAKES_ONE = re.compile(r"\b(?:inline|constexpr|template)\b")
+
+
+def defined(head: str) -> str | None:
+    """What `head`, the text before a brace or a semicolon, defines: a name, or a function with its parameters."""
+    if match := TYPE.search(head):
+        return match["name"]
+    if "(" in head:
+        return head if EVERY_FILE_MAKES_ONE.search(head) else None  # else two of them in a library do not link
+    match = VARIABLE.search(head)
+    return match and match["name"]
+
+
+def definitions(text: str) -> set[str]:
+    """What one file defines, each with its namespace, but for the contents of unnamed namespaces."""
+    found = set()
+    scopes: list[str | None] = []  # the name of each namespace; None for any other brace
+    head = ""
+    for token in re.findall(r"[{};]|[^{};]+", NO_CODE.sub(" ", text)):
+        if token not in "{};":
+            head = " ".join(token.split())
+            continue
+        namespace = NAMESPACE.search(head) if token == "{" else None
+        if all(scopes) and not namespace and (token == "{" or head.startswith("inline ")) and (name := defined(head)):
+            found.add("::".join([*scopes, name]))
+        if token == "{":
+            scopes.append(namespace["name"] if namespace and None not in scopes else None)
+        elif token == "}":
+            scopes.pop()
+        head = ""
+    return found
+
+
+def main() -> int:
+    places = defaultdict(set)
+    files = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".hpp", ".cpp", ".cu", ".cuh"))
+    for path in files:
+        for name in definitions(path.read_text()):
+            places[name].add(path)
+    wrong = {name: paths for name, paths in places.items() if len(paths) > 1}
+    for name, paths in sorted(wrong.items()):
+        print(f"{name}: defined in {' and '.join(map(str, sorted(paths)))}")
+    print(f"one definition: {len(files)} files, {len(places)} names, {len(wrong)} defined twice")
+    return 1 if wrong or not places else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
