@@ -85,10 +85,12 @@ def resample_trajectories(
         target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
         method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``; the curves ``"pchip"``
             (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as scipy has them;
-            ``"slerp"`` for the 4 components of a quaternion, in any order; ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
+            ``"angle"`` for radians, the shorter way round, in [-pi, pi); ``"slerp"`` for the 4 components of a
+            quaternion, in any order; ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
         methods: ``[(slice, method), ...]`` for features of other methods: ``[(slice(3, 7), "slerp")]``. No overlaps.
         extrapolate: outside the samples ``"clamp"`` holds the end sample, ``"nan"`` gives NaN, ``"linear"`` goes
-            straight on: with the end bracket, a curve with its end slope, a rotation at its rate (no step). Never valid.
+            straight on: with the end bracket, a curve with its end slope, a rotation or angle at its rate (no step).
+            Never valid.
         lengths: ``[B]`` int32/int64, the samples of each row that exist.
         target_lengths: ``[B]`` int32/int64, the targets of each row that exist; past them there is nothing.
         max_gap: a bracket longer than this, in the clock's unit, is invalid.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .angle import angles_between
 from .arithmetic import bfloat16, fma, is_floating, round_to, work_type
 
 STEPS = ("nearest", "previous", "next")
@@ -62,7 +63,7 @@ def resample_curve(
     causal=False,
     bc_type="not-a-knot",
 ):
-    """As `resample`, for pchip, akima, cubic, slerp (of 4 features) and pose (of 7)."""
+    """As `resample`, for pchip, akima, cubic, angle, slerp (of 4 features) and pose (of 7)."""
     options = {"extrapolate": extrapolate, "lengths": lengths, "target_lengths": target_lengths}
     options |= {"max_gap": max_gap, "causal": causal}
     if method == "pose":
@@ -249,7 +250,9 @@ def _curve(times, values, targets, brackets, method, bc_type):
     work = work_type(values.dtype)
     u = float(np.finfo(work).eps) / 2
     with np.errstate(all="ignore"):
-        if method == "slerp":
+        if method == "angle":
+            exact, bound = angles_between(values[left], values[left + 1], w, u)
+        elif method == "slerp":
             exact, bound = _slerp(values.astype(np.float64), left, w[:, None], u)
         else:
             columns = [_one_curve(x, y, t, left, w, method, bc_type, u) for y in values.astype(np.float64).T]

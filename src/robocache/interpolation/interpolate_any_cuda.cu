@@ -1,4 +1,5 @@
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_cuda.cuh"
@@ -223,6 +224,11 @@ __device__ void bring(const Segment& s, const TargetEntry& entry, const char* va
     for (int e = 0; e < kCount; ++e) y[e] = entry.kind == PickKind::kMix ? lerp(a[e], b[e], entry.weight) : a[e];
   } else if (entry.kind == PickKind::kOne) {
     Source::load(s, values + entry.left * size, d, y);
+  } else if constexpr (kMethod == InterpolationMethod::kAngle) {
+    Source::load(s, values + entry.left * size, d, a);
+    Source::load(s, values + entry.right * size, d, b);
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) y[e] = angle_at(a[e], b[e], entry.weight);
   } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
     Source::load(s, values + entry.left * size, d, a);
     Source::load(s, values + entry.right * size, d, b);
@@ -378,6 +384,8 @@ __device__ void write_single(const Segment& s, Width width, int64_t batch, int64
         return write_by_type<M::kAkima>(s, width, batch, first, count, entries);
       case M::kCubic:
         return write_by_type<M::kCubic>(s, width, batch, first, count, entries);
+      case M::kAngle:
+        return write_by_type<M::kAngle>(s, width, batch, first, count, entries);
       case M::kSlerp:
         return write_by_type<M::kSlerp>(s, width, batch, first, count, entries);
       default:
@@ -401,6 +409,8 @@ __device__ void write_double(const Segment& s, Width width, int64_t batch, int64
         return write_features<One, M::kAkima>(s, batch, first, count, entries);
       case M::kCubic:
         return write_features<One, M::kCubic>(s, batch, first, count, entries);
+      case M::kAngle:
+        return write_features<One, M::kAngle>(s, batch, first, count, entries);
       case M::kSlerp:
         return write_features<ScalarSource<4, double>, M::kSlerp>(s, batch, first, count, entries);
       default:

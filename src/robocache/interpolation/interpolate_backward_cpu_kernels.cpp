@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
@@ -62,9 +63,10 @@ void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n,
   Work b[kPiece];
   t.load(t.bracket.left, first, n, a);
   t.load(t.bracket.right, first, n, b);
+  const bool angle = t.s.method == InterpolationMethod::kAngle;
   for (int64_t d = 0; d < n; ++d) {
-    t.of_weights[0] +=
-        share_of(static_cast<double>(b[d]) - static_cast<double>(a[d]), static_cast<double>(gradient[d]));
+    const double way = angle ? shorter_way(a[d], b[d]) : static_cast<double>(b[d]) - static_cast<double>(a[d]);
+    t.of_weights[0] += share_of(way, static_cast<double>(gradient[d]));
   }
 }
 

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
@@ -113,6 +114,17 @@ struct Pairs {
     double b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
     sums[0] += share_of(b[0] - a[0], static_cast<double>(gradient[0]));
+  }
+};
+
+struct Angles : Pairs {  // of which the way from one to the other is the shorter one
+  template <class Work>
+  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
+                                  const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
+    Work a[1];
+    Work b[1];
+    load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
+    sums[0] += share_of(shorter_way(a[0], b[0]), static_cast<double>(gradient[0]));
   }
 };
 
@@ -593,6 +605,7 @@ cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const Segm
 
 template <class Work>
 cudaError_t launch_method(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+  if (s.method == InterpolationMethod::kAngle) return launch<Work, Angles>(call, s, g, stream);
   if (s.method == InterpolationMethod::kSlerp) return launch<Work, Rotations>(call, s, g, stream);
   if (s.method == InterpolationMethod::kCubic && !s.causal) return launch_cubic<Work>(call, s, g, stream);
   if (is_local_curve(s.method)) return launch<Work, LocalCurves>(call, s, g, stream);

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #endif
 
+#include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/rotation.hpp"
@@ -197,7 +198,7 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   }
 }
 
-// ---- curves and rotations between two samples: the rows around them, a piece at a time ---------------------------------
+// ---- curves, angles and rotations between two samples: the rows around them, a piece at a time -------------------------
 
 // `values`: the batch row's first sample.
 template <class Work>
@@ -238,8 +239,9 @@ void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveW
   }
 }
 
-template <class Work>
-void write_rotations(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
+// between(a, b, n, y): n features of the bracket's samples, whole quaternions, to those of the target.
+template <class Work, class Between>
+void write_pair(const Segment& s, const Pick<Work>& picked, const char* values, char* out, const Between& between) {
   const int64_t sample = s.values_sample * dtype_size(s.value_dtype);
   Work a[kPiece];
   Work b[kPiece];
@@ -249,6 +251,22 @@ void write_rotations(const Segment& s, const Pick<Work>& picked, const char* val
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
     load_piece(s.value_dtype, values + picked.left * sample, first, s.values_feature, n, a);
     load_piece(s.value_dtype, values + picked.right * sample, first, s.values_feature, n, b);
+    between(a, b, n, y);
+    scale_piece(s, first, n, y);
+    store_piece(s.out_dtype, y, n, out, first, s.out_feature);
+  }
+}
+
+template <class Work>
+void write_angles(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
+  write_pair(s, picked, values, out, [&](const Work* a, const Work* b, int64_t n, Work* y) {
+    for (int64_t d = 0; d < n; ++d) y[d] = angle_at(a[d], b[d], picked.weight);
+  });
+}
+
+template <class Work>
+void write_rotations(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
+  write_pair(s, picked, values, out, [&](const Work* a, const Work* b, int64_t n, Work* y) {
     for (int64_t d = 0; d < n; d += 4) {
       Work from[4] = {a[d], a[d + 1], a[d + 2], a[d + 3]};
       Work to[4] = {b[d], b[d + 1], b[d + 2], b[d + 3]};
@@ -256,9 +274,7 @@ void write_rotations(const Segment& s, const Pick<Work>& picked, const char* val
       slerp(from, to, picked.weight, 1 - picked.weight, turned);
       for (int64_t k = 0; k < 4; ++k) y[d + k] = turned[k];
     }
-    scale_piece(s, first, n, y);
-    store_piece(s.out_dtype, y, n, out, first, s.out_feature);
-  }
+  });
 }
 
 // ---- the rows ----------------------------------------------------------------------------------------------------------
@@ -293,14 +309,33 @@ void segment_entries(const Interpolation& call, const Segment& s, int64_t begin,
     if (s.features == 0) continue;  // values and out may be null
     const char* const values = static_cast<const char*>(s.values) + batch * s.values_batch * value_size;
     char* const out = static_cast<char*>(s.out) + (batch * s.out_batch + index * s.out_target) * out_size;
-    if (picked.kind != PickKind::kMix || s.method == InterpolationMethod::kLinear) {
+    if (picked.kind != PickKind::kMix) {
       write(s, picked, values, out);
-    } else if (s.method == InterpolationMethod::kSlerp) {
-      write_rotations(s, picked, values, out);
-    } else {
-      const auto stencil = stencil_around(times, length, picked.left, picked.right, stencil_reach(s.method));
-      const auto weights = weights_around<Work>(s.method, times, length, stencil, picked.weight);
-      write_curve(s, stencil, weights, values, batch, out);
+      continue;
+    }
+    switch (s.method) {
+      case InterpolationMethod::kLinear:
+        write(s, picked, values, out);
+        break;
+      case InterpolationMethod::kPchip:
+      case InterpolationMethod::kAkima:
+      case InterpolationMethod::kCubic: {
+        const auto stencil = stencil_around(times, length, picked.left, picked.right, stencil_reach(s.method));
+        const auto weights = weights_around<Work>(s.method, times, length, stencil, picked.weight);
+        write_curve(s, stencil, weights, values, batch, out);
+        break;
+      }
+      case InterpolationMethod::kAngle:
+        write_angles(s, picked, values, out);
+        break;
+      case InterpolationMethod::kSlerp:
+        write_rotations(s, picked, values, out);
+        break;
+      case InterpolationMethod::kNearest:  // never mix
+      case InterpolationMethod::kPrevious:
+      case InterpolationMethod::kNext:
+      case InterpolationMethod::kPose:  // no segment's
+        __builtin_trap();
     }
   }
 }

@@ -21,15 +21,16 @@ Value from_name(const std::array<std::pair<std::string_view, Value>, kCount>& na
 }
 
 using M = InterpolationMethod;
-constexpr std::array<std::pair<std::string_view, M>, 9> kMethods{{{"linear", M::kLinear},
-                                                                  {"nearest", M::kNearest},
-                                                                  {"previous", M::kPrevious},
-                                                                  {"next", M::kNext},
-                                                                  {"pchip", M::kPchip},
-                                                                  {"akima", M::kAkima},
-                                                                  {"cubic", M::kCubic},
-                                                                  {"slerp", M::kSlerp},
-                                                                  {"pose", M::kPose}}};
+constexpr std::array<std::pair<std::string_view, M>, 10> kMethods{{{"linear", M::kLinear},
+                                                                   {"nearest", M::kNearest},
+                                                                   {"previous", M::kPrevious},
+                                                                   {"next", M::kNext},
+                                                                   {"pchip", M::kPchip},
+                                                                   {"akima", M::kAkima},
+                                                                   {"cubic", M::kCubic},
+                                                                   {"angle", M::kAngle},
+                                                                   {"slerp", M::kSlerp},
+                                                                   {"pose", M::kPose}}};
 
 }  // namespace
 

@@ -14,9 +14,21 @@ namespace robocache {
 //   nearest previous next  one sample as it is: the steps
 //   pchip akima          piecewise cubic, monotone or local; slopes from the neighbours
 //   cubic                C2 spline through every sample of the row
+//   angle                radians, the shorter way round
 //   slerp                4 features: a quaternion, the shortest arc
 //   pose                 7 features: a position, linear, then a quaternion, slerp. A name for callers: see blocks.hpp
-enum class InterpolationMethod : uint8_t { kLinear, kNearest, kPrevious, kNext, kPchip, kAkima, kCubic, kSlerp, kPose };
+enum class InterpolationMethod : uint8_t {
+  kLinear,
+  kNearest,
+  kPrevious,
+  kNext,
+  kPchip,
+  kAkima,
+  kCubic,
+  kAngle,
+  kSlerp,
+  kPose
+};
 
 // Outside the samples: hold the end one, NaN, or straight on.
 enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
@@ -29,8 +41,8 @@ ROBOCACHE_HD bool is_step(InterpolationMethod method) {
          method == InterpolationMethod::kNext;
 }
 
-// By name: "linear", "nearest", "previous", "next", "pchip", "akima", "cubic", "slerp", "pose"; "clamp", "nan",
-// "linear"; "not-a-knot", "natural". Throw ArgumentError listing these.
+// By name: "linear", "nearest", "previous", "next", "pchip", "akima", "cubic", "angle", "slerp", "pose";
+// "clamp", "nan", "linear"; "not-a-knot", "natural". Throw ArgumentError listing these.
 InterpolationMethod interpolation_method_from_name(std::string_view name, std::string_view argument = "method");
 Extrapolate extrapolate_from_name(std::string_view name, std::string_view argument = "extrapolate");
 Boundary boundary_from_name(std::string_view name, std::string_view argument = "bc_type");

@@ -150,14 +150,14 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
   test::for_each_integer(check);
 }
 
-TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAndRotations) {
+TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAnglesAndRotations) {
   if (vector_builds().empty()) GTEST_SKIP() << "this processor runs the baseline alone";
   Random random(23);
   test::for_each_float([&](auto element) {
     using E = decltype(element);
     using T = typename E::Type;
-    for (const InterpolationMethod method :
-         {InterpolationMethod::kPchip, InterpolationMethod::kAkima, InterpolationMethod::kSlerp}) {
+    for (const InterpolationMethod method : {InterpolationMethod::kPchip, InterpolationMethod::kAkima,
+                                             InterpolationMethod::kAngle, InterpolationMethod::kSlerp}) {
       for (const int64_t features : {4, 12, 64, 68, 132}) {
         for (const int64_t feature_stride : {1, 2}) {
           const std::vector<T> values = random.values(element, 9 * features * feature_stride);

@@ -20,7 +20,8 @@ std::string refusal(const Call& call) {
 }
 
 TEST(Names, ComeBackOrAreRefusedWithTheKnownOnes) {
-  for (const char* name : {"linear", "nearest", "previous", "next", "pchip", "akima", "cubic", "slerp", "pose"}) {
+  for (const char* name :
+       {"linear", "nearest", "previous", "next", "pchip", "akima", "cubic", "angle", "slerp", "pose"}) {
     EXPECT_EQ(method_name(interpolation_method_from_name(name)), name);
   }
   EXPECT_EQ(interpolation_method_from_name("cubic"), InterpolationMethod::kCubic);
@@ -31,8 +32,8 @@ TEST(Names, ComeBackOrAreRefusedWithTheKnownOnes) {
   EXPECT_EQ(boundary_from_name("natural"), Boundary::kNatural);
   EXPECT_EQ(boundary_from_name("not-a-knot"), Boundary::kNotAKnot);
   EXPECT_EQ(refusal([] { interpolation_method_from_name("spline"); }),
-            "method: expected 'linear', 'nearest', 'previous', 'next', 'pchip', 'akima', 'cubic', 'slerp' or 'pose', "
-            "got 'spline'");
+            "method: expected 'linear', 'nearest', 'previous', 'next', 'pchip', 'akima', 'cubic', 'angle', 'slerp' or "
+            "'pose', got 'spline'");
   EXPECT_TRUE(refusal([] { interpolation_method_from_name("", "methods['a']"); }).starts_with("methods['a']: "));
   EXPECT_EQ(refusal([] { extrapolate_from_name("hold"); }),
             "extrapolate: expected 'clamp', 'nan' or 'linear', got 'hold'");

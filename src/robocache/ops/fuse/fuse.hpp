@@ -30,7 +30,7 @@
 // counts from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of the
 // stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
 //
-// By linear and the steps the same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited
+// By linear, the steps and angle the same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited
 // for; before it, two more for each run of cubic features. Nothing is allocated on the device. A number as scale or shift
 // costs nothing, an array is read once a target.
 //

@@ -19,23 +19,24 @@
 //   previous  a          next  b
 //   pchip     monotone cubic from one more sample on each side     akima  from two more
 //   cubic     C2 spline through all samples of the row; `boundary` says what holds at its ends
+//   angle     radians: from a the shorter way round to b, in [-pi, pi); where nothing wraps the bits of linear
 //   slerp     4 features: from a the shorter way to b or -b, both normalised, at an even rate
 //   pose      7 features: linear for 3, slerp for 4
-// `methods` names features that do not take `method` (blocks.hpp). How exact curves and slerp are: docs/rules.md, 8.1 and
-// 10.1.
+// `methods` names features that do not take `method` (blocks.hpp). How exact curves, slerp and angle are: docs/rules.md,
+// 8.1, 8.2 and 10.1.
 //
 // Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket, a
-// curve with its end slope, slerp at its rate (no step); valid is false in every case. A bracket longer than max_gap, and
-// a step's sample farther than `tolerance`, are invalid: NaN under `nan`, else the method's value. causal: never a sample
-// later than the target; every method holds the one before, max_gap compares its age, and before the first sample there is
-// nothing.
+// curve with its end slope, slerp and angle at their rate (no step); valid is false in every case. A bracket longer than
+// max_gap, and a step's sample farther than `tolerance`, are invalid: NaN under `nan`, else the method's value. causal:
+// never a sample later than the target; every method holds the one before, max_gap compares its age, and before the first
+// sample there is nothing.
 //
 // Nothing there (no samples, a NaN target or one past target_lengths, causal before the first): NaN, or 0 for integers and
 // bool; invalid. A NaN among the samples that a curve reads (for cubic: of the row) makes that feature NaN.
 //
 // Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. The same bits
-// on the CPU and on CUDA for linear and the steps. On CUDA a row has at most 2^30 samples and 2^23 features. Work is queued
-// on `stream` (one kernel, two more for each cubic run of features) and not waited for; nothing is allocated.
+// on the CPU and on CUDA for linear, the steps and angle. On CUDA a row has at most 2^30 samples and 2^23 features. Work is
+// queued on `stream` (one kernel, two more for each cubic run of features) and not waited for; nothing is allocated.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
 //

@@ -1,0 +1,326 @@
+"""Rule 8 of `angle`, in resample_trajectories and fuse_multimodal, on the CPU and on CUDA.
+
+The oracle counts in whole numbers (tests/reference/angle.py); the bound is the one that docs/rules.md derives in rule 8.2.
+"""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.compare import assert_same_bits, assert_within, poisoned, to_numpy, to_torch
+from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, random_targets
+from reference.resample import resample as linear_oracle
+from reference.resample import resample_curve
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+each_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=lambda dtype: dtype.name)
+PI = {dtype: np.array(np.pi).astype(dtype)[()] for dtype in FLOATS}
+
+
+def resample(values, times, targets, device="cpu", **options):
+    """(out, valid) as NumPy arrays, of NumPy arrays that go through torch on `device`, into poisoned memory."""
+    for name in ("lengths", "target_lengths"):
+        if isinstance(options.get(name), np.ndarray):
+            options[name] = to_torch(options[name], device)
+    options = {"method": "angle", **options}
+    values, times, targets = (to_torch(x, device) for x in (values, times, targets))
+    out = poisoned((*values.shape[:-2], targets.shape[-1], values.shape[-1]), values.dtype, device)
+    _, valid = robocache.resample_trajectories(values, times, targets, out=out, return_valid=True, **options)
+    return to_numpy(out), to_numpy(valid)
+
+
+def check(values, times, targets, device="cpu", **options):
+    out, valid = resample(values, times, targets, device, **options)
+    expected = resample_curve(values, times, targets, method="angle", **options)
+    assert_same_bits(valid, expected.valid, f"valid, {options}")
+    between = expected.bound > 0
+    inside = np.abs(out.astype(np.float64)) <= float(PI[values.dtype])
+    assert (inside | np.isnan(out.astype(np.float64)) | ~between).all()
+    if values.dtype.itemsize >= 4:
+        assert not (between & (out == PI[values.dtype])).any()
+    # Angles count modulo 2 pi.
+    with np.errstate(invalid="ignore"):
+        turns = np.rint((out.astype(np.float64) - expected.exact) / (2 * np.pi))
+    exact = np.where(between & np.isfinite(turns), expected.exact + 2 * np.pi * turns, expected.exact)
+    assert_within(out, expected._replace(exact=exact), f"values, {options}")
+
+
+def random_times(rng, batch, samples, clock):
+    """Sorted, jittered, some twice or three times; whole multiples of 2^-17 s, so that differences are exact."""
+    gaps = np.ceil(rng.uniform(0.2, 1.8, (batch, samples)) * 0.01 * 2**17) / 2**17
+    gaps[rng.random((batch, samples)) < 0.2] = 0
+    seconds = np.cumsum(gaps, axis=1)
+    if clock == np.int64:
+        return EPOCH_NS + np.round(seconds * 1e9).astype(np.int64)
+    return (seconds + 3.0).astype(clock)
+
+
+def random_angles(rng, shape, dtype):
+    """On the circle, at its seam, turns away, and now and then no angle at all."""
+    x = rng.uniform(-np.pi, np.pi, shape)
+    seam = rng.choice([np.pi, -np.pi, np.pi / 2, -np.pi / 2, 0.0, 2 * np.pi], shape)
+    seam = seam + rng.standard_normal(shape) * np.exp2(-rng.integers(5, 60, shape).astype(float))
+    x = np.where(rng.random(shape) < 0.4, seam, x)
+    x = np.where(rng.random(shape) < 0.3, x + rng.standard_normal(shape) * np.exp2(rng.integers(0, 16, shape)), x)
+    x = np.where(rng.random(shape) < 0.02, rng.choice([np.nan, np.inf, -np.inf, -0.0, 1e-41], shape), x)
+    with np.errstate(over="ignore"):
+        return x.astype(dtype)
+
+
+def random_case(rng, dtype, clock, *, batch=3, samples=17, targets=37, features=5):
+    times = random_times(rng, batch, samples, clock)
+    return random_angles(rng, (batch, samples, features), dtype), times, random_targets(rng, times, targets)
+
+
+# ---- The whole of it against the oracle ----
+
+
+@each_float
+@each_clock
+def test_rule_8_every_option_is_within_the_bound(rng, device, dtype, clock):
+    gap = 12_000_000 if clock == np.int64 else 0.012
+    for extrapolate, causal, max_gap in itertools.product(["clamp", "nan", "linear"], [False, True], [None, gap]):
+        options = {"extrapolate": extrapolate, "causal": causal, "max_gap": max_gap}
+        case = random_case(rng, dtype, clock)
+        check(*case, device, lengths=rng.integers(0, 18, 3), **options)
+        check(*case, device, target_lengths=rng.integers(0, 38, 3), **options)
+
+
+@each_float
+@pytest.mark.parametrize("features", [1, 2, 3, 6, 7, 8, 12, 16, 64, 65])
+def test_rule_8_every_feature_count_is_within_the_bound(rng, device, dtype, features):
+    check(*random_case(rng, dtype, np.dtype(np.float64), batch=2, features=features), device)
+
+
+angles_of = st.one_of(
+    st.integers(-8, 8).map(lambda quarters: quarters * np.pi / 2), st.floats(-1e5, 1e5, width=32, allow_subnormal=False)
+)
+
+
+@given(data=st.data())
+def test_rule_8_any_small_row_is_within_the_bound(device, data):
+    clock, dtype = data.draw(st.sampled_from(CLOCKS)), data.draw(st.sampled_from(FLOATS[:2]))
+    times = 2 * np.array(data.draw(st.lists(st.integers(0, 9), max_size=10).map(sorted)), np.int64)
+    targets = np.array(data.draw(st.lists(st.integers(-3, 22), max_size=8)), np.int64)
+    times, targets = (x + EPOCH_NS if clock == np.int64 else (x / 2).astype(clock) for x in (times, targets))
+    drawn = data.draw(st.lists(angles_of, min_size=len(times), max_size=len(times)))
+    values = np.array(drawn, np.float64).astype(dtype).reshape(len(times), 1)
+    check(values, times, targets, device, extrapolate=data.draw(st.sampled_from(["clamp", "nan", "linear"])))
+
+
+@each_float
+@each_clock
+def test_rule_8_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype, clock):
+    for extrapolate, features in itertools.product(["clamp", "linear"], [1, 7, 8, 64]):
+        case = random_case(rng, dtype, clock, batch=9, samples=300, targets=700, features=features)
+        on_cpu, on_cuda = (resample(*case, device, extrapolate=extrapolate)[0] for device in ("cpu", cuda))
+        assert_same_bits(on_cuda, on_cpu)
+
+
+# ---- Which way, and where it ends ----
+
+
+@each_float
+@each_clock
+def test_rule_8_where_nothing_wraps_it_is_linear_bit_for_bit(rng, device, dtype, clock):
+    times = random_times(rng, 3, 17, clock)
+    values = rng.uniform(-1.5, 1.5, (3, 17, 6)).astype(dtype)
+    targets = random_targets(rng, times, 60)
+    for extrapolate in ("clamp", "nan"):
+        out, valid = resample(values, times, targets, device, extrapolate=extrapolate)
+        expected, expected_valid = linear_oracle(values, times, targets, extrapolate=extrapolate)
+        assert_same_bits(out, expected)
+        assert_same_bits(valid, expected_valid)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
+def test_rule_8_over_the_seam_and_not_through_zero(device, dtype):
+    values = np.array([[3.0, -3.0, 170.0], [-3.0, 3.0, -170.0]]).astype(dtype)
+    values[:, 2] = np.radians(values[:, 2])
+    out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25, 0.5, 0.75]), device)
+    step = 2 * np.pi - 6
+    expected = np.array(
+        [
+            [3 + step / 4, -3 - step / 4, np.radians(175)],
+            [-np.pi, -np.pi, -np.pi],
+            [-3 - step / 4, 3 + step / 4, -np.radians(175)],
+        ]
+    )
+    off = np.abs(out - expected)
+    assert (np.minimum(off, 2 * np.pi - off) < 8 * np.finfo(dtype).eps).all()
+    assert np.sign(out[[0, 2]]).tolist() == np.sign(expected[[0, 2]]).tolist()
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
+def test_rule_8_half_a_turn_goes_the_way_the_numbers_go(device, dtype):
+    pi = PI[dtype]
+    values = np.array([[0, 0, -pi / 2, pi / 2], [pi, -pi, pi / 2, -pi / 2]], dtype)
+    out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25, 0.5]), device)
+    np.testing.assert_allclose(out, [[pi / 4, -pi / 4, -pi / 4, pi / 4], [pi / 2, -pi / 2, 0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
+def test_rule_8_pi_itself_comes_out_as_minus_pi(device, dtype):
+    pi = PI[dtype]
+    values = np.array([[0.75 * pi, -0.75 * pi], [1.25 * pi, -1.25 * pi]], dtype)
+    out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.5]), device)
+    assert_same_bits(out, np.full((1, 2), -pi))
+
+
+@pytest.mark.parametrize("dtype", FLOATS[2:], ids=lambda dtype: dtype.name)
+def test_rule_8_16_bits_may_round_to_their_own_pi_which_lies_below_it(device, dtype):
+    assert float(PI[dtype]) < np.pi
+    values = np.array([[3.125], [-3.125]]).astype(dtype)
+    out, _ = resample(values, np.array([0.0, 1.0]), np.linspace(0, 1, 65), device)
+    assert set(np.abs(out.astype(np.float64)).ravel()) <= {3.125, 3.126953125, *np.arange(3.125, 3.141, 2.0**-9)}
+    assert (np.abs(out.astype(np.float64)) < np.pi).all()
+    assert PI[dtype] in out
+
+
+@each_float
+def test_rule_8_only_the_place_on_the_circle_counts(rng, device, dtype):
+    """An encoder that counts turns, and the same one wrapped: within the bounds of the one and of the other."""
+    place = np.cumsum(rng.uniform(-0.4, 0.4, 50)) + np.linspace(0, 40, 50)
+    unwrapped = place[:, None].astype(dtype)
+    wrapped = np.angle(np.exp(1j * unwrapped.astype(np.float64))).astype(dtype)
+    targets = np.linspace(0, 49, 333)[1:-1]
+    check(unwrapped, np.arange(50.0), targets, device)
+    one, other = (resample(x, np.arange(50.0), targets, device)[0].astype(np.float64) for x in (unwrapped, wrapped))
+    unit = {8: 2.0**-53, 4: 2.0**-24}.get(dtype.itemsize, 2.0**-11 if dtype == np.float16 else 2.0**-8)
+    between = targets != np.round(targets)
+    off = np.abs(np.angle(np.exp(1j * (one - other))))[between]
+    assert (off <= 150 * unit).all()
+
+
+@each_float
+@each_clock
+def test_rule_4_a_hit_and_a_held_sample_keep_every_bit_beyond_pi_too(device, dtype, clock):
+    special = [np.nan, 100.0, -np.inf, -0.0, 4.0, np.pi, -3.5]
+    values = np.array(special)[np.arange(18).reshape(6, 3) % 7].astype(dtype)
+    times = np.array([5, 6, 9, 11, 12, 20]).astype(clock)
+    for extrapolate in ("clamp", "nan", "linear"):
+        out, valid = resample(values, times, times, device, max_gap=0, extrapolate=extrapolate)
+        assert valid.all()
+        assert_same_bits(out, values)
+    out, valid = resample(values, times, np.array([1, 30]).astype(clock), device)
+    assert_same_bits(out, values[[0, -1]])
+    assert not valid.any()
+
+
+def test_rule_8_what_is_not_finite_is_nan_between_in_its_feature_alone(device):
+    values = np.array([[0, 1, 2, 3], [np.nan, np.inf, -np.inf, 3.1], [0, 1, 2, 3]], np.float32)
+    out, valid = resample(values, np.arange(3.0), np.array([0.5, 1.5]), device)
+    assert np.isnan(out).tolist() == [[True, True, True, False]] * 2
+    assert valid.all()
+
+
+def test_rule_11_linear_goes_on_at_the_brackets_rate_around_the_circle(device):
+    values, times = np.array([[0.0], [1.0], [3.0], [-3.0]]), np.array([0.0, 1.0, 2.0, 2.5])
+    targets = np.array([-1.0, -4.0, 3.0, 20.0])
+    out, valid = resample(values, times, targets, device, extrapolate="linear")
+    rate = (2 * np.pi - 6) / 0.5
+    expected = np.angle(np.exp(1j * np.array([[-1.0], [-4.0], [-3 + rate / 2], [-3 + rate * 17.5]])))
+    np.testing.assert_allclose(out, expected, atol=1e-13)
+    assert not valid.any()
+
+
+# ---- Arguments ----
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint16", "bool"])
+def test_rule_6_integers_have_no_angle(device, dtype):
+    with pytest.raises(robocache.ArgumentTypeError, match=rf"values: method 'angle' expects float64.*got {dtype}"):
+        resample(np.zeros((5, 3), dtype), np.arange(5.0), np.arange(5.0), device)
+
+
+def test_rule_12_angle_takes_no_tolerance(device):
+    with pytest.raises(robocache.ArgumentError, match=r"tolerance.*'angle'"):
+        resample(np.zeros((5, 3)), np.arange(5.0), np.arange(5.0), device, tolerance=0.1)
+
+
+def test_rule_9_angles_beside_other_methods(rng, device):
+    values, times, targets = random_case(rng, FLOATS[1], np.dtype(np.int64), features=9)
+    methods = [(slice(3, 6), "angle"), (slice(-1, None), "nearest")]
+    out, _ = resample(values, times, targets, device, method="linear", methods=methods)
+    angles, _ = resample(values[..., 3:6], times, targets, device)
+    assert_same_bits(out[..., 3:6], angles)
+    assert_same_bits(out[..., :3], linear_oracle(values[..., :3], times, targets)[0])
+    assert_same_bits(out[..., 8:], linear_oracle(values[..., 8:], times, targets, method="nearest")[0])
+
+
+@each_clock
+def test_fused_angles_are_those_of_resample_scaled_before_the_only_rounding(rng, device, clock):
+    values, times, targets = random_case(rng, FLOATS[1], clock)
+    other = rng.standard_normal((3, 17, 2)).astype(np.float32)
+    streams = {
+        "yaw": (to_torch(values, device), to_torch(times, device)),
+        "v": (to_torch(other, device), to_torch(times, device)),
+    }
+    on = to_torch(targets, device)
+    angles, valid = resample(values, times, targets, device)
+    out, valids = robocache.fuse_multimodal(streams, on, method={"yaw": "angle"}, return_valid=True)
+    assert_same_bits(to_numpy(out)[..., :5], angles)
+    assert_same_bits(to_numpy(valids)[..., 0], valid)
+    degrees = robocache.fuse_multimodal(
+        streams, on, method={"yaw": "angle"}, scale={"yaw": 180 / np.pi}, dtype=torch.float16, output="dict"
+    )["yaw"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = (angles * np.float32(180 / np.pi) + np.float32(0)).astype(np.float16)
+    assert_same_bits(to_numpy(degrees), expected)
+
+
+# ---- Gradients: rule 19 ----
+
+
+def gradients(device, values, times, targets, given, **options):
+    tensors = [to_torch(x, device).requires_grad_() for x in (values, times, targets)]
+    out = robocache.resample_trajectories(*tensors, method="angle", **options)
+    return [to_numpy(x) for x in torch.autograd.grad(out, tensors, to_torch(given, device))]
+
+
+@pytest.mark.parametrize("extrapolate", ["clamp", "nan", "linear"])
+def test_rule_19_gradients_are_those_of_the_unwrapped_line(rng, device, extrapolate):
+    """On a circle and on the line that it unwinds to the derivatives are the same."""
+    line = np.cumsum(rng.uniform(-2.5, 2.5, (2, 12, 3)), axis=1)
+    circle = np.angle(np.exp(1j * line))
+    times = np.cumsum(rng.uniform(0.5, 1.5, (2, 12)), axis=1)
+    targets = np.concatenate([rng.uniform(0, 14, (2, 20)), times[:, ::3]], axis=1)  # hits too
+    given = rng.standard_normal((2, 24, 3))
+    made = gradients(device, circle, times, targets, given, extrapolate=extrapolate)
+    tensors = [to_torch(x, device).requires_grad_() for x in (line, times, targets)]
+    out = robocache.resample_trajectories(*tensors, method="linear", extrapolate=extrapolate)
+    expected = torch.autograd.grad(out, tensors, to_torch(given, device))
+    for one, other in zip(made, expected, strict=True):
+        np.testing.assert_allclose(one, to_numpy(other), rtol=1e-12, atol=1e-12)
+
+
+def test_rule_19_gradcheck_of_angles(rng, device):
+    values = rng.uniform(-3, 3, (2, 9, 3))
+    times = np.cumsum(rng.uniform(0.5, 1.5, (2, 9)), axis=1)
+    targets = rng.uniform(0, 10, (2, 15))
+    inputs = [to_torch(x, device).requires_grad_() for x in (values, times, targets)]
+
+    def call(*tensors):  # sine and cosine do not jump where the angle does
+        out = robocache.resample_trajectories(*tensors, method="angle", extrapolate="linear")
+        return torch.stack([out.sin(), out.cos()])
+
+    assert torch.autograd.gradcheck(call, inputs, nondet_tol=1e-12 if device == "cuda" else 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_rule_19_values_gradient_is_that_of_linear(rng, device, dtype):
+    times = np.cumsum(rng.uniform(0.5, 1.5, (2, 9)), axis=1)
+    targets = rng.uniform(0, 10, (2, 15))
+    values = rng.uniform(-3, 3, (2, 9, 3)).astype(dtype)
+    given = rng.standard_normal((2, 15, 3)).astype(dtype)
+    made = gradients(device, values, times, targets, given)[0]
+    tensor = to_torch(values, device).requires_grad_()
+    out = robocache.resample_trajectories(tensor, to_torch(times, device), to_torch(targets, device))
+    assert_same_bits(made, to_numpy(torch.autograd.grad(out, tensor, to_torch(given, device))[0]))

@@ -1,0 +1,51 @@
+"""Angles the shorter way round, in whole numbers: units of 2^-256 rad, with pi to as many digits."""
+
+import numpy as np
+
+BITS = 256
+
+
+def _arc_tangent_of_inverse(n):
+    """atan(1 / n) by its series."""
+    term = total = (1 << (BITS + 32)) // n
+    for k in range(1, BITS):
+        term //= -n * n
+        total += term // (2 * k + 1)
+    return total
+
+
+HALF_TURN = (16 * _arc_tangent_of_inverse(5) - 4 * _arc_tangent_of_inverse(239)) >> 32  # Machin
+TURN = 2 * HALF_TURN
+
+
+def _fixed(x):
+    numerator, denominator = float(x).as_integer_ratio()
+    return (numerator << BITS) // denominator
+
+
+def _on_circle(angle):
+    return (angle + HALF_TURN) % TURN - HALF_TURN
+
+
+def angles_between(a, b, w, u):
+    """exact and bound [N, D] of the shares `w` [N] of the shorter ways from `a` to `b` [N, D], docs/rules.md 8.2; `exact` is
+    in [-pi, pi) and counts modulo 2 pi."""
+    exact, bound = np.full(a.shape, np.nan), np.zeros(a.shape)
+    for i, share in enumerate(w):
+        if not np.isfinite(share):
+            bound[i] = np.inf
+            continue
+        numerator, denominator = float(share).as_integer_ratio()
+        for d in range(a.shape[1]):
+            x, y = a[i, d], b[i, d]
+            if not (np.isfinite(x) and np.isfinite(y)):
+                continue
+            way = _on_circle(_fixed(y) - _fixed(x))
+            exact[i, d] = _on_circle(_fixed(x) + way * numerator // denominator) / (1 << BITS)
+            apart = abs(float(y) - float(x))
+            bound[i, d] = u * (20 + abs(share) * (apart + 16)) + 2.0**-53 * (4 + 16 * abs(share))
+            if HALF_TURN - abs(way) <= _fixed(4 * u * (apart + 1)):
+                bound[i, d] = np.pi  # both ways are equally long
+            if max(abs(x), abs(y)) > 2.0 ** (24 if u > 2.0**-30 else 53):
+                bound[i, d] = np.inf
+    return exact, bound
