@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from . import dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
-from .ingest import FORMATS, SourceError, ingest
+from .ingest import SourceError, ingest
+from .ingest.registry import FORMATS, add_arguments, given_options
 from .installation import check_installation
 from .loader import Loader
 
@@ -46,11 +47,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _ingest(arguments: argparse.Namespace) -> int:
-    options = {
-        name: value
-        for name in ("time_column", "time_unit", "sort_times")
-        if (value := getattr(arguments, name)) is not None
-    }
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -62,7 +58,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             on_error=arguments.on_error,
             overwrite=arguments.overwrite,
             progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what)),
-            **options,
+            **given_options(arguments),
         )
     if arguments.json:
         _print_json(report.to_dict())
@@ -181,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         "ingest",
         _ingest,
         "read a LeRobot dataset or a folder of CSV logs and write a cache",
-        "robocache ingest lerobot/pusht pusht.cache",
+        "robocache ingest path/to/pusht pusht.cache",
         "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
         "robocache ingest logs cache --time-column stamp --time-unit us",
     )
@@ -192,12 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
     )
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
-    csv = made.add_argument_group("CSV")
-    csv.add_argument(
-        "--time-column", type=_name_or_number, help="the clock's column, by name or number from 0 (default 0)"
-    )
-    csv.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="default: found from header and values")
-    csv.add_argument("--sort-times", action="store_true", default=None, help="sort rows that are out of time order")
+    add_arguments(made)
     json_option(made)
 
     made = command(
@@ -260,7 +251,3 @@ def _positive(kind: Any) -> Any:
 
     convert.__name__ = kind.__name__  # what argparse calls it in "invalid int value"
     return convert
-
-
-def _name_or_number(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text

@@ -1,32 +1,26 @@
-"""Robot files in, a cache out: :func:`ingest` finds the format and hands the files to that format's reader."""
+"""Robot files in, a cache out: :func:`ingest` finds the format, and writes what that format's reader yields.
+
+`registry` knows the formats, `recording` says what a reader yields and notes, each format's module reads its files.
+"""
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, FileError
+from .options import make_options
+from .recording import Notes, Omission, Recording, Rows, SourceError, naming
+from .registry import FORMATS, find_format
 
-FORMATS = ("lerobot", "csv")
-
-
-class SourceError(FileError):
-    """Something in the source that cannot be read as it stands; ``on_error="skip"`` passes over it by name."""
-
-
-@dataclass(frozen=True)
-class Omission:
-    """A thing that is not in the cache, and why."""
-
-    what: str
-    reason: str
+__all__ = ["FORMATS", "IngestReport", "Omission", "SourceError", "ingest"]
 
 
 @dataclass
@@ -51,69 +45,9 @@ class IngestReport:
         return asdict(self)
 
 
-class Job:
-    """What a reader is given: the writer to fill, and where to tell of progress, omissions and errors."""
-
-    def __init__(
-        self,
-        writer: dataset.Writer,
-        report: IngestReport,
-        on_error: str,
-        progress: Callable[[int, int, str], None] | None,
-    ) -> None:
-        self.writer = writer
-        self.episodes = 0
-        self._report = report
-        self._on_error = on_error
-        self._progress = progress
-
-    def advance(self, done: int, total: int, what: str) -> None:
-        """Tells that `done` of `total` files or episodes are through and `what` comes next."""
-        if self._progress is not None:
-            self._progress(done, total, what)
-
-    def leave_out(self, what: str, reason: str) -> None:
-        """Names a thing that the cache does not hold by design; once, however often it is met."""
-        omission = Omission(what, reason)
-        if omission not in self._report.left_out:
-            self._report.left_out.append(omission)
-
-    def skip(self, what: str, error: SourceError) -> None:
-        """Raises `error`, or passes over `what` by name where the user chose so."""
-        if self._on_error == "stop":
-            raise error
-        self._report.skipped.append(Omission(what, str(error)))
-
-    @contextmanager
-    def episode(self, what: str, where: str, /, **metadata: Any) -> Iterator[Any]:
-        """An episode of the writer; where its rows cannot be read or written, it is skipped whole as `what`.
-
-        `where` begins the message of what the writer refuses.
-        """
-        try:
-            with self.writer.episode(**metadata) as episode:
-                yield episode
-        except SourceError as error:
-            self.skip(what, error)
-        except (ArgumentError, ArgumentTypeError) as error:
-            self.skip(what, SourceError(f"{where}: {error}"))
-        else:
-            self.episodes += 1
-
-
-class Reader(Protocol):
-    """A module of this package that reads one format."""
-
-    def recognises(self, source: Path) -> bool:
-        """Whether the files look like this format."""
-
-    def read(self, source: Path, job: Job, **options: Any) -> dict[str, Any]:
-        """Writes every episode to ``job.writer``; returns what the provenance says of this format, JSON-able."""
-
-
 def ingest(
-    source: str | Path,
-    cache: str | Path,
+    source: str | os.PathLike[str],
+    cache: str | os.PathLike[str],
     *,
     format: str | None = None,
     on_error: str = "stop",
@@ -126,10 +60,10 @@ def ingest(
     Args:
         source: a LeRobot dataset (v2.0, v2.1, v3.0), or a folder of CSV logs.
         cache: the directory to write; it appears whole when everything has been read, or not at all.
-        format: "lerobot" or "csv"; found from the files when None.
+        format: "lerobot" or "csv"; found from the files when None, which must then look like one of them alone.
         on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
         overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
-        progress: called as ``progress(done, total, what)`` while episodes or files go through.
+        progress: called as ``progress(done, total, what)`` before each episode is read.
         options: for CSV `time_column` (name or number of the clock's column, default 0), `time_unit` ("s", "ms", "us",
             "ns"; found from header and values when None) and `sort_times` (True sorts rows that are out of order).
 
@@ -138,62 +72,138 @@ def ingest(
 
     Raises:
         FileError: a file is missing, damaged or not the data (named, with the row where there is one); or nothing was
-            left to keep.
-        ArgumentError: an argument or option that does not exist or has another value than those above.
+            left to keep. Its ``__cause__`` is what a library said, where one did.
+        ArgumentError, ArgumentTypeError: an argument or option that does not exist or has another value or type than
+            those above.
+        Error: a package that reads this format is missing; the message has the command that installs it.
 
     Example:
         >>> report = robocache.ingest("logs/", "cache", time_unit="ms")
         >>> report.episodes, report.rows
         (1, {'imu': 13312, 'joints': 33280})
     """
-    source = Path(source)
-    if format not in (None, *FORMATS):
+    source, cache = _checked_path("source", source), _checked_path("cache", cache)
+    if format is not None and format not in FORMATS:
         raise ArgumentError(f"format: expected one of {', '.join(FORMATS)} or None, got {format!r}")
     if on_error not in ("stop", "skip"):
         raise ArgumentError(f"on_error: expected 'stop' or 'skip', got {on_error!r}")
-    if not source.exists():
-        raise FileError(f"{source}: no such file or directory")
+    if ".." in cache.parts:
+        cache = cache.resolve()  # the writer makes folders that are missing; before, "missing/.." leads nowhere
+    _check_source(source)
     started = time.perf_counter()
-    name, reader = _find_reader(source, format)
-    unknown = options.keys() - inspect.signature(reader.read).parameters.keys()
-    if unknown:
-        raise ArgumentError(f"{min(unknown)}: not an option of format {name!r}")
-    report = IngestReport(str(source), str(cache), name)
+    chosen = find_format(source) if format is None else FORMATS[format]
+    settings = make_options(chosen.options, chosen.name, options)
+    reader = chosen.load()
+    notes = Notes(on_error)
     with dataset.Writer(cache, overwrite=overwrite) as writer:
-        job = Job(writer, report, on_error, progress)
-        provenance = reader.read(source, job, **options)
-        if job.episodes == 0:
-            reasons = [omission.reason for omission in (report.skipped or report.left_out)[:1]]
+        if _write(writer, source, reader.read(source, settings, notes), notes, progress) == 0:
+            reasons = [omission.reason for omission in (notes.skipped or notes.left_out)[:1]]
             raise FileError(f"{source}: nothing to keep; {' '.join(reasons)}")
         writer.provenance.update(
-            source=str(source.resolve()),
-            format=report.format,
-            left_out=[asdict(omission) for omission in report.left_out],
-            skipped=[asdict(omission) for omission in report.skipped],
-            **provenance,
+            {
+                "source": str(source.resolve()).encode(errors="backslashreplace").decode(),
+                "format": chosen.name,
+                "left_out": [asdict(omission) for omission in notes.left_out],
+                "skipped": [asdict(omission) for omission in notes.skipped],
+                chosen.name: notes.facts,
+            }
         )
     written = dataset.open(cache)
-    report.episodes = len(written)
-    report.rows = {name: stream.rows for name, stream in written.streams.items()}
-    report.seconds = time.perf_counter() - started
-    return report
+    return IngestReport(
+        str(source),
+        str(cache),
+        chosen.name,
+        episodes=len(written),
+        rows={name: stream.rows for name, stream in written.streams.items()},
+        left_out=notes.left_out,
+        skipped=notes.skipped,
+        seconds=time.perf_counter() - started,
+    )
 
 
-def _find_reader(source: Path, format: str | None) -> tuple[str, Reader]:
-    for name in FORMATS if format is None else (format,):
-        reader = importlib.import_module(f".{name}", __name__)
-        if reader.recognises(source):
-            return name, reader
-    raise FileError(f"{source}: expected a LeRobot dataset (with meta/info.json) or CSV logs (*.csv), found neither")
+def _checked_path(argument: str, path: Any) -> Path:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ArgumentTypeError(f"{argument}: expected str or os.PathLike[str], got {path!r}")
+    if not text or "\0" in text or text.encode(errors="ignore").decode() != text:
+        raise ArgumentError(f"{argument}: expected a path in UTF-8 that is not empty and has no NUL, got {text!r}")
+    return Path(text)
 
 
-def is_git_lfs_pointer(path: Path) -> bool:
-    """Whether the file is only Git LFS's note of where the data would be."""
-    with path.open("rb") as file:
-        return file.read(40).startswith(b"version https://git-lfs")
+def _check_source(source: Path) -> None:
+    """Refuses what is not there or does not open."""
+    try:
+        if source.is_dir():
+            os.scandir(source).close()
+        else:
+            source.stat()
+    except FileNotFoundError:
+        hint = ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+            hint = (
+                f"; nothing is downloaded: for a dataset of the Hugging Face Hub run `hf download {source} "
+                f"--repo-type dataset --local-dir {source.name}` and ingest {source.name}"
+            )
+        raise FileError(f"{source}: no such file or directory{hint}") from None
+    except OSError as error:
+        raise FileError(f"{source}: {error.strerror}") from error
 
 
-def refuse_git_lfs_pointer(path: Path) -> None:
-    """Raises where :func:`is_git_lfs_pointer` holds."""
-    if is_git_lfs_pointer(path):
-        raise SourceError(f"{path}: a Git LFS pointer, not the data; run `git lfs pull` in its repository first")
+@dataclass
+class _Stream:
+    """What the episodes that were written say of a stream."""
+
+    names: list[str] | None
+    clock: str
+
+
+def _write(
+    writer: dataset.Writer,
+    source: Path,
+    recordings: Iterator[Recording],
+    notes: Notes,
+    progress: Callable[[int, int, str], None] | None,
+) -> int:
+    """Writes every recording; returns how many were kept."""
+    streams: dict[str, _Stream] = {}
+    seen = kept = 0
+    while True:
+        with naming(source):
+            recording = next(recordings, None)
+        if recording is None:
+            break
+        if progress is not None:
+            progress(seen, notes.total, recording.what)
+        seen += 1
+        with notes.reading(recording.what, recording.where):
+            rows = iter(recording.streams)
+            first = next(rows, None)
+            if first is None:
+                notes.leave_out(recording.what, "nothing in it to keep")
+                continue
+            streams.update(_write_episode(writer, recording.metadata, chain([first], rows), streams))
+            kept += 1
+    for name, stream in streams.items():
+        writer.stream(name, clock=stream.clock, names=stream.names)
+    return kept
+
+
+def _write_episode(
+    writer: dataset.Writer,
+    metadata: dict[str, Any],
+    streams: Iterator[tuple[str, Rows]],
+    known: dict[str, _Stream],
+) -> dict[str, _Stream]:
+    """Writes an episode, whole or not at all; returns what is then known of its streams."""
+    now: dict[str, _Stream] = {}
+    with writer.episode(**metadata) as episode:
+        for name, rows in streams:
+            before = now.get(name) or known.get(name)
+            if before is None:
+                writer.stream(name, names=rows.names)  # here, where the message can name the file, not at the end
+            elif before.names != rows.names:
+                raise ArgumentError(f"stream {name!r}: features {rows.names}, but before it {before.names}")
+            recorded = "recorded" in (rows.clock, before.clock if before else rows.clock)
+            now[name] = _Stream(rows.names, "recorded" if recorded else "nominal")
+            episode.append(name, rows.time_ns, rows.values)
+    return now

@@ -6,8 +6,10 @@ Stamps are read as decimal numbers and become int64 nanoseconds without passing 
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from itertools import groupby
@@ -19,9 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, FileError
 from ..ops import check_times
-from . import Job, SourceError, refuse_git_lfs_pointer
+from .files import check_file, list_files
+from .recording import Notes, Recording, Rows, SourceError
+from .registry import CsvOptions, is_csv
 
 # How many decimal digits of a stamp in that unit lie above one nanosecond.
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
@@ -31,60 +35,51 @@ _UNIT_IN_NAME = re.compile(
     r"|(?P<s>s|secs?|seconds?))[\])]?$"
 )
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
-_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+# More digits in an exponent than decimal numbers take.
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
+_ABSENT = pa_csv.ConvertOptions().null_values
 
 
-def recognises(source: Path) -> bool:
-    """Whether `source` is a CSV file or has one anywhere below it."""
-    return bool(_find_files(source))
-
-
-def read(
-    source: Path, job: Job, *, time_column: str | int = 0, time_unit: str | None = None, sort_times: bool = False
-) -> dict[str, Any]:
-    """Writes every folder as an episode; returns what the provenance says of each stream's file."""
-    if time_unit not in (None, *_UNITS):
-        raise ArgumentError(f"time_unit: expected one of {', '.join(_UNITS)} or None, got {time_unit!r}")
+def read(source: Path, options: CsvOptions, notes: Notes) -> Iterator[Recording]:
+    """Yields every folder with CSV files."""
     root = source if source.is_dir() else source.parent
-    files = _find_files(source)
-    streams: dict[str, _Layout] = {}
-    done = 0
-    for folder, files_of_folder in groupby(files, key=lambda file: file.parent):
-        logs = []
-        for file in files_of_folder:
-            job.advance(done, len(files), str(file.relative_to(root)))
-            done += 1
-            try:
-                log = _read_log(file, job, time_column, time_unit, sort_times)
-                if log is None:
-                    continue
-                known = streams.setdefault(log.stream, log.layout)
-                if log.layout != known:
-                    raise SourceError(f"{file}: {log.layout}, but before it {known}")
-                logs.append(log)
-            except SourceError as error:
-                job.skip(str(file.relative_to(root)), error)
-        if logs:
-            name = folder.relative_to(root).as_posix() if folder != root else source.name
-            with job.episode(name, str(folder), name=name) as episode:
-                for log in logs:
-                    episode.append(log.stream, log.time_ns, log.values)
-    for stream, layout in streams.items():
-        job.writer.stream(stream, names=layout.columns)
-    if source.is_dir():
-        others = Counter(file.suffix or file.name for file in source.rglob("*") if file.is_file())
-        others.subtract(Counter(file.suffix for file in files))
-        for suffix, count in sorted((+others).items()):
-            job.leave_out(f"*{suffix}", f"not CSV: {count} file{'s' * (count > 1)}")
-    return {
-        "csv": {"streams": {stream: asdict(layout) for stream, layout in streams.items()}, "sort_times": sort_times}
-    }
+    listing = list_files(source)
+    listing.note(root, notes)
+    files = [file for file in listing.files if file == source or is_csv(file)]
+    if not files:
+        raise FileError(f"{source}: expected CSV logs (*.csv), found none")
+    files.sort(key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
+    layouts: dict[str, _Layout] = {}
+    folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
+    notes.total = len(folders)
+    for folder, logs in folders:
+        name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
+        yield Recording(name, str(folder), {"name": name}, _read_folder(logs, root, options, layouts, notes))
+    notes.tell(
+        source, streams={name: asdict(layout) for name, layout in layouts.items()}, sort_times=options.sort_times
+    )
+    others = Counter(file.suffix or file.name for file in listing.files)
+    others.subtract(Counter(file.suffix or file.name for file in files))
+    for suffix, count in sorted((+others).items()):
+        what = "hidden" if suffix.lower() == ".csv" else "not CSV"
+        notes.leave_out(f"*{suffix}", f"{what}: {count} file{'s' * (count > 1)}")
 
 
-def _find_files(source: Path) -> list[Path]:
-    files = [source] if source.is_file() else source.rglob("*")
-    found = [file for file in files if file.suffix.lower() == ".csv" and file.is_file() and file.name[0] != "."]
-    return sorted(found, key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
+def _read_folder(
+    files: list[Path], root: Path, options: CsvOptions, layouts: dict[str, _Layout], notes: Notes
+) -> Iterator[tuple[str, Rows]]:
+    for file in files:
+        with notes.reading(str(file.relative_to(root)), file):
+            layout, rows = _read_log(file, options)
+            known = layouts.setdefault(file.stem, layout)
+            if layout != known:
+                raise SourceError(f"{file}: {layout}, but before it {known}")
+            for column, reason in layout.left_out.items():
+                notes.leave_out(f"{file.stem}: {column}", reason)
+            if rows is None:
+                notes.leave_out(file.stem, "no numeric column beside the clock")
+            else:
+                yield file.stem, rows
 
 
 def _natural(path: Path) -> list[str | int]:
@@ -94,91 +89,111 @@ def _natural(path: Path) -> list[str | int]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What the files of one stream have in common; `columns` are the kept ones, None without a header."""
+    """What the files of one stream have in common.
+
+    columns: those that are kept: their names, or their numbers where there is no header.
+    left_out: the others beside the clock, and why.
+    """
 
     header: bool
     time_column: str | int
     time_unit: str
-    columns: list[str] | None
+    columns: list[str]
+    left_out: dict[str, str]
 
     def __str__(self) -> str:
-        names = f"columns {self.columns}" if self.header else "no header"
-        return f"{names}, clock {self.time_column!r} in {self.time_unit}"
+        header = "" if self.header else "no header, "
+        left_out = f", left out {self.left_out}" if self.left_out else ""
+        return f"{header}columns {self.columns}{left_out}, clock {self.time_column!r} in {self.time_unit}"
 
 
-@dataclass(frozen=True)
-class _Log:
-    """One file: time_ns int64 [rows], values float64 [rows, columns]."""
-
-    stream: str
-    layout: _Layout
-    time_ns: np.ndarray
-    values: np.ndarray
-
-
-def _read_log(file: Path, job: Job, time_column: str | int, time_unit: str | None, sort_times: bool) -> _Log | None:
-    """Reads a file; None where it has nothing that is numeric beside the clock."""
-    refuse_git_lfs_pointer(file)
-    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-        try:
-            cells = [cell.strip() for cell in next(csv.reader(lines), [])]
-        except csv.Error as error:
-            raise SourceError(f"{file}: line 1: {error}") from error
-    if not cells:
-        raise SourceError(f"{file}: empty, or its first line is")
-    names = [cells[0].lstrip("#% "), *cells[1:]]
-    clock = next((at for at, pair in enumerate(zip(names, cells, strict=True)) if time_column in pair), time_column)
-    if clock not in range(len(names)):
-        raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
-    header = not re.fullmatch(_NUMBER, cells[clock])
-
+def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None]:
+    """Reads a file: values are float64 [rows, columns]; no rows where nothing is numeric beside the clock."""
+    names, clock, header = _read_first_line(file, options.time_column)
     # Columns go by number here: a header may name two alike.
     numbers = [str(number) for number in range(len(names))]
-    options = pa_csv.ReadOptions(column_names=numbers, skip_rows=int(header), use_threads=False)
-    as_text = {numbers[clock]: pa.string()}
+    parse = pa_csv.ReadOptions(column_names=numbers, skip_rows=int(header), use_threads=False)
+    types = {numbers[clock]: pa.string()}
+    kept: list[str] = []
+    left_out: dict[str, str] = {}
     try:
-        with pa_csv.open_csv(file, options, convert_options=pa_csv.ConvertOptions(column_types=as_text)) as blocks:
+        with pa_csv.open_csv(file, parse, convert_options=pa_csv.ConvertOptions(column_types=types)) as blocks:
             block = blocks.read_next_batch()
-        types = {}
         for number in numbers[:clock] + numbers[clock + 1 :]:
-            left_out = _why_not(block[number])
-            if left_out:
-                column = names[int(number)] if header else f"column {number}"
-                job.leave_out(f"{file.stem}: {column}", left_out)
+            found = _type_or_why_not(block[number])
+            if isinstance(found, str):
+                left_out[names[int(number)] if header else f"column {number}"] = found
             else:
-                types[number] = pa.bool_() if pa.types.is_boolean(block[number].type) else pa.float64()
-        convert = pa_csv.ConvertOptions(column_types={**as_text, **types}, include_columns=[numbers[clock], *types])
-        table = pa_csv.read_csv(file, options, convert_options=convert)
+                types[number] = found
+                kept.append(number)
+        convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
+        table = pa_csv.read_csv(file, parse, convert_options=convert)
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
     if len(table) == 0:
         raise SourceError(f"{file}: no rows")
-    if not types:
-        job.leave_out(file.stem, "no numeric column beside the clock")
-        return None
 
-    time_ns, unit = _read_clock(table[numbers[clock]], names[clock] if header else "", time_unit, file, 1 + header)
-    values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in types], axis=1)
-    if sort_times:
+    time_ns, unit = _read_clock(
+        table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + header
+    )
+    columns = [names[int(number)] if header else number for number in kept]
+    layout = _Layout(header, options.time_column, unit, columns, left_out)
+    if not kept:
+        return layout, None
+    values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in kept], axis=1)
+    if options.sort_times:
         order = np.argsort(time_ns, kind="stable")
         time_ns, values = time_ns[order], values[order]
     try:
         check_times(time_ns)
     except ArgumentError as error:
         raise SourceError(f"{file}: {error}; sort_times sorts the rows") from error
-    columns = [names[int(number)] for number in types] if header else None
-    return _Log(file.stem, _Layout(header, time_column, unit, columns), time_ns, values)
+    return layout, Rows(time_ns, values, columns if header else None)
 
 
-def _why_not(column: pa.Array) -> str | None:
-    """Why a column cannot be float64 values; None where it can."""
+def _read_first_line(file: Path, time_column: str | int) -> tuple[list[str], int, bool]:
+    """The names of the columns, the number of the clock's, and whether the line is a header."""
+    check_file(file)
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        try:
+            cells = [cell.strip() for cell in next(csv.reader(lines), [])]
+        except csv.Error as error:
+            raise SourceError(f"{file}: line 1: {error}") from error
+    if not cells:
+        raise SourceError(f"{file}: empty, or its first line is")
+    text = ",".join(cells)
+    if "\0" in text or text.encode(errors="ignore").decode() != text:
+        got = text.encode(errors="surrogateescape")
+        raise SourceError(f"{file}: line 1: expected UTF-8, got {got!r:.60}; `iconv -t UTF-8 -f ...` converts a file")
+    names = [cells[0].lstrip("#% "), *cells[1:]]
+    clocks = [number for number in range(len(names)) if time_column in (number, names[number], cells[number])]
+    if not clocks:
+        raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
+    header = not re.fullmatch(_NUMBER, cells[clocks[0]])
+    # A column without a name, as of a comma at the end of each line, goes by its number.
+    return [name or str(number) for number, name in enumerate(names)], clocks[0], header
+
+
+def _type_or_why_not(column: pa.Array) -> Any:
+    """As what a column is read, float64 or bool; or why it cannot be values, as text. By its first rows."""
+    if pa.types.is_boolean(column.type):
+        return pa.bool_()
     if pa.types.is_integer(column.type):
         bounds = pc.min_max(column).as_py()
         if max(-bounds["min"], bounds["max"]) > 2**53:
             return "whole numbers beyond 2^53 do not fit float64"
-    elif not (pa.types.is_floating(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
+    elif pa.types.is_string(column.type):
+        # Numbers with a few bad cells among them are not text: reading them will stop at the first of these.
+        cells = pc.utf8_trim_whitespace(column)
+        filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
+        for words, kind in ((f"{_NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
+            count = pc.sum(pc.match_substring_regex(filled, f"^({words})$", ignore_case=True)).as_py()
+            if count and 2 * count >= len(filled):
+                return kind
         return "text"
-    return None
+    elif not (pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+        return "text"
+    return pa.float64()
 
 
 def _read_clock(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import FileError
-from . import Job, SourceError, is_git_lfs_pointer, refuse_git_lfs_pointer
+from .files import check_file, is_readable, list_files
+from .recording import Notes, Recording, Rows, SourceError, naming
+from .registry import LeRobotOptions
 
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {
@@ -42,52 +46,72 @@ _NOMINAL_TOLERANCE = 2e-6
 _LARGEST_S = 9.2e9
 
 
-def recognises(source: Path) -> bool:
-    """Whether `source` is a LeRobot dataset."""
-    return (source / "meta" / "info.json").is_file()
-
-
-def read(source: Path, job: Job) -> dict[str, Any]:
-    """Writes the numeric features of every episode to the writer; returns what the provenance says of the dataset."""
+def read(source: Path, options: LeRobotOptions, notes: Notes) -> Iterator[Recording]:
+    """Yields every episode with its numeric features."""
     info = _load_info(source)
     features = info.pop("features")
-    tasks, episodes = _load_meta(source, job)
-    columns, spans = _survey(source, job, episodes)
+    notes.tell(source / "meta" / "info.json", **info)
+    tasks, episodes = _load_meta(source, notes)
+    columns, spans = _survey(source, notes, episodes)
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING]
     clocks: Counter[str] = Counter()
-    widths: dict[str, int] = {}
-    done = 0
+    notes.total = len(spans)
     for file, spans_of_file in groupby(spans, key=lambda span: span.file):
         name_of_file = str(file.relative_to(source))
-        try:
+        with notes.reading(name_of_file, file):
             table = _read_columns(_open_parquet(file), file, [*streams, *_BOOKKEEPING])
-        except SourceError as error:
-            job.skip(name_of_file, error)
-            continue
-        for span in spans_of_file:
-            job.advance(done, len(spans), f"episode {span.episode}")
-            done += 1
-            rows = table.slice(span.start, span.length)
-            where = f"{file}: episode {span.episode}"
-            identity = {"source_episode_index": span.episode, "source_file": name_of_file}
-            metadata = {**episodes.get(span.episode, {}), **identity}
-            with job.episode(f"episode {span.episode}", where, **metadata) as episode:
-                time_ns, clock = _read_clock(rows, info["fps"], where)
-                for name in streams:
-                    values = _to_numpy(rows, name, where)
-                    episode.append(name, time_ns, values)
-                    widths[name] = values[0].size
-                clocks[clock] += 1
-
-    for name in widths:
-        names = features.get(name, {}).get("names")
-        if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
-            (names,) = names.values()
-        fits = isinstance(names, list) and len(names) == widths[name] and all(isinstance(n, str) for n in names)
-        job.writer.stream(name, clock="recorded" if clocks["recorded"] else "nominal", names=names if fits else None)
+            for span in spans_of_file:
+                where = f"{file}: episode {span.episode}"
+                identity = {"source_episode_index": span.episode, "source_file": name_of_file}
+                rows = table.slice(span.start, span.length)
+                yield Recording(
+                    f"episode {span.episode}",
+                    where,
+                    {**episodes.get(span.episode, {}), **identity},
+                    _read_streams(rows, streams, features, info["fps"], where, clocks, notes),
+                )
     cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
-    _leave_out(job, features, columns, cameras)
-    return {"lerobot": {**info, "tasks": tasks, "cameras": cameras, "episodes_by_clock": dict(clocks)}}
+    _leave_out(notes, features, columns, cameras)
+    notes.tell(source, tasks=tasks, cameras=cameras, episodes_by_clock=dict(clocks))
+
+
+def _read_streams(
+    rows: pa.Table,
+    streams: list[str],
+    features: dict[str, Any],
+    fps: float,
+    where: str,
+    clocks: Counter[str],
+    notes: Notes,
+) -> Iterator[tuple[str, Rows]]:
+    """An episode's streams; counts its clock when all are read."""
+    time_ns, clock = _read_clock(rows, fps, where)
+    for name in streams:
+        values = _to_numpy(rows, name, where)
+        names = _feature_names(features.get(name, {}).get("names"), values[0].size)
+        if isinstance(names, str):
+            notes.leave_out(f"{name}: names of its features", names)
+        yield (
+            name,
+            Rows(
+                time_ns,
+                values,
+                names if isinstance(names, list) else None,
+                "recorded" if clock == "recorded" else "nominal",
+            ),
+        )
+    clocks[clock] += 1
+
+
+def _feature_names(names: Any, features: int) -> list[str] | str | None:
+    """The names as the cache takes them, one a feature; or why not; None where there are none."""
+    if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
+        (names,) = names.values()
+    if not names:
+        return None
+    if isinstance(names, list) and len(names) == features and all(isinstance(name, str) and name for name in names):
+        return names
+    return f"expected {features} that are not empty, got {json.dumps(names):.60}"
 
 
 # ---- meta/ ----
@@ -95,64 +119,62 @@ def read(source: Path, job: Job) -> dict[str, Any]:
 
 def _load_info(source: Path) -> dict[str, Any]:
     path = source / "meta" / "info.json"
-    refuse_git_lfs_pointer(path)
     try:
+        check_file(path)
         info = _parse_json(path.read_bytes())
         version, fps, features = info["codebase_version"], info["fps"], info["features"]
-    except (ValueError, KeyError, TypeError) as error:
+    except SourceError as error:
+        raise FileError(str(error)) from error  # nothing to skip to
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(f"{path}: expected JSON with codebase_version, fps and features, got {error!r}") from error
     if not str(version).startswith(("v2.", "v3.")):
         raise FileError(f"{path}: expected codebase_version v2.0, v2.1 or v3.0, got {version!r}; convert with LeRobot")
-    if not isinstance(fps, int | float) or not fps > 0:
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0:
         raise FileError(f"{path}: expected a positive number as fps, got {fps!r}")
     if not (isinstance(features, dict) and all(isinstance(feature, dict) for feature in features.values())):
         raise FileError(f"{path}: expected an object of objects as features, got {features!r:.60}")
-    return info
+    return dict(info)
 
 
-def _load_meta(source: Path, job: Job) -> tuple[dict[str, str], dict[int, dict[str, Any]]]:
+def _load_meta(source: Path, notes: Notes) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
     """The text of each task index, and the metadata of each episode; empty where skipped."""
-    tasks, episodes = {}, {}
-    try:
-        for row in _load_table(source, "tasks"):
-            # v3.0 keeps the text in an index that may have no name.
-            tasks[str(row["task_index"])] = row.get("task", row.get("__index_level_0__"))
-    except SourceError as error:
-        job.skip("meta/tasks", error)
-    try:
-        for row in _load_table(source, "episodes"):
-            index = row.pop("episode_index")
-            if index in episodes:
+    tasks: dict[str, Any] = {}
+    episodes: dict[int, dict[str, Any]] = {}
+    with notes.reading("meta/tasks", source / "meta"):
+        # v3.0 keeps the text in an index that may have no name.
+        rows = _load_table(source, "tasks", "task_index")
+        tasks = {str(row["task_index"]): row.get("task", row.get("__index_level_0__")) for row in rows}
+    with notes.reading("meta/episodes", source / "meta"):
+        rows = _load_table(source, "episodes", "episode_index")
+        for index, count in Counter(row["episode_index"] for row in rows).items():
+            if count > 1:
                 raise SourceError(f"{source}/meta: episode {index} is listed twice")
-            episodes[index] = {key: _or_null(value) for key, value in row.items() if _is_plain(value)}
-            for key in row.keys() - episodes[index].keys():
-                job.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
-    except SourceError as error:
-        job.skip("meta/episodes", error)
-        episodes.clear()
+        for row in rows:
+            episode = {key: _or_null(value) for key, value in row.items() if _is_plain(value)}
+            episodes[episode.pop("episode_index")] = episode
+            for key in sorted(row.keys() - episode.keys() - {"episode_index"}):
+                notes.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
     return tasks, episodes
 
 
-def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0)."""
+def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
+    """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0), each with a number as `key`."""
     meta = source / "meta"
-    files = [*meta.glob(f"{name}.parquet"), *sorted((meta / name).rglob("*.parquet"))] or [*meta.glob(f"{name}.jsonl")]
+    listing = list_files(meta / name)
+    for folder, error in listing.unreadable.items():
+        with naming(folder):
+            raise error
+    parquet = [meta / f"{name}.parquet", *filter(_is_parquet, listing.files)]
+    for alternatives in (parquet, [meta / f"{name}.jsonl"]):
+        files = [file for file in alternatives if os.path.lexists(file)]
+        if files:
+            break
     if not files:
         raise SourceError(f"{meta}: neither {name}.jsonl (v2) nor Parquet files of {name} (v3.0)")
     rows: list[dict[str, Any]] = []
     for file in files:
-        if file.suffix == ".parquet":
-            parquet = _open_parquet(file)
-            columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
-            rows += _read_columns(parquet, file, columns).to_pylist()
-            continue
-        refuse_git_lfs_pointer(file)
-        for number, line in enumerate(file.read_bytes().splitlines(), 1):
-            try:
-                rows += [_parse_json(line)] if line.strip() else []
-            except ValueError as error:
-                raise SourceError(f"{file}: line {number}: {error}") from error
-    key = {"tasks": "task_index", "episodes": "episode_index"}[name]
+        with naming(file):
+            rows += _read_parquet_rows(file) if _is_parquet(file) else _read_json_lines(file)
     if not rows:
         raise SourceError(f"{files[0]}: empty")
     if not all(isinstance(row, dict) and isinstance(row.get(key), int) for row in rows):
@@ -160,8 +182,46 @@ def _load_table(source: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _read_parquet_rows(file: Path) -> list[dict[str, Any]]:
+    parquet = _open_parquet(file)
+    columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
+    rows: list[dict[str, Any]] = _read_columns(parquet, file, columns).to_pylist()
+    return rows
+
+
+def _read_json_lines(file: Path) -> list[Any]:
+    check_file(file)
+    rows = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        with naming(f"{file}: line {number}"):
+            rows += [_parse_json(line)] if line.strip() else []
+    return rows
+
+
 def _parse_json(text: bytes) -> Any:
-    return json.loads(text, parse_constant=lambda _: None)  # Python writes NaN, which is no JSON
+    """What the cache can hold of JSON: UTF-8, int64, finite numbers.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, or holds something else.
+    """
+
+    def parse_int(digits: str) -> int:
+        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+            raise ValueError(f"expected whole numbers within int64, got {digits:.30}")
+        return int(digits)
+
+    def parse_float(digits: str) -> float:
+        if not math.isfinite(float(digits)):
+            raise ValueError(f"expected finite numbers, got {digits:.30}")
+        return float(digits)
+
+    # Python writes NaN, which is no JSON.
+    parsed = json.loads(
+        text.decode("utf-8-sig"), parse_constant=lambda _: None, parse_int=parse_int, parse_float=parse_float
+    )
+    if b"\\u" in text:  # half a pair of surrogates, escaped
+        json.dumps(parsed, ensure_ascii=False).encode()
+    return parsed
 
 
 def _is_plain(value: Any) -> bool:
@@ -189,7 +249,7 @@ class _Span:
     length: int
 
 
-def _survey(source: Path, job: Job, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
+def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
     """Finds every episode's rows and holds them against meta/ before anything is written.
 
     Returns the kind of each column (see `_kind`), which is the same in all files, and the spans in the files' order.
@@ -198,42 +258,50 @@ def _survey(source: Path, job: Job, episodes: dict[int, dict[str, Any]]) -> tupl
     spans: dict[int, _Span] = {}
     first = None
     refused = set()
-    for file in sorted((source / "data").rglob("*.parquet"), key=_by_number):
-        try:
+    listing = list_files(source / "data")
+    listing.note(source, notes)
+    for file in sorted(filter(_is_parquet, listing.files), key=_by_number):
+        with notes.reading(str(file.relative_to(source)), file):
             parquet = _open_parquet(file)
-            kinds = {field.name: _kind(field.type) for field in parquet.schema_arrow}
-            if first is None:
-                first, columns = file, kinds
-            for name in sorted(kinds.keys() | columns.keys()):
-                here, there = kinds.get(name, "missing"), columns.get(name, "missing")
+            kinds = _read_kinds(parquet, file)
+            known = kinds if first is None else columns
+            for name in sorted(kinds.keys() | known.keys()):
+                here, there = kinds.get(name, "missing"), known.get(name, "missing")
                 if name in _BOOKKEEPING and here not in {"missing", *(_NUMERIC if name == "timestamp" else _INTEGERS)}:
                     raise SourceError(f"{file}: column {name} is {here}, expected numbers")
                 if name not in _BOOKKEEPING and here != there:
                     raise SourceError(f"{file}: column {name} is {here}, but {there} in {first}")
             found = _find_spans(parquet, file)
-        except SourceError as error:
-            job.skip(str(file.relative_to(source)), error)
-            continue
-        for span in found:
-            listed = episodes.get(span.episode, {})
-            try:
+            if first is None:
+                first, columns = file, kinds
+            for span in found:
+                problem = None
+                length = episodes.get(span.episode, {}).get("length", span.length)
                 if span.episode in spans:
-                    raise SourceError(f"{file}: episode {span.episode} is in {spans[span.episode].file} too")
-                if episodes and span.episode not in episodes:
-                    raise SourceError(f"{file}: episode {span.episode} is not listed in {source}/meta")
-                if listed.get("length", span.length) != span.length:
-                    raise SourceError(
-                        f"{file}: episode {span.episode} has {span.length} rows, {source}/meta says {listed['length']}"
-                    )
-                spans[span.episode] = span
-            except SourceError as error:
-                refused.add(span.episode)
-                job.skip(f"episode {span.episode}", error)
+                    problem = f"is in {spans[span.episode].file} too"
+                elif episodes and span.episode not in episodes:
+                    problem = f"is not listed in {source}/meta"
+                elif length != span.length:
+                    problem = f"has {span.length} rows, {source}/meta says {length}"
+                if problem is None:
+                    spans[span.episode] = span
+                else:
+                    refused.add(span.episode)
+                    notes.skip(f"episode {span.episode}", SourceError(f"{file}: episode {span.episode} {problem}"))
     missing = sorted(episodes.keys() - spans.keys() - refused)
     if missing:
         counted = f"{len(missing)} of the {len(episodes)} episodes that {source}/meta lists have no rows in data/"
-        job.skip(f"episodes {_ranges(missing)}", SourceError(f"{counted}: {_ranges(missing)}"))
+        notes.skip(f"episodes {_ranges(missing)}", SourceError(f"{counted}: {_ranges(missing)}"))
     return columns, list(spans.values())
+
+
+def _read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
+    """The kind of each column, see `_kind`."""
+    names = parquet.schema_arrow.names
+    if len(set(names)) < len(names):
+        (name, _), *_ = Counter(names).most_common(1)
+        raise SourceError(f"{file}: two columns are named {name}")
+    return {field.name: _kind(field.type) for field in parquet.schema_arrow}
 
 
 def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
@@ -243,7 +311,7 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
         raise SourceError(f"{file}: no rows")
     named = re.fullmatch(r"episode_(\d+)", file.stem)
     if "episode_index" in parquet.schema_arrow.names:
-        index = _to_numpy(_read_columns(parquet, file, ["episode_index"]), "episode_index", file).astype(np.int64)
+        index = _to_scalars(_read_columns(parquet, file, ["episode_index"]), "episode_index", file).astype(np.int64)
     elif named:
         index = np.full(count, int(named[1]))
     else:
@@ -258,7 +326,7 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
 
 
 def _open_parquet(file: Path) -> pq.ParquetFile:
-    refuse_git_lfs_pointer(file)
+    check_file(file)
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
@@ -284,7 +352,7 @@ def _kind(dtype: pa.DataType) -> str:
 
 
 def _is_list(dtype: pa.DataType) -> bool:
-    return pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
 
 
 def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
@@ -299,7 +367,7 @@ def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
             row = np.flatnonzero(array.is_null())[0] // row_size
             raise SourceError(f"{where}: column {name}: row {row} is null")
         if not _is_list(array.type):
-            return array.to_numpy(zero_copy_only=False).reshape(shape)
+            return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
         lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
         odd = np.flatnonzero(lengths != lengths[:1])
         if len(odd):
@@ -307,6 +375,14 @@ def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
             raise SourceError(f"{where}: column {name}: row {row} has {length} values, row 0 has {lengths[0]}")
         shape.append(int(lengths[0]) if len(lengths) else 0)
         array = array.flatten()
+
+
+def _to_scalars(table: pa.Table, name: str, where: object) -> np.ndarray:
+    """A column of one number a row, lists of one included, as [rows]."""
+    values = _to_numpy(table, name, where)
+    if values.size != len(table):
+        raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
+    return values.reshape(len(table))
 
 
 def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, str]:
@@ -318,15 +394,17 @@ def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, 
     """
     frame = np.arange(len(rows))
     if "frame_index" in rows.column_names:
-        frame = _to_numpy(rows, "frame_index", where).astype(np.int64)
+        frame = _to_scalars(rows, "frame_index", where).astype(np.int64)
         back = np.flatnonzero(np.diff(frame) <= 0)
         if len(back):
             row = back[0] + 1
             raise SourceError(f"{where}: column frame_index: row {row} is {frame[row]} after {frame[row - 1]}")
+    if not np.abs(frame[[0, -1]].astype(np.float64)).max() / fps < _LARGEST_S:
+        raise SourceError(f"{where}: frames {frame[0]} to {frame[-1]} at {fps} Hz do not fit int64 nanoseconds")
     exact = np.rint(frame * 1e9 / fps).astype(np.int64)
     if "timestamp" not in rows.column_names:
         return exact, "nominal"
-    seconds = _to_numpy(rows, "timestamp", where).reshape(len(rows)).astype(np.float64)
+    seconds = _to_scalars(rows, "timestamp", where).astype(np.float64)
     bad = np.flatnonzero(~(np.abs(seconds) < _LARGEST_S))
     if len(bad):
         raise SourceError(f"{where}: column timestamp: row {bad[0]} is {seconds[bad[0]]}, expected seconds")
@@ -342,8 +420,8 @@ def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, 
 
 def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """For each video or image feature, what of it lies in the source for `episodes`."""
-    videos = [file for folder in ("videos", "video") for file in (source / folder).rglob("*.mp4")]
-    videos = [file for file in videos if not is_git_lfs_pointer(file)]
+    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
+    videos = [file for file in listed if file.suffix == ".mp4" and is_readable(file)]
     cameras = {}
     for key, feature in features.items():
         if feature.get("dtype") not in ("video", "image"):
@@ -357,30 +435,30 @@ def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, di
     return cameras
 
 
-def _video_name(key: str, episode: int, row: dict[str, Any]) -> str:
+def _video_name(key: str, episode: int, row: dict[str, Any]) -> str | None:
     if f"videos/{key}/file_index" in row:  # v3.0: many episodes a file
-        chunk, file = row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]
-        return f"chunk-{chunk:03d}/file-{file:03d}"
+        chunk, file = row.get(f"videos/{key}/chunk_index"), row[f"videos/{key}/file_index"]
+        return f"chunk-{chunk:03d}/file-{file:03d}" if isinstance(chunk, int) and isinstance(file, int) else None
     return f"episode_{episode:06d}"
 
 
 # ---- telling ----
 
 
-def _leave_out(job: Job, features: dict[str, Any], columns: dict[str, str], cameras: dict[str, Any]) -> None:
+def _leave_out(notes: Notes, features: dict[str, Any], columns: dict[str, str], cameras: dict[str, Any]) -> None:
     for name, camera in cameras.items():
         if camera["dtype"] == "image":
-            job.leave_out(name, "images")
+            notes.leave_out(name, "images")
         else:
             total = camera["episodes_found"] + camera["episodes_missing"]
-            job.leave_out(name, f"video; files for {camera['episodes_found']} of {total} episodes")
+            notes.leave_out(name, f"video; files for {camera['episodes_found']} of {total} episodes")
     for name in sorted((columns.keys() | features.keys()) - cameras.keys()):
         if name in _BOOKKEEPING and name in columns:
-            job.leave_out(name, _BOOKKEEPING[name])
+            notes.leave_out(name, _BOOKKEEPING[name])
         elif name not in columns and name not in _BOOKKEEPING:
-            job.leave_out(name, "declared in info.json, in no data file")
+            notes.leave_out(name, "declared in info.json, in no data file")
         elif columns.get(name, "bool") not in _NUMERIC:
-            job.leave_out(name, f"not numeric: {columns[name]}")
+            notes.leave_out(name, f"not numeric: {columns[name]}")
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -397,3 +475,7 @@ def _ranges(numbers: list[int]) -> str:
 def _by_number(file: Path) -> tuple[list[int], str]:
     path = file.as_posix()
     return [int(number) for number in re.findall(r"\d+", path)], path
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix == ".parquet"

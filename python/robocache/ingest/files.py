@@ -1,0 +1,115 @@
+"""The files of a source: only regular ones are opened, and no folder is passed over without a word."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .recording import Notes, SourceError, naming
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_file(path: Path) -> None:
+    """Refuses what must not or cannot be opened and read: to open a FIFO would wait for ever.
+
+    Symlinks are followed: the cache of the Hugging Face Hub is made of them.
+
+    Raises:
+        SourceError: no regular file, not readable, a name that is no UTF-8, or Git LFS's note of where the data would be.
+    """
+    with naming(path):
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8") from None
+        try:
+            kind = stat.S_IFMT(path.stat().st_mode)
+        except FileNotFoundError:
+            if path.is_symlink():
+                raise SourceError(f"{path}: a symlink to {os.readlink(path)}, which does not exist") from None
+            raise
+        if kind != stat.S_IFREG:
+            raise SourceError(f"{path}: expected a regular file, got {_KINDS.get(kind, 'something else')}")
+        with path.open("rb") as file:
+            if file.read(40).startswith(b"version https://git-lfs"):
+                raise SourceError(
+                    f"{path}: a Git LFS pointer, not the data; run `git lfs pull` in its repository first"
+                )
+
+
+def is_readable(path: Path) -> bool:
+    """Whether :func:`check_file` lets it pass."""
+    try:
+        check_file(path)
+    except SourceError:
+        return False
+    return True
+
+
+@dataclass
+class Listing:
+    """What lies below a folder.
+
+    files: whatever is no folder, sorted: dangling symlinks and FIFOs too, which :func:`check_file` refuses by name.
+    unreadable: folders that do not open, and why.
+    repeated: symlinks to folders that are in `files` by another name.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    unreadable: dict[Path, OSError] = field(default_factory=dict)
+    repeated: dict[Path, Path] = field(default_factory=dict)
+
+    def note(self, root: Path, notes: Notes) -> None:
+        """Tells of what is not in `files`."""
+        for folder, error in self.unreadable.items():
+            with notes.reading(str(folder.relative_to(root)), folder):
+                raise error
+        for link, folder in self.repeated.items():
+            notes.leave_out(str(link.relative_to(root)), f"the same folder as {folder.relative_to(root)}")
+
+
+def list_files(source: Path) -> Listing:
+    """Everything below `source`, through symlinks, each folder once; a file is its own listing."""
+    listing = Listing()
+    if not os.path.isdir(source):
+        listing.files.append(source)
+        return listing
+    met: dict[tuple[int, int], Path] = {}
+    folders, links = [source], deque[Path]()
+    while folders or links:  # links last: a folder goes by its own name where it has one here
+        folder = folders.pop() if folders else links.popleft()
+        try:
+            status = folder.stat()
+            same = met.setdefault((status.st_dev, status.st_ino), folder)
+            if same is not folder:
+                listing.repeated[folder] = same
+                continue
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not _is_folder(entry):
+                        listing.files.append(folder / entry.name)
+                    elif entry.is_symlink():
+                        links.append(folder / entry.name)
+                    else:
+                        folders.append(folder / entry.name)
+        except OSError as error:
+            listing.unreadable[folder] = error
+    listing.files.sort()
+    return listing
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a symlink to itself
+        return False

@@ -1,0 +1,71 @@
+"""A format's options are a dataclass; from its fields come the checks of ``ingest(**options)`` and the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of an options dataclass. Its type is bool (False), or str, int, float, Literal[...] and unions of them."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
+    """The options dataclass `kind` of that format, filled and checked.
+
+    Raises:
+        ArgumentError: an option that the format does not have, or another value than its choices.
+        ArgumentTypeError: a value of another type.
+    """
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        if name not in hints:
+            raise ArgumentError(f"{name}: not an option of format {format!r}")
+        kinds, choices, optional = _parts(hints[name])
+        if value is None and optional:
+            continue
+        if choices and value not in choices:
+            raise ArgumentError(f"{name}: expected one of {', '.join(choices)}{' or None' * optional}, got {value!r}")
+        # True is an int to Python, and no number of a column.
+        if not choices and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ArgumentTypeError(f"{name}: expected {expected}{' or None' * optional}, got {value!r}")
+    return kind(**values)
+
+
+def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) -> None:
+    """Adds a group of arguments, one an option; the parsed namespace has those that were given."""
+    fields = dataclasses.fields(kind)
+    group = parser.add_argument_group(title) if fields else None
+    for field in fields:
+        assert group is not None
+        flag, text = f"--{field.name.replace('_', '-')}", field.metadata["help"]
+        kinds, choices, _ = _parts(get_type_hints(kind)[field.name])
+        if kinds == (bool,):
+            group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+        elif choices:
+            group.add_argument(flag, choices=choices, default=argparse.SUPPRESS, help=text)
+        else:
+            group.add_argument(flag, type=_converter(kinds), default=argparse.SUPPRESS, help=text)
+
+
+def _parts(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...], bool]:
+    """The types of a hint, its choices, and whether it may be None."""
+    parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
+    kinds = tuple(part for part in parts if isinstance(part, type) and part is not type(None))
+    return kinds, choices, type(None) in parts
+
+
+def _converter(kinds: tuple[type, ...]) -> Any:
+    def convert(text: str) -> Any:
+        if str in kinds:
+            return int(text) if int in kinds and text.isdecimal() else text
+        return kinds[-1](text)
+
+    convert.__name__ = " or ".join(kind.__name__ for kind in kinds)  # what argparse calls it in "invalid int value"
+    return convert

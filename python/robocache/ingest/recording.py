@@ -1,0 +1,135 @@
+"""What a reader yields, recording by recording, and what it notes beside them; the driver in ``__init__`` writes it.
+
+A reader is a module with one function::
+
+    def read(source: Path, options: Options, notes: Notes) -> Iterator[Recording]:
+
+It opens nothing before its turn: a recording's rows are read while the driver iterates over them. What goes wrong is
+raised inside ``with notes.reading(...)``, which decides between stopping and skipping, and whatever it is, a
+:class:`SourceError` that names the file comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import dataset
+from ..errors import Error, FileError
+
+
+class SourceError(FileError):
+    """Something in the source that cannot be read as it stands; ``on_error="skip"`` passes over it by name."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one stream in one recording.
+
+    time_ns: int64 ``[n]`` nanoseconds, not decreasing.
+    values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
+    names: one a feature, the same in all recordings; None where they have none.
+    clock: "nominal" where the stamps are only index / rate, because the recording's own clock is lost.
+    """
+
+    time_ns: np.ndarray
+    values: np.ndarray
+    names: list[str] | None = None
+    clock: Literal["recorded", "nominal"] = "recorded"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One episode.
+
+    what: its name where it is told of or skipped ("episode 3"), unique in the source.
+    where: file or folder; begins the message of whatever is wrong with it.
+    metadata: its columns of the episodes table.
+    streams: (stream, rows) in any number, a stream's rows in the order of time; read once, when the episode is written.
+    """
+
+    what: str
+    where: str
+    metadata: dict[str, Any]
+    streams: Iterable[tuple[str, Rows]]
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A thing that is not in the cache, and why."""
+
+    what: str
+    reason: str
+
+
+class Notes:
+    """What a reader has to tell beside its recordings.
+
+    Attributes:
+        total: how many recordings there will be, for the progress; set before the first is yielded.
+        left_out, skipped: see :class:`IngestReport`.
+        facts: what the provenance says of this format.
+    """
+
+    def __init__(self, on_error: str) -> None:
+        self.total = 0
+        self.left_out: list[Omission] = []
+        self.skipped: list[Omission] = []
+        self.facts: dict[str, Any] = {}
+        self._on_error = on_error
+
+    def tell(self, where: object, /, **facts: Any) -> None:
+        """Adds to `facts`; what the cache cannot hold is refused here, as `where`, and not when all has been read."""
+        try:
+            dataset._json_text("provenance", facts)
+        except (Error, RecursionError) as error:
+            raise FileError(f"{where}: {error}") from error
+        self.facts.update(facts)
+
+    def leave_out(self, what: str, reason: str) -> None:
+        """Names a thing that the cache does not hold by design; once, however often it is met."""
+        omission = Omission(_printable(what), _printable(reason))
+        if omission not in self.left_out:
+            self.left_out.append(omission)
+
+    def skip(self, what: str, error: SourceError) -> None:
+        """Raises `error`, or passes over `what` by name where the user chose so."""
+        if self._on_error == "stop":
+            raise error
+        self.skipped.append(Omission(_printable(what), _printable(str(error))))
+
+    @contextmanager
+    def reading(self, what: str, where: object) -> Iterator[None]:
+        """Reads `what`; where it cannot be read, the rest of the block is left and :meth:`skip` decides."""
+        try:
+            with naming(where):
+                yield
+        except SourceError as error:
+            self.skip(what, error)
+
+
+@contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Turns what was not foreseen into a SourceError that begins with `where`; the cause is kept.
+
+    A FileError has its file already, a SourceError too.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except Error as error:
+        raise SourceError(f"{where}: {error}") from error
+    except OSError as error:
+        raise SourceError(f"{where}: {error.strerror or error}") from error
+    except Exception as error:
+        raise SourceError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _printable(text: str) -> str:
+    """Names of files may hold bytes that are no UTF-8; the report and the cache show them escaped."""
+    return text.encode(errors="backslashreplace").decode()

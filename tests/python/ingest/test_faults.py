@@ -1,0 +1,511 @@
+"""Whatever lies in the source: nothing hangs, nothing is lost without a word, and every error is robocache's own."""
+
+import contextlib
+import ctypes
+import json
+import os
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lerobot_files import make_episodes, write_json_lines, write_lerobot, write_table
+
+import robocache
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def refused(source, cache, *words, **options):
+    """Ingest stops with a FileError that has these words; nothing is left. Gives the error."""
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest(source, cache, **options)
+    for word in words:
+        assert word in str(caught.value)
+    assert not list(cache.parent.glob(f"{cache.name}*"))
+    return caught.value
+
+
+def skipped(source, cache, *whats, **options):
+    """Ingest passes over exactly these things by name; gives the report."""
+    report = robocache.ingest(source, cache, on_error="skip", **options)
+    assert [omission.what for omission in report.skipped] == list(whats)
+    assert robocache.open(cache).provenance["skipped"] == report.to_dict()["skipped"]
+    return report
+
+
+def left_out(report):
+    return {omission.what: omission.reason for omission in report.left_out}
+
+
+@contextlib.contextmanager
+def without_privileges():
+    """Permissions count for root too: it gives up the capabilities that pass over them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+    before = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, before) == 0
+    now = (ctypes.c_uint32 * 6)(*before)
+    now[0] &= ~0b110  # effective CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    assert libc.capset(header, now) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, before) == 0
+
+
+@pytest.fixture
+def in_time():
+    """Runs a call in a thread; fails where it does not end."""
+
+    def run(call):
+        future = Future()
+
+        def work():
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future.result(20)
+
+    return run
+
+
+# ---- what is no regular file ----
+
+
+def make_fifo(path):
+    os.mkfifo(path)
+
+
+def make_device(path):
+    path.symlink_to("/dev/zero")  # never ends
+
+
+def make_folder(path):
+    path.mkdir()
+
+
+def make_dangling(path):
+    path.symlink_to(path.parent / "gone")
+
+
+def make_loop(path):
+    path.symlink_to(path.name)
+
+
+ODD_FILES = {
+    make_fifo: "a FIFO",
+    make_device: "a device",
+    make_folder: "a folder",
+    make_dangling: "gone, which does not exist",
+    make_loop: "Too many levels of symbolic links",
+}
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_loop])
+@pytest.mark.parametrize(
+    ("version", "name", "what", "also"),
+    [
+        ("v2.1", "data/chunk-000/episode_000001.parquet", "data/chunk-000/episode_000001.parquet", ["episodes 1"]),
+        ("v2.1", "meta/tasks.jsonl", "meta/tasks", []),
+        ("v2.1", "meta/episodes.jsonl", "meta/episodes", []),
+        ("v3.0", "meta/tasks.parquet", "meta/tasks", []),
+        ("v3.0", "meta/episodes/chunk-000/file-000.parquet", "meta/episodes", []),
+    ],
+)
+def test_what_is_no_regular_file_in_a_lerobot_dataset(make, version, name, what, also, rng, tmp_path, in_time):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), version)
+    (source / name).unlink()
+    make(source / name)
+    in_time(lambda: refused(source, tmp_path / "cache", str(source / name), ODD_FILES[make]))
+    report = in_time(lambda: skipped(source, tmp_path / "cache", what, *also))
+    assert report.rows["action"] == (8 if also else 12)
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "what"),
+    [
+        ("v2.1", "tasks.jsonl", "meta/tasks"),
+        ("v2.1", "episodes.jsonl", "meta/episodes"),
+        ("v3.0", "tasks.parquet", "meta/tasks"),
+    ],
+)
+def test_a_folder_in_the_place_of_a_table(version, name, what, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), version)
+    (source / "meta" / name).unlink()
+    (source / "meta" / name).mkdir()
+    refused(source, tmp_path / "cache", name, "a folder")
+    assert skipped(source, tmp_path / "cache", what).rows["action"] == 12
+
+
+def test_a_folder_in_the_place_of_data(rng, tmp_path):
+    """Some programs write a table as a folder of that name: what is in it counts."""
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    file = source / "data/chunk-000/episode_000001.parquet"
+    file.rename(tmp_path / file.name)
+    file.mkdir()
+    refused(source, tmp_path / "cache", "1 of the 3 episodes")
+    (tmp_path / file.name).rename(file / file.name)
+    assert robocache.ingest(source, tmp_path / "cache").rows["action"] == 12
+
+
+@pytest.mark.parametrize("make", ODD_FILES)
+def test_what_is_no_regular_video_is_no_video(make, rng, tmp_path, in_time):
+    key = "observation.images.top"
+    features = {key: {"dtype": "video", "shape": [480, 640, 3]}}
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), features=features)
+    videos = source / f"videos/chunk-000/{key}"
+    videos.mkdir(parents=True)
+    (videos / "episode_000000.mp4").write_bytes(b"frames" * 50)
+    make(videos / "episode_000001.mp4")
+    report = in_time(lambda: robocache.ingest(source, tmp_path / "cache"))
+    assert left_out(report)[key] == "video; files for 1 of 2 episodes"
+    assert report.rows["action"] == 7
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_loop])
+def test_what_is_no_regular_csv_file(make, tmp_path, in_time):
+    write(tmp_path / "logs/good.csv", "0.0,1", "0.1,2")
+    make(tmp_path / "logs/imu.csv")
+    in_time(lambda: refused(tmp_path / "logs", tmp_path / "cache", "logs/imu.csv", ODD_FILES[make]))
+    assert skipped(tmp_path / "logs", tmp_path / "cache", "imu.csv").rows == {"good": 2}
+    (tmp_path / "logs/good.csv").unlink()
+    refused(tmp_path / "logs", tmp_path / "cache2", "logs/imu.csv", ODD_FILES[make])
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_folder, make_loop])
+def test_what_is_no_regular_info(make, rng, tmp_path, in_time):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    (source / "meta/info.json").unlink()
+    make(source / "meta/info.json")
+    in_time(lambda: refused(source, tmp_path / "cache", "meta/info.json", ODD_FILES[make], on_error="skip"))
+
+
+def test_files_may_be_symlinks_as_in_the_cache_of_the_hub(rng, tmp_path):
+    episodes = make_episodes(rng)
+    source = write_lerobot(tmp_path / "source", episodes, "v3.0")
+    (tmp_path / "blobs").mkdir()
+    for number, file in enumerate(sorted(source.rglob("*.*"))):
+        if file.is_file():
+            file.rename(tmp_path / f"blobs/{number}")
+            file.symlink_to(tmp_path / f"blobs/{number}")
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert (report.episodes, report.rows["action"], report.skipped) == (3, 20, [])
+
+
+def test_files_that_may_not_be_read(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    (source / "data/chunk-000/episode_000001.parquet").chmod(0)
+    (source / "meta/tasks.jsonl").chmod(0)
+    write(tmp_path / "logs/imu.csv", "0.0,1", "0.1,2")
+    write(tmp_path / "logs/joint.csv", "0.0,1", "0.1,2").chmod(0)
+    with without_privileges():
+        refused(source, tmp_path / "cache", "meta/tasks.jsonl", "Permission denied")
+        skipped(source, tmp_path / "cache", "meta/tasks", "data/chunk-000/episode_000001.parquet", "episodes 1")
+        refused(tmp_path / "logs", tmp_path / "cache2", "logs/joint.csv", "Permission denied")
+        assert skipped(tmp_path / "logs", tmp_path / "cache2", "joint.csv").rows == {"imu": 2}
+
+
+def test_a_source_that_vanishes_midway(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    gone = source / "data/chunk-000/episode_000001.parquet"
+    content = gone.read_bytes()
+
+    def vanish(done, total, what):
+        gone.unlink(missing_ok=True)
+
+    error = refused(source, tmp_path / "cache", "episode_000001.parquet", "No such file", progress=vanish)
+    assert isinstance(error.__cause__, FileNotFoundError)
+    gone.write_bytes(content)
+    report = skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet", progress=vanish)
+    assert report.rows["action"] == 8
+
+    logs = [write(tmp_path / f"logs/{number}/imu.csv", "0.0,1", "0.1,2") for number in range(3)]
+    report = skipped(
+        tmp_path / "logs", tmp_path / "cache2", "2/imu.csv", progress=lambda *_: logs[2].unlink(missing_ok=True)
+    )
+    assert report.rows == {"imu": 4}
+
+
+# ---- folders ----
+
+
+def test_a_run_that_is_a_symlink_is_read(tmp_path):
+    write(tmp_path / "elsewhere/imu.csv", "0.0,3", "0.5,4")
+    write(tmp_path / "logs/run_1/imu.csv", "0.0,1", "0.5,2")
+    (tmp_path / "logs/run_0").symlink_to(tmp_path / "elsewhere")
+    assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"imu": 4}
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.episodes["name"].to_pylist() == ["run_0", "run_1"]
+    assert dataset.episode(0)["imu"][1].tolist() == [[3], [4]]
+
+
+def test_no_folder_is_read_twice(tmp_path):
+    write(tmp_path / "logs/run_1/imu.csv", "0.0,1", "0.5,2")
+    (tmp_path / "logs/latest").symlink_to("run_1")
+    (tmp_path / "logs/run_1/up").symlink_to("..")
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    assert report.rows == {"imu": 2}
+    assert left_out(report) == {"latest": "the same folder as run_1", "run_1/up": "the same folder as ."}
+
+
+@pytest.mark.parametrize("where", ["run_1", "chunk-000"])
+def test_a_folder_that_may_not_be_read(where, rng, tmp_path):
+    if where == "run_1":
+        source = tmp_path / "logs"
+        for number in range(3):
+            write(source / f"run_{number}/imu.csv", "0.0,1", "0.5,2")
+        folder, also = source / "run_1", []
+    else:
+        source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+        folder, also = source / "data/chunk-001", ["episodes 1"]
+        folder.mkdir()
+        (source / "data/chunk-000/episode_000001.parquet").rename(folder / "episode_000001.parquet")
+    folder.chmod(0)
+    with without_privileges():
+        refused(source, tmp_path / "cache", str(folder), "Permission denied")
+        skipped(source, tmp_path / "cache", str(folder.relative_to(source)), *also)
+        source.chmod(0)
+        refused(source, tmp_path / "cache2", str(source), "Permission denied")
+        refused(source / "run_0", tmp_path / "cache2", str(source), "Permission denied")
+    source.chmod(0o700)
+    folder.chmod(0o700)
+
+
+# ---- CSV ----
+
+
+def test_a_bad_cell_among_numbers_stops_and_is_named(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"logs/run_{number}/imu.csv", "t,a,b", "0.0,1,2", "0.1,1.2.3,2" if number == 1 else "0.1,2,2")
+    refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "Row #3", "1.2.3")
+    assert skipped(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv").rows == {"imu": 4}
+    for cells in (["1.2.3", "1"], ["1.2.3", "1", "2"], ["", "1", "x"], ["True", "yes", "False"], ["nan", "inf", "?"]):
+        write(tmp_path / "alone/imu.csv", "t,a", *(f"{row}.5,{cell}" for row, cell in enumerate(cells)))
+        refused(tmp_path / "alone", tmp_path / "cache2", "alone/imu.csv", "Row #")
+
+
+def test_a_column_that_is_text_in_one_run_alone(tmp_path):
+    """No run's rows go without a word, whichever comes first."""
+    for odd in (0, 1):
+        for number in range(2):
+            cells = ["word", "word"] if number == odd else ["1", "2"]
+            write(tmp_path / f"logs/run_{number}/imu.csv", *(f"{row}.5,{cell}" for row, cell in enumerate(cells)))
+        refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "'column 1': 'text'")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+def test_another_encoding_than_utf_8(encoding, tmp_path):
+    write(tmp_path / "logs/good.csv", "0.0,1", "0.1,2")
+    (tmp_path / "logs/imu.csv").write_text("t,temperature °C\n0.0,1\n0.1,2\n", encoding=encoding)
+    refused(tmp_path / "logs", tmp_path / "cache", "logs/imu.csv", "UTF-8")
+    assert skipped(tmp_path / "logs", tmp_path / "cache", "imu.csv").rows == {"good": 2}
+
+
+def test_a_column_without_a_name_goes_by_its_number(tmp_path):
+    write(tmp_path / "logs/imu.csv", "t,,a,", "0.0,1,2,", "0.1,3,4,")
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert list(stream.names) == ["1", "a", "3"]
+    np.testing.assert_array_equal(stream.values, [[1, 2, np.nan], [3, 4, np.nan]])
+
+
+@pytest.mark.parametrize("stamp", ["1e-99999999999999999999", "1e99999999999999999999"])
+def test_stamps_of_absurd_exponents(stamp, tmp_path):
+    write(tmp_path / "logs/imu.csv", "t_s,a", "0.0,1", f"{stamp},2")
+    refused(tmp_path / "logs", tmp_path / "cache", "logs/imu.csv", "line 3", stamp)
+    write(tmp_path / "logs/imu.csv", "t_s,a", "0.0,1", "1e-99999,2", "1e-9,3")
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == [0, 0, 1]
+
+
+def test_names_of_files_that_are_no_utf_8(tmp_path):
+    write(tmp_path / "logs/good.csv", "0.0,1", "0.1,2")
+    write(tmp_path / os.fsdecode(b"logs/imu_\xff.csv"), "0.0,1", "0.1,2")
+    write(tmp_path / os.fsdecode(b"logs/run_\xff/imu.csv"), "0.0,1", "0.1,2")
+    write(tmp_path / os.fsdecode(b"logs/notes.\xff"), "x")
+    refused(tmp_path / "logs", tmp_path / "cache", "xff", "UTF-8")
+    report = skipped(tmp_path / "logs", tmp_path / "cache", "imu_\\udcff.csv", "run_\\udcff/imu.csv")
+    assert report.rows == {"good": 2}
+    assert "*.\\udcff" in left_out(report)
+    with pytest.raises(robocache.ArgumentError, match=r"source: .*UTF-8"):
+        robocache.ingest(os.fsdecode(bytes(tmp_path) + b"/logs/run_\xff"), tmp_path / "cache2")
+
+
+# ---- LeRobot ----
+
+
+def rewrite(file, change):
+    """Writes a Parquet file anew after `change(table)`."""
+    write_table(file, change(pq.read_table(file)))
+
+
+def with_column(name, values):
+    return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.append_column("action", t["action"]), ["two columns", "action"]),
+        (lambda t: t.append_column("timestamp", t["timestamp"]), ["two columns", "timestamp"]),
+        (with_column("episode_index", [[1, 1]] * 4), ["episode_index", "one number a row"]),
+        (with_column("episode_index", [[1], [1, 1], [1], [1]]), ["episode_index", "row 1 has 2 values"]),
+    ],
+)
+def test_tables_that_are_odd(change, words, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    name = "data/chunk-000/episode_000001.parquet"
+    rewrite(source / name, change)
+    refused(source, tmp_path / "cache", name, *words)
+    assert skipped(source, tmp_path / "cache", name, "episodes 1").rows["action"] == 8
+
+
+def test_the_first_file_is_no_norm_where_it_cannot_be_read(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    name = "data/chunk-000/episode_000000.parquet"
+    rewrite(source / name, lambda t: t.slice(0, 0).drop_columns(["action"]))
+    assert skipped(source, tmp_path / "cache", name, "episodes 0").rows["action"] == 9
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("timestamp", [[0.0, 1.0]] * 4, ["timestamp", "one number a row"]),
+        ("frame_index", [[0, 1]] * 4, ["frame_index", "one number a row"]),
+        ("frame_index", [0, 1, 2, 2**62], ["int64 nanoseconds"]),
+    ],
+)
+def test_clocks_that_are_odd(column, values, words, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
+    name = "data/chunk-000/episode_000001.parquet"
+    rewrite(source / name, with_column(column, values))
+    refused(source, tmp_path / "cache", name, *words)
+    assert skipped(source, tmp_path / "cache", "episode 1").rows["action"] == 8
+
+
+def test_lists_of_one_are_numbers(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    for name in ("timestamp", "frame_index", "episode_index"):
+        rewrite(
+            source / "data/chunk-000/episode_000000.parquet",
+            lambda t, name=name: with_column(name, [[value] for value in t[name].to_pylist()])(t),
+        )
+    robocache.ingest(source, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams["action"].time_ns.tolist() == [0, 33333333, 66666667]
+
+
+def test_a_column_whose_name_is_no_utf_8(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    file = source / "data/chunk-000/episode_000001.parquet"
+    content = file.read_bytes()
+    assert b"next.reward" in content
+    file.write_bytes(content.replace(b"next.reward", b"next.\xffeward"))
+    refused(source, tmp_path / "cache", "episode_000001.parquet")
+    skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet", "episodes 1")
+
+
+@pytest.mark.parametrize("chunk", [None, "0", 2.5])
+def test_a_video_whose_place_is_not_said(chunk, rng, tmp_path):
+    key = "observation.images.top"
+    episodes = make_episodes(rng, (3, 3))
+    for episode in episodes:
+        episode.extra = {f"videos/{key}/chunk_index": chunk, f"videos/{key}/file_index": 0}
+    features = {key: {"dtype": "video", "shape": [480, 640, 3]}}
+    source = write_lerobot(tmp_path / "source", episodes, "v3.0", features=features)
+    (source / f"videos/{key}/chunk-000").mkdir(parents=True)
+    (source / f"videos/{key}/chunk-000/file-000.mp4").write_bytes(b"frames" * 50)
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert left_out(report)[key] == "video; files for 0 of 2 episodes"
+
+
+def test_metadata_that_changes_its_type(rng, tmp_path):
+    episodes = make_episodes(rng, (3, 4, 5))
+    for episode, operator in zip(episodes, (1, "ann", 2), strict=True):
+        episode.extra = {"operator": operator}
+    source = write_lerobot(tmp_path / "source", episodes)
+    refused(source, tmp_path / "cache", "episode_000001.parquet: episode 1", "operator")
+    assert skipped(source, tmp_path / "cache", "episode 1").rows["action"] == 8
+    assert robocache.open(tmp_path / "cache").episodes["operator"].to_pylist() == [1, 2]
+
+
+DEEP = "[" * 2000 + "]" * 2000
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("odd", [DEEP, HUGE, "1e400", '"\\ud800"', '"\udcff"', "1" * 5000])
+@pytest.mark.parametrize("name", ["tasks", "episodes"])
+def test_json_that_no_cache_holds(odd, name, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    file = source / f"meta/{name}.jsonl"
+    lines = file.read_text().splitlines()
+    lines[-1] = lines[-1][:-1] + f', "odd": {odd}}}'
+    file.write_text("\n".join(lines), errors="surrogateescape")
+    refused(source, tmp_path / "cache", f"{name}.jsonl", f"line {len(lines)}")
+    assert skipped(source, tmp_path / "cache", f"meta/{name}").rows["action"] == 7
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize("odd", [DEEP, "[" * 500 + "]" * 500, HUGE, "1e400", '"\\ud800"', '"\udcff"', "1" * 5000])
+@pytest.mark.parametrize("key", ["fps", "robot_type"])
+def test_info_that_no_cache_holds_is_refused_at_once(key, odd, on_error, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    info = json.loads((source / "meta/info.json").read_text())
+    info[key] = "ODD"
+    (source / "meta/info.json").write_text(json.dumps(info).replace('"ODD"', odd), errors="surrogateescape")
+    told = []
+    refused(source, tmp_path / "cache", "info.json", on_error=on_error, progress=lambda *step: told.append(step))
+    assert told == []
+
+
+@pytest.mark.parametrize("fps", [True, -1, 1e-300])
+def test_rates_that_are_odd(fps, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)), info={"fps": fps})
+    refused(source, tmp_path / "cache", str(source))
+
+
+@pytest.mark.parametrize("names", [["", "b", "c"], ["a", "b"], ["a", 1, "c"]])
+def test_names_of_features_that_no_cache_holds_are_left_out(names, rng, tmp_path):
+    features = {"observation.state": {"dtype": "float32", "shape": [3], "names": names}}
+    report = robocache.ingest(
+        write_lerobot(tmp_path / "source", make_episodes(rng), features=features), tmp_path / "cache"
+    )
+    assert "expected 3" in left_out(report)["observation.state: names of its features"]
+    assert not robocache.open(tmp_path / "cache").streams["observation.state"].names
+
+
+def test_an_unnamed_column(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    rewrite(source / "data/chunk-000/episode_000000.parquet", lambda t: t.append_column("", t["next.reward"]))
+    refused(source, tmp_path / "cache", "episode_000000.parquet", "stream")
+
+
+def test_tables_of_meta_with_times(rng, tmp_path):
+    """What is neither text nor number is left out by name, whatever Parquet has."""
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), "v3.0")
+    rewrite(
+        source / "meta/episodes/chunk-000/file-000.parquet",
+        lambda t: t.append_column("at", pa.array([0, 10**18], pa.timestamp("ns"))).append_column(
+            "seed", pa.array([2**64 - 1, 0], pa.uint64())
+        ),
+    )
+    refused(source, tmp_path / "cache", "episode 0", "int64")
+    report = skipped(source, tmp_path / "cache", "episode 0")
+    assert "episodes.at" in left_out(report)
+
+
+def test_json_lines_with_a_byte_order_mark(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    (source / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick"}\n', encoding="utf-8-sig")
+    write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0}])
+    robocache.ingest(source, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").provenance["lerobot"]["tasks"] == {"0": "pick"}
