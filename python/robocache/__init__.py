@@ -8,6 +8,7 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 
 from __future__ import annotations
 
+from . import _lib
 from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
 from .ingest import ingest
@@ -41,3 +42,5 @@ __all__ = [
     "voxelize_pointcloud",
     "voxelize_sparse",
 ]
+
+__version__: str = _lib.function("version")()

@@ -130,6 +130,12 @@ def test_reports_its_installation(clean_python: Path, tmp_path: Path) -> None:
     run(clean_python.parent / "robocache", "--help", cwd=tmp_path)
 
 
+def test_knows_its_version(wheel: Path, clean_python: Path, tmp_path: Path) -> None:
+    code = "import importlib.metadata, robocache; print(robocache.__version__, importlib.metadata.version('robocache'))"
+    version = wheel.name.split("-")[1]
+    assert run(clean_python, "-I", "-c", code, cwd=tmp_path).split() == [version, version]
+
+
 def test_runs_with_torch(clean_python: Path, tmp_path: Path) -> None:
     run(clean_python, "-m", "pip", "install", "-q", "torch==2.13.0")
     run(clean_python, "-I", "-c", RESAMPLE_TORCH, cwd=tmp_path)

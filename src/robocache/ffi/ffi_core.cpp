@@ -6,6 +6,8 @@
 
 namespace robocache::ffi {
 
+ROBOCACHE_FFI(version, args, result) { result.set(std::string_view(ROBOCACHE_VERSION)); }
+
 ROBOCACHE_FFI(num_threads, args, result) { result.set(static_cast<int64_t>(num_threads())); }
 
 ROBOCACHE_FFI(set_num_threads, args, result) { set_num_threads(args.integer(0, "n")); }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import rounds
 
 import robocache
 
@@ -28,7 +29,8 @@ def copy(original):
     return original.parent / "copy"
 
 
-@settings(max_examples=300)
+@pytest.mark.soak
+@settings(max_examples=rounds(300))
 @given(data=st.data())
 def test_any_damage_to_any_file(original, copy, data):
     shutil.rmtree(copy, ignore_errors=True)

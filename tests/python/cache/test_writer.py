@@ -351,32 +351,6 @@ def test_a_killed_writer_leaves_what_was_there(path, there_before):
     assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
 
 
-def test_killed_at_any_moment_of_overwriting(path):
-    """Whatever the moment, the name holds one whole cache: the old one or the new one."""
-    write(path, 1.0)
-    body = """
-def one(value):
-    with robocache.Writer(sys.argv[1] if len(sys.argv) > 1 else w.path, overwrite=True) as again:
-        with again.episode() as ep:
-            ep.append("x", [0], [value])
-w.abort()
-print("ready", flush=True)
-k = 2.0
-while True:
-    one(k)
-    k += 1
-"""
-    for delay_ms in (1, 9, 22, 50):
-        process = in_a_process(path, body)
-        assert process.stdout.readline() == "ready\n"
-        threading.Event().wait(delay_ms / 1000)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert value_of(path)[0] >= 1.0
-    write(path, 0.0, overwrite=True)
-    assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
-
-
 def test_existing_names_are_kept(path):
     write(path, 1.0)
     with pytest.raises(robocache.FileError, match="cache: it exists already; overwrite=True replaces a cache"):
