@@ -316,7 +316,7 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
         index = np.full(count, int(named[1]))
     else:
         raise SourceError(f"{file}: no column episode_index")
-    starts = np.flatnonzero(np.diff(index, prepend=index[0] - 1))
+    starts = np.flatnonzero(np.concatenate([[True], index[1:] != index[:-1]]))
     lengths = np.diff(starts, append=count)
     if named and (len(starts) > 1 or index[0] != int(named[1])):
         raise SourceError(

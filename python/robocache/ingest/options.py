@@ -58,6 +58,8 @@ def _parts(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...], bool]:
     parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
     choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
     kinds = tuple(part for part in parts if isinstance(part, type) and part is not type(None))
+    if float in kinds and int not in kinds:
+        kinds = (*kinds, int)  # as everywhere in Python
     return kinds, choices, type(None) in parts
 
 
@@ -65,7 +67,7 @@ def _converter(kinds: tuple[type, ...]) -> Any:
     def convert(text: str) -> Any:
         if str in kinds:
             return int(text) if int in kinds and text.isdecimal() else text
-        return kinds[-1](text)
+        return kinds[0](text)
 
-    convert.__name__ = " or ".join(kind.__name__ for kind in kinds)  # what argparse calls it in "invalid int value"
+    convert.__name__ = kinds[0].__name__  # what argparse calls it in "invalid int value"
     return convert

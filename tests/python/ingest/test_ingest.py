@@ -1,0 +1,332 @@
+"""The call itself, the formats it knows, and their options: on the command line and in Python."""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from lerobot_files import make_episodes, write_lerobot
+from robocache.ingest import registry
+from robocache.ingest.options import add_arguments, make_options, option
+from robocache.ingest.recording import Recording, Rows, SourceError
+
+import robocache
+
+
+def write_logs(folder):
+    folder.mkdir(parents=True)
+    (folder / "imu.csv").write_text("0.0,1\n0.1,2\n")
+    return folder
+
+
+# ---- paths ----
+
+
+def test_paths_that_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_logs(tmp_path / "logs"))
+    for argument in ("source", "cache"):
+        paths = {"source": ".", "cache": str(tmp_path / "cache")}
+        for bad, error in {
+            "": robocache.ArgumentError,
+            "a\0b": robocache.ArgumentError,
+            None: robocache.ArgumentTypeError,
+            3: robocache.ArgumentTypeError,
+            b"logs": robocache.ArgumentTypeError,
+        }.items():
+            with pytest.raises(error, match=f"^{argument}: expected .* got "):
+                robocache.ingest(**{**paths, argument: bad})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+
+
+def test_the_cache_may_go_by_a_folder_that_is_not_there(tmp_path, monkeypatch):
+    write_logs(tmp_path / "logs")
+    monkeypatch.chdir(tmp_path)
+    report = robocache.ingest("logs", "missing/../cache")
+    assert report.cache == str(tmp_path / "cache")
+    assert len(robocache.open(report.cache)) == 1
+
+
+def test_what_looks_like_an_id_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest("lerobot/pusht", "cache")
+    assert "nothing is downloaded" in str(caught.value)
+    assert "hf download lerobot/pusht --repo-type dataset --local-dir pusht" in str(caught.value)
+    with pytest.raises(robocache.FileError, match=r"no such file or directory$"):
+        robocache.ingest("a/folder/pusht", "cache")
+
+
+# ---- which format ----
+
+
+def test_two_formats_that_claim_a_folder_are_named(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    write_logs(source / "extra")
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest(source, tmp_path / "cache")
+    assert "lerobot (meta/info.json) and csv (extra/imu.csv)" in str(caught.value)
+    assert "format" in str(caught.value)
+    assert robocache.ingest(source, tmp_path / "a", format="lerobot").rows["action"] == 3
+    assert robocache.ingest(source, tmp_path / "b", format="csv").rows == {"imu": 2}
+
+
+def test_a_format_that_is_said_is_taken_for_any_name(tmp_path):
+    (tmp_path / "log.txt").write_text("0.0,1\n0.1,2\n")
+    with pytest.raises(robocache.FileError, match="found none"):
+        robocache.ingest(tmp_path / "log.txt", tmp_path / "cache")
+    assert robocache.ingest(tmp_path / "log.txt", tmp_path / "cache", format="csv").rows == {"log": 2}
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(robocache.FileError, match=r"\*\.csv"):
+        robocache.ingest(tmp_path / "bare", tmp_path / "cache2", format="csv")
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_nothing_is_imported_to_find_the_format(rng, tmp_path):
+    logs, dataset = write_logs(tmp_path / "logs"), write_lerobot(tmp_path / "lerobot", make_episodes(rng, (3,)))
+    assert (
+        run(
+            "import sys, pathlib\n"
+            "from robocache.ingest import registry\n"
+            f"names = [registry.find_format(pathlib.Path(p)).name for p in ({str(logs)!r}, {str(dataset)!r})]\n"
+            "print(names, 'pyarrow' in sys.modules)\n"
+        )
+        == "['csv', 'lerobot'] False\n"
+    )
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
+    said = run(
+        "import sys, robocache\n"
+        "sys.modules['pyarrow'] = None\n"
+        f"try: robocache.ingest({str(write_logs(tmp_path / 'logs'))!r}, {str(tmp_path / 'cache')!r})\n"
+        "except robocache.Error as error: print(error)\n"
+    )
+    assert "format 'csv'" in said and "pyarrow" in said and "pip install pyarrow" in said
+    assert not (tmp_path / "cache").exists()
+
+
+# ---- the driver, by a reader of its own ----
+
+
+@dataclass(frozen=True)
+class ToyOptions:
+    """Of every kind."""
+
+    episodes: int = option(2, help="how many")
+    rate_hz: float = option(10.0, help="of the clock")
+    unit: Literal["m", "mm"] | None = option(None, help="of lengths")
+    column: str | int = option(0, help="which")
+    loud: bool = option(False, help="tell more")
+
+
+class ToyReader:
+    """Yields what `recordings(options, notes)` gives."""
+
+    def __init__(self, recordings):
+        self.read = lambda source, options, notes: recordings(options, notes)
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """ingest() of a format whose reader is the given function, from a source that is there."""
+    (tmp_path / "source.toy").write_text("toy")
+
+    def run(recordings, **options):
+        entry = registry.Format(
+            "toy", "toy", "*.toy", lambda source: source if source.suffix == ".toy" else None, ToyOptions, "", ""
+        )
+        monkeypatch.setitem(registry.FORMATS, "toy", entry)
+        monkeypatch.setattr(registry.Format, "load", lambda entry: ToyReader(recordings))
+        return robocache.ingest(tmp_path / "source.toy", tmp_path / "cache", **options)
+
+    return run
+
+
+def rows(n, **more):
+    return Rows(np.arange(n), np.zeros((n, 2)), **more)
+
+
+def test_recordings_are_read_one_by_one_and_written_as_they_come(toy, tmp_path):
+    seen = []
+
+    def streams(number):
+        for part in range(2):
+            seen.append((number, part))
+            yield "a", Rows(np.arange(3) + 3 * part, np.full((3, 2), 10.0 * number + part), names=["x", "y"])
+
+    def recordings(options, notes):
+        notes.total = options.episodes
+        for number in range(options.episodes):
+            seen.append(number)
+            yield Recording(f"episode {number}", "here", {"number": number}, streams(number))
+        notes.tell("here", colour="red")
+
+    told = []
+    report = toy(recordings, episodes=3, progress=lambda *step: told.append((*step, seen[-1])))
+    assert seen == [0, (0, 0), (0, 1), 1, (1, 0), (1, 1), 2, (2, 0), (2, 1)]
+    assert told == [(number, 3, f"episode {number}", number) for number in range(3)]
+    dataset = robocache.open(tmp_path / "cache")
+    assert (report.format, report.episodes, report.rows) == ("toy", 3, {"a": 18})
+    assert dataset.episode(2)["a"][1].tolist() == [[20, 20]] * 3 + [[21, 21]] * 3
+    assert list(dataset.streams["a"].names) == ["x", "y"]
+    assert dataset.provenance["toy"] == {"colour": "red"}
+
+
+def test_a_stream_is_nominal_where_it_is_in_every_episode_that_was_kept(toy, tmp_path):
+    def recordings(options, notes):
+        yield Recording("0", "here", {}, [("a", rows(2, clock="nominal")), ("b", rows(2, clock="nominal"))])
+        yield Recording("1", "here", {}, [("a", rows(2)), ("b", rows(2, clock="nominal"))])
+        yield Recording("2", "here", {}, [("b", rows(2)), ("a", Rows(np.arange(3), np.zeros(2)))])
+
+    report = toy(recordings, on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["2"]
+    streams = robocache.open(tmp_path / "cache").streams
+    assert {name: stream.clock for name, stream in streams.items()} == {"a": "recorded", "b": "nominal"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "streams"),
+    [
+        ({"operator": "ann"}, [("a", rows(2))]),
+        ({"operator": object()}, [("a", rows(2))]),
+        ({0: 1}, [("a", rows(2))]),
+        ({}, [("a", Rows(np.array([1, 0]), np.zeros((2, 2))))]),
+        ({}, [("a", Rows(np.arange(2), np.zeros((2, 3))))]),
+        ({}, [("a", rows(2, names=["y", "x"]))]),
+        ({}, [("b", rows(2, names=["x", ""]))]),
+        ({}, [("b", rows(2, names=["x"]))]),
+        ({}, [("b", rows(2, names=[3, 4]))]),
+        ({}, [("", rows(2))]),
+        ({}, [("\udcff", rows(2))]),
+        ({}, [("b", Rows(np.arange(2), np.array([object()] * 2)))]),
+        ({}, (1 / 0 for _ in range(2))),
+        ({}, None),
+    ],
+)
+def test_what_the_writer_or_nobody_foresaw_is_one_episode_that_is_skipped(metadata, streams, toy, tmp_path):
+    def recordings(options, notes):
+        for number in range(3):
+            if number == 1:
+                yield Recording("odd", "FILE", metadata, streams)
+            else:
+                yield Recording(str(number), "here", {"operator": 1}, [("a", rows(2, names=["x", "y"]))])
+
+    with pytest.raises(SourceError, match=r"^FILE: ") as caught:
+        toy(recordings)
+    assert caught.value.__cause__ is not None
+    assert not (tmp_path / "cache").exists()
+    streams = streams if isinstance(streams, list | None) else (1 / 0 for _ in range(2))
+    report = toy(recordings, on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["odd"]
+    assert report.skipped[0].reason == str(caught.value)
+    assert (report.episodes, report.rows) == (2, {"a": 4})
+
+
+def test_a_reader_that_fails_between_recordings_ends_the_ingest(toy, tmp_path):
+    def recordings(options, notes):
+        yield Recording("0", "here", {}, [("a", rows(2))])
+        raise KeyError("lost")
+
+    with pytest.raises(SourceError, match=r"source\.toy: KeyError: 'lost'") as caught:
+        toy(recordings, on_error="skip")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_error_of_the_progress_is_not_the_reader_s(toy, tmp_path):
+    def recordings(options, notes):
+        yield Recording("0", "here", {}, [("a", rows(2))])
+
+    with pytest.raises(ZeroDivisionError):
+        toy(recordings, on_error="skip", progress=lambda *_: 1 / 0)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_episode_without_rows_is_left_out_by_name(toy, tmp_path):
+    def recordings(options, notes):
+        yield Recording("0", "here", {}, [("a", rows(2))])
+        yield Recording("1", "here", {}, [])
+
+    report = toy(recordings)
+    assert report.episodes == 1
+    assert [(o.what, o.reason) for o in report.left_out] == [("1", "nothing in it to keep")]
+
+
+def test_a_bad_provenance_is_refused_where_it_is_told(toy, tmp_path):
+    read = []
+
+    def recordings(options, notes):
+        notes.tell("FILE", size=float("inf"))
+        read.append(1)
+        yield Recording("0", "here", {}, [("a", rows(2))])
+
+    with pytest.raises(robocache.FileError, match=r"^FILE: .*finite"):
+        toy(recordings)
+    assert not read
+
+
+# ---- options ----
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"colour": 1}, robocache.ArgumentError, "colour: not an option of format 'toy'"),
+        ({"unit": "h"}, robocache.ArgumentError, "unit: expected one of m, mm or None, got 'h'"),
+        ({"episodes": "2"}, robocache.ArgumentTypeError, "episodes: expected int, got '2'"),
+        ({"episodes": True}, robocache.ArgumentTypeError, "episodes: expected int, got True"),
+        ({"episodes": None}, robocache.ArgumentTypeError, "episodes: expected int, got None"),
+        ({"column": 1.5}, robocache.ArgumentTypeError, "column: expected str or int, got 1.5"),
+        ({"loud": "yes"}, robocache.ArgumentTypeError, "loud: expected bool, got 'yes'"),
+        ({"rate_hz": "fast"}, robocache.ArgumentTypeError, "rate_hz: expected float or int, got 'fast'"),
+    ],
+)
+def test_options_are_checked(options, error, words, toy):
+    with pytest.raises(error) as caught:
+        toy(lambda options, notes: iter(()), **options)
+    assert str(caught.value) == words
+
+
+def test_the_command_line_is_made_of_the_options(capsys):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, "toy", ToyOptions)
+
+    def parse(*arguments):
+        return make_options(ToyOptions, "toy", vars(parser.parse_args(arguments)))
+
+    assert parse() == ToyOptions()
+    given = parse("--episodes", "3", "--rate-hz", "2", "--unit", "mm", "--column", "4", "--loud")
+    assert given == ToyOptions(3, 2.0, "mm", 4, True)
+    assert parse("--column", "stamp") == replace(ToyOptions(), column="stamp")
+    for bad in (["--episodes", "x"], ["--unit", "h"], ["--rate-hz", "fast"]):
+        with pytest.raises(SystemExit):
+            parse(*bad)
+        assert bad[0] in capsys.readouterr().err
+    assert "how many" in parser.format_help()
+
+
+def test_every_format_has_its_options_on_the_command_line():
+    parser = argparse.ArgumentParser()
+    registry.add_arguments(parser)
+    arguments = parser.parse_args(["--time-column", "2", "--sort-times"])
+    assert registry.given_options(arguments) == {"time_column": 2, "sort_times": True}
+
+
+# ---- real data ----
+
+
+def test_every_real_source_of_a_format_is_known_by_it(real_data):
+    for folder, name in {
+        "lerobot_v2/gr00t_gr1_pnp_sim": "lerobot",
+        "lerobot_v2/lfs_pointers_only": "lerobot",
+        "logs_csv/euroc_micro": "csv",
+        "rosbag2/unitree_go2": "csv",
+    }.items():
+        assert registry.find_format(Path(real_data(folder))).name == name
