@@ -9,7 +9,8 @@ import json
 import math
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _writer_open = _lib.function("writer_open")
+_writer_check_provenance = _lib.function("writer_check_provenance")
 _writer_describe_stream = _lib.function("writer_describe_stream")
 _writer_begin_episode = _lib.function("writer_begin_episode")
 _writer_append = _lib.function("writer_append")
@@ -36,17 +38,25 @@ _dataset_describe = _lib.function("dataset_describe")
 _dataset_episode = _lib.function("dataset_episode")
 _dataset_provenance = _lib.function("dataset_provenance")
 
-_INT64 = range(-(2**63), 2**63)
-
 
 def _path(path: str | os.PathLike[str]) -> str:
     """The path as the library takes it: UTF-8 that ends where it ends."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise errors.ArgumentTypeError(f"path: expected str or os.PathLike[str], got {type(path).__name__}")
-    if "\0" in text or text.encode(errors="ignore").decode() != text:
+    if "\0" in text:
         raise errors.ArgumentError(f"path: expected UTF-8 without NUL, got {text!r}")
-    return text
+    return _text("path", text)
+
+
+def _text(argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise errors.ArgumentTypeError(f"{argument}: expected a str, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, as os.fsdecode makes of a file's name that is no UTF-8
+        raise errors.ArgumentError(f"{argument}: expected UTF-8, got {value!r}") from None
+    return value
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -65,7 +75,8 @@ class Writer:
         overwrite: replace the cache that `path` names. It stays as it is until the new one is complete.
 
     Attributes:
-        provenance: a dict, free to edit until the end, JSON-able: where the data come from. It is stored in the cache.
+        provenance: where the data come from: a dict of what is JSON-able, free to edit until the end. It is stored in
+            the cache. What cannot be stored is refused when it is set (ArgumentError, ArgumentTypeError).
 
     Raises:
         FileError: `path` exists (with `overwrite`: and is no cache), another writer is at work on it, or a write failed.
@@ -78,11 +89,19 @@ class Writer:
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         self.path = _path(path)
-        self.provenance: dict[str, Any] = {}
+        self._provenance = _Provenance()
         self._handle = _writer_open(self.path, bool(overwrite))
         self._aborted = False
 
-    def stream(self, name: str, *, clock: str = "recorded", names: list[str] | None = None) -> None:
+    @property
+    def provenance(self) -> _Provenance:
+        return self._provenance
+
+    @provenance.setter
+    def provenance(self, value: Mapping[str, Any]) -> None:
+        self._provenance = _Provenance(value)
+
+    def stream(self, name: str, *, clock: str = "recorded", names: Sequence[str] | None = None) -> None:
         """Tells what the rows of a stream do not; optional, at any time before the end.
 
         Args:
@@ -91,13 +110,14 @@ class Writer:
             names: the names of its features, one an element of a row's value.
 
         Raises:
-            ArgumentError: another clock, or a number of names that the stream's shape does not have.
-            ArgumentTypeError: `names` holds something else than str.
+            ArgumentError: another clock, an empty name, or a number of names that the stream's shape does not have.
+            ArgumentTypeError: `names` is no list of str.
         """
-        names = list(names or [])
-        if not all(isinstance(feature, str) for feature in names):
-            raise errors.ArgumentTypeError(f"names: expected a list of str, got {names!r}")
-        _writer_describe_stream(self._handle, name, clock, json.dumps(names))
+        name = _text("stream", name)
+        if names is not None and not isinstance(names, list | tuple):
+            raise errors.ArgumentTypeError(f"stream '{name}': names: expected a list of str, got {names!r}")
+        features = [_text(f"stream '{name}': names[{i}]", feature) for i, feature in enumerate(names or ())]
+        _writer_describe_stream(self._handle, name, _text("clock", clock), json.dumps(features))
 
     def episode(self, /, **metadata: Any) -> EpisodeWriter:
         """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
@@ -118,9 +138,9 @@ class Writer:
 
         Raises:
             FileError: a write failed (then it may be called again), or `path` exists by now.
-            ArgumentError, ArgumentTypeError: an episode is open, or `provenance` is not JSON-able.
+            ArgumentError, ArgumentTypeError: an episode is open, or something inside `provenance` is not JSON-able.
         """
-        _writer_close(self._handle, _json_text("provenance", self.provenance))
+        _writer_close(self._handle, _json_text("provenance", self._provenance.data))
 
     def abort(self) -> None:
         """Leaves nothing behind. Does nothing after :meth:`close`."""
@@ -143,6 +163,18 @@ class Writer:
         return f"robocache.Writer({self.path!r})"
 
 
+class _Provenance(UserDict[str, Any]):
+    """A dict that refuses what a cache cannot store: before an hour of recording, not after it."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        _writer_check_provenance(_json_text("provenance", {key: value}))
+        super().__setitem__(key, value)
+
+    def __ior__(self, other: Any) -> _Provenance:  # UserDict's own sets nothing key by key
+        self.update(other)
+        return self
+
+
 class EpisodeWriter:
     """One episode on its way into a cache, from :meth:`Writer.episode`."""
 
@@ -160,7 +192,8 @@ class EpisodeWriter:
             values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
                 dtype and shape.
 
-        Both may be numpy arrays (read-only and memory-mapped ones too), torch tensors, lists, or anything with DLPack.
+        Both may be numpy arrays (read-only and memory-mapped ones too, masked ones not: a cache has no mask), torch
+        tensors, lists, or anything with DLPack.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
@@ -171,7 +204,11 @@ class EpisodeWriter:
         # The library borrows their memory: both must outlive the call, copies made here too.
         times = _array(stream, "time_ns", time_ns)
         rows = _array(stream, "values", values)
-        _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
+        try:
+            _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
+        except UnicodeEncodeError:
+            _text("stream", stream)  # raises
+            raise
 
     def __enter__(self) -> EpisodeWriter:
         _writer_begin_episode(self._writer, _json_text("episode metadata", self._metadata))
@@ -193,6 +230,11 @@ class EpisodeWriter:
 
 
 def _array(stream: str, argument: str, value: Any) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        raise errors.ArgumentTypeError(
+            f"stream '{stream}': {argument}: expected an array without a mask, got a numpy masked array; "
+            "filled() makes one of it"
+        )
     if not isinstance(value, np.ndarray):
         if hasattr(value, "__dlpack__"):
             return value
@@ -218,31 +260,42 @@ def _tensor(stream: str, argument: str, array: Any) -> Any:
         raise type(error)(f"stream '{stream}': {argument}: {error}") from None
 
 
-def _json_text(what: str, value: Any) -> str:
-    try:
-        return json.dumps(_plain(value))
-    except TypeError as error:
-        raise errors.ArgumentTypeError(f"{what}: {error}") from None
-    except ValueError as error:
-        raise errors.ArgumentError(f"{what}: {error}") from None
+def _json_text(what: str, values: Mapping[str, Any]) -> str:
+    """A JSON object; what it cannot hold is refused by its key."""
+    items = []
+    for key, value in values.items():
+        place = f"{what} {_text(f'{what}: key', key)!r}"
+        try:
+            items.append(f"{json.dumps(key)}: {json.dumps(_plain(place, value))}")
+        except RecursionError:
+            raise errors.ArgumentError(f"{place}: expected JSON of at most 64 levels, got more") from None
+    return f"{{{', '.join(items)}}}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(place: str, value: Any) -> Any:
     """The value as JSON has it, without losing anything on the way."""
     if isinstance(value, np.generic):
         value = value.item()
     elif isinstance(value, np.ndarray):
         value = value.tolist()
+    elif isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {_text(f"{place}: key", key): _plain(place, item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, int) and value not in _INT64:
-        raise ValueError(f"expected integers within int64, got {value}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"expected finite numbers (None says that there is none), got {value}")
+        return [_plain(place, item) for item in value]
+    if isinstance(value, str):
+        return _text(place, value)
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise errors.ArgumentError(f"{place}: expected integers within int64, got one of {value.bit_length()} bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise errors.ArgumentError(f"{place}: expected finite numbers (None says that there is none), got {value}")
+    elif value is not None:
+        raise errors.ArgumentTypeError(
+            f"{place}: expected str, int, float, bool, None, or lists or dicts of them, got {type(value).__name__}"
+        )
     return value
 
 
@@ -268,7 +321,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
 
     def __getitem__(self, name: str) -> _Value:
         if name not in self._streams:
-            _dataset_index_of(self._dataset, name)  # raises
+            _dataset_index_of(self._dataset, _text("stream", name))  # raises
         return self._value(self._streams[name])
 
     def __contains__(self, name: object) -> bool:
@@ -374,15 +427,16 @@ class Dataset:
     """A cache, opened by :func:`open`. Immutable; threads may share one. It pickles as its path.
 
     Attributes:
-        path: as it was opened.
+        path: the absolute path of what was opened.
         streams: by name, each a :class:`Stream`.
         stats: by stream name, each a :class:`Stats`.
         bytes: the size of all files together.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
-        self.path = _path(path)
-        self._handle = _dataset_open(self.path, bool(verify))
+        text = _path(path)
+        self._handle = _dataset_open(text, bool(verify))
+        self.path = os.path.abspath(text)  # what a relative one names changes with the working directory
         description = json.loads(_dataset_describe(self._handle))
         self.bytes: int = description["bytes"]
         self._episodes: int = description["episodes"]
@@ -406,7 +460,10 @@ class Dataset:
         Example:
             >>> time_ns, values = ds.episode(3)["joint.position"]
         """
-        number = operator.index(index)
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise errors.ArgumentTypeError(f"index: expected the number of an episode, got {index!r}") from None
         if not -self._episodes <= number < self._episodes:
             raise errors.ArgumentError(f"index: expected an episode below {self._episodes}, got {number}")
         number %= self._episodes
@@ -450,7 +507,7 @@ class Dataset:
         _dataset_verify(self._handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open, (os.path.abspath(self.path),)
+        return open, (self.path,)
 
     def __repr__(self) -> str:
         return f"robocache.Dataset({self.path!r}, {self._episodes} episodes, {len(self.streams)} streams)"

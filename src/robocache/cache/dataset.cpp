@@ -19,6 +19,9 @@
 namespace robocache {
 namespace {
 
+// Each try again means that another cache took the name in between.
+constexpr int kOpenTries = 100;
+
 struct File {
   cache::MappedFile mapping;
   cache::FileRecord record;
@@ -142,14 +145,13 @@ bool same_clock(const Stream& a, const Stream& b) {
 }
 
 struct Dataset::Impl {
-  explicit Impl(std::string cache_path);
+  Impl(const cache::FileDescriptor& directory, std::string cache_path);
 
-  File open_file(const std::string& name);
-  void map_stream(Stream& stream);
+  File open_file(const cache::FileDescriptor& directory, const std::string& name);
+  void map_stream(const cache::FileDescriptor& directory, Stream& stream);
   void verify() const;
 
   std::string path;
-  cache::FileDescriptor directory;
   cache::Manifest manifest;
   std::string episode_columns;
   std::vector<std::string> findings;
@@ -159,21 +161,21 @@ struct Dataset::Impl {
   int64_t bytes = 0;
 };
 
-Dataset::Impl::Impl(std::string cache_path) : path(std::move(cache_path)), directory(cache::open_directory(path)) {
+Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_path) : path(std::move(cache_path)) {
   const cache::MappedFile text(directory, cache::kManifestFile, path + "/" + cache::kManifestFile);
   manifest = cache::parse_manifest(text.path(), text.text());
   bytes = static_cast<int64_t>(text.bytes().size());
   episode_columns = cache::episode_columns_text(manifest.episode_columns);
-  episodes = open_file(cache::kEpisodesFile);
+  episodes = open_file(directory, cache::kEpisodesFile);
   check_blocks(episodes);
   episode_lines = line_offsets(episodes, manifest.episodes);
   for (Stream& stream : manifest.streams) {
-    map_stream(stream);
+    map_stream(directory, stream);
     findings.push_back(cache::findings_text(stream.findings));
   }
 }
 
-File Dataset::Impl::open_file(const std::string& name) {
+File Dataset::Impl::open_file(const cache::FileDescriptor& directory, const std::string& name) {
   File file{cache::MappedFile(directory, name, path + "/" + name), manifest.files.at(name)};
   const auto size = static_cast<int64_t>(file.bytes().size());
   if (size != file.record.bytes) {
@@ -185,10 +187,12 @@ File Dataset::Impl::open_file(const std::string& name) {
   return file;
 }
 
-void Dataset::Impl::map_stream(Stream& stream) {
-  const std::string in_stream = cache::stream_directory(stream.name) + "/";
-  StreamMapping files{open_file(in_stream + cache::kTimeFile), open_file(in_stream + cache::kValuesFile),
-                      open_file(in_stream + cache::kRowOffsetsFile), open_file(in_stream + cache::kStatsFile)};
+void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& stream) {
+  const auto open = [&](const char* name) {
+    return open_file(directory, cache::stream_directory(stream.name) + "/" + name);
+  };
+  StreamMapping files{open(cache::kTimeFile), open(cache::kValuesFile), open(cache::kRowOffsetsFile),
+                      open(cache::kStatsFile)};
   check_blocks(files.row_offsets);
   check_blocks(files.stats);
 
@@ -247,7 +251,16 @@ void Dataset::Impl::verify() const {
 }
 
 std::shared_ptr<const Dataset> Dataset::open(const std::string& path, bool verify) {
-  std::shared_ptr<const Dataset> dataset(new Dataset(std::make_unique<Impl>(path)));
+  std::shared_ptr<const Dataset> dataset;
+  for (int tries_left = kOpenTries; dataset == nullptr; --tries_left) {
+    const cache::FileDescriptor directory = cache::open_directory(path);
+    try {
+      dataset.reset(new Dataset(std::make_unique<Impl>(directory, path)));
+    } catch (const FileError&) {
+      // Whoever replaces a cache removes the old one's files, and some may not have been opened yet.
+      if (tries_left == 1 || cache::is_named(directory, path)) throw;
+    }
+  }
   if (verify) dataset->verify();
   return dataset;
 }

@@ -87,6 +87,7 @@ class Dataset {
   // header against the manifest, row offsets, and the checksums of all files but time_ns and values. With `verify`
   // those too, which reads every byte. Throws FileError "PATH: at byte N: expected ..., got ...".
   //
+  // While a writer replaces the cache, all files are those of the old one or all of the new one.
   // Nothing is read past a mapping's end; a file that another program cuts short afterwards is beyond that promise.
   static std::shared_ptr<const Dataset> open(const std::string& path, bool verify = false);
 

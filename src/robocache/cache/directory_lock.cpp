@@ -22,13 +22,6 @@ constexpr int kTries = 100;
 
 std::string lock_path(const std::string& directory) { return directory + "/" + kLockFile; }
 
-bool is_same_file(int fd, const std::string& path) {
-  struct stat open_file{};
-  struct stat named_file{};
-  return ::fstat(fd, &open_file) == 0 && ::stat(path.c_str(), &named_file) == 0 &&
-         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
-}
-
 // None where the directory was renamed or removed meanwhile: try again.
 std::optional<FileDescriptor> try_lock(const std::string& directory) {
   const std::string path = lock_path(directory);
@@ -41,7 +34,7 @@ std::optional<FileDescriptor> try_lock(const std::string& directory) {
     if (errno == EWOULDBLOCK) throw FileError(directory + ": another writer is at work on it");
     refuse_errno(path, "locking it");
   }
-  if (!is_same_file(file.get(), path)) return std::nullopt;
+  if (!is_named(file, path)) return std::nullopt;
   return file;
 }
 

@@ -33,6 +33,13 @@ FileDescriptor open_directory(const std::string& path) {
   return directory;
 }
 
+bool is_named(const FileDescriptor& file, const std::string& path) {
+  struct stat open_file{};
+  struct stat named_file{};
+  return ::fstat(file.get(), &open_file) == 0 && ::stat(path.c_str(), &named_file) == 0 &&
+         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
+}
+
 void sync_directory(const std::string& path) {
   const FileDescriptor directory = open_directory(path);
   // Some network file systems cannot, and keep directories durable by themselves.

@@ -38,6 +38,9 @@ class FileDescriptor {
 // Throws FileError.
 FileDescriptor open_directory(const std::string& path);
 
+// Whether `path` still names this open file or directory.
+bool is_named(const FileDescriptor& file, const std::string& path);
+
 // Makes a directory's entries durable. Throws FileError.
 void sync_directory(const std::string& path);
 

@@ -79,7 +79,7 @@ Json parse_argument(std::string_view argument, std::string_view text) {
   } catch (const Json::exception& error) {
     refuse(error.what());
   } catch (const ArgumentError& error) {
-    refuse(error.what());
+    throw ArgumentError(std::string(argument) + ": " + error.what());
   }
   if (!json.is_object()) refuse(json.type_name());
   return json;

@@ -257,7 +257,7 @@ void Writer::Impl::check_usable() const {
 }
 
 void Writer::Impl::check_episode_open() const {
-  if (state != State::kOpen) check_usable();
+  check_usable();
   if (!episode) throw ArgumentError(path + ": expected an open episode, got none");
 }
 
@@ -271,7 +271,9 @@ void Writer::Impl::check_target() const {
 void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vector<std::string> names) {
   check_usable();
   cache::check_name("stream", name);
-  for (const std::string& feature : names) cache::check_name("names", feature);
+  for (size_t i = 0; i < names.size(); ++i) {
+    cache::check_name("stream '" + std::string(name) + "': names[" + std::to_string(i) + "]", names[i]);
+  }
   const auto known = by_name.find(name);
   if (known != by_name.end()) check_feature_names(name, names, known->second->features);
   descriptions.insert_or_assign(std::string(name), Description{clock, std::move(names)});
@@ -331,7 +333,6 @@ void Writer::Impl::append(std::string_view name, const TensorView& times, const 
 }
 
 void Writer::Impl::end_episode() {
-  check_usable();
   check_episode_open();
   if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
   std::optional<std::pair<int64_t, int64_t>> span_ns;
@@ -349,7 +350,6 @@ void Writer::Impl::end_episode() {
 }
 
 void Writer::Impl::abort_episode() {
-  check_usable();
   check_episode_open();
   while (streams.size() > streams_before_episode) {
     const std::string name = streams.back()->name;

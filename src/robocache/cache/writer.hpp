@@ -35,7 +35,8 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   // Facts of a stream that its rows do not tell; optional, at any time before close(). `names` has one entry a feature,
-  // or none. A stream that is described but never appended to is left out of the cache. Throws ArgumentError.
+  // or none; none is empty. A stream that is described but never appended to is left out of the cache. Throws
+  // ArgumentError.
   void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {});
 
   // `metadata_json` is an object whose values are str, int64, float, bool, null, or lists of str, int64 or float. A key

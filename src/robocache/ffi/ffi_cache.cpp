@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "robocache/cache/dataset.hpp"
+#include "robocache/cache/manifest.hpp"
 #include "robocache/cache/writer.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
@@ -25,6 +26,9 @@ const Dataset& dataset_of(const Args& args) { return *args.object<DatasetHandle>
 int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
 
 }  // namespace
+
+// What Writer::close would refuse, as soon as it is there.
+ROBOCACHE_FFI(writer_check_provenance, args, result) { cache::check_provenance(args.string(0, "provenance")); }
 
 ROBOCACHE_FFI(writer_open, args, result) {
   result.set_object(

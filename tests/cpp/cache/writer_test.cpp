@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -247,6 +248,8 @@ TEST_F(WriterTest, RefusalsNameTheStreamAndAddNothing) {
     writer.describe_stream("later", Clock::kRecorded, {"a", "b"});
     EXPECT_EQ(message_of<ArgumentError>([&] { append(writer, "later", {1}, {1}); }),
               "stream 'later': expected 1 names, one a feature, got 2");
+    EXPECT_EQ(message_of<ArgumentError>([&] { writer.describe_stream("x", Clock::kRecorded, {"a", ""}); }),
+              "stream 'x': names[1]: expected UTF-8 text that is not empty, got ''");
     writer.end_episode();
     writer.close();
   }
@@ -357,14 +360,17 @@ TEST_F(WriterTest, AForkedChildCannotHarmItsParentsWriter) {
   writer.begin_episode();
   const pid_t child = fork();
   if (child == 0) {
-    int status = 0;
-    try {
-      writer.end_episode();
-      status = 1;
-    } catch (const ArgumentError&) {
-      writer.abort();
+    int accepted = 0;
+    for (const auto& call : {std::function<void()>([&] { append(writer, "x", {0}, {6}); }),
+                             std::function<void()>([&] { writer.end_episode(); })}) {
+      try {
+        call();
+        ++accepted;
+      } catch (const ArgumentError&) {
+        writer.abort();
+      }
     }
-    _exit(status);
+    _exit(accepted);
   }
   int status = -1;
   waitpid(child, &status, 0);

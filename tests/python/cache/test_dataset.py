@@ -63,6 +63,8 @@ def test_one_episode(path):
     for index in (3, -4):
         with pytest.raises(robocache.ArgumentError, match="index: expected an episode below 3"):
             ds.episode(index)
+    with pytest.raises(robocache.ArgumentTypeError, match="index: expected the number of an episode, got 'first'"):
+        ds.episode("first")
 
 
 def test_misses_name_the_streams(path):
@@ -97,9 +99,11 @@ def test_arrays_keep_the_files_mapped(path):
 
 def test_pickle_opens_it_again(path, monkeypatch):
     monkeypatch.chdir(path.parent)
-    data = pickle.dumps(robocache.open("cache"))
+    ds = robocache.open("cache")
     monkeypatch.chdir("/")
-    assert pickle.loads(data).streams["joint.position"].rows == 12
+    again = pickle.loads(pickle.dumps(ds))
+    assert again.path == ds.path == os.fspath(path)
+    assert again.streams["joint.position"].rows == 12
 
 
 def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):

@@ -1,20 +1,20 @@
 """Sources with something changed at random end in a cache that verifies, or in an error of robocache's own.
 
-ROBOCACHE_SOAK multiplies the rounds.
+`./dev soak` makes a long run of it.
 """
 
 import json
-import os
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lerobot_files import make_episodes, write_lerobot
+from soak import rounds
 
 import robocache
 
-ROUNDS = round(15 * float(os.environ.get("ROBOCACHE_SOAK", "1")))
+pytestmark = pytest.mark.soak
 
 ODD_VALUES = [
     None, True, -1, 0, 2**31, 2**63, -(2**63), 10**400, 1e308, 5e-324, float("nan"), float("inf"), "", "x", "\0",
@@ -146,7 +146,7 @@ def test_changed_at_random(kind, on_error, rng, tmp_path):
         write_lerobot(source, make_episodes(rng, (5, 6, 7, 4)), kind)
     files = sorted(file for file in source.rglob("*") if file.is_file())
     written = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds(15)):
         file = files[rng.integers(len(files))]
         content = file.read_bytes()
         if rng.random() < 0.05:
@@ -169,4 +169,4 @@ def test_changed_at_random(kind, on_error, rng, tmp_path):
         finally:
             file.write_bytes(content)
     # Where nothing or everything is read, the changes are none worth making.
-    assert 0 < written < ROUNDS or (written == ROUNDS and on_error == "skip")
+    assert 0 < written < rounds(15) or (written == rounds(15) and on_error == "skip")

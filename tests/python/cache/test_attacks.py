@@ -1,0 +1,274 @@
+"""What is not foreseen: processes that are killed, full disks, writers of one name, forks, forged manifests.
+
+Whatever happens, the name holds one whole cache, and what does not open says why. `./dev soak` makes a long run of the few
+rounds of each test here.
+"""
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+import zlib
+
+import numpy as np
+import pytest
+from soak import rounds
+
+import robocache
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache"
+
+
+def write(path, value, streams=1, **options):
+    with robocache.Writer(path, **options) as w, w.episode() as ep:
+        for stream in range(streams):
+            ep.append(f"x{stream}", [0], [value])
+
+
+def value_of(path):
+    """The one value in all streams of a cache, which must be whole."""
+    dataset = robocache.open(path, verify=True)
+    values = {float(stream.values[0]) for stream in dataset.streams.values()}
+    assert len(values) == 1
+    return values.pop()
+
+
+FORK = multiprocessing.get_context("fork")  # a new interpreter takes longer than what is tested
+
+
+def start(work, *arguments):
+    """A process that runs `work`, once it has begun its work."""
+    begun = FORK.Event()
+    process = FORK.Process(target=work, args=(begun, *arguments))
+    process.start()
+    assert begun.wait(60)
+    return process
+
+
+def kill(process):
+    process.kill()
+    process.join()
+
+
+def record_for_ever(begun, path):
+    with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
+        for i in itertools.count(0, 1000):
+            ep.append("x0", np.arange(i, i + 1000), np.full((1000, 200), 9.0))
+            if i == 5000:
+                begun.set()
+
+
+def replace_for_ever(begun, path, streams):
+    begun.set()
+    for value in itertools.count(2):
+        write(path, value, streams, overwrite=True)
+
+
+# ---- killed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_killed_writer_leaves_what_was_there(path, there_before):
+    if there_before:
+        write(path, 1.0)
+    process = start(record_for_ever, path)
+    with pytest.raises(robocache.FileError, match="another writer is at work on it"):
+        robocache.Writer(path, overwrite=True)
+    kill(process)
+    if there_before:
+        assert value_of(path) == 1.0
+    else:
+        with pytest.raises(robocache.FileError):
+            robocache.open(path)
+    with pytest.raises(robocache.FileError):
+        robocache.open(f"{path}.partial")
+    write(path, 2.0, overwrite=True)
+    assert value_of(path) == 2.0
+    assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
+
+
+def test_killed_at_any_moment_of_overwriting(path, rng):
+    write(path, 1.0)
+    for _ in range(rounds(10)):
+        process = start(replace_for_ever, path, 2)
+        time.sleep(rng.uniform(0, 0.06))
+        kill(process)
+        assert value_of(path) >= 1.0
+    write(path, 0.0, overwrite=True)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
+
+
+# ---- at the same time ------------------------------------------------------------------------------------------------
+
+
+def test_opened_while_it_is_replaced(path):
+    """All files are of one version, and none is missed: the old one's are removed while they are being opened."""
+    write(path, 1.0, streams=24)
+    process = start(replace_for_ever, path, 24)
+    try:
+        seen = set()
+        for _ in range(rounds(300)):
+            seen.add(value_of(path))
+        while len(seen) < 3:  # on a slow disk
+            seen.add(value_of(path))
+        assert process.is_alive()
+    finally:
+        kill(process)
+
+
+def test_four_writers_of_one_name(path):
+    """Each either writes the whole cache or is refused because another is at work."""
+    written = FORK.Value("i", 0)
+
+    def work(begun, value):
+        begun.set()
+        for _ in range(rounds(20)):
+            try:
+                write(path, value, streams=4, overwrite=True)
+                with written.get_lock():
+                    written.value += 1
+            except robocache.FileError as error:
+                assert "at work on it" in str(error) or "keep coming and going" in str(error), error
+
+    processes = [start(work, float(value)) for value in range(4)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert written.value > 0
+    assert value_of(path) in range(4)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
+
+
+def test_forks_cannot_harm_the_writer_or_the_dataset(path):
+    write(path, 7.0)
+    dataset = robocache.open(path)
+    with robocache.Writer(path.parent / "forked") as w, w.episode() as ep:
+        for i in range(rounds(20)):
+            ep.append("x", [i], [1.0])
+            child = os.fork()
+            if child == 0:
+                status = 0 if dataset.streams["x0"].values.tolist() == [7.0] else 1
+                dataset.verify()
+                try:
+                    ep.append("x", [i], [2.0])
+                    status = 1
+                except robocache.ArgumentError:
+                    pass
+                del ep, w  # their ends must not be the parent's
+                os._exit(status)
+            assert os.waitpid(child, 0)[1] == 0
+    assert robocache.open(path.parent / "forked", verify=True).streams["x"].values.tolist() == [1.0] * rounds(20)
+
+
+# ---- full disks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_at_any_byte_keeps_what_was_there(path, rng):
+    """The largest file that the system allows stands for the disk that is left."""
+    write(path, 1.0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    values = rng.normal(size=(300_000, 2))
+    try:
+        for _ in range(rounds(10)):
+            limit = int(rng.choice([rng.integers(0, 2000), rng.integers(0, values.nbytes)]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+            refused = pytest.raises(robocache.FileError, match="File too large")
+            with refused, robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
+                ep.append("x", np.arange(len(values)), values)
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            assert value_of(path) == 1.0
+            assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+# ---- forged manifests ------------------------------------------------------------------------------------------------
+
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    2**64,
+    1e300,
+    -0.5,
+    "",
+    "x",
+    "../../x",
+    "\0",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+]
+
+
+def places(value, found):
+    """Every (container, key) of a JSON value."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        found.append((value, key))
+        if isinstance(value[key], dict | list):
+            places(value[key], found)
+    return found
+
+
+def test_forged_manifests_with_right_checksums(path):
+    """Numbers and names that contradict the files, or each other: refused by name, or read without harm."""
+    with robocache.Writer(path) as w:
+        w.stream("camera", names=list("abcdefghijkl"))
+        for episode in range(2):
+            with w.episode(task="a", tags=["b"]) as ep:
+                ep.append("joint", np.arange(20), np.zeros((20, 3), np.float32))
+                ep.append("camera", np.arange(3), np.full((3, 2, 2, 3), episode, np.uint8))
+    manifest = path / "manifest.json"
+    whole = manifest.read_text()
+    dice = random.Random(0)
+    opened = 0
+    for _ in range(rounds(500)):
+        forged = json.loads(whole)
+        del forged["crc32"]
+        for _ in range(dice.randint(1, 3)):
+            container, key = dice.choice(places(forged, []))
+            act = dice.choice(["junk", "remove", "copy", "swap"])
+            other, other_key = dice.choice(places(forged, []))
+            if act == "junk":
+                container[key] = dice.choice(JUNK)
+            elif act == "remove":
+                del container[key]
+            elif act == "copy":
+                container[key] = json.loads(json.dumps(other[other_key]))
+            elif not any(place in (container[key], other[other_key]) for place in (container, other)):
+                container[key], other[other_key] = other[other_key], container[key]
+        text = json.dumps(forged, indent=2)[:-2] + ",\n"
+        manifest.write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
+        try:
+            dataset = robocache.open(path, verify=True)
+        except robocache.FileError as error:
+            assert str(error).startswith(str(path))
+            continue
+        opened += 1
+        for stream in dataset.streams.values():
+            assert stream.rows == len(stream.time_ns) == len(stream.values) == stream.row_offsets[-1]
+            assert np.isfinite(stream.values).all()
+        assert len(repr(dataset)) and len(dataset.provenance) >= 0
+    assert opened > 0
+    manifest.write_text(whole)
+    assert robocache.open(path, verify=True).streams["camera"].values.ravel().tolist() == [0] * 36 + [1] * 36
