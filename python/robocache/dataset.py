@@ -366,7 +366,8 @@ class Stream:
         name: as it was appended.
         shape: of one row's value: ``()`` for scalars.
         rows: how many, over all episodes.
-        rate_hz: 1e9 / the median period; 0.0 where no episode has two rows, or most stamps are repeated.
+        rate_hz: the rate of the median period, with the fewest decimals that give it to less than a nanosecond (30.0 for
+            33333333 ns); 0.0 where no episode has two rows, or most stamps are repeated.
         clock: ``"recorded"``, or ``"nominal"`` where the stamps are only index / rate.
         names: the names of the features, or an empty list.
         findings: what the writer found: period_ns (the median), jitter_ns (root mean square of period - period_ns, gaps

@@ -61,7 +61,7 @@ struct Stream {
   std::vector<int64_t> shape;  // of one row's value; empty for scalars
   int64_t features = 1;        // elements of one row's value: the product of shape
   int64_t rows = 0;
-  double rate_hz = 0;  // 1e9 / findings.period_ns, 0 where that is 0
+  double rate_hz = 0;  // with the fewest decimals that give findings.period_ns to less than 1 ns; 0 where that is 0
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;  // one a feature, or empty
   StreamFindings findings;

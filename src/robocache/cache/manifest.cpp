@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -191,6 +192,18 @@ StreamFindings read_findings(const Node& node) {
   return findings;
 }
 
+// A period is a difference of stamps that were rounded to whole nanoseconds, so 30 Hz have 33333333 or 33333334: 30 says
+// as much as 30.0000003.
+double rate_of(double period_ns) {
+  if (period_ns <= 0) return 0;
+  const double rate_hz = 1e9 / period_ns;
+  for (double scale = 1; scale < 1e18; scale *= 10) {
+    const double rounded = std::round(rate_hz * scale) / scale;
+    if (rounded > 0 && std::abs(1e9 / rounded - period_ns) < 1) return rounded;
+  }
+  return rate_hz;
+}
+
 Stream read_stream(const std::string& path, const Node& node) {
   Stream stream;
   stream.name = node["name"].string();
@@ -211,7 +224,7 @@ Stream read_stream(const std::string& path, const Node& node) {
     node["names"].refuse("none or " + std::to_string(stream.features), std::to_string(stream.names.size()));
   }
   stream.findings = read_findings(node["findings"]);
-  stream.rate_hz = stream.findings.period_ns > 0 ? 1e9 / stream.findings.period_ns : 0;
+  stream.rate_hz = rate_of(stream.findings.period_ns);
   return stream;
 }
 

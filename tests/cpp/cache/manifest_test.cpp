@@ -75,7 +75,7 @@ TEST(Manifest, WhatIsWrittenIsRead) {
   EXPECT_EQ(stream.rows, 7);
   EXPECT_EQ(stream.clock, Clock::kNominal);
   EXPECT_EQ(stream.names, written.streams[0].names);
-  EXPECT_EQ(stream.rate_hz, 1e9 / 33333333.5);
+  EXPECT_EQ(stream.rate_hz, 30);
   EXPECT_EQ(stream.findings.constant_features, (std::vector<int64_t>{0, 5}));
   EXPECT_EQ(read.files.at("episodes.jsonl").crc32, (std::vector<uint32_t>{0x12}));
   EXPECT_EQ(read.provenance_json, written.provenance_json);

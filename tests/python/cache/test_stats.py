@@ -116,9 +116,32 @@ def test_findings_against_numpy(tmp_path_factory, episodes):
     median = np.median(periods)
     gaps = periods > 1.5 * median if median > 0 else np.zeros(len(periods), bool)
     assert findings["period_ns"] == median
-    assert stream.rate_hz == (1e9 / median if median > 0 else 0)
+    if median > 0:
+        assert abs(1e9 / stream.rate_hz - median) < 1
+    else:
+        assert stream.rate_hz == 0
     assert findings["min_period_ns"] == periods.min()
     assert findings["max_period_ns"] == periods.max()
     assert findings["duplicates"] == (periods == 0).sum()
     assert findings["gaps"] == gaps.sum()
     assert findings["jitter_ns"] == pytest.approx(np.sqrt(np.mean((periods[~gaps] - median) ** 2)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("period_ns", "rate_hz"),
+    [
+        (33_333_333, "30.0"),
+        (33_333_334, "30.0"),
+        (33_366_700, "29.97"),
+        (16_666_667, "60.0"),
+        (2_000_000, "500.0"),
+        (1_999_990, "500.0025"),
+        (10**10, "0.1"),
+        (1, "1000000000.0"),
+        (10**15, "1e-06"),
+    ],
+)
+def test_a_rate_is_as_short_as_its_period_allows(tmp_path, period_ns, rate_hz):
+    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
+        ep.append("x", [0, period_ns], [0, 1])
+    assert str(robocache.open(tmp_path / "cache").streams["x"].rate_hz) == rate_hz
