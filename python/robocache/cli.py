@@ -69,7 +69,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             soft_wrap=True,
             markup=False,
         )
-        console.print(view.streams_table(dataset.open(report.cache)))
+        view.show_streams(dataset.open(report.cache), console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
 

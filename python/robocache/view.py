@@ -6,21 +6,27 @@ Every figure is one that the cache stores or Dataset gives; nothing is judged he
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-from .dataset import Dataset, Stats
+from .dataset import Dataset, Stats, Stream
 from .errors import ArgumentError, Error
 
-_FEATURES_SHOWN = 6
+_FEATURES_SHOWN = 6  # in a table, of each stream
+_STREAMS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN = 8, 4, 20_000
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -58,11 +64,11 @@ def _jsonable(value: Any) -> Any:
 
 def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> None:
     """Prints a cache's streams, episodes, statistics and provenance as tables."""
-    console.print(str(dataset.path), style="bold", highlight=False, markup=False)
-    console.print(streams_table(dataset))
+    console.print(dataset.path, style="bold", highlight=False, markup=False)
+    show_streams(dataset, console)
     console.print(_episodes_line(dataset), highlight=False, markup=False)
-    for name in dataset.streams:
-        console.print(_stats_table(dataset, name, every_feature))
+    if dataset.streams:
+        console.print(_stats_table(dataset, every_feature))
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
     show_omissions(dataset.provenance, console)
@@ -76,30 +82,38 @@ def show_omissions(of: Mapping[str, Any], console: Console) -> None:
         console.print(f"skipped {omission['reason']}", style="yellow", highlight=False, markup=False)
 
 
-def streams_table(dataset: Dataset) -> Table:
-    """A row a stream: what it is, how fast, and whatever is odd about it."""
-    table = _table("streams", "stream", "values", ">rows", ">Hz", ">jitter ms", ">longest ms", "found")
+def show_streams(dataset: Dataset, console: Console) -> None:
+    """Prints a row a stream: what it is and how fast; then which clocks were recorded, and whatever is odd."""
+    table = _table("stream", "values", ">rows", ">Hz", ">jitter ms", ">longest ms")
     for name, stream in dataset.streams.items():
         found = stream.findings
-        counts = {
-            "gaps": found["gaps"],
-            "stamps repeated": found["duplicates"],
-            "NaN": found["nan_values"],
-            "infinite": found["infinite_values"],
-            "constant features": len(found["constant_features"]),
-            "episodes without it": found["empty_episodes"],
-        }
-        odd = [f"{stream.clock} clock", *(f"{count} {what}" for what, count in counts.items() if count)]
         table.add_row(
-            escape(name),
+            _Name(name),
             f"{stream.dtype} {list(stream.shape)}",
             str(stream.rows),
             f"{stream.rate_hz:.4g}",
             f"{found['jitter_ns'] / 1e6:.3f}",
             f"{found['max_period_ns'] / 1e6:.2f}",
-            "\n".join(odd),
         )
-    return table
+    console.print(table)
+    say = partial(console.print, highlight=False, markup=False)
+    for clock, meaning in (("recorded", "the stamps are a clock's"), ("nominal", "the stamps are only index / rate")):
+        names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
+        if names:
+            say(f"{clock} clock ({meaning}): {'all' if len(names) == len(dataset.streams) else ', '.join(names)}")
+    for name, stream in dataset.streams.items():
+        found = stream.findings
+        counts = {
+            "gaps": found["gaps"],
+            "repeated stamps": found["duplicates"],
+            "NaN": found["nan_values"],
+            "infinite": found["infinite_values"],
+            "constant features": len(found["constant_features"]),
+            "episodes without it": found["empty_episodes"],
+        }
+        odd = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        if odd:
+            say(f"{name}: {odd}")
 
 
 def _episodes_line(dataset: Dataset) -> str:
@@ -112,33 +126,55 @@ def _episodes_line(dataset: Dataset) -> str:
     return f"{len(dataset)} episodes: {lengths}; columns {', '.join(dataset.episodes.column_names)}"
 
 
-def _stats_table(dataset: Dataset, name: str, every_feature: bool) -> Table:
+def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
     shown = ("mean", "std", "min", "q01", "q50", "q99", "max")
-    table = _table(f"statistics of {escape(name)}", "feature", *(f">{heading}" for heading in shown))
-    columns = [np.ravel(getattr(dataset.stats[name], key)) for key in shown]
-    width = len(columns[0])
-    rows = width if every_feature else min(width, _FEATURES_SHOWN)
-    labels = dataset.streams[name].names or range(width)
-    for feature in range(rows):
-        table.add_row(escape(str(labels[feature])), *(f"{column[feature]:.3g}" for column in columns))
-    if rows < width:
-        table.caption = f"and {width - rows} more (--all)"
+    table = _table("statistics", *(f">{heading}" for heading in shown))
+    for name, stream in dataset.streams.items():
+        columns = [np.ravel(getattr(dataset.stats[name], key)) for key in shown]
+        width = len(columns[0])
+        rows = width if every_feature else min(width, _FEATURES_SHOWN)
+        values = [[f"{column[feature]:.3g}" for column in columns] for feature in range(rows)]
+        if stream.shape == () and not stream.names:
+            table.add_row(_Name(name, "bold"), *values[0])
+            continue
+        table.add_row(_Name(name, "bold"))
+        for feature in range(rows):
+            table.add_row(_Name(f"  {_feature_name(stream, feature)}"), *values[feature])
+        if rows < width:
+            table.add_row(Text(f"  and {width - rows} more (--all)", style="dim"))
     return table
 
 
-def _table(title: str, *headings: str) -> Table:
+def _feature_name(stream: Stream, feature: int) -> str:
+    return stream.names[feature] if stream.names else f"[{feature}]"
+
+
+class _Name:
+    """A name in a table, which breaks behind its dots, dashes, slashes and underscores before it breaks in a word."""
+
+    def __init__(self, name: str, style: str = "") -> None:
+        self._parts = re.findall(r"[^._/-]*[._/-]+|[^._/-]+", name)
+        self._style = style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widths = [cell_len(part) for part in self._parts]
+        return Measurement(max(widths), sum(widths))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts:
+            if lines[-1] and cell_len(lines[-1] + part) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(lines), style=self._style, overflow="fold")
+
+
+def _table(*headings: str) -> Table:
     """An empty table; a heading that begins with > is of a column of numbers."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in headings:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
         number = heading.startswith(">")
-        table.add_column(heading.lstrip(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")
+        table.add_column(heading.lstrip(">"), justify="right" if number else "left", no_wrap=place > 0, overflow="fold")
     return table
 
 
@@ -149,48 +185,115 @@ def episode_seconds(dataset: Dataset) -> np.ndarray:
 
 
 def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
-    """Saves a picture: one episode's ticks and periods, every stream's periods, the episodes' lengths.
+    """Saves a picture: values of one episode over time, the episodes' lengths, and where clocks were recorded how they ran.
 
     Raises:
         Error: matplotlib is not installed.
         ArgumentError: no such episode, or a file name whose ending is no format of matplotlib's.
     """
     plt = pyplot()
-    figure, ((ticks, jitter), (periods, lengths)) = plt.subplots(2, 2, figsize=(14, 8), layout="constrained")
+    rows = dict(dataset.episode(episode))
+    shown = list(rows)[:_STREAMS_DRAWN]
+    # A nominal clock ticks evenly by definition, and one row makes no period.
+    clocks = [name for name in rows if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1]
+    beside = 3 if clocks else 1
+    figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * beside) + 0.6), layout="constrained")
     figure.suptitle(f"{dataset.path}: {len(dataset)} episodes")
-    rows = dataset.episode(episode)
-    rows = {name: times for name, (times, _) in rows.items() if len(times) > 1}
-    start = max((int(times[0]) for times in rows.values()), default=0)
-    slowest = max((dataset.streams[name].findings["period_ns"] for name in rows), default=1e9)
-    for place, (name, times) in enumerate(rows.items()):
-        color = f"C{place}"
-        since = (times - start) / 1e9
-        early = since[(since >= 0) & (since <= 12 * slowest / 1e9)]
-        ticks.plot(early, np.full(len(early), place), "|", color=color, markersize=16)
-        periods.plot(since[1:], np.diff(times) / 1e6, ".", color=color, markersize=3, label=name)
-    ticks.set(title=f"ticks where all streams of episode {episode} have begun", xlabel="s")
-    ticks.set(yticks=range(len(rows)), yticklabels=rows, ylim=(max(1, len(rows)) - 0.5, -0.5))
-    periods.set(title=f"time from one sample to the next, episode {episode}", xlabel="s", ylabel="ms", yscale="log")
-    for place, name in enumerate(rows):
-        stream = dataset.streams[name]
-        within = np.ones(len(stream.time_ns), bool)
-        within[stream.row_offsets[:-1][stream.row_offsets[:-1] < len(within)]] = False
-        relative = np.diff(stream.time_ns)[within[1:]] / stream.findings["period_ns"]
-        jitter.hist(np.clip(relative, 0, 4), bins=np.linspace(0, 4, 161), histtype="step", log=True, color=f"C{place}")
-    jitter.set(
-        title="all episodes: period over its median (4 and more at the right)", xlabel="periods", ylabel="samples"
+    left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
+    start_ns = min((int(times[0]) for times, _ in rows.values() if len(times)), default=0)
+    left.suptitle(
+        f"values of episode {episode}" + (f", {len(shown)} of {len(rows)} streams" if len(shown) < len(rows) else "")
     )
-    lengths.bar(range(len(dataset)), episode_seconds(dataset), width=1.0, color="0.6", edgecolor="white")
-    lengths.set(title="episode lengths", xlabel="episode", ylabel="s")
-    lengths.xaxis.get_major_locator().set_params(integer=True)
-    if rows:
-        figure.legend(*periods.get_legend_handles_labels(), loc="outside lower center", ncols=4, markerscale=4)
+    axes = left.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0] if shown else []
+    for axis, name in zip(axes, shown, strict=True):
+        _draw_values(axis, dataset.streams[name], *rows[name], start_ns)
+    if shown:
+        axes[-1].set_xlabel("s")
+    lengths, *clock_axes = right.subplots(beside, 1, squeeze=False)[:, 0]
+    _draw_lengths(lengths, episode_seconds(dataset))
+    if clocks:
+        _draw_periods(clock_axes[0], {name: rows[name][0] for name in clocks}, start_ns)
+        clock_axes[0].set_title(f"recorded clocks: time from one sample to the next, episode {episode}", fontsize=9)
+        _draw_jitter(clock_axes[1], [dataset.streams[name] for name in clocks])
+        right.legend(*clock_axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize=8, markerscale=4)
     try:
         figure.savefig(path, dpi=110)
     except ValueError as error:  # the name's ending is no format of matplotlib's
         raise ArgumentError(f"{path}: {error}") from error
     finally:
         plt.close(figure)
+
+
+def _draw_values(axis: Any, stream: Stream, times: np.ndarray, values: np.ndarray, start_ns: int) -> None:
+    """A few features over time: the first that ever change."""
+    width = math.prod(stream.shape)
+    constant = set(stream.findings["constant_features"])
+    changing = [feature for feature in range(min(width, len(constant) + _LINES_DRAWN)) if feature not in constant]
+    features = (changing or list(range(width)))[:_LINES_DRAWN]
+    step = -(-len(times) // _POINTS_DRAWN) or 1
+    seconds = (times[::step] - start_ns) / 1e9
+    lines = values.reshape(len(times), width)[::step, features].astype(np.float64)
+    style = "default" if stream.dtype.kind not in "iub" else "steps-post"
+    for feature, line in zip(features, lines.T, strict=True):
+        axis.plot(
+            seconds,
+            line,
+            linewidth=0.9,
+            drawstyle=style,
+            marker="." if len(times) < 50 else "",
+            label=_feature_name(stream, feature) if width > 1 else None,
+        )
+    count = f", {len(features)} of {width} features" if len(features) < width else ""
+    rate = f", {stream.rate_hz:.4g} Hz" if stream.rate_hz else ""
+    axis.set_title(f"{stream.name}{rate}{count}" if len(times) else f"{stream.name}: no rows", loc="left", fontsize=9)
+    if width > 1 and len(times):
+        axis.legend(loc="upper right", fontsize=7, ncols=_LINES_DRAWN)
+
+
+def _draw_lengths(axis: Any, seconds: np.ndarray) -> None:
+    if len(seconds) <= 60:
+        axis.bar(range(len(seconds)), seconds, width=0.9, color="0.6")
+        axis.set(xlabel="episode", ylabel="s")
+    else:
+        axis.hist(seconds, bins=40, color="0.6")
+        axis.set(xlabel="s", ylabel="episodes")
+    axis.set_title("episode lengths", fontsize=9)
+    axis.xaxis.get_major_locator().set_params(integer=len(seconds) <= 60)
+
+
+def _draw_periods(axis: Any, clocks: Mapping[str, np.ndarray], start_ns: int) -> None:
+    every = []
+    for name, times in clocks.items():
+        periods = np.diff(times) / 1e6
+        step = -(-len(periods) // _POINTS_DRAWN) or 1
+        axis.plot((times[1:][::step] - start_ns) / 1e9, periods[::step], ".", markersize=3, label=name)
+        every.append(periods[periods > 0])
+    drawn = np.concatenate(every)
+    _plain_log_axis(axis)
+    if len(drawn):
+        axis.set_ylim(drawn.min() / 2, drawn.max() * 2)
+    axis.set(xlabel="s", ylabel="ms")
+
+
+def _draw_jitter(axis: Any, streams: list[Stream]) -> None:
+    """Of all episodes, how far periods are from their median."""
+    for stream in streams:
+        within = np.ones(stream.rows, bool)
+        within[stream.row_offsets[:-1][stream.row_offsets[:-1] < stream.rows]] = False
+        relative = np.diff(stream.time_ns)[within[1:]] / (stream.findings["period_ns"] or 1)
+        axis.hist(np.clip(relative, 0, 4), bins=np.linspace(0, 4, 161), histtype="step")
+    _plain_log_axis(axis)
+    axis.set(xlabel="period / its median (4: and more)", ylabel="samples, all episodes")
+
+
+def _plain_log_axis(axis: Any) -> None:
+    """A logarithmic axis whose labels are 20, 50, 100, not powers of ten."""
+    from matplotlib import ticker
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=8))
+    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def show_installation(found: dict[str, Any], console: Console) -> None:
