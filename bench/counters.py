@@ -64,7 +64,7 @@ CALLS = {
 }
 
 
-KERNELS = "tile|curve|interpolate|deal|clear|count|crowd|merged|chunks|settle|write_sums|mark_cells|occupied"
+KERNELS = "tile|curve|interpolate|partition|clear|count|crowd|merged|chunks|settle|write_sums|mark_cells|occupied"
 METRICS = [
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__time_duration.sum",

@@ -7,6 +7,7 @@
 #include <exception>
 
 int main() try {
+  using robocache::CudaStream;
   using robocache::DType;
   using robocache::TensorView;
 
@@ -29,7 +30,8 @@ int main() try {
        .options = {.method = robocache::InterpolationMethod::kPrevious}},
   }};
   const TensorView fused = TensorView::contiguous(out.data(), DType::kFloat32, {3, 2});
-  robocache::fuse_multimodal(streams, TensorView::contiguous(targets.data(), DType::kFloat64, {3}), {&fused, 1});
+  robocache::fuse_multimodal(streams, TensorView::contiguous(targets.data(), DType::kFloat64, {3}), {&fused, 1},
+                             CudaStream{});
 
   for (size_t t = 0; t < targets.size(); ++t) {
     std::printf("%3.0f ms  imu %4.1f  gripper %.0f\n", targets[t] * 1e3, static_cast<double>(out[2 * t]),

@@ -7,6 +7,7 @@
 #include <exception>
 
 int main() try {
+  using robocache::CudaStream;
   using robocache::DType;
   using robocache::TensorView;
 
@@ -22,8 +23,8 @@ int main() try {
   robocache::resample_trajectories(TensorView::contiguous(values.data(), DType::kFloat32, {4, 2}),
                                    TensorView::contiguous(times.data(), DType::kInt64, {4}),
                                    TensorView::contiguous(targets.data(), DType::kInt64, {4}), options,
-                                   TensorView::contiguous(out.data(), DType::kFloat32, {4, 2}), std::nullopt,
-                                   TensorView::contiguous(valid.data(), DType::kBool, {4}));
+                                   TensorView::contiguous(out.data(), DType::kFloat32, {4, 2}), CudaStream{},
+                                   std::nullopt, TensorView::contiguous(valid.data(), DType::kBool, {4}));
 
   for (size_t t = 0; t < targets.size(); ++t) {
     std::printf("%4lld ms  position %.3f m  force %4.1f N  %s\n", static_cast<long long>(targets[t] / 1'000'000),

@@ -7,6 +7,7 @@
 #include <exception>
 
 int main() try {
+  using robocache::CudaStream;
   using robocache::DType;
   using robocache::TensorView;
 
@@ -25,7 +26,7 @@ int main() try {
   robocache::voxelize_pointcloud({.points = TensorView::contiguous(scan.data(), DType::kFloat32, {4, 4})}, options,
                                  {TensorView::contiguous(counts.data(), DType::kInt32, {2, 2, 1}),
                                   TensorView::contiguous(means.data(), DType::kFloat32, {2, 2, 1, 1})},
-                                 TensorView::contiguous(&dropped, DType::kInt64, {}));
+                                 CudaStream{}, TensorView::contiguous(&dropped, DType::kInt64, {}));
 
   for (size_t voxel = 0; voxel < counts.size(); ++voxel) {
     std::printf("x %zu y %zu  %d points  intensity %4.1f\n", voxel / 2, voxel % 2, counts[voxel],

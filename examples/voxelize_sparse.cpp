@@ -10,6 +10,7 @@
 #include <vector>
 
 int main() try {
+  using robocache::CudaStream;
   using robocache::DType;
   using robocache::TensorView;
 
@@ -29,7 +30,7 @@ int main() try {
   options.max_points_per_voxel = 2;
   options.reduce = std::nullopt;  // the points themselves
   const robocache::SparseVoxels pillars = robocache::voxelize_sparse(
-      TensorView::contiguous(points.data(), DType::kFloat32, {4, 4}), std::nullopt, options, allocate);
+      TensorView::contiguous(points.data(), DType::kFloat32, {4, 4}), std::nullopt, options, allocate, CudaStream{});
 
   const auto* coords = static_cast<const int32_t*>(pillars.coords.data);
   const auto* counts = static_cast<const int32_t*>(pillars.counts.data);

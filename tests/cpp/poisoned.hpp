@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <initializer_list>
 #include <vector>
 
+#include "robocache/core/allocate.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/tensor_view.hpp"
@@ -18,7 +18,7 @@ class Poisoned {
  public:
   explicit Poisoned(Device device) : device_(device) {}
 
-  std::function<TensorView(DType, std::initializer_list<int64_t>)> allocate() {
+  Allocate allocate() {
     return [this](DType dtype, std::initializer_list<int64_t> shape) {
       TensorView view = TensorView::contiguous(nullptr, dtype, shape, device_);
       const auto bytes = static_cast<size_t>(view.numel() * dtype_size(dtype));

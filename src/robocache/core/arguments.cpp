@@ -37,6 +37,24 @@ void check_device(const TensorView& tensor, std::string_view argument, Device de
   }
 }
 
+void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
+                    const ArgumentsOf& of, std::string_view like) {
+  if (tensor.dtype != expected.dtype) {
+    refuse_type(of(argument), ": expected ", dtype_name(expected.dtype), ", got ", dtype_name(tensor.dtype));
+  }
+  check_device(tensor, argument, expected.device, of, like);
+  if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
+    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+           shape_string(tensor.shape.data(), tensor.ndim));
+  }
+}
+
+void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& of) {
+  if (!tensor.is_contiguous()) {
+    refuse(of(argument), ": expected a dense array, got ", tensor.describe(), " with gaps or in another order");
+  }
+}
+
 void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
                    const ArgumentsOf& of) {
   if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
@@ -62,13 +80,14 @@ bool overlaps(const TensorView& a, const TensorView& b) {
   return a_low < b_high && b_low < a_high && a_low != a_high && b_low != b_high;
 }
 
-void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
+void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, int64_t alignment, Device device) {
   if (bytes == 0) return nullptr;
   const bool enough = workspace && workspace->device == device && workspace->is_contiguous() &&
-                      workspace->numel() * dtype_size(workspace->dtype) >= bytes;
+                      workspace->numel() * dtype_size(workspace->dtype) >= bytes &&
+                      reinterpret_cast<uintptr_t>(workspace->data) % static_cast<uintptr_t>(alignment) == 0;
   if (!enough) {
-    refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(device), ", got ",
-           workspace ? workspace->describe() : "none");
+    refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(device), ", dense and aligned to ",
+           std::to_string(alignment), ", got ", workspace ? workspace->describe() : "none");
   }
   return workspace->data;
 }

@@ -42,6 +42,13 @@ struct ArgumentsOf {
 void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of = {},
                   std::string_view like = "values");
 
+// Refuses a tensor of another dtype, device or shape than `expected`, which needs no memory.
+void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
+                    const ArgumentsOf& of = {}, std::string_view like = "values");
+
+// Refuses gaps and every order but the C-contiguous one.
+void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& of = {});
+
 // [B] int32/int64 in [0, most]; on CUDA the values are not looked at: that would wait for the device.
 void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
                    const ArgumentsOf& of = {});
@@ -49,8 +56,9 @@ void check_lengths(const TensorView& lengths, std::string_view argument, int64_t
 // Whether two tensors reach into one another's range of addresses; never where one of them is empty.
 bool overlaps(const TensorView& a, const TensorView& b);
 
-// The memory of a workspace, refused where it is less than so many bytes or lies elsewhere; null where none are needed.
-void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device);
+// The memory of a workspace, refused where it is less than so many bytes, not dense, not aligned to so many, or lies
+// elsewhere; null where no bytes are needed.
+void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, int64_t alignment, Device device);
 
 // Refuses a tensor to write to whose elements share memory.
 void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of = {});

@@ -40,9 +40,12 @@ ROBOCACHE_HD constexpr int64_t dtype_size(DType dtype) {
     case DType::kUInt32:
     case DType::kFloat32:
       return 4;
-    default:
+    case DType::kInt64:
+    case DType::kUInt64:
+    case DType::kFloat64:
       return 8;
   }
+  __builtin_unreachable();
 }
 
 // "bool", "int8", ..., "float16", "bfloat16", "float32", "float64".

@@ -8,6 +8,8 @@
 
 namespace robocache {
 
+using Word = unsigned long long;  // what atomic operations on 64 bits take
+
 // 0 where it cannot be learned.
 inline int device_attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
@@ -15,9 +17,7 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
 }
 
 // What launches size themselves by. The runtime keeps it at hand; where it cannot be learned, the launch says why.
-inline int multiprocessors(int device) {
-  return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device));
-}
+inline int multiprocessors(int device) { return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device)); }
 
 // Blocks of `of_each` items, at most `most` of them.
 inline unsigned blocks_for(int64_t items, int64_t of_each, int64_t most = INT32_MAX) {

@@ -58,16 +58,16 @@ ROBOCACHE_FFI(resample_trajectories, args, result) {
   const CudaStream stream = current_stream(values.device);
   const Workspace workspace(stream_workspace_bytes(values, options), values.device);
   if (out) {
-    resample_trajectories(values, times, target_times, options, *out, lengths, valid, target_lengths, workspace.view,
-                          stream);
+    resample_trajectories(values, times, target_times, options, *out, stream, lengths, valid, target_lengths,
+                          workspace.view);
     return;
   }
   const ResampleShape shape = resample_shape(values, times, target_times);
   OwnedTensor made =
       shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
                     : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
-  resample_trajectories(values, times, target_times, options, made.view(), lengths, valid, target_lengths,
-                        workspace.view, stream);
+  resample_trajectories(values, times, target_times, options, made.view(), stream, lengths, valid, target_lengths,
+                        workspace.view);
   result.set(std::move(made));
 }
 
@@ -81,8 +81,8 @@ ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
   resample_trajectories_backward(
       values, args.tensor(1, "times"), args.tensor(2, "target_times"), options, args.tensor(9, "out_gradient"),
       optional_tensor(args, 10, "values_gradient"), optional_tensor(args, 13, "times_gradient"),
-      optional_tensor(args, 14, "targets_gradient"), optional_tensor(args, 8, "lengths"),
-      optional_tensor(args, 11, "target_lengths"), workspace.view, current_stream(values.device));
+      optional_tensor(args, 14, "targets_gradient"), current_stream(values.device), optional_tensor(args, 8, "lengths"),
+      optional_tensor(args, 11, "target_lengths"), workspace.view);
 }
 
 // (values, times, target_times) -> an array for `valid`
@@ -271,7 +271,7 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
     bytes += stream_workspace_bytes(streams[i].values, streams[i].options, call.of(i));
   }
   const Workspace workspace(bytes, device);
-  fuse_multimodal(streams, target_times, out, target_lengths, valid, age, workspace.view, current_stream(device));
+  fuse_multimodal(streams, target_times, out, current_stream(device), target_lengths, valid, age, workspace.view);
   if (made.size() == 1) result.set(std::move(made.front()));
   if (made.size() > 1) result.set_object(Arrays{std::move(made)});
 }
@@ -292,8 +292,8 @@ ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
   }
   const Workspace workspace(bytes, call.target_times.device);
   fuse_multimodal_backward(call.streams, call.target_times, call.out, gradients,
-                           optional_tensor(args, at, "targets_gradient"), call.target_lengths, workspace.view,
-                           current_stream(call.target_times.device));
+                           current_stream(call.target_times.device), optional_tensor(args, at, "targets_gradient"),
+                           call.target_lengths, workspace.view);
 }
 
 // (Arrays, a tensor of the framework, place) -> the array there, once
@@ -307,7 +307,7 @@ ROBOCACHE_FFI(array_of, args, result) {
 // (times, lengths)
 ROBOCACHE_FFI(check_times, args, result) {
   const TensorView times = args.tensor(0, "times");
-  check_times(times, optional_tensor(args, 1, "lengths"), current_stream(times.device));
+  check_times(times, current_stream(times.device), optional_tensor(args, 1, "lengths"));
 }
 
 }  // namespace robocache::ffi

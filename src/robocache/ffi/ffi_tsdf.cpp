@@ -22,7 +22,7 @@ ROBOCACHE_FFI(integrate_tsdf, args, result) {
   };
   const Workspace workspace(tsdf_workspace_bytes(grid, measured, intrinsics.has_value()), grid.device);
   integrate_tsdf(grid, args.tensor(1, "weights"), measured, args.tensor(3, "T_world_sensor"), intrinsics, options,
-                 workspace.view, current_stream(grid.device));
+                 current_stream(grid.device), workspace.view);
 }
 
 }  // namespace robocache::ffi

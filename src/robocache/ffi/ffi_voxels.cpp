@@ -64,7 +64,7 @@ ROBOCACHE_FFI(voxelize_pointcloud, args, result) {
     dropped = made.back().view();
   }
   const Workspace workspace(voxelize_workspace_bytes(arguments, options), device);
-  voxelize_pointcloud(arguments, options, outs, dropped, workspace.view, current_stream(device));
+  voxelize_pointcloud(arguments, options, outs, current_stream(device), dropped, workspace.view);
   if (made.size() == 1) result.set(std::move(made.front()));
   if (made.size() > 1) result.set_object(Arrays{std::move(made)});
 }
@@ -85,7 +85,7 @@ ROBOCACHE_FFI(voxelize_pointcloud_backward, args, result) {
   const Device device = arguments.points.device;
   const Workspace workspace(voxelize_gradient_workspace_bytes(arguments, options), device);
   voxelize_pointcloud_backward(arguments, options, args.tensor(17, "out_gradient"), optional_tensor(args, 18, "made"),
-                               args.tensor(19, "features_gradient"), workspace.view, current_stream(device));
+                               args.tensor(19, "features_gradient"), current_stream(device), workspace.view);
 }
 
 }  // namespace robocache::ffi

@@ -62,8 +62,8 @@ ROBOCACHE_FFI(voxelize_sparse, args, result) {
   }
   Memory memory(points.device);
   const SparseVoxels made = voxelize_sparse(points, optional_tensor(args, 1, "features"), options, memory.allocate(),
-                                            optional_tensor(args, 2, "lengths"),
-                                            optional_tensor(args, 3, "batch_offsets"), current_stream(points.device));
+                                            current_stream(points.device), optional_tensor(args, 2, "lengths"),
+                                            optional_tensor(args, 3, "batch_offsets"));
   Arrays arrays;
   for (const TensorView& view : {made.coords, made.features, made.counts, made.point_to_voxel, made.dropped}) {
     memory.move_to(arrays, view);

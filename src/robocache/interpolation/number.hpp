@@ -8,49 +8,9 @@
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/core/host_device.hpp"
+#include "robocache/core/with_type.hpp"
 
 namespace robocache {
-
-// Returns body(T{}) with the element type of `dtype`, a floating one.
-template <class Body>
-ROBOCACHE_HD auto with_floating(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return body(double{});
-    case DType::kFloat32:
-      return body(float{});
-    case DType::kFloat16:
-      return body(Float16{});
-    default:
-      return body(BFloat16{});
-  }
-}
-
-// The same with any element type.
-template <class Body>
-ROBOCACHE_HD auto with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kBool:  // is 0 or 1
-    case DType::kUInt8:
-      return body(uint8_t{});
-    case DType::kInt8:
-      return body(int8_t{});
-    case DType::kInt16:
-      return body(int16_t{});
-    case DType::kInt32:
-      return body(int32_t{});
-    case DType::kInt64:
-      return body(int64_t{});
-    case DType::kUInt16:
-      return body(uint16_t{});
-    case DType::kUInt32:
-      return body(uint32_t{});
-    case DType::kUInt64:
-      return body(uint64_t{});
-    default:
-      return with_floating(dtype, body);
-  }
-}
 
 // Returns body(Clock{}) with the type of a clock.
 template <class Body>

@@ -8,6 +8,7 @@
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/core/host_device.hpp"
+#include "robocache/core/with_type.hpp"
 #include "robocache/voxels/reduce.hpp"
 
 namespace robocache {
@@ -56,33 +57,13 @@ ROBOCACHE_HD T fill_of(const VoxelReduction& call) {
   }
 }
 
-// Calls call(T{}) with the type of that dtype of features; bool goes as uint8, 0 and 1.
-template <class Call>
-auto with_feature_type(DType dtype, Call call) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return call(double{});
-    case DType::kFloat32:
-      return call(float{});
-    case DType::kFloat16:
-      return call(Float16{});
-    case DType::kBFloat16:
-      return call(BFloat16{});
-    case DType::kInt64:
-      return call(int64_t{});
-    case DType::kInt32:
-      return call(int32_t{});
-    case DType::kUInt32:
-      return call(uint32_t{});
-    case DType::kInt16:
-      return call(int16_t{});
-    case DType::kUInt16:
-      return call(uint16_t{});
-    case DType::kInt8:
-      return call(int8_t{});
-    default:
-      return call(uint8_t{});
-  }
+// with_type of the dtypes that features have: all but uint64.
+template <class Body>
+auto with_feature_type(DType dtype, const Body& body) {
+  return with_type(dtype, [&](auto type) -> decltype(body(uint8_t{})) {
+    if constexpr (std::is_same_v<decltype(type), uint64_t>) __builtin_unreachable();
+    if constexpr (!std::is_same_v<decltype(type), uint64_t>) return body(type);
+  });
 }
 
 }  // namespace robocache

@@ -267,7 +267,7 @@ ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points)
 }
 
 // The neighbour of x with an odd last bit on the side of the truth, where x is not the truth but less than a unit of its
-// last place away: `error` has the sign of truth - x. It rounds to fewer digits as the truth does. x > 0.
+// last place away: `error` has the sign of truth - x. It rounds to fewer digits as the truth does. x >= 0.
 ROBOCACHE_HD double odd_neighbour(double x, double error) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   if (error == 0 || (bits & 1)) return x;

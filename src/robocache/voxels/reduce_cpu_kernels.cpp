@@ -260,10 +260,7 @@ void write_exact(const double (&sums)[kWidth], int64_t points, T* sum, T* mean) 
   for (int f = 0; f < kWidth; ++f) {
     const double dividend = std::fabs(sums[f]);
     const double nearest = dividend / divisor;
-    const double error = std::fma(-nearest, divisor, dividend);
-    const uint64_t bits = std::bit_cast<uint64_t>(nearest);
-    const uint64_t beside = error > 0 ? bits + 1 : bits - 1;
-    odd[f] = std::copysign(std::bit_cast<double>(error == 0 || (bits & 1) ? bits : beside), sums[f]);
+    odd[f] = std::copysign(odd_neighbour(nearest, std::fma(-nearest, divisor, dividend)), sums[f]);
   }
   for (int f = 0; f < kWidth; ++f) mean[f] = rounded<T>(odd[f]);
 }

@@ -16,10 +16,6 @@ void check_columns_adjacent(const TensorView& rows, std::string_view argument) {
   }
 }
 
-void check_dense(const TensorView& array, std::string_view argument) {
-  if (!array.is_contiguous()) refuse(argument, ": expected a dense array, got ", array.describe());
-}
-
 void check_offsets(const TensorView& offsets, int64_t rows) {
   if (offsets.dtype != DType::kInt32 && offsets.dtype != DType::kInt64) {
     refuse_type("batch_offsets: expected int32 or int64, got ", dtype_name(offsets.dtype));
@@ -136,7 +132,7 @@ void check_voxel_size(const double (&size)[3], DType points) {
   for (const double along : size) {
     const double used = in_type_of(points, along);
     if (!(used > 0 && std::isfinite(used))) {
-      refuse("voxel_size: expected positive and finite in ", dtype_name(points), ", got ", std::to_string(along));
+      refuse("voxel_size: expected positive and finite in ", dtype_name(points), ", got ", number_text(along));
     }
   }
 }
@@ -144,7 +140,7 @@ void check_voxel_size(const double (&size)[3], DType points) {
 void check_origin(const double (&origin)[3], std::string_view argument, DType points) {
   for (const double along : origin) {
     if (!std::isfinite(in_type_of(points, along))) {
-      refuse(argument, ": expected finite in ", dtype_name(points), ", got ", std::to_string(along));
+      refuse(argument, ": expected finite in ", dtype_name(points), ", got ", number_text(along));
     }
   }
 }

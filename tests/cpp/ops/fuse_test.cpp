@@ -46,7 +46,7 @@ TEST_P(Fuse, TheExampleOfTheHeader) {
                                  .values = gripper.view(),
                                  .times = gripper_times.view(),
                                  .options = {.method = InterpolationMethod::kPrevious}}};
-  fuse_multimodal(streams, targets.view(), {&out.view(), 1});
+  fuse_multimodal(streams, targets.view(), {&out.view(), 1}, CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<float>{5, 1, 15, 0}));
 }
 
@@ -140,7 +140,7 @@ TEST_P(Fuse, StreamsOfEveryFloatEqualTheReference) {
       const DeviceArray<Clock> age(std::vector<Clock>(static_cast<size_t>(batch * count * 4)), C::kDType,
                                    {batch, count, 4}, device());
       const FuseStream streams[] = {a.stream(), b.stream(), c.stream(), d.stream()};
-      fuse_multimodal(streams, targets.view(), {&out.view(), 1}, std::nullopt, valid.view(), age.view());
+      fuse_multimodal(streams, targets.view(), {&out.view(), 1}, CudaStream{}, std::nullopt, valid.view(), age.view());
 
       std::vector<float> expected;
       std::vector<uint8_t> expected_valid;
@@ -187,7 +187,7 @@ TEST_P(Fuse, AnArrayForEachStreamInItsOwnType) {
       {.values = arm.view(), .times = arm_times.view(), .offset = 0.25},
       {.values = image.view(), .times = image_times.view(), .options = {.method = InterpolationMethod::kNearest}}};
   const TensorView out[] = {arm_out.view(), image_out.view()};
-  fuse_multimodal(streams, targets.view(), out);
+  fuse_multimodal(streams, targets.view(), out, CudaStream{});
   EXPECT_EQ(arm_out.read(), (std::vector<float>{7.5, 17.5}));
   EXPECT_EQ(image_out.read(), (std::vector<uint8_t>{1, 2, 3, 4}));
 }
@@ -213,7 +213,7 @@ TEST_P(Fuse, APoseAmongOtherFeaturesTakesTwoMethods) {
                             .shape = {2, 1},
                             .strides = {1, 1}};
   const FuseStream both[] = {streams[0], clock};
-  fuse_multimodal(both, targets.view(), {&out.view(), 1}, std::nullopt, std::nullopt, age.view());
+  fuse_multimodal(both, targets.view(), {&out.view(), 1}, CudaStream{}, std::nullopt, std::nullopt, age.view());
   const std::vector<double> got = out.read();
   EXPECT_EQ(std::vector<double>(got.begin(), got.begin() + 3), (std::vector<double>{1, 2, 3}));
   EXPECT_NEAR(std::abs(got[5]), std::sqrt(0.5), 1e-15);  // a few roundings of numbers below 1
@@ -246,7 +246,7 @@ TEST_P(Fuse, RefusalsNameTheStream) {
     FuseStream first = good;
     first.name = name.empty() ? "" : "a";
     const FuseStream streams[] = {first, second};
-    fuse_multimodal(streams, targets.view(), {&out.view(), 1});
+    fuse_multimodal(streams, targets.view(), {&out.view(), 1}, CudaStream{});
   };
   EXPECT_NO_THROW(call(good));
   FuseStream bad = good;
@@ -290,7 +290,7 @@ TEST_P(Fuse, RefusesWhatDoesNotFitTogether) {
                         const std::optional<TensorView>& target_lengths = std::nullopt,
                         const std::optional<TensorView>& valid = std::nullopt,
                         const std::optional<TensorView>& age = std::nullopt) {
-    fuse_multimodal(streams, times.view(), outs, target_lengths, valid, age);
+    fuse_multimodal(streams, times.view(), outs, CudaStream{}, target_lengths, valid, age);
   };
   EXPECT_NO_THROW(call(two, {to}, lengths.view()));
   expect_refused<ArgumentError>([&] { call({}, {to}); }, "streams: expected at least one, got none");

@@ -36,7 +36,7 @@ class IntegrateTsdf : public test::OnDevice {
     const int64_t bytes = tsdf_workspace_bytes(grid.view(), measured, intrinsics.has_value());
     const DeviceArray<uint8_t> memory(std::vector<uint8_t>(static_cast<size_t>(bytes), 0xa5), DType::kUInt8, {bytes},
                                       device());
-    integrate_tsdf(grid.view(), weights.view(), measured, poses, intrinsics, options, memory.view());
+    integrate_tsdf(grid.view(), weights.view(), measured, poses, intrinsics, options, CudaStream{}, memory.view());
   }
 
   static DeviceArray<float> floats(const std::vector<float>& values, const std::vector<int64_t>& shape,
@@ -148,7 +148,7 @@ TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {
   for (const auto& memory : {std::optional<TensorView>(), std::optional(small.view())}) {
     try {
       integrate_tsdf(grid.view(), weights.view(), points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options,
-                     memory);
+                     CudaStream{}, memory);
       FAIL() << "expected an error";
     } catch (const ArgumentError& error) {
       EXPECT_EQ(std::string(error.what()).find("workspace: expected 128 bytes on "), 0) << error.what();

@@ -50,7 +50,7 @@ TEST_P(NoPoints, VoxelizeWritesAnEmptyGrid) {
     TensorView dropped = voxelize_dropped(arguments);
     dropped.data = poisoned(DType::kInt64, {2}).data;
     const int64_t bytes = voxelize_workspace_bytes(arguments, options);
-    voxelize_pointcloud(arguments, options, outs, dropped, poisoned(DType::kUInt8, {bytes}));
+    voxelize_pointcloud(arguments, options, outs, CudaStream{}, dropped, poisoned(DType::kUInt8, {bytes}));
     const auto all = [&](size_t out, auto value) {
       return std::vector<decltype(value)>(static_cast<size_t>(outs[out].numel()), value);
     };
@@ -78,7 +78,7 @@ TEST_P(NoPoints, VoxelizeSparseWritesItsWholeCapacity) {
       SCOPED_TRACE(testing::Message() << (reduce ? voxel_mode_name(*reduce) : "gather")
                                       << (limited ? ", limited" : ""));
       const SparseVoxels made = voxelize_sparse(poisoned(DType::kFloat64, {0, 3}), poisoned(DType::kFloat32, {0, 2}),
-                                                options, memory.allocate());
+                                                options, memory.allocate(), CudaStream{});
       EXPECT_EQ(made.features.dtype, DType::kFloat32);
       EXPECT_EQ(memory.read<float>(made.features), std::vector<float>(reduce ? 20 : 80));
       EXPECT_EQ(memory.read<int32_t>(made.counts), std::vector<int32_t>(10));
@@ -96,7 +96,8 @@ TEST_P(NoPoints, VoxelizeSparseKeepsTheFeaturesDtype) {
   SparseOptions options;
   options.voxel_size = {1, 1, 1};
   const auto features_of = [&](DType dtype) {
-    return voxelize_sparse(poisoned(DType::kFloat64, {0, 3}), poisoned(dtype, {0, 2}), options, memory.allocate())
+    return voxelize_sparse(poisoned(DType::kFloat64, {0, 3}), poisoned(dtype, {0, 2}), options, memory.allocate(),
+                           CudaStream{})
         .features;
   };
   EXPECT_EQ(features_of(DType::kFloat16).describe(), poisoned(DType::kFloat16, {0, 2}).describe());
@@ -115,7 +116,7 @@ TEST_P(NoPoints, VoxelDownsampleTakesNone) {
     options.method = method;
     if (method == DownsampleMethod::kRandom) options.seed = 1;
     const Downsampled made = voxel_downsample(poisoned(DType::kFloat64, {0, 4}), poisoned(DType::kFloat16, {0, 2}),
-                                              options, memory.allocate());
+                                              options, memory.allocate(), CudaStream{});
     EXPECT_EQ(made.points.describe(), poisoned(DType::kFloat64, {0, 3}).describe());
     EXPECT_EQ(made.features->describe(), poisoned(DType::kFloat16, {0, 2}).describe());
     EXPECT_EQ(made.point_to_voxel.describe(), poisoned(DType::kInt32, {0}).describe());
@@ -135,9 +136,10 @@ TEST_P(NoPoints, IntegrateTsdfLeavesTheGridAlone) {
   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1, .space_carving = true};
   const TensorView points = poisoned(DType::kFloat32, {0, 3});
   const TensorView depth = poisoned(DType::kFloat32, {0, 640});
-  integrate_tsdf(grid, weights, points, poses, std::nullopt, options,
+  integrate_tsdf(grid, weights, points, poses, std::nullopt, options, CudaStream{},
                  poisoned(DType::kUInt8, {tsdf_workspace_bytes(grid, points, false)}));
-  integrate_tsdf(grid, weights, depth, poses, TensorView::contiguous(camera.data(), DType::kFloat64, {4}), options);
+  integrate_tsdf(grid, weights, depth, poses, TensorView::contiguous(camera.data(), DType::kFloat64, {4}), options,
+                 CudaStream{});
   EXPECT_EQ(words(grid), std::vector<uint32_t>(8, 0xa5a5a5a5));
   EXPECT_EQ(words(weights), std::vector<uint32_t>(8, 0xa5a5a5a5));
 }

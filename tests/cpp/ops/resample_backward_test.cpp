@@ -58,8 +58,8 @@ double loss(const Problem& p, const ResampleOptions& options, Device device) {
   const DeviceArray<double> out(std::vector<double>(p.weights.size()), DType::kFloat64, {kBatch, kTargets, kFeatures},
                                 device);
   const auto workspace = memory(stream_workspace_bytes(values.view(), options), device);
-  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(), std::nullopt, std::nullopt,
-                        std::nullopt, view_of(workspace));
+  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(), CudaStream{}, std::nullopt,
+                        std::nullopt, std::nullopt, view_of(workspace));
   const std::vector<double> made = out.read();
   double sum = 0;
   for (size_t i = 0; i < made.size(); ++i) {
@@ -94,8 +94,8 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
                                            device());
       const auto workspace = memory(stream_gradient_workspace_bytes(values.view(), options), device());
       resample_trajectories_backward(values.view(), times.view(), targets.view(), options, given.view(),
-                                     of_values.view(), of_times.view(), of_targets.view(), std::nullopt, std::nullopt,
-                                     view_of(workspace));
+                                     of_values.view(), of_times.view(), of_targets.view(), CudaStream{}, std::nullopt,
+                                     std::nullopt, view_of(workspace));
       const auto compare = [&](std::vector<double> Problem::* of, const std::vector<double>& made, const char* what) {
         for (size_t i = 0; i < made.size(); ++i) {
           Problem q = p;
@@ -125,7 +125,7 @@ TEST_P(ResampleBackward, AddsToWhatIsThere) {
   const DeviceArray<double> of_times({10, 20}, DType::kFloat64, {1, 2}, device());
   const DeviceArray<double> of_targets({30}, DType::kFloat64, {1, 1}, device());
   resample_trajectories_backward(values.view(), times.view(), targets.view(), {}, given.view(), of_values.view(),
-                                 of_times.view(), of_targets.view());
+                                 of_times.view(), of_targets.view(), CudaStream{});
   EXPECT_EQ(of_values.read(), (std::vector<float>{106, 202}));
   EXPECT_EQ(of_times.read(), (std::vector<double>{8.5, 19.5}));
   EXPECT_EQ(of_targets.read(), (std::vector<double>{32}));
@@ -141,7 +141,7 @@ TEST_P(ResampleBackward, RefusalsNameTheArgument) {
                            const std::optional<TensorView>& of_clock) -> std::string {
     try {
       resample_trajectories_backward(values.view(), stamps.view(), stamps.view(), {}, out_gradient, of_values, of_clock,
-                                     std::nullopt);
+                                     std::nullopt, CudaStream{});
     } catch (const Error& error) {
       return error.what();
     }

@@ -157,7 +157,7 @@ void expect_reference(const Problem<V, C>& p, const ResampleOptions& options, De
                            shape(p.batched, {p.targets}));
   std::optional<DeviceArray<int64_t>> lengths;
   if (p.lengths) lengths.emplace(array(*p.lengths, DType::kInt64, {p.batch}));
-  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(),
+  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(), CudaStream{},
                         lengths ? std::optional(lengths->view()) : std::nullopt, valid.view());
 
   const Answer<Value> expected = reference(p, options);
@@ -208,7 +208,8 @@ Answer<double> resampled(const std::vector<double>& values, const std::vector<do
   const DeviceArray<double> wanted(targets, DType::kFloat64, {t}, device);
   const DeviceArray<double> out(std::vector<double>(targets.size(), 777), DType::kFloat64, {t, 1}, device);
   const DeviceArray<uint8_t> valid(std::vector<uint8_t>(targets.size(), 7), DType::kBool, {t}, device);
-  resample_trajectories(in.view(), clock.view(), wanted.view(), options, out.view(), std::nullopt, valid.view());
+  resample_trajectories(in.view(), clock.view(), wanted.view(), options, out.view(), CudaStream{}, std::nullopt,
+                        valid.view());
   return {out.read(), valid.read()};
 }
 
@@ -228,7 +229,7 @@ TEST_P(Resample, TheExampleOfTheHeader) {
   const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
   const DeviceArray<float> targets({0.5F, 1.5F}, DType::kFloat32, {2}, device());
   const DeviceArray<float> out({0, 0}, DType::kFloat32, {2, 1}, device());
-  resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view());
+  resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<float>{5, 15}));
 }
 
@@ -303,7 +304,7 @@ TEST_P(Resample, AHitReturnsEveryBitWhateverTheNeighboursHold) {
       const DeviceArray<float> in(values, DType::kFloat32, {n, 1}, device(), {spread, 1});
       const DeviceArray<double> times({0, 1, 2, 3, 4, 5}, DType::kFloat64, {n}, device());
       const DeviceArray<float> out(std::vector<float>(values.size()), DType::kFloat32, {n, 1}, device(), {spread, 1});
-      resample_trajectories(in.view(), times.view(), times.view(), {.method = method}, out.view());
+      resample_trajectories(in.view(), times.view(), times.view(), {.method = method}, out.view(), CudaStream{});
       const std::vector<float> got = out.read();
       for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::bit_cast<uint32_t>(got[i]), patterns[i]);
     }
@@ -366,7 +367,7 @@ TEST_P(Resample, NothingThere) {
   const DeviceArray<float> targets({-1, std::nanf("")}, DType::kFloat32, {2}, device());
   const DeviceArray<int32_t> out({9, 9}, DType::kInt32, {2, 1}, device());
   resample_trajectories(whole.view(), times.view(), targets.view(),
-                        {.method = InterpolationMethod::kPrevious, .causal = true}, out.view());
+                        {.method = InterpolationMethod::kPrevious, .causal = true}, out.view(), CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<int32_t>{0, 0}));
 }
 
@@ -376,7 +377,7 @@ TEST_P(Resample, NanosecondsOfThisCenturyKeepEveryOne) {
   const DeviceArray<int64_t> times({start, start + 4, start + 6}, DType::kInt64, {3}, device());
   const DeviceArray<int64_t> targets({start + 1, start + 3, start + 5, start + 6}, DType::kInt64, {4}, device());
   const DeviceArray<double> out(std::vector<double>(4), DType::kFloat64, {4, 1}, device());
-  resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view());
+  resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<double>{1, 3, 6, 8}));
 }
 
@@ -464,7 +465,7 @@ TEST_P(Resample, RowsFeaturesAndSamplesMayShareMemory) {
                                               std::vector<int64_t>{2, 1, 0}, std::vector<int64_t>{0, 0, 0}}) {
     const DeviceArray<float> in(values, DType::kFloat32, {3, 2, 2}, device(), strides);
     const DeviceArray<float> out(std::vector<float>(6), DType::kFloat32, {3, 1, 2}, device());
-    resample_trajectories(in.view(), times.view(), targets.view(), {}, out.view());
+    resample_trajectories(in.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
     const std::vector<float> seen = in.read();
     std::vector<float> expected;
     for (size_t b = 0; b < 3; ++b) {
@@ -477,7 +478,7 @@ TEST_P(Resample, RowsFeaturesAndSamplesMayShareMemory) {
   const DeviceArray<float> stopped({5, 5, 5}, DType::kFloat32, {3}, device(), {0});
   const DeviceArray<float> asked({4, 5, 6}, DType::kFloat32, {3}, device());
   const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
-  resample_trajectories(in.view(), stopped.view(), asked.view(), {}, out.view());
+  resample_trajectories(in.view(), stopped.view(), asked.view(), {}, out.view(), CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<float>{3, 3, 3}));
 }
 
@@ -496,7 +497,7 @@ TEST_P(Resample, RowsMayBeginOffAVectorsBoundary) {
     from.shape[1] = to.shape[1] = 8;
     from.data = static_cast<float*>(from.data) + begin;
     to.data = static_cast<float*>(to.data) + begin;
-    resample_trajectories(from, times.view(), targets.view(), {}, to);
+    resample_trajectories(from, times.view(), targets.view(), {}, to, CudaStream{});
     const std::vector<float> got = out.read();
     for (size_t d = 0; d < 16; ++d) {
       const bool inside = d >= begin && d < begin + 8;
@@ -559,12 +560,12 @@ TEST_P(Resample, RowsOfMoreSamplesThan32BitsCount) {
       const DeviceArray<uint8_t> valid({7, 7, 7}, DType::kBool, {3}, device());
       if (device().is_cuda() && samples > int64_t{1} << 30) {
         EXPECT_THROW(resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate},
-                                           out.view(), std::nullopt, valid.view()),
+                                           out.view(), CudaStream{}, std::nullopt, valid.view()),
                      ArgumentError);
         continue;
       }
       resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate}, out.view(),
-                            std::nullopt, valid.view());
+                            CudaStream{}, std::nullopt, valid.view());
       EXPECT_EQ(out.read()[1], 7) << samples;
       EXPECT_EQ(std::isnan(out.read()[0]), extrapolate == Extrapolate::kNan) << samples;
       EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 1, 0})) << samples;
@@ -590,7 +591,8 @@ TEST_P(Resample, LengthsOfEitherTypeCutTheirRow) {
   const auto check = [&](const TensorView& lengths) {
     const DeviceArray<float> out({-1, -1}, DType::kFloat32, {2, 1, 1}, device());
     const DeviceArray<uint8_t> valid({7, 7}, DType::kBool, {2, 1}, device());
-    resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), lengths, valid.view());
+    resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{}, lengths,
+                          valid.view());
     EXPECT_EQ(out.read()[0], 2);
     EXPECT_TRUE(std::isnan(out.read()[1]));
     EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 0}));
@@ -608,7 +610,7 @@ TEST_P(Resample, LengthsOutsideTheRowAreRefusedOnTheCpuAndCutOnCuda) {
   for (const auto& [first, second] : {std::pair<int64_t, int64_t>{3, 2}, {2, -1}, {INT64_MAX, INT64_MIN}}) {
     const DeviceArray<int64_t> lengths({first, second}, DType::kInt64, {2}, device());
     const auto call = [&] {
-      resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), lengths.view());
+      resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{}, lengths.view());
     };
     if (!device().is_cuda()) {
       EXPECT_THROW(call(), ArgumentError);
@@ -660,7 +662,7 @@ TEST_P(Resample, BadClocksNeverReadOutsideTheirRow) {
                                          device());
       const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(rows * 40)), DType::kFloat32, {rows, 40, 1},
                                    device());
-      resample_trajectories(in.view(), at.view(), wanted.view(), options, out.view(), lengths.view());
+      resample_trajectories(in.view(), at.view(), wanted.view(), options, out.view(), CudaStream{}, lengths.view());
       const std::vector<float> got = out.read();
       const size_t first = alone ? 0 : 40;
       for (size_t t = first; t < first + 40; ++t) {
@@ -739,7 +741,7 @@ struct Call {
         lengths_array({2, 1, 0}, DType::kInt32, {3}, device),
         valid_array(std::vector<uint8_t>(15, 7), DType::kBool, {3, 5}, device) {}
 
-  void operator()() const { resample_trajectories(values, times, targets, options, out, lengths, valid); }
+  void operator()() const { resample_trajectories(values, times, targets, options, out, CudaStream{}, lengths, valid); }
   bool wrote_nothing() const {
     return out_array.read() == std::vector<float>(60, -1) && valid_array.read() == std::vector<uint8_t>(15, 7);
   }
@@ -918,7 +920,7 @@ class CheckTimes : public test::OnDevice {
   }
   static void expect_bad(const TensorView& times, int64_t row, int64_t index,
                          const std::optional<TensorView>& lengths = std::nullopt) {
-    expect_refused<ArgumentError>([&] { check_times(times, lengths); },
+    expect_refused<ArgumentError>([&] { check_times(times, CudaStream{}, lengths); },
                                   "times: ", "row " + std::to_string(row) + ", index " + std::to_string(index));
   }
 };
@@ -926,13 +928,13 @@ ROBOCACHE_ON_EACH_DEVICE(CheckTimes);
 
 TEST_P(CheckTimes, AscendingWithRepeatsIsGood) {
   test::for_each_clock([](auto element) {
-    EXPECT_NO_THROW(check_times(clock(element, {-2, -2, 0, 5, 5, 5}, {6}).view()));
-    EXPECT_NO_THROW(check_times(clock(element, {0, 1, 1, -5, 6, 7}, {2, 3}).view()));
-    EXPECT_NO_THROW(check_times(clock(element, {0, 1, 2}, {3}, {-1}).view()));
-    EXPECT_NO_THROW(check_times(clock(element, {4}, {1}).view()));
-    EXPECT_NO_THROW(check_times(clock(element, {}, {0}).view()));
-    EXPECT_NO_THROW(check_times(clock(element, {}, {3, 0}).view()));
-    EXPECT_NO_THROW(check_times(clock(element, {}, {0, 3}).view()));
+    EXPECT_NO_THROW(check_times(clock(element, {-2, -2, 0, 5, 5, 5}, {6}).view(), CudaStream{}));
+    EXPECT_NO_THROW(check_times(clock(element, {0, 1, 1, -5, 6, 7}, {2, 3}).view(), CudaStream{}));
+    EXPECT_NO_THROW(check_times(clock(element, {0, 1, 2}, {3}, {-1}).view(), CudaStream{}));
+    EXPECT_NO_THROW(check_times(clock(element, {4}, {1}).view(), CudaStream{}));
+    EXPECT_NO_THROW(check_times(clock(element, {}, {0}).view(), CudaStream{}));
+    EXPECT_NO_THROW(check_times(clock(element, {}, {3, 0}).view(), CudaStream{}));
+    EXPECT_NO_THROW(check_times(clock(element, {}, {0, 3}).view(), CudaStream{}));
   });
 }
 
@@ -955,7 +957,7 @@ TEST_P(CheckTimes, NanIsBadWhereverItStands) {
     expect_bad(clock(element, {0, kNan, 2}, {3}).view(), 0, 1);
     expect_bad(clock(element, {0, 1, kNan}, {3}).view(), 0, 2);
     expect_bad(clock(element, {kNan}, {1}).view(), 0, 0);
-    EXPECT_NO_THROW(check_times(clock(element, {-kInfinity, 0, kInfinity}, {3}).view()));
+    EXPECT_NO_THROW(check_times(clock(element, {-kInfinity, 0, kInfinity}, {3}).view(), CudaStream{}));
   };
   check(Element<float, DType::kFloat32>{});
   check(Element<double, DType::kFloat64>{});
@@ -964,7 +966,7 @@ TEST_P(CheckTimes, NanIsBadWhereverItStands) {
 TEST_P(CheckTimes, WhatLiesPastALengthDoesNotCount) {
   const DeviceArray<double> times({0, 1, 0, 0, 1, 2, kNan, 0, 1}, DType::kFloat64, {3, 3}, device());
   const DeviceArray<int32_t> two_three_none({2, 3, 0}, DType::kInt32, {3}, device());
-  EXPECT_NO_THROW(check_times(times.view(), two_three_none.view()));
+  EXPECT_NO_THROW(check_times(times.view(), CudaStream{}, two_three_none.view()));
   const DeviceArray<int64_t> three_three_one({3, 3, 1}, DType::kInt64, {3}, device());
   expect_bad(times.view(), 0, 2, three_three_one.view());
   const DeviceArray<int64_t> two_three_one({2, 3, 1}, DType::kInt64, {3}, device());
@@ -973,12 +975,14 @@ TEST_P(CheckTimes, WhatLiesPastALengthDoesNotCount) {
 
 TEST_P(CheckTimes, RefusesWhatIsNoClock) {
   const DeviceArray<int32_t> whole({0, 1}, DType::kInt32, {2}, device());
-  expect_refused<ArgumentTypeError>([&] { check_times(whole.view()); }, "times: expected float32, float64");
+  expect_refused<ArgumentTypeError>([&] { check_times(whole.view(), CudaStream{}); },
+                                    "times: expected float32, float64");
   const DeviceArray<float> cube({0, 1}, DType::kFloat32, {1, 2, 1}, device());
-  expect_refused<ArgumentError>([&] { check_times(cube.view()); }, "times: ", "got [1, 2, 1]");
+  expect_refused<ArgumentError>([&] { check_times(cube.view(), CudaStream{}); }, "times: ", "got [1, 2, 1]");
   const DeviceArray<float> times({0, 1}, DType::kFloat32, {2}, device());
   const DeviceArray<int64_t> lengths({1, 1}, DType::kInt64, {2}, device());
-  expect_refused<ArgumentError>([&] { check_times(times.view(), lengths.view()); }, "lengths: expected [1], got [2]");
+  expect_refused<ArgumentError>([&] { check_times(times.view(), CudaStream{}, lengths.view()); },
+                                "lengths: expected [1], got [2]");
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
                                       {clouds, 2, 3, 5}, device());
     std::optional<TensorView> view;
     const DeviceBuffer forward = workspace_of(voxelize_workspace_bytes(arguments, options), device(), view);
-    voxelize_pointcloud(arguments, options, {out.view(), counts.view()}, std::nullopt, view);
+    voxelize_pointcloud(arguments, options, {out.view(), counts.view()}, CudaStream{}, std::nullopt, view);
 
     options.modes = {mode};
     const DeviceArray<double> made(std::vector<double>(features.size(), 0.25), DType::kFloat64, {clouds, rows, width},
@@ -81,7 +81,8 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
     const DeviceBuffer backward =
         workspace_of(voxelize_gradient_workspace_bytes(arguments, options), device(), backward_view);
     voxelize_pointcloud_backward(arguments, options, gradient.view(),
-                                 mode == VoxelMode::kMean ? counts.view() : out.view(), made.view(), backward_view);
+                                 mode == VoxelMode::kMean ? counts.view() : out.view(), made.view(), CudaStream{},
+                                 backward_view);
 
     std::vector<double> expected(features.size(), 0.25);  // what was there stays
     for (int64_t row = 0; row < clouds * rows; ++row) {
@@ -119,7 +120,7 @@ TEST_P(VoxelizeBackward, RefusesByName) {
       .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {VoxelMode::kMean}};
   const auto message = [&](const PointArguments& arguments, const VoxelizeOptions& options) -> std::string {
     try {
-      voxelize_pointcloud_backward(arguments, options, grid.view(), std::nullopt, values.view());
+      voxelize_pointcloud_backward(arguments, options, grid.view(), std::nullopt, values.view(), CudaStream{});
     } catch (const Error& error) {
       return error.what();
     }

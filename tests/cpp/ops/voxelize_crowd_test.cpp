@@ -12,6 +12,7 @@
 
 #include "robocache/ops/voxelize/voxelize.hpp"
 #include "robocache/ops/voxelize_sparse/voxelize_sparse.hpp"
+#include "robocache/voxels/reduce_way.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/poisoned.hpp"
 #include "tests/cpp/random_data.hpp"
@@ -28,16 +29,21 @@ struct Crowd {
   int64_t rows;
   std::array<int64_t, 3> shape;
   std::vector<int64_t> crowded;  // rows of the first voxels; the rest lie anywhere, one in ten outside
+  ReduceWay way;                 // on CUDA, of aligned memory; counts in other memory, and features: tiles
 };
 
 const std::vector<Crowd> kCrowds = {
-    {"few rows", 700, {8, 8, 8}, {40}},
-    {"one cell", 140'001, {1, 1, 1}, {140'000}},
-    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}},
-    {"crowds of every size", 70'001, {40, 40, 40}, {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1}},
-    {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}},
-    {"more cells than rows", 5003, {300, 200, 50}, {50}},
-    {"more rows than 2^20", (1 << 20) + 1009, {64, 33, 96}, {3000, 40}},
+    {"few rows", 700, {8, 8, 8}, {40}, ReduceWay::kPacked},
+    {"one cell", 140'001, {1, 1, 1}, {140'000}, ReduceWay::kTiles},
+    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}, ReduceWay::kTiles},
+    {"crowds of every size",
+     70'001,
+     {40, 40, 40},
+     {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1},
+     ReduceWay::kPacked},
+    {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}, ReduceWay::kPacked},
+    {"more cells than rows", 5003, {300, 200, 50}, {50}, ReduceWay::kPacked},
+    {"more rows than 2^20", kFewRows + 1009, {64, 33, 96}, {3000, 40}, ReduceWay::kTiles},
 };
 
 // Voxels of size 1; features are small whole numbers, so every sum of them is exact in float64 in any order.
@@ -111,6 +117,18 @@ class VoxelizeCrowds : public test::OnDevice {
     return TensorView::contiguous(static_cast<T*>(array.view().data) + shift, array.view().dtype, shape, device());
   }
 
+  // On CUDA, that way.
+  static void voxelize(const PointArguments& arguments, const VoxelizeOptions& options,
+                       const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped, ReduceWay way) {
+    const auto bytes = voxelize_workspace_bytes(arguments, options);
+    const DeviceBuffer memory(device(), static_cast<size_t>(bytes));
+    const auto workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {bytes}, device());
+    voxelize_pointcloud(arguments, options, outs, CudaStream{}, dropped, workspace);
+    if (!device().is_cuda()) return;
+    const VoxelReduction call = voxelize_reduction(arguments, options, outs, dropped, workspace);
+    EXPECT_EQ(static_cast<int>(reduce_way_taken(call, 0, CudaStream{})), static_cast<int>(way));
+  }
+
   template <class T>
   static std::vector<T> read(const DeviceArray<T>& array, int64_t shift) {
     const std::vector<T> all = array.read();
@@ -145,20 +163,15 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
           options.modes = {VoxelMode::kCount, VoxelMode::kSum, VoxelMode::kMax, VoxelMode::kLast};
           for (const auto* array : {&sum, &largest, &last}) outs.push_back(part(*array, {x, y, z, 2}, shift));
         }
-        const auto bytes = static_cast<size_t>(voxelize_workspace_bytes(arguments, options));
-        const DeviceBuffer memory(device(), bytes);
-        std::optional<TensorView> workspace;
-        if (bytes > 0) {
-          workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(bytes)}, device());
-        }
-        voxelize_pointcloud(arguments, options, outs, dropped.view(), workspace);
-        const std::string where = crowd.name + (with_features ? ", features" : "") + (shift > 0 ? ", not aligned" : "");
-        ASSERT_EQ(read(count, shift), expected.count) << where;
-        ASSERT_EQ(dropped.read(), std::vector<int64_t>{expected.dropped}) << where;
+        SCOPED_TRACE(crowd.name + (with_features ? ", features" : "") + (shift > 0 ? ", not aligned" : ""));
+
+        voxelize(arguments, options, outs, dropped.view(), with_features || shift > 0 ? ReduceWay::kTiles : crowd.way);
+        ASSERT_EQ(read(count, shift), expected.count);
+        ASSERT_EQ(dropped.read(), std::vector<int64_t>{expected.dropped});
         if (!with_features) continue;
-        ASSERT_EQ(read(sum, shift), std::vector<float>(expected.sum.begin(), expected.sum.end())) << where;
-        ASSERT_EQ(read(largest, shift), expected.largest) << where;
-        ASSERT_EQ(read(last, shift), expected.last) << where;
+        ASSERT_EQ(read(sum, shift), std::vector<float>(expected.sum.begin(), expected.sum.end()));
+        ASSERT_EQ(read(largest, shift), expected.largest);
+        ASSERT_EQ(read(last, shift), expected.last);
       }
     }
   }
@@ -167,7 +180,7 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
 // Rows of a cell next to each other: 40 of one, then of the next, each beside some of the last cells.
 TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
   Random random(6);
-  const Crowd crowd{"scan order", (1 << 20) + 4099, {64, 33, 96}, {}};
+  const Crowd crowd{"scan order", kFewRows + 4099, {64, 33, 96}, {}, ReduceWay::kChunks};
   constexpr int64_t kFeatures = 12;
   const int64_t cells = 64 * 33 * 96;
   std::vector<float> xyz, values;
@@ -195,14 +208,8 @@ TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
                             .grid_size = crowd.shape,
                             .modes = {VoxelMode::kCount, VoxelMode::kSum}};
     options.quantum = quantum;
-    const DeviceBuffer memory(device(), static_cast<size_t>(voxelize_workspace_bytes(arguments, options)));
-    std::optional<TensorView> workspace;
-    if (memory.bytes() > 0) {
-      workspace =
-          TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(memory.bytes())}, device());
-    }
     const std::vector<TensorView> outs = {part(count, {64, 33, 96}, 0), part(sum, {64, 33, 96, kFeatures}, 0)};
-    voxelize_pointcloud(arguments, options, outs, dropped.view(), workspace);
+    voxelize(arguments, options, outs, dropped.view(), crowd.way);
     ASSERT_EQ(read(count, 0), counts);
     ASSERT_EQ(read(sum, 0), std::vector<float>(sums.begin(), sums.end()));
     ASSERT_EQ(dropped.read(), std::vector<int64_t>{0});
@@ -212,8 +219,8 @@ TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
 // A block of shared memory has room for the bits of the first grid, two share those of the second.
 TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
   Random random(7);
-  for (const Crowd& crowd : {Crowd{"a small grid", (1 << 20) + 4099, {64, 33, 96}, {}},
-                             Crowd{"a large grid", 4'200'001, {128, 128, 128}, {}}}) {
+  for (const Crowd& crowd : {Crowd{"a small grid", kFewRows + 4099, {64, 33, 96}, {}, ReduceWay::kBits},
+                             Crowd{"a large grid", 4'200'001, {128, 128, 128}, {}, ReduceWay::kBits}}) {
     const auto [x, y, z] = crowd.shape;
     const int64_t cells = x * y * z;
     std::vector<float> xyz;
@@ -235,14 +242,8 @@ TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
                                   .voxel_size = {1, 1, 1},
                                   .grid_size = crowd.shape,
                                   .modes = {VoxelMode::kOccupancy, VoxelMode::kOccupancyBits}};
-    const DeviceBuffer memory(device(), static_cast<size_t>(voxelize_workspace_bytes(arguments, options)));
-    std::optional<TensorView> workspace;
-    if (memory.bytes() > 0) {
-      workspace =
-          TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(memory.bytes())}, device());
-    }
     const std::vector<TensorView> outs = {part(occupancy, {x, y, z}, shift), part(bits, {x, y, z / 32}, shift)};
-    voxelize_pointcloud(arguments, options, outs, {}, workspace);
+    voxelize(arguments, options, outs, {}, crowd.way);
     ASSERT_EQ(read(occupancy, shift), expected) << crowd.name;
     ASSERT_EQ(read(bits, shift), words) << crowd.name;
   }
@@ -263,7 +264,7 @@ TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
     options.point_range = {0, 0, 0, static_cast<double>(x), static_cast<double>(y), static_cast<double>(z)};
     options.order = VoxelOrder::kLinear;
     options.reduce = VoxelMode::kSum;
-    const SparseVoxels made = voxelize_sparse(points.view(), features.view(), options, memory.allocate());
+    const SparseVoxels made = voxelize_sparse(points.view(), features.view(), options, memory.allocate(), CudaStream{});
 
     std::vector<int32_t> coords, counts;
     std::vector<float> sums;

@@ -42,13 +42,13 @@ Expected expected_of(const std::vector<float>& points, const std::vector<int64_t
         sort_key(options.order == VoxelOrder::kMorton ? VoxelOrder::kMorton : VoxelOrder::kLinear, cell);
     return std::array<uint64_t, 2>{key.high, key.low};
   };
-  std::map<std::array<uint64_t, 2>, size_t> births;
+  std::map<std::array<uint64_t, 2>, size_t> numbers;
   std::vector<SparseCell> cells;
   std::vector<std::vector<int32_t>> rows_of;
   Expected made;
   made.point_to_voxel.assign(points.size() / 3, -1);
   for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
-    int64_t born = 0;
+    int64_t inserted = 0;
     for (auto row = static_cast<size_t>(offsets[cloud]); row < static_cast<size_t>(offsets[cloud + 1]); ++row) {
       int32_t at[3] = {};
       bool inside = true;
@@ -64,14 +64,14 @@ Expected expected_of(const std::vector<float>& points, const std::vector<int64_t
       }
       if (!inside) continue;
       const SparseCell cell{static_cast<int32_t>(cloud), at[0], at[1], at[2]};
-      if (!births.contains(keyed(cell))) {
-        if (options.max_voxels && born == *options.max_voxels) continue;
-        ++born;
-        births.emplace(keyed(cell), cells.size());
+      if (!numbers.contains(keyed(cell))) {
+        if (options.max_voxels && inserted == *options.max_voxels) continue;
+        ++inserted;
+        numbers.emplace(keyed(cell), cells.size());
         cells.push_back(cell);
         rows_of.emplace_back();
       }
-      rows_of[births.at(keyed(cell))].push_back(static_cast<int32_t>(row));
+      rows_of[numbers.at(keyed(cell))].push_back(static_cast<int32_t>(row));
     }
   }
   made.found = static_cast<int64_t>(cells.size());
@@ -116,8 +116,8 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
   const DeviceArray<int64_t> clouds(offsets, DType::kInt64, {static_cast<int64_t>(offsets.size())}, device);
   const bool batched = offsets.size() > 2;
   Poisoned memory(device);
-  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), std::nullopt,
-                                            batched ? std::optional(clouds.view()) : std::nullopt);
+  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{},
+                                            std::nullopt, batched ? std::optional(clouds.view()) : std::nullopt);
   Expected expected = expected_of(points, offsets, options);
   EXPECT_EQ(memory.read<int64_t>(made.dropped), expected.dropped);
   if (options.capacity) {
@@ -182,7 +182,7 @@ TEST_P(VoxelizeSparse, ReducesTheKeptRowsAlone) {
   options.voxel_size = {1, 1, 1};
   options.max_points_per_voxel = 2;
   Poisoned memory(device());
-  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate());
+  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{});
   EXPECT_EQ(memory.read<float>(made.features), (std::vector<float>{15, 2}));
   EXPECT_EQ(memory.read<int32_t>(made.counts), (std::vector<int32_t>{2, 1}));
   EXPECT_EQ(memory.read<int32_t>(made.kept), (std::vector<int32_t>{0, 1, 0, -1}));
@@ -202,7 +202,7 @@ TEST_P(VoxelizeSparse, DownsampleTakesTheLeastPriority) {
     options.method = DownsampleMethod::kRandom;
     options.seed = seed;
     Poisoned memory(device());
-    const Downsampled made = voxel_downsample(array.view(), std::nullopt, options, memory.allocate());
+    const Downsampled made = voxel_downsample(array.view(), std::nullopt, options, memory.allocate(), CudaStream{});
     std::vector<int32_t> taken;
     for (const std::vector<int32_t>& rows : expected.rows) {
       taken.push_back(*std::min_element(rows.begin(), rows.end(), [&](int32_t a, int32_t b) {
@@ -219,7 +219,7 @@ TEST_P(VoxelizeSparse, AFailedAllocationIsTheCallers) {
   SparseOptions options;
   options.voxel_size = {1, 1, 1};
   const auto none = [](DType, std::initializer_list<int64_t>) -> TensorView { throw DeviceError("no memory"); };
-  EXPECT_THROW(voxelize_sparse(array.view(), std::nullopt, options, none), DeviceError);
+  EXPECT_THROW(voxelize_sparse(array.view(), std::nullopt, options, none, CudaStream{}), DeviceError);
 }
 
 ROBOCACHE_ON_EACH_DEVICE(VoxelizeSparse);

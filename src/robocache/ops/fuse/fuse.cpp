@@ -230,9 +230,9 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
 }  // namespace
 
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
-                     std::span<const TensorView> out, const std::optional<TensorView>& target_lengths,
-                     const std::optional<TensorView>& valid, const std::optional<TensorView>& age,
-                     const std::optional<TensorView>& workspace, CudaStream stream) {
+                     std::span<const TensorView> out, CudaStream stream,
+                     const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& valid,
+                     const std::optional<TensorView>& age, const std::optional<TensorView>& workspace) {
   FuseCall call;
   prepare(streams, target_times, out, "out", target_lengths, valid, age, call);
   const auto out_of = [&](size_t i) { return out.size() == 1 ? ArgumentsOf{} : arguments_of(streams, i); };
@@ -248,9 +248,9 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
 
 void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
                               std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
-                              const std::optional<TensorView>& targets_gradient,
+                              CudaStream stream, const std::optional<TensorView>& targets_gradient,
                               const std::optional<TensorView>& target_lengths,
-                              const std::optional<TensorView>& workspace, CudaStream stream) {
+                              const std::optional<TensorView>& workspace) {
   FuseCall call;
   prepare(streams, target_times, out_gradient, "out_gradient", target_lengths, std::nullopt, std::nullopt, call);
   if (gradients.size() != streams.size()) {

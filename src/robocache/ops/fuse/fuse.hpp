@@ -49,7 +49,7 @@
 //        .times = TensorView::contiguous(gripper_times.data(), DType::kInt64, {2}),
 //        .options = {.method = InterpolationMethod::kPrevious}}};
 //   const TensorView fused = TensorView::contiguous(out.data(), DType::kFloat32, {2, 2});
-//   fuse_multimodal(streams, TensorView::contiguous(targets.data(), DType::kFloat64, {2}), {&fused, 1});
+//   fuse_multimodal(streams, TensorView::contiguous(targets.data(), DType::kFloat64, {2}), {&fused, 1}, CudaStream{});
 //   // out = {5, 1, 15, 0}
 #pragma once
 
@@ -79,10 +79,11 @@ struct FuseStream {
 };
 
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
-                     std::span<const TensorView> out, const std::optional<TensorView>& target_lengths = std::nullopt,
+                     std::span<const TensorView> out, CudaStream stream,
+                     const std::optional<TensorView>& target_lengths = std::nullopt,
                      const std::optional<TensorView>& valid = std::nullopt,
                      const std::optional<TensorView>& age = std::nullopt,
-                     const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+                     const std::optional<TensorView>& workspace = std::nullopt);
 
 // The gradient: adds to each array what a gradient with respect to `out` means there, as resample.hpp says of one stream.
 // A target's gradient is in the targets' unit, whatever the streams' clocks; scale, shift and offset get none.
@@ -92,9 +93,9 @@ struct FuseGradient {
 };
 void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
                               std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
-                              const std::optional<TensorView>& targets_gradient = std::nullopt,
+                              CudaStream stream, const std::optional<TensorView>& targets_gradient = std::nullopt,
                               const std::optional<TensorView>& target_lengths = std::nullopt,
-                              const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+                              const std::optional<TensorView>& workspace = std::nullopt);
 
 // The sizes of a call: what `out`, `valid` and `age` must be. `batched` is false for values [S, D]. Throws as above.
 struct FuseShape {

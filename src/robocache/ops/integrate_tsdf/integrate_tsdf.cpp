@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,12 +13,6 @@
 
 namespace robocache {
 namespace {
-
-std::string number(double x) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g", x);
-  return text;
-}
 
 void check_volume(const TensorView& volume, const char* name, const TensorView& grid) {
   if (volume.dtype != DType::kFloat32) refuse_type(name, ": expected float32, got ", dtype_name(volume.dtype));
@@ -76,10 +69,11 @@ void set_pose(const double* t, int64_t place, TsdfSensor& sensor) {
            got, " at ", std::to_string(place));
   };
   for (int i = 0; i < 16; ++i) {
-    if (!std::isfinite(t[i])) wrong(number(t[i]));
+    if (!std::isfinite(t[i])) wrong(number_text(t[i]));
   }
   if (t[12] != 0 || t[13] != 0 || t[14] != 0 || t[15] != 1) {
-    wrong("the last row " + number(t[12]) + ", " + number(t[13]) + ", " + number(t[14]) + ", " + number(t[15]));
+    wrong("the last row " + number_text(t[12]) + ", " + number_text(t[13]) + ", " + number_text(t[14]) + ", " +
+          number_text(t[15]));
   }
   // Poses come with few digits and in float32; a scale or a mirror is another matter.
   constexpr double kRounding = 1e-3;
@@ -88,7 +82,8 @@ void set_pose(const double* t, int64_t place, TsdfSensor& sensor) {
       sensor.rotation[3 * i + j] = t[4 * i + j];
       const double product = t[i] * t[j] + t[4 + i] * t[4 + j] + t[8 + i] * t[8 + j];
       if (!(std::abs(product - (i == j ? 1 : 0)) <= kRounding)) {
-        wrong("columns " + std::to_string(i) + " and " + std::to_string(j) + " with a product of " + number(product));
+        wrong("columns " + std::to_string(i) + " and " + std::to_string(j) + " with a product of " +
+              number_text(product));
       }
     }
     sensor.origin[i] = t[4 * i + 3];
@@ -103,7 +98,7 @@ void set_pose(const double* t, int64_t place, TsdfSensor& sensor) {
 // A 3x3 camera matrix, or fx, fy, cx, cy.
 void set_camera(const double* k, bool matrix, int64_t place, TsdfSensor& sensor) {
   const auto wrong = [&](const std::string& expected, double got) {
-    refuse("intrinsics: expected ", expected, ", got ", number(got), " at ", std::to_string(place));
+    refuse("intrinsics: expected ", expected, ", got ", number_text(got), " at ", std::to_string(place));
   };
   if (matrix) {
     const double rest[] = {k[1], k[3], k[6], k[7], k[8] - 1};
@@ -157,7 +152,7 @@ std::vector<TsdfSensor> sensors_of(const TensorView& poses, const std::optional<
 // A number of metres as the float32 of the grid can hold it.
 void check_length(double metres, const char* name) {
   if (!(metres > 0 && std::isnormal(static_cast<float>(metres)))) {
-    refuse(name, ": expected metres above 0 within float32, got ", number(metres));
+    refuse(name, ": expected metres above 0 within float32, got ", number_text(metres));
   }
 }
 
@@ -167,7 +162,7 @@ void set_options(const TsdfOptions& options, bool depth, TsdfParams& p) {
     const auto i = static_cast<size_t>(axis);
     check_length(options.voxel_size[i], "voxel_size");
     if (!std::isfinite(static_cast<float>(options.grid_min[i]))) {
-      refuse("grid_min: expected finite numbers, got ", number(options.grid_min[i]));
+      refuse("grid_min: expected finite numbers, got ", number_text(options.grid_min[i]));
     }
     p.grid.origin[axis] = options.grid_min[i];
     p.grid.size[axis] = options.voxel_size[i];
@@ -182,12 +177,12 @@ void set_options(const TsdfOptions& options, bool depth, TsdfParams& p) {
   p.quantum = std::ldexp(1, exponent - (power ? 1 : 0) - 31);
   p.quanta_per_metre = 1 / p.quantum;
   p.max_weight = options.max_weight.value_or(HUGE_VAL);
-  if (!(p.max_weight > 0)) refuse("max_weight: expected a number above 0, got ", number(p.max_weight));
+  if (!(p.max_weight > 0)) refuse("max_weight: expected a number above 0, got ", number_text(p.max_weight));
   p.space_carving = options.space_carving;
   if (options.depth_scale && !depth) refuse("depth_scale: goes with a depth image, got points");
   p.depth_scale = options.depth_scale.value_or(1);
   if (!(p.depth_scale > 0 && std::isfinite(p.depth_scale))) {
-    refuse("depth_scale: expected a finite number above 0, got ", number(p.depth_scale));
+    refuse("depth_scale: expected a finite number above 0, got ", number_text(p.depth_scale));
   }
 }
 
@@ -232,7 +227,7 @@ int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured,
 
 void integrate_tsdf(const TensorView& grid, const TensorView& weights, const TensorView& measured,
                     const TensorView& T_world_sensor, const std::optional<TensorView>& intrinsics,
-                    const TsdfOptions& options, const std::optional<TensorView>& workspace, CudaStream stream) {
+                    const TsdfOptions& options, CudaStream stream, const std::optional<TensorView>& workspace) {
   const bool depth = intrinsics.has_value();
   const char* const name = depth ? "depth" : "points";
   check_volume(grid, "grid", grid);
@@ -266,7 +261,7 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   if (grid.numel() == 0 || measured.numel() == 0) return;
 
   char* const memory =
-      static_cast<char*>(checked_workspace(workspace, tsdf_workspace_bytes(grid, measured, depth), grid.device));
+      static_cast<char*>(checked_workspace(workspace, tsdf_workspace_bytes(grid, measured, depth), 16, grid.device));
   p.sums = reinterpret_cast<TsdfSum*>(memory);
   p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
   if (!grid.device.is_cuda()) {

@@ -44,7 +44,8 @@
 //   const TensorView measured = TensorView::contiguous(points.data(), DType::kFloat32, {1, 3});
 //   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
 //   DeviceBuffer memory({}, tsdf_workspace_bytes(view of grid, measured, false));
-//   integrate_tsdf(view of grid, view of weights, measured, view of pose {4, 4}, std::nullopt, options, view of memory);
+//   integrate_tsdf(view of grid, view of weights, measured, view of pose {4, 4}, std::nullopt, options, CudaStream{},
+//                  view of memory);
 //   // voxel (0, 0, 0) holds 0.5 m of weight 1, voxel (0, 0, 1) -0.5 m
 #pragma once
 
@@ -68,8 +69,8 @@ struct TsdfOptions {
 // `measured` is points where there are no intrinsics, else depth.
 void integrate_tsdf(const TensorView& grid, const TensorView& weights, const TensorView& measured,
                     const TensorView& T_world_sensor, const std::optional<TensorView>& intrinsics,
-                    const TsdfOptions& options, const std::optional<TensorView>& workspace = std::nullopt,
-                    CudaStream stream = {});
+                    const TsdfOptions& options, CudaStream stream,
+                    const std::optional<TensorView>& workspace = std::nullopt);
 
 // Bytes of workspace for a call with that grid and measured; depends on shapes and the device alone. Throws nothing: what is
 // wrong with the arguments, the call says.

@@ -120,10 +120,6 @@ __global__ void integrate_images(const __grid_constant__ TsdfCall call) {
   }
 }
 
-unsigned blocks_for(int64_t work, int64_t of_each, int64_t most) {
-  return static_cast<unsigned>(std::min((work + of_each - 1) / of_each, most));
-}
-
 // With the sensors in place.
 cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
   const TsdfParams& p = call.params;

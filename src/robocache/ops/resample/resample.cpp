@@ -91,10 +91,10 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
 }  // namespace
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                           const ResampleOptions& options, const TensorView& out,
+                           const ResampleOptions& options, const TensorView& out, CudaStream stream,
                            const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           const std::optional<TensorView>& target_lengths, const std::optional<TensorView>& workspace,
-                           CudaStream stream) {
+                           const std::optional<TensorView>& target_lengths,
+                           const std::optional<TensorView>& workspace) {
   ResampleCall call;
   prepare(values, times, target_times, options, out, "out", lengths, valid, target_lengths, call);
   if (overlaps(out, values)) refuse("out: overlaps values");
@@ -111,10 +111,10 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const ResampleOptions& options, const TensorView& out_gradient,
                                     const std::optional<TensorView>& of_values,
                                     const std::optional<TensorView>& of_times,
-                                    const std::optional<TensorView>& of_targets,
+                                    const std::optional<TensorView>& of_targets, CudaStream stream,
                                     const std::optional<TensorView>& lengths,
                                     const std::optional<TensorView>& target_lengths,
-                                    const std::optional<TensorView>& workspace, CudaStream stream) {
+                                    const std::optional<TensorView>& workspace) {
   ResampleCall call;
   prepare(values, times, target_times, options, out_gradient, "out_gradient", lengths, std::nullopt, target_lengths,
           call);
@@ -153,7 +153,7 @@ int64_t first_bad_time(const CheckTimesParams& p, int64_t batch) {
 
 }  // namespace
 
-void check_times(const TensorView& times, const std::optional<TensorView>& lengths, CudaStream stream) {
+void check_times(const TensorView& times, CudaStream stream, const std::optional<TensorView>& lengths) {
   const bool batched = times.ndim == 2;
   check_clock(times, "times", "S", batched, batched ? times.shape[0] : 1);
   CheckTimesParams p{};

@@ -44,7 +44,7 @@
 //   resample_trajectories(TensorView::contiguous(values.data(), DType::kFloat32, {3, 1}),
 //                         TensorView::contiguous(times.data(), DType::kFloat32, {3}),
 //                         TensorView::contiguous(targets.data(), DType::kFloat32, {2}), {},
-//                         TensorView::contiguous(out.data(), DType::kFloat32, {2, 1}));   // out = {5, 15}
+//                         TensorView::contiguous(out.data(), DType::kFloat32, {2, 1}), CudaStream{});   // out = {5, 15}
 #pragma once
 
 #include <cstdint>
@@ -58,11 +58,11 @@ namespace robocache {
 using ResampleOptions = InterpolationOptions;
 
 void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                           const ResampleOptions& options, const TensorView& out,
+                           const ResampleOptions& options, const TensorView& out, CudaStream stream,
                            const std::optional<TensorView>& lengths = std::nullopt,
                            const std::optional<TensorView>& valid = std::nullopt,
                            const std::optional<TensorView>& target_lengths = std::nullopt,
-                           const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+                           const std::optional<TensorView>& workspace = std::nullopt);
 
 // The gradient: adds to each array what a gradient with respect to `out` means there. What it is at every edge stands in
 // interpolation/interpolate_backward.hpp.
@@ -78,10 +78,10 @@ void resample_trajectories_backward(const TensorView& values, const TensorView& 
                                     const ResampleOptions& options, const TensorView& out_gradient,
                                     const std::optional<TensorView>& values_gradient,
                                     const std::optional<TensorView>& times_gradient,
-                                    const std::optional<TensorView>& targets_gradient,
+                                    const std::optional<TensorView>& targets_gradient, CudaStream stream,
                                     const std::optional<TensorView>& lengths = std::nullopt,
                                     const std::optional<TensorView>& target_lengths = std::nullopt,
-                                    const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+                                    const std::optional<TensorView>& workspace = std::nullopt);
 
 // The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
 struct ResampleShape {
@@ -95,7 +95,6 @@ ResampleShape resample_shape(const TensorView& values, const TensorView& times, 
 
 // Throws ArgumentError with row and index of the first time that is NaN or earlier than the one before it. Waits for the
 // device. times as above, lengths [B] or none.
-void check_times(const TensorView& times, const std::optional<TensorView>& lengths = std::nullopt,
-                 CudaStream stream = {});
+void check_times(const TensorView& times, CudaStream stream, const std::optional<TensorView>& lengths = std::nullopt);
 
 }  // namespace robocache

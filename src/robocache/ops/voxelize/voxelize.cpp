@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string>
 
@@ -97,7 +96,7 @@ void set_fill(const VoxelizeOptions& options, DType features, VoxelReduction& ca
   const bool in_range = (fill < above || (whole && features == DType::kInt64)) && fill >= (is_signed ? -above : 0.0);
   if (!in_range || fill != std::floor(fill)) {
     refuse("fill: expected a whole number that ", dtype_name(features), " holds, got ",
-           whole ? std::to_string(std::get<int64_t>(options.fill)) : std::to_string(fill));
+           whole ? std::to_string(std::get<int64_t>(options.fill)) : number_text(fill));
   }
   call.fill_integer = whole ? std::get<int64_t>(options.fill) : static_cast<int64_t>(fill);
 }
@@ -113,9 +112,8 @@ void set_quantum(const VoxelizeOptions& options, DType features, VoxelReduction&
   --exponent;
   const int32_t greatest = features == DType::kFloat64 ? 1023 : features == DType::kFloat16 ? 15 : 127;
   if (fraction != 0.5 || exponent < least_exponent(features) || exponent > greatest) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%g", *options.quantum);
-    refuse("quantum: expected a power of two that ", dtype_name(features), " holds, got ", text.data());
+    refuse("quantum: expected a power of two that ", dtype_name(features), " holds, got ",
+           number_text(*options.quantum));
   }
   call.quantum_exponent = exponent;
 }
@@ -164,15 +162,8 @@ TensorView dropped_of(const PointClouds& points, Device device) {
 }
 
 void check_result(const TensorView& out, std::string_view argument, const TensorView& expected) {
-  if (out.dtype != expected.dtype) {
-    refuse_type(argument, ": expected ", dtype_name(expected.dtype), ", got ", dtype_name(out.dtype));
-  }
-  check_device(out, argument, expected.device, {}, "points");
-  if (out.ndim != expected.ndim || out.shape != expected.shape) {
-    refuse(argument, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-           shape_string(out.shape.data(), out.ndim));
-  }
-  if (!out.is_contiguous()) refuse(argument, ": expected a dense array, got one with gaps or another order");
+  check_expected(out, argument, expected, {}, "points");
+  check_dense(out, argument);
 }
 
 // Of a call with one mode, checked.
@@ -217,9 +208,15 @@ DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features) {
       return DType::kUInt32;
     case VoxelMode::kCount:
       return DType::kInt32;
-    default:
+    case VoxelMode::kSum:
+    case VoxelMode::kMean:
+    case VoxelMode::kMin:
+    case VoxelMode::kMax:
+    case VoxelMode::kFirst:
+    case VoxelMode::kLast:
       return reduced_dtype(mode, *features);
   }
+  __builtin_unreachable();
 }
 
 std::vector<TensorView> voxelize_outputs(const PointArguments& arguments, const VoxelizeOptions& options) {
@@ -239,9 +236,9 @@ int64_t voxelize_workspace_bytes(const PointArguments& arguments, const Voxelize
   return reduce_workspace_bytes(prepare(arguments, options).reduction, arguments.points.device);
 }
 
-void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions& options,
-                         const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped,
-                         const std::optional<TensorView>& workspace, CudaStream stream) {
+VoxelReduction voxelize_reduction(const PointArguments& arguments, const VoxelizeOptions& options,
+                                  const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped,
+                                  const std::optional<TensorView>& workspace) {
   VoxelizeCall call = prepare(arguments, options);
   VoxelReduction& reduction = call.reduction;
   const Device device = arguments.points.device;
@@ -271,8 +268,14 @@ void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions&
     reduction.dropped = static_cast<int64_t*>(dropped->data);
   }
   reduction.workspace_bytes = reduce_workspace_bytes(reduction, device);
-  reduction.workspace = checked_workspace(workspace, reduction.workspace_bytes, device);
-  reduce_into_voxels(reduction, device, stream);
+  reduction.workspace = checked_workspace(workspace, reduction.workspace_bytes, 256, device);
+  return reduction;
+}
+
+void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions& options,
+                         const std::vector<TensorView>& outs, CudaStream stream,
+                         const std::optional<TensorView>& dropped, const std::optional<TensorView>& workspace) {
+  reduce_into_voxels(voxelize_reduction(arguments, options, outs, dropped, workspace), arguments.points.device, stream);
 }
 
 int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options) {
@@ -281,8 +284,8 @@ int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const
 
 void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,
                                   const TensorView& out_gradient, const std::optional<TensorView>& made,
-                                  const TensorView& features_gradient, const std::optional<TensorView>& workspace,
-                                  CudaStream stream) {
+                                  const TensorView& features_gradient, CudaStream stream,
+                                  const std::optional<TensorView>& workspace) {
   const VoxelizeCall call = prepare_backward(arguments, options);
   const VoxelReduction& reduction = call.reduction;
   const Device device = arguments.points.device;
@@ -304,7 +307,8 @@ void voxelize_pointcloud_backward(const PointArguments& arguments, const Voxeliz
   expected.dtype = expected.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   check_result(features_gradient, "features_gradient", expected);
   gradient.features_gradient = features_gradient.data;
-  gradient.chosen = static_cast<int32_t*>(checked_workspace(workspace, chosen_bytes(reduction), device));
+  gradient.chosen =
+      static_cast<int32_t*>(checked_workspace(workspace, chosen_bytes(reduction), sizeof(int32_t), device));
   reduce_into_voxels_backward(gradient, device, stream);
 }
 

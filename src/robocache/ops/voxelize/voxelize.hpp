@@ -43,7 +43,7 @@
 //                       {.grid_min = {0, 0, 0}, .voxel_size = {0.5, 0.5, 0.5}, .grid_size = {2, 2, 2},
 //                        .modes = {VoxelMode::kCount}},
 //                       {TensorView::contiguous(counts.data(), DType::kInt32, {2, 2, 2})},
-//                       TensorView::contiguous(&dropped, DType::kInt64, {}));     // counts[0] = 2, dropped = 1
+//                       CudaStream{}, TensorView::contiguous(&dropped, DType::kInt64, {}));  // counts[0] = 2, dropped = 1
 #pragma once
 
 #include <array>
@@ -84,8 +84,14 @@ TensorView voxelize_dropped(const PointArguments& arguments);
 int64_t voxelize_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options);
 
 void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions& options,
-                         const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped = std::nullopt,
-                         const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+                         const std::vector<TensorView>& outs, CudaStream stream,
+                         const std::optional<TensorView>& dropped = std::nullopt,
+                         const std::optional<TensorView>& workspace = std::nullopt);
+
+// What that hands to the engine, checked: which way it goes, voxels/reduce_way.hpp tells.
+VoxelReduction voxelize_reduction(const PointArguments& arguments, const VoxelizeOptions& options,
+                                  const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped,
+                                  const std::optional<TensorView>& workspace);
 
 // The gradient with respect to the features, of one mode of those that have features: adds what a gradient with respect to
 // its out means. Which points get it stands in voxels/reduce_backward.hpp.
@@ -102,7 +108,7 @@ int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const
 
 void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,
                                   const TensorView& out_gradient, const std::optional<TensorView>& made,
-                                  const TensorView& features_gradient,
-                                  const std::optional<TensorView>& workspace = std::nullopt, CudaStream stream = {});
+                                  const TensorView& features_gradient, CudaStream stream,
+                                  const std::optional<TensorView>& workspace = std::nullopt);
 
 }  // namespace robocache

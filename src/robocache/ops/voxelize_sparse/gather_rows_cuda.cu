@@ -2,7 +2,7 @@
 
 #include "robocache/ops/voxelize_sparse/sparse_cuda.cuh"
 
-namespace robocache {
+namespace robocache::sparse_cuda {
 namespace {
 
 // A thread for each piece of a row of the output, so that neighbours write side by side.
@@ -27,19 +27,18 @@ cudaError_t launch(const GatherCall& call, cudaStream_t stream) {
   const int64_t pieces_a_row = call.columns * call.element_bytes / static_cast<int64_t>(sizeof(Piece));
   const int64_t pieces = call.count * pieces_a_row;
   if (pieces <= int64_t{UINT32_MAX} - kThreads) {  // a division of 32 bits takes a third of the time
-    return launch_overlapped(gather<Piece, uint32_t>, blocks_of(pieces), kThreads, 0, stream, call,
+    return launch_overlapped(gather<Piece, uint32_t>, blocks_for(pieces, kThreads), kThreads, 0, stream, call,
                              static_cast<uint32_t>(pieces_a_row), static_cast<uint32_t>(pieces));
   }
   if (pieces > int64_t{INT32_MAX} * kThreads) return cudaErrorInvalidConfiguration;
-  return launch_overlapped(gather<Piece, int64_t>, blocks_of(pieces), kThreads, 0, stream, call, pieces_a_row, pieces);
+  return launch_overlapped(gather<Piece, int64_t>, blocks_for(pieces, kThreads), kThreads, 0, stream, call,
+                           pieces_a_row, pieces);
 }
 
 }  // namespace
-}  // namespace robocache
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_gather_rows(const robocache::GatherCall* call,
-                                                                                 int32_t device, void* stream_handle) {
-  using namespace robocache;
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_gather_rows(const GatherCall* call, int32_t device,
+                                                                                 void* stream_handle) {
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
@@ -54,3 +53,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_gather_rows
   if (alignment % 4 == 0) return launch<uint32_t>(*call, stream);
   return alignment % 2 == 0 ? launch<uint16_t>(*call, stream) : launch<uint8_t>(*call, stream);
 }
+
+}  // namespace robocache::sparse_cuda

@@ -2,7 +2,7 @@
 //
 //   clear         empties the table
 //   insert        each row finds or claims the slot of its voxel; slots keep the least row
-//   count_births  rows that are the least of their voxel, chunk by chunk
+//   count_first_rows  rows that are the least of their voxel, chunk by chunk
 //   number        gives them their numbers: those of the chunks before, and of the rows before in the chunk
 //   limit         with max_voxels of several clouds: which of each cloud's go through
 //   count_points  where the largest count is asked for
@@ -14,7 +14,7 @@
 
 #include "robocache/ops/voxelize_sparse/sparse_cuda.cuh"
 
-namespace robocache {
+namespace robocache::sparse_cuda {
 
 Numbering numbering_of(const SparseCall& call, int64_t* bytes) {
   Numbering n{};
@@ -35,10 +35,10 @@ Numbering numbering_of(const SparseCall& call, int64_t* bytes) {
   parts.take(n.table, n.slots);
   parts.take(n.slot_of_row, n.rows);
   parts.take(n.first_row, n.most);
-  parts.take(n.chunk_births, kMostChunks);
+  parts.take(n.chunk_inserted, kMostChunks);
   parts.take(n.offsets, call.clouds.count + 1, call.clouds.offsets != nullptr);
-  parts.take(n.births_before, n.rows, limited);
-  parts.take(n.cloud_births, call.clouds.count + 1, limited);
+  parts.take(n.inserted_before, n.rows, limited);
+  parts.take(n.cloud_inserted, call.clouds.count + 1, limited);
   parts.take(n.cloud_voxels, call.clouds.count + 1, limited);
   parts.take(n.counts, n.most, call.largest_count);
   if (bytes != nullptr) *bytes = parts.bytes();
@@ -123,20 +123,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Reads the row of a slot alone: in `number` the other half is being written.
-__device__ bool is_birth(const Numbering& n, int64_t row) {
+__device__ bool is_first_row(const Numbering& n, int64_t row) {
   if (row >= n.rows) return false;
   const uint32_t slot = n.slot_of_row[row];
   return slot != kNoSlot && reinterpret_cast<const uint32_t*>(n.table + slot)[0] == row;
 }
 
-__global__ void __launch_bounds__(kTile) count_births(const __grid_constant__ Numbering n) {
+__global__ void __launch_bounds__(kTile) count_first_rows(const __grid_constant__ Numbering n) {
   wait_for_work_before();
   const int64_t begin = blockIdx.x * n.chunk;
-  uint32_t births = 0;
+  uint32_t inserted = 0;
   for (int64_t tile = begin; tile < begin + n.chunk; tile += kTile) {
-    births += static_cast<uint32_t>(__syncthreads_count(is_birth(n, tile + threadIdx.x)));
+    inserted += static_cast<uint32_t>(__syncthreads_count(is_first_row(n, tile + threadIdx.x)));
   }
-  if (threadIdx.x == 0) n.chunk_births[blockIdx.x] = births;
+  if (threadIdx.x == 0) n.chunk_inserted[blockIdx.x] = inserted;
 }
 
 __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numbering n, int64_t max_voxels) {
@@ -144,28 +144,28 @@ __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numberin
   using Scan = cub::BlockScan<uint32_t, kTile, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ Scan::TempStorage storage;
   static_assert(kMostChunks <= kTile);
-  uint32_t before = 0;  // births in the chunks before
+  uint32_t before = 0;  // voxels inserted in the chunks before
   uint32_t ignored = 0;
-  Scan(storage).ExclusiveSum(threadIdx.x < blockIdx.x ? n.chunk_births[threadIdx.x] : 0, ignored, before);
+  Scan(storage).ExclusiveSum(threadIdx.x < blockIdx.x ? n.chunk_inserted[threadIdx.x] : 0, ignored, before);
   const int64_t begin = blockIdx.x * n.chunk;
   for (int64_t tile = begin; tile < begin + n.chunk; tile += kTile) {
     const int64_t row = tile + threadIdx.x;
-    const bool born = is_birth(n, row);
-    uint32_t birth = 0;
-    uint32_t births = 0;
+    const bool is_first = is_first_row(n, row);
+    uint32_t insertion = 0;
+    uint32_t inserted = 0;
     __syncthreads();  // the storage serves again
-    Scan(storage).ExclusiveSum(born ? 1u : 0u, birth, births);
-    birth += before;
-    before += births;
-    if (born) {
-      n.first_row[birth] = static_cast<int32_t>(row);
-      reinterpret_cast<uint32_t*>(n.table + n.slot_of_row[row])[1] = birth;
+    Scan(storage).ExclusiveSum(is_first ? 1u : 0u, insertion, inserted);
+    insertion += before;
+    before += inserted;
+    if (is_first) {
+      n.first_row[insertion] = static_cast<int32_t>(row);
+      reinterpret_cast<uint32_t*>(n.table + n.slot_of_row[row])[1] = insertion;
     }
-    if (n.births_before != nullptr && row < n.rows) n.births_before[row] = static_cast<int32_t>(birth);
+    if (n.inserted_before != nullptr && row < n.rows) n.inserted_before[row] = static_cast<int32_t>(insertion);
   }
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
-    n.sizes->births = before;
-    if (n.cloud_births == nullptr) n.sizes->sizes.voxels = before < max_voxels ? before : max_voxels;
+    n.sizes->inserted = before;
+    if (n.cloud_inserted == nullptr) n.sizes->sizes.voxels = before < max_voxels ? before : max_voxels;
   }
 }
 
@@ -174,25 +174,25 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_work_before();
   using Scan = cub::BlockScan<int64_t, kThreads>;
   __shared__ Scan::TempStorage storage;
-  const auto births_before_cloud = [&](int64_t b) {
+  const auto inserted_before_cloud = [&](int64_t b) {
     const int64_t row = n.offsets != nullptr ? n.offsets[b] : b * call.clouds.rows;
-    return row < n.rows ? static_cast<int64_t>(n.births_before[row]) : n.sizes->births;
+    return row < n.rows ? static_cast<int64_t>(n.inserted_before[row]) : n.sizes->inserted;
   };
   int64_t voxels = 0;  // of the clouds before
   for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
     const int64_t b = base + threadIdx.x;
-    int64_t births = 0;
+    int64_t inserted = 0;
     int64_t mine = 0;
-    if (b <= call.clouds.count) births = births_before_cloud(b);
+    if (b <= call.clouds.count) inserted = inserted_before_cloud(b);
     if (b < call.clouds.count) {
-      mine = births_before_cloud(b + 1) - births;
+      mine = inserted_before_cloud(b + 1) - inserted;
       if (mine > call.max_voxels) mine = call.max_voxels;
     }
     int64_t before = 0;
     int64_t all = 0;
     Scan(storage).ExclusiveSum(mine, before, all);
     if (b <= call.clouds.count) {
-      n.cloud_births[b] = births;
+      n.cloud_inserted[b] = inserted;
       n.cloud_voxels[b] = voxels + before;
     }
     voxels += all;
@@ -206,46 +206,42 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_work_before();
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (row >= n.rows || n.slot_of_row[row] == kNoSlot) return;
-  const uint32_t birth = birth_of_slot(n.table[n.slot_of_row[row]]);
+  const uint32_t insertion = insertion_of_slot(n.table[n.slot_of_row[row]]);
   int32_t cloud = 0;
   cloud_of_row(call, n, row, cloud);
-  if (voxel_of_birth(call, n, birth, cloud) < 0) return;
-  const Word count = static_cast<Word>(atomicAdd(n.counts + birth, 1)) + 1;
+  if (voxel_of_insertion(call, n, insertion, cloud) < 0) return;
+  const Word count = static_cast<Word>(atomicAdd(n.counts + insertion, 1)) + 1;
   auto* const largest = reinterpret_cast<Word*>(&n.sizes->sizes.largest_count);
   if (count > *static_cast<const volatile Word*>(largest)) atomicMax(largest, count);  // it never falls
 }
 
 cudaError_t launch(const SparseCall& call, const Numbering& n, cudaStream_t stream) {
-  cudaError_t code = launch_overlapped(clear, std::min(blocks_of(n.slots / 2), 4096u), kThreads, 0, stream, call, n);
+  cudaError_t code = launch_overlapped(clear, blocks_for(n.slots / 2, kThreads, 4096), kThreads, 0, stream, call, n);
   if (code != cudaSuccess) return code;
   if (n.rows > 0) {
-    code = launch_overlapped(insert, blocks_of(n.rows), kThreads, 0, stream, call, n);
-    if (code == cudaSuccess) code = launch_overlapped(count_births, n.chunks, kTile, 0, stream, n);
+    code = launch_overlapped(insert, blocks_for(n.rows, kThreads), kThreads, 0, stream, call, n);
+    if (code == cudaSuccess) code = launch_overlapped(count_first_rows, n.chunks, kTile, 0, stream, n);
     if (code == cudaSuccess) code = launch_overlapped(number, n.chunks, kTile, 0, stream, n, call.max_voxels);
     if (code != cudaSuccess) return code;
   }
-  if (n.cloud_births != nullptr) code = launch_overlapped(limit, 1, kThreads, 0, stream, call, n);
+  if (n.cloud_inserted != nullptr) code = launch_overlapped(limit, 1, kThreads, 0, stream, call, n);
   if (code == cudaSuccess && n.counts != nullptr && n.rows > 0) {
-    code = launch_overlapped(count_points, blocks_of(n.rows), kThreads, 0, stream, call, n);
+    code = launch_overlapped(count_points, blocks_for(n.rows, kThreads), kThreads, 0, stream, call, n);
   }
   return code;
 }
 
 }  // namespace
-}  // namespace robocache
 
-extern "C" __attribute__((visibility("default"))) int64_t
-robocache_cuda_numbering_bytes(const robocache::SparseCall* call) {
+extern "C" __attribute__((visibility("default"))) int64_t robocache_cuda_numbering_bytes(const SparseCall* call) {
   int64_t bytes = 0;
-  robocache::numbering_of(*call, &bytes);
+  numbering_of(*call, &bytes);
   return bytes;
 }
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_number_voxels(const robocache::SparseCall* call,
-                                                                                   robocache::SparseSizes* sizes,
-                                                                                   int32_t device,
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_number_voxels(const SparseCall* call,
+                                                                                   SparseSizes* sizes, int32_t device,
                                                                                    void* stream_handle) {
-  using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
@@ -255,3 +251,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_number_voxe
   code = cudaMemcpyAsync(sizes, &n.sizes->sizes, sizeof(*sizes), cudaMemcpyDeviceToHost, stream);
   return code != cudaSuccess ? code : cudaStreamSynchronize(stream);
 }
+
+}  // namespace robocache::sparse_cuda

@@ -1,6 +1,6 @@
 // Names the voxel of each row and the rows of each voxel.
 //
-//   key, sort          for another order than that of births: the births in that order
+//   key, sort          for another order than that of insertion: the voxels in that order
 //   describe           coords; each voxel's list of rows, with its first row in front
 //   assign             the voxel of each row; puts the row into its voxel's list, or its priority to the test
 //   choose             what the lists say: which rows are kept, which one is the random one
@@ -12,7 +12,7 @@
 
 #include "robocache/ops/voxelize_sparse/sparse_cuda.cuh"
 
-namespace robocache {
+namespace robocache::sparse_cuda {
 namespace {
 
 constexpr int64_t kLongList = 32;
@@ -20,14 +20,14 @@ using WideKey = unsigned __int128;
 
 struct Placing {
   int64_t found_most;  // voxels there can be in the call's arrays
-  int key_bits;        // of the order's keys; 0 where the order is that of births
+  int key_bits;        // of the order's keys; 0 where the order is that of insertion
   bool wide;           // keys of more than 64 bits
   bool listed;         // assign lists rows
   bool sorted;         // rows are sorted instead
   Word* keys[2];       // [voxels]
   WideKey* wide_keys[2];
-  int32_t* births[2];       // [voxels]; the second: the birth of each voxel
-  int32_t* place;           // [voxels] the voxel of each birth
+  int32_t* insertions[2];   // [voxels]; the second: the place of each voxel in the order of insertion
+  int32_t* place;           // [voxels] the voxel of each such place
   uint32_t* list;           // [voxels, P] rows, kNoRow behind the last
   Word* least;              // [voxels]
   uint32_t* row_voxels[2];  // [rows]
@@ -66,8 +66,8 @@ void set_key_bits(const SparseCall& call, Placing& p) {
 
 cudaError_t sort_voxels(const Placing& p, void* memory, size_t& bytes, cudaStream_t stream) {
   const auto sort = [&](auto* const* keys) {
-    return cub::DeviceRadixSort::SortPairs(memory, bytes, keys[0], keys[1], p.births[0], p.births[1], p.found_most, 0,
-                                           p.key_bits, stream);
+    return cub::DeviceRadixSort::SortPairs(memory, bytes, keys[0], keys[1], p.insertions[0], p.insertions[1],
+                                           p.found_most, 0, p.key_bits, stream);
   };
   return p.wide ? sort(p.wide_keys) : sort(p.keys);
 }
@@ -101,7 +101,7 @@ cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, i
   for (int i = 0; i < 2; ++i) {
     parts.take(p.keys[i], p.found_most, ordered && !p.wide);
     parts.take(p.wide_keys[i], p.found_most, ordered && p.wide);
-    parts.take(p.births[i], p.found_most, ordered);
+    parts.take(p.insertions[i], p.found_most, ordered);
     parts.take(p.row_voxels[i], n.rows, p.sorted);
     parts.take(p.rows[i], n.rows, p.sorted);
   }
@@ -123,9 +123,9 @@ __device__ int64_t found_voxels(const SparseCall& call, const Numbering& n) {
   return voxels < call.voxels ? voxels : call.voxels;
 }
 
-// The cell of the voxel that is `place`-th by birth, and the row it was born with.
-__device__ int32_t born_with(const SparseCall& call, const Numbering& n, int64_t place, SparseCell& cell) {
-  const int32_t row = n.first_row[birth_of_voxel(call, n, place)];
+// The cell of the voxel that is `place`-th in the order of insertion, and its first row.
+__device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int64_t place, SparseCell& cell) {
+  const int32_t row = n.first_row[insertion_of_voxel(call, n, place)];
   cloud_of_row(call, n, row, cell.cloud);
   cell_of_row(call, row, cell);
   return row;
@@ -137,10 +137,10 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_work_before();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= p.found_most) return;
-  p.births[0][i] = static_cast<int32_t>(i);
+  p.insertions[0][i] = static_cast<int32_t>(i);
   const bool found = i < found_voxels(call, n);
   SparseCell cell{};
-  if (found) born_with(call, n, i, cell);
+  if (found) first_row_of(call, n, i, cell);
   if (p.wide) {
     const SparseKey made = sort_key(call.order, cell);
     p.wide_keys[0][i] = found ? static_cast<WideKey>(made.high) << 64 | made.low : ~WideKey{0};
@@ -176,10 +176,10 @@ __global__ void __launch_bounds__(kThreads)
     if (voxel < found) {
       int64_t place = voxel;
       if (p.key_bits > 0) {
-        place = p.births[1][voxel];
+        place = p.insertions[1][voxel];
         p.place[place] = static_cast<int32_t>(voxel);
       }
-      row = born_with(call, n, place, cell);
+      row = first_row_of(call, n, place, cell);
     }
     write_coords(call, voxel, cell);
     if (p.list != nullptr) {
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
   Word slot = kFreeSlot;
   if (point && n.slot_of_row[row] != kNoSlot) {
     slot = n.table[n.slot_of_row[row]];
-    voxel = voxel_of_birth(call, n, birth_of_slot(slot), cloud);
+    voxel = voxel_of_insertion(call, n, insertion_of_slot(slot), cloud);
     if (voxel >= found_voxels(call, n)) voxel = -1;
     if (voxel >= 0 && p.key_bits > 0) voxel = p.place[voxel];
   }
@@ -309,7 +309,7 @@ cudaError_t launch(const SparseCall& call, const Numbering& n, const Placing& p,
   size_t sort_bytes = p.sort_bytes;
   const auto queue = [&](auto* kernel, int64_t items) {
     if (code == cudaSuccess && items > 0) {
-      code = launch_overlapped(kernel, blocks_of(items), kThreads, 0, stream, call, n, p);
+      code = launch_overlapped(kernel, blocks_for(items, kThreads), kThreads, 0, stream, call, n, p);
     }
   };
   if (p.key_bits > 0) {
@@ -332,20 +332,17 @@ cudaError_t launch(const SparseCall& call, const Numbering& n, const Placing& p,
 }
 
 }  // namespace
-}  // namespace robocache
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_bytes(const robocache::SparseCall* call,
-                                                                                 int64_t* bytes, int32_t device) {
-  using namespace robocache;
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_bytes(const SparseCall* call, int64_t* bytes,
+                                                                                 int32_t device) {
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   Placing p{};
   return placing_of(*call, numbering_of(*call, nullptr), p, *bytes);
 }
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_points(const robocache::SparseCall* call,
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_points(const SparseCall* call,
                                                                                   int32_t device, void* stream) {
-  using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const Numbering n = numbering_of(*call, nullptr);
@@ -354,3 +351,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_point
   const cudaError_t code = placing_of(*call, n, p, bytes);
   return code != cudaSuccess ? code : launch(*call, n, p, static_cast<cudaStream_t>(stream));
 }
+
+}  // namespace robocache::sparse_cuda

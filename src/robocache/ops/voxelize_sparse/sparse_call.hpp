@@ -34,7 +34,7 @@ struct SparseCall {
 
   // From place_points on.
   void* workspace;           // place_bytes of memory
-  int64_t voxels;            // rows of the arrays that follow; later births are turned away
+  int64_t voxels;            // capacity of the arrays that follow; voxels inserted later are left out
   int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited: all are, and nobody asks which
   bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
   uint64_t seed;

@@ -24,7 +24,7 @@ RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
   return {first + begin, first + end};
 }
 
-// The memory of the numbering: what each row's voxel is by birth, or -1, and the row each voxel was born with.
+// The memory of the numbering: the voxel of each row by order of insertion, or -1, and the first row of each.
 struct Numbering {
   explicit Numbering(const SparseCall& call)
       : sizes(static_cast<SparseSizes*>(call.numbering)),
@@ -43,13 +43,13 @@ class VoxelTable {
 
   void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]); }
 
-  // The voxel of that cell, or -1. Where it is new and may be born, its number is size() as it was.
-  int64_t find_or_add(const SparseCell& cell, uint64_t hash, bool may_be_born) {
+  // The voxel of that cell, or -1. Where it is new and may be inserted, its number is size() as it was.
+  int64_t find_or_add(const SparseCell& cell, uint64_t hash, bool may_insert) {
     uint64_t at = hash & (slots_.size() - 1);
     for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
       if (cells_[slots_[at]] == cell) return slots_[at];
     }
-    if (!may_be_born) return -1;
+    if (!may_insert) return -1;
     slots_[at] = static_cast<uint32_t>(cells_.size());
     cells_.push_back(cell);
     if (2 * cells_.size() > slots_.size()) grow();
@@ -119,7 +119,7 @@ class InTurn {
 
 }  // namespace
 
-// Cells are found on all threads, voxels are numbered by one at a time: the order of births is that of the rows.
+// Cells are found on all threads, voxels are numbered by one at a time: the order of insertion is that of their first rows.
 void number_voxels_cpu(const SparseCall& call) {
   constexpr int64_t kBlock = 4096;  // rows whose cells stay in the cache between the two
   constexpr int64_t kAhead = 16;    // rows until a slot that was asked for is there
@@ -180,10 +180,10 @@ SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
 
 namespace {
 
-// The cells of the first `voxels` voxels by birth.
-std::vector<SparseCell> cells_of_births(const SparseCall& call, const Numbering& numbering, int64_t voxels) {
+// The cells of the voxels inserted first.
+std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numbering& numbering, int64_t voxels) {
   std::vector<SparseCell> cells(static_cast<size_t>(voxels));
-  int64_t b = 0;  // births go cloud by cloud
+  int64_t b = 0;  // they go cloud by cloud
   for (int64_t v = 0; v < voxels; ++v) {
     const int32_t row = numbering.first_row[v];
     while (rows_of_cloud(call.clouds, b).end <= row) ++b;
@@ -194,20 +194,20 @@ std::vector<SparseCell> cells_of_births(const SparseCall& call, const Numbering&
   return cells;
 }
 
-// The births of `voxels` voxels in the order that the call asks for.
-std::vector<int32_t> sorted_births(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
+// The places of `voxels` voxels in the order of insertion, in the order that the call asks for.
+std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
   struct Keyed {
     SparseKey key;
-    int32_t birth;
+    int32_t insertion;
   };
   std::vector<Keyed> keyed(static_cast<size_t>(voxels));
   for (size_t i = 0; i < keyed.size(); ++i) keyed[i] = {sort_key(call.order, cells[i]), static_cast<int32_t>(i)};
   std::sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
     return a.key.high != b.key.high ? a.key.high < b.key.high : a.key.low < b.key.low;
   });
-  std::vector<int32_t> births(keyed.size());
-  for (size_t i = 0; i < keyed.size(); ++i) births[i] = keyed[i].birth;
-  return births;
+  std::vector<int32_t> insertions(keyed.size());
+  for (size_t i = 0; i < keyed.size(); ++i) insertions[i] = keyed[i].insertion;
+  return insertions;
 }
 
 // The first P rows of each voxel.
@@ -248,14 +248,15 @@ void keep_random_rows(const SparseCall& call) {
 void place_points_cpu(const SparseCall& call) {
   const Numbering numbering(call);
   const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
-  const std::vector<SparseCell> cells = cells_of_births(call, numbering, voxels);
-  std::vector<int32_t> births;
+  const std::vector<SparseCell> cells = cells_by_insertion(call, numbering, voxels);
+  std::vector<int32_t> insertions;
   std::vector<int32_t> place(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
-  if (call.order != VoxelOrder::kFirst) births = sorted_births(call, voxels, cells);
+  if (call.order != VoxelOrder::kFirst) insertions = sorted_insertions(call, voxels, cells);
   for (int64_t v = 0; v < voxels; ++v) {
-    const auto birth = births.empty() ? static_cast<size_t>(v) : static_cast<size_t>(births[static_cast<size_t>(v)]);
-    write_coords(call, v, cells[birth]);
-    if (!births.empty()) place[birth] = static_cast<int32_t>(v);
+    const auto insertion =
+        insertions.empty() ? static_cast<size_t>(v) : static_cast<size_t>(insertions[static_cast<size_t>(v)]);
+    write_coords(call, v, cells[insertion]);
+    if (!insertions.empty()) place[insertion] = static_cast<int32_t>(v);
   }
   for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
 

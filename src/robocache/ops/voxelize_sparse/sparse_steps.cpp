@@ -8,13 +8,6 @@
 #include "robocache/ops/voxelize_sparse/sparse_call_cpu.hpp"
 
 namespace robocache {
-namespace {
-
-void* bytes_from(const Allocate& allocate, int64_t bytes) {
-  return bytes > 0 ? allocate(DType::kUInt8, {bytes}).data : nullptr;
-}
-
-}  // namespace
 
 void check_row_count(const Clouds& clouds, Device device) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -33,11 +26,11 @@ void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocat
     using Launch = int(const SparseCall*, SparseSizes*, int32_t device, void* stream);
     static Bytes* const bytes = reinterpret_cast<Bytes*>(cuda_symbol("robocache_cuda_numbering_bytes"));
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_number_voxels"));
-    call.numbering = bytes_from(allocate, bytes(&call));
+    call.numbering = allocate_bytes(allocate, bytes(&call));
     check_cuda(launch(&call, sizes, device.index, stream.handle), "numbering voxels");
     return;
   }
-  call.numbering = bytes_from(allocate, numbering_bytes_cpu(call));
+  call.numbering = allocate_bytes(allocate, numbering_bytes_cpu(call));
   number_voxels_cpu(call);
   if (sizes != nullptr) *sizes = sizes_cpu(call);
 }
@@ -50,7 +43,7 @@ void place_points(SparseCall& call, const Allocate& allocate, Device device, Cud
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_place_points"));
     int64_t bytes = 0;
     check_cuda(bytes_of(&call, &bytes, device.index), "placing points");
-    call.workspace = bytes_from(allocate, bytes);
+    call.workspace = allocate_bytes(allocate, bytes);
     check_cuda(launch(&call, device.index, stream.handle), "placing points");
     return;
   }
@@ -99,7 +92,7 @@ TensorView reduce_rows(const Clouds& clouds, const Features& features, VoxelMode
   if (features.count > 0) call.outputs[call.output_count++] = {mode, out.dtype, out.data};
   if (call.output_count == 0 || voxels == 0) return out;
   call.workspace_bytes = reduce_workspace_bytes(call, device);
-  call.workspace = bytes_from(allocate, call.workspace_bytes);
+  call.workspace = allocate_bytes(allocate, call.workspace_bytes);
   reduce_into_voxels(call, device, stream);
   return out;
 }

@@ -1,23 +1,19 @@
 // What voxelize_sparse and voxel_downsample are made of, on either device. Calls have been checked.
 //
-// number_voxels finds the voxels, in the order of their births; place_points names the voxel of each point and the points
-// of each voxel; then gather_rows or reduce_rows makes the features.
+// number_voxels finds the voxels, in the order of insertion, that of their first rows; place_points names the voxel of each
+// point and the points of each voxel; then gather_rows or reduce_rows makes the features.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <optional>
 
+#include "robocache/core/allocate.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/ops/voxelize_sparse/sparse_call.hpp"
 #include "robocache/voxels/reduce.hpp"
 
 namespace robocache {
-
-// Where the arrays of an answer come from, and what a call needs meanwhile: dense memory on the points' device, aligned to
-// 256 on CUDA and to 64 on the CPU, its content free. It must stay until the queued work is done.
-using Allocate = std::function<TensorView(DType dtype, std::initializer_list<int64_t> shape)>;
 
 // Refuses more rows or clouds than the steps can count: 2^31 - 1, of rows on CUDA 2^30.
 void check_row_count(const Clouds& clouds, Device device);

@@ -21,7 +21,7 @@
 //
 //   DownsampleOptions options;
 //   options.voxel_size = {0.05, 0.05, 0.05};
-//   const Downsampled made = voxel_downsample(points, std::nullopt, options, allocate);   // made.points [M, 3 + C]
+//   const Downsampled made = voxel_downsample(points, std::nullopt, options, allocate, stream);   // [M, 3 + C]
 #pragma once
 
 #include <array>
@@ -54,6 +54,6 @@ struct Downsampled {
 };
 
 Downsampled voxel_downsample(const TensorView& points, const std::optional<TensorView>& features,
-                             const DownsampleOptions& options, const Allocate& allocate, CudaStream stream = {});
+                             const DownsampleOptions& options, const Allocate& allocate, CudaStream stream);
 
 }  // namespace robocache

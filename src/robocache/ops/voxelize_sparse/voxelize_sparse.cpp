@@ -49,12 +49,12 @@ void set_range(const std::array<double, 6>& range, VoxelGrid& grid) {
     const double lower = range[axis];
     const double upper = range[axis + 3];
     if (!(std::isfinite(lower) && std::isfinite(upper) && lower <= upper)) {
-      refuse("point_range: expected finite x0, y0, z0 and x1, y1, z1 that are not below them, got ",
-             std::to_string(lower), " and ", std::to_string(upper));
+      refuse("point_range: expected finite x0, y0, z0 and x1, y1, z1 that are not below them, got ", number_text(lower),
+             " and ", number_text(upper));
     }
     const double cells = std::nearbyint((upper - lower) / grid.size[axis]);
     if (!(cells <= static_cast<double>(kMost))) {
-      refuse("point_range: expected at most 2^31 - 1 cells along an axis, got ", std::to_string(cells));
+      refuse("point_range: expected at most 2^31 - 1 cells along an axis, got ", number_text(cells));
     }
     grid.origin[axis] = lower;
     grid.shape[axis] = static_cast<int64_t>(cells);
@@ -64,9 +64,8 @@ void set_range(const std::array<double, 6>& range, VoxelGrid& grid) {
 }  // namespace
 
 SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<TensorView>& features,
-                             const SparseOptions& options, const Allocate& allocate,
-                             const std::optional<TensorView>& lengths, const std::optional<TensorView>& batch_offsets,
-                             CudaStream stream) {
+                             const SparseOptions& options, const Allocate& allocate, CudaStream stream,
+                             const std::optional<TensorView>& lengths, const std::optional<TensorView>& batch_offsets) {
   const auto [batched, clouds, features_of_points] = check_points({points, features, lengths, batch_offsets});
   const Device device = points.device;
   check_row_count(clouds, device);
@@ -137,8 +136,8 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
                                 device, stream);
   } else {
     made.features =
-        reduce_rows(clouds, features_of_points, *options.reduce, static_cast<const int32_t*>(made.kept.data), call.voxels,
-                    limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
+        reduce_rows(clouds, features_of_points, *options.reduce, static_cast<const int32_t*>(made.kept.data),
+                    call.voxels, limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
   }
   return made;
 }

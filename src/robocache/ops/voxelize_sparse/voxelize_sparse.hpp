@@ -14,7 +14,7 @@
 //                                     `features`, or, where there are none, all columns of points
 //   counts          int32 [M]         points in the voxel, at most max_points_per_voxel
 //   point_to_voxel  int32 [N], [B, N] the voxel (a row of coords) of each point, or -1
-//   dropped         int64 [], or [B]  points with -1: outside, not finite, or in a voxel that was turned away
+//   dropped         int64 [], or [B]  points with -1: outside, not finite, or in a voxel beyond max_voxels or capacity
 //   num_voxels      int64 []          with `capacity` alone
 //
 // Cells. floor((p - origin) / voxel_size) by true division in the points' type (voxels/cell.hpp). `point_range` is (x0, y0,
@@ -22,16 +22,16 @@
 // axis (in float64, ties to even); a point beyond them is outside. Without it the origin is 0, cells may be negative, and
 // outside is what int32 cannot number.
 //
-// Caps. A voxel is born with its first point in input order. `max_voxels` keeps the earliest born of each cloud,
+// Caps. Voxels are inserted in the order of their first points. `max_voxels` keeps the first of each cloud,
 // `max_points_per_voxel` (P) the first points of each voxel in input order; points beyond P keep their voxel's number in
 // the map, but take no part in a reduce. Without it P is the largest count. Caps come first, then `order` sorts:
-//   first   by birth, cloud by cloud     linear  by (cloud, x, y, z)
+//   first   in order of insertion, cloud by cloud     linear  by (cloud, x, y, z)
 //   morton  by (cloud, Morton code), in which bit k of x + 2^31 is bit 3 k, of y + 2^31 bit 3 k + 1, of z + 2^31 bit 3 k + 2
 //
 // Without `capacity` the arrays are as long as there are voxels, and on CUDA the call waits for the device once, to learn
 // how many. With it they have `capacity` rows and nothing waits, so that the call can be captured into a CUDA graph:
 // num_voxels says how many voxels there are. Rows behind them have coords -1, count 0 and features 0. Where there are
-// more than fit, num_voxels - capacity of the latest born were turned away as by max_voxels. Gathering takes
+// more than fit, the num_voxels - capacity inserted last are left out, as by max_voxels. Gathering takes
 // max_points_per_voxel then.
 //
 // Everything is the same bits on every run, on the CPU and on CUDA, and depends on nothing but the arguments. At most
@@ -57,7 +57,7 @@
 //   SparseOptions options;
 //   options.voxel_size = {1, 1, 1};
 //   const SparseVoxels made = voxelize_sparse(TensorView::contiguous(points.data(), DType::kFloat32, {3, 3}), std::nullopt,
-//                                             options, allocate);
+//                                             options, allocate, CudaStream{});
 //   // made.coords = {0, 0, 0, 5, 5, 5}, made.counts = {2, 1}, made.point_to_voxel = {0, 1, 0}
 #pragma once
 
@@ -100,8 +100,8 @@ struct SparseVoxels {
 };
 
 SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<TensorView>& features,
-                             const SparseOptions& options, const Allocate& allocate,
+                             const SparseOptions& options, const Allocate& allocate, CudaStream stream,
                              const std::optional<TensorView>& lengths = std::nullopt,
-                             const std::optional<TensorView>& batch_offsets = std::nullopt, CudaStream stream = {});
+                             const std::optional<TensorView>& batch_offsets = std::nullopt);
 
 }  // namespace robocache

@@ -11,9 +11,7 @@
 #include "robocache/voxels/order_key.hpp"
 #include "robocache/voxels/reduce.hpp"
 
-namespace robocache {
-
-using Word = unsigned long long;  // what atomic operations on 64 bits take
+namespace robocache::voxels_cuda {
 
 struct RowPlace {
   int64_t cloud;
@@ -63,7 +61,7 @@ __device__ inline int64_t cell_of_point(const Clouds& clouds, const VoxelGrid& g
 
 // The cell of a row among those of all clouds, or -1; a point in none is counted as dropped.
 __device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
-  if (call.cell_of_row) {
+  if (!call.by_grid) {
     const int64_t cell = call.cell_of_row[row];
     return cell < call.cells ? cell : -1;
   }
@@ -244,4 +242,4 @@ __device__ void store_nothing(const VoxelReduction& call, const Outputs& outputs
   }
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -1,19 +1,15 @@
-#include "robocache/voxels/tiles_cuda.cuh"
+#include "robocache/voxels/cuda/tiles_cuda.cuh"
 
 #include <algorithm>
 #include <bit>
 
 #include "robocache/core/workspace_parts.hpp"
-#include "robocache/voxels/chunk_sums_cuda.cuh"
-#include "robocache/voxels/tile_plan_cuda.cuh"
+#include "robocache/voxels/cuda/chunk_sums_cuda.cuh"
+#include "robocache/voxels/cuda/tile_plan_cuda.cuh"
+#include "robocache/voxels/reduce_way.hpp"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
-
-bool any_features(const VoxelReduction& call) {
-  return std::any_of(call.outputs, call.outputs + call.output_count,
-                     [](const VoxelOutput& output) { return takes_features(output.mode); });
-}
 
 constexpr int kMostTileBits = 12;
 
@@ -45,25 +41,25 @@ Plans plan_for(const VoxelReduction& call, int device) {
   Plans plans{};
   TilePlan& plan = plans.tiles;
   plan.rows = row_count(call.clouds);
-  plan.features = any_features(call);
-  plan.few = plan.rows <= int64_t{1} << 20;
+  plan.features = any_output(call, takes_features);
+  plan.few = plan.rows <= kFewRows;
   plan.tiling = tiling_for(call.cells, plan.features, plan.few);
   plan.chunk = rows_of_chunk(plan);
   plan.chunks = static_cast<int>((plan.rows + plan.chunk - 1) / plan.chunk);
   plan.capacity = (plan.chunk + 3 * plan.tiling.tiles() + 7) / 8 * 8;
   plan.listed = 12288;
-  plan.whole = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
+  plan.aligned = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
     return reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
   });
   const int64_t crowded = plan.rows / kCrowd;
-  const int64_t merged = plan.rows / kSegment;
+  const int64_t merged = plan.rows / kPiece;
   WorkspaceParts parts(call.workspace);
-  parts.take(plan.records, int64_t{plan.chunks} * plan.capacity * (plan.features ? 4 : 2));
+  parts.take(plan.keys, int64_t{plan.chunks} * plan.capacity * (plan.features ? 4 : 2));
   parts.take(plan.table, int64_t{plan.chunks} * plan.tiling.tiles());
   parts.take(plan.filled, 1);
   parts.take(plan.sorted, plan.rows, plan.features);
   parts.take(plan.crowded, crowded, plan.features);
-  parts.take(plan.crowded_of_segment, crowded + merged, plan.features);
+  parts.take(plan.crowded_of_piece, crowded + merged, plan.features);
   parts.take(plan.crowded_of_merged, merged, plan.features);
   parts.take(plan.merged, merged * call.features.count, plan.features);
   if (may_sum_by_chunks(call, device)) {
@@ -78,31 +74,27 @@ Plans plan_for(const VoxelReduction& call, int device) {
 
 int64_t most_shared_bytes(int device) {
   constexpr int kDeclared = 1024;  // the kernels' own variables take less
-  int bytes = 0;
-  const cudaError_t code = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return code == cudaSuccess && bytes > kDeclared ? bytes - kDeclared : 0;
+  return std::max(0, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) - kDeclared);
 }
 
 bool goes_by_tiles(const VoxelReduction& call, int device) {
-  const int64_t rows = row_count(call.clouds);
-  if (rows == 0 || rows >= int64_t{1} << 31 || call.cells == 0 || call.cells >= int64_t{1} << 31) return false;
-  const bool features = any_features(call);
-  if (features) {
-    const Features& f = call.features;
-    if (f.count == 0 || f.row_stride < 0 || f.row_stride >= int64_t{1} << 31) return false;
-    if (f.count >= int64_t{1} << 23) return false;  // a line's bytes are numbers of 32 bits
-    // Rows of clouds that lie apart have no stride of their own.
-    if (!call.clouds.offsets && call.clouds.count > 1 && f.cloud_stride != call.clouds.rows * f.row_stride)
-      return false;
-  }
-  for (int32_t i = 0; i < call.output_count; ++i) {
-    // A word of 32 voxels along z is a line where lines do not straddle the ends of z.
-    if (call.outputs[i].mode == VoxelMode::kOccupancyBits && call.grid.shape[2] % kLineCells != 0) return false;
-  }
+  if (!suits_tiles(call)) return false;
   const TilePlan plan = plan_for(call, device).tiles;
   // Places are numbers of 13 bits, or of 15 to count; beyond that, very many tiles need more than a block has.
-  return plan.tiling.place_bits() <= (features ? kMostPlaceBits : 15) &&
-         std::max(plan.bytes_to_deal(), plan.bytes_of_tile()) <= most_shared_bytes(device);
+  return plan.tiling.place_bits() <= (plan.features ? kMostPlaceBits : 15) &&
+         std::max(plan.bytes_to_partition(), plan.bytes_of_tile()) <= most_shared_bytes(device);
+}
+
+cudaError_t went_by_chunks(const VoxelReduction& call, int device, cudaStream_t stream, bool& it_did) {
+  const ScanOrder* const found = plan_for(call, device).tiles.scan_order;
+  uint32_t tiles_serve = 1;
+  cudaError_t code = cudaSuccess;
+  if (found) {
+    code = cudaMemcpyAsync(&tiles_serve, &found->tiles_serve, sizeof(tiles_serve), cudaMemcpyDeviceToHost, stream);
+  }
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  it_did = tiles_serve == 0;
+  return code;
 }
 
 int64_t tiles_workspace_bytes(const VoxelReduction& call, int device) { return plan_for(call, device).bytes; }
@@ -111,11 +103,11 @@ cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t
   const Plans plans = plan_for(call, device);
   const TilePlan& plan = plans.tiles;
   cudaError_t code = plan.scan_order ? launch_chunk_sums(call, plans.chunks, plan, device, stream) : cudaSuccess;
-  if (code == cudaSuccess) code = launch_deal_rows(call, plan, stream);
+  if (code == cudaSuccess) code = launch_partition_rows(call, plan, stream);
   if (code != cudaSuccess) return code;
   if (!plan.features) return launch_count_tiles(call, plan, stream);
   code = launch_reduce_tiles(call, plan, stream);
-  return code != cudaSuccess ? code : launch_reduce_crowded(call, plan, stream);
+  return code != cudaSuccess ? code : launch_reduce_crowded(call, plan, device, stream);
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

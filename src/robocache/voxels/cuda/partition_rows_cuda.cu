@@ -1,19 +1,19 @@
-#include "robocache/voxels/packed_cells_cuda.cuh"
-#include "robocache/voxels/tile_records_cuda.cuh"
+#include "robocache/voxels/cuda/packed_cells_cuda.cuh"
+#include "robocache/voxels/cuda/tile_keys_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 // ---- Rows to tiles ----
 
-// Sorts the rows of a chunk by tile. A record is a place in its tile and, as a uint32, the row in its chunk << 16. Each
-// tile's records are filled up to a multiple of four, so that four are read at once.
-template <class Record, int kThreads, int kRows, bool kFast>
+// Sorts the rows of a chunk by tile. A key is a place in its tile and, as a uint32, the row in its chunk << 16. Each
+// tile's keys are filled up to a multiple of four, so that four are read at once.
+template <class Key, int kThreads, int kRows, bool kFast>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
-    deal_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
-              const __grid_constant__ FastGrid grid) {
+    partition_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
+                   const __grid_constant__ FastGrid grid) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Record* const sorted = reinterpret_cast<Record*>(memory);
+  Key* const sorted = reinterpret_cast<Key*>(memory);
   uint32_t* const starts =
       reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, then starts; the last: no tile
   __shared__ uint32_t warp_sums[32];
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   for (int i = begin; i < end; ++i) {
     const uint32_t count = starts[i];
     const uint32_t filled = (count + 3) / 4;
-    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Record>(plan.tiling.no_place());
+    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Key>(plan.tiling.no_place());
     plan.table[int64_t{i} * plan.chunks + blockIdx.x] = start << 16 | filled;
     starts[i] = start * 4;
     start += filled;
@@ -72,34 +72,35 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const uint32_t tile = places[i] >> place_bits;
-    uint32_t record = places[i] & ((1u << place_bits) - 1);
-    if (sizeof(Record) == 4) record |= ((i / 4 * kThreads + threadIdx.x) * 4 + i % 4) << 16;
+    uint32_t key = places[i] & ((1u << place_bits) - 1);
+    if (sizeof(Key) == 4) key |= ((i / 4 * kThreads + threadIdx.x) * 4 + i % 4) << 16;
     const uint32_t slot = starts[tile] + ranks[i];
-    if (tile < static_cast<uint32_t>(tiles)) sorted[slot] = static_cast<Record>(record);
+    if (tile < static_cast<uint32_t>(tiles)) sorted[slot] = static_cast<Key>(key);
   }
   __syncthreads();
 
-  const int vectors = static_cast<int>((total * 4 * sizeof(Record) + 15) / 16);
-  uint4* const to =
-      reinterpret_cast<uint4*>(reinterpret_cast<Record*>(plan.records) + int64_t{blockIdx.x} * plan.capacity);
+  const int vectors = static_cast<int>((total * 4 * sizeof(Key) + 15) / 16);
+  uint4* const to = reinterpret_cast<uint4*>(reinterpret_cast<Key*>(plan.keys) + int64_t{blockIdx.x} * plan.capacity);
   for (int i = threadIdx.x; i < vectors; i += kThreads) to[i] = reinterpret_cast<const uint4*>(sorted)[i];
 }
 
-template <class Record, int kThreads, int kRows>
-cudaError_t deal(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
+template <class Key, int kThreads, int kRows>
+cudaError_t partition(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
   const bool fast = is_fast(call);
-  return launch_tile_kernel(fast ? deal_rows<Record, kThreads, kRows, true> : deal_rows<Record, kThreads, kRows, false>,
-                            plan.chunks, kThreads, plan.bytes_to_deal(), stream, call, plan, fast_grid(call.grid));
+  return launch_tile_kernel(
+      fast ? partition_rows<Key, kThreads, kRows, true> : partition_rows<Key, kThreads, kRows, false>, plan.chunks,
+      kThreads, plan.bytes_to_partition(), stream, call, plan, fast_grid(call.grid));
 }
 
 }  // namespace
 
-cudaError_t launch_deal_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
-  // As dealing_threads and rows_of_chunk say.
+cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
+  // As partition_threads and rows_of_chunk say.
   if (plan.features) {
-    return plan.few ? deal<uint32_t, 1024, 4>(call, plan, stream) : deal<uint32_t, 1024, 16>(call, plan, stream);
+    return plan.few ? partition<uint32_t, 1024, 4>(call, plan, stream)
+                    : partition<uint32_t, 1024, 16>(call, plan, stream);
   }
-  return plan.few ? deal<uint16_t, 1024, 4>(call, plan, stream) : deal<uint16_t, 512, 16>(call, plan, stream);
+  return plan.few ? partition<uint16_t, 1024, 4>(call, plan, stream) : partition<uint16_t, 512, 16>(call, plan, stream);
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -1,5 +1,5 @@
 // Sums and means of clouds in scan order, whose neighbouring rows share cells: a block sorts a chunk of neighbouring
-// rows by cell, brings their features to shared memory as they lie, and adds what the chunk has of a cell, a stretch,
+// rows by cell, brings their features to shared memory as they lie, and adds what the chunk has of a cell, a segment,
 // to int64 sums in memory at once. Tiles would gather the features from anywhere.
 //
 // Which of the two ways serves is found on the device, from a sample of the chunks; the kernels of the other return at
@@ -11,9 +11,9 @@
 #include <cstdint>
 
 #include "robocache/core/workspace_parts.hpp"
-#include "robocache/voxels/tile_plan_cuda.cuh"
+#include "robocache/voxels/cuda/tile_plan_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 inline constexpr int kChunkThreads = 512;
 inline constexpr int kChunkRows = 4 * kChunkThreads;
@@ -35,10 +35,10 @@ struct ChunkSums {
   // For quanta of the cells' own:
   uint32_t* largest;   // [cells, F] bits of the largest magnitude
   uint8_t* exponents;  // [cells, F] of 1 / the quantum, biased as float32 has it
-  uint16_t* ordered;   // [chunks, kChunkRows] numbers of rows in their chunk, with bit 15 where a stretch begins
+  uint16_t* ordered;   // [chunks, kChunkRows] numbers of rows in their chunk, with bit 15 where a segment begins
   uint16_t* starts;    // [chunks, kStarts] as Chunk has them
-  uint32_t* places;    // [chunks, kChunkRows] as Chunk has them, of its stretches alone
-  uint32_t* totals;    // [chunks] stretches << 16 | rows
+  uint32_t* places;    // [chunks, kChunkRows] as Chunk has them, of its segments alone
+  uint32_t* totals;    // [chunks] segments << 16 | rows
 };
 
 // Whether a call that goes by tiles may go this way on that device. Depends on what sizes the workspace alone.
@@ -53,4 +53,4 @@ ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts);
 cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles, int device,
                               cudaStream_t stream);
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "robocache/voxels/cell_features_cuda.cuh"
+#include "robocache/voxels/cuda/cell_features_cuda.cuh"
+#include "robocache/voxels/reduce_way.hpp"
 
-namespace robocache {
-
-inline constexpr int kWide = 4;
+namespace robocache::voxels_cuda {
 
 // So many features of a row, or of a cell's in an output; aligned as a whole.
 template <class T>
@@ -24,11 +23,6 @@ __device__ FeatureVector<T> load_vector(const VoxelReduction& call, uint32_t row
   return *reinterpret_cast<const FeatureVector<T>*>(data + offset);
 }
 
-// Whether rows are whole vectors, at most 32.
-inline bool goes_wide(const Features& f) {
-  return f.count % kWide == 0 && f.count <= 32 * kWide && f.row_stride % kWide == 0;
-}
-
 // Whether a call goes this way: calls fast(T{}, std::bool_constant<own quantum>{}), or general(). A group of at most 32
 // threads has all features of a row.
 template <class Fast, class General>
@@ -36,7 +30,7 @@ cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, con
                            General general) {
   const Features& f = call.features;
   const auto aligned = [&](int64_t element) {
-    return goes_wide(f) && plan.whole &&
+    return goes_wide(f) && plan.aligned &&
            reinterpret_cast<uintptr_t>(f.data) % static_cast<uintptr_t>(kWide * element) == 0;
   };
   const auto launch = [&](auto type) {
@@ -50,18 +44,18 @@ cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, con
   return general();
 }
 
-// A thread's part of the rows of a cell: the first kHeld vectors are held.
+// A thread's part of the rows of a cell: the first kVectors vectors are held.
 template <class T>
 struct HeldVectors {
-  static constexpr int kHeld = 4;
+  static constexpr int kVectors = 4;
 
   const VoxelReduction& call;
   CellRows cell;
   int64_t feature;
-  FeatureVector<T> held[kHeld];
+  FeatureVector<T> held[kVectors];
 
   __device__ void load_first() {
-    uint32_t rows[kHeld];
+    uint32_t rows[kVectors];
     load_rows(cell.index, rows);
     load(cell.index, rows);
   }
@@ -70,13 +64,13 @@ struct HeldVectors {
   // again after it.
   template <class Body>
   __device__ void for_each(bool again, Body body) {
-    const uint32_t batch = kHeld * cell.step;
-    uint32_t rows[kHeld];
+    const uint32_t batch = kVectors * cell.step;
+    uint32_t rows[kVectors];
     load_rows(cell.index + batch, rows);
 #pragma unroll 1
     for (uint32_t at = cell.index;;) {
 #pragma unroll
-      for (int k = 0; k < kHeld; ++k) {
+      for (int k = 0; k < kVectors; ++k) {
         if (at + k * cell.step >= cell.points) continue;
 #pragma unroll
         for (int j = 0; j < kWide; ++j) body(j, to_feature_work(held[k].of[j]));
@@ -90,15 +84,15 @@ struct HeldVectors {
   }
 
  private:
-  __device__ void load_rows(uint32_t at, uint32_t (&rows)[kHeld]) const {
+  __device__ void load_rows(uint32_t at, uint32_t (&rows)[kVectors]) const {
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k) {
+    for (int k = 0; k < kVectors; ++k) {
       if (at + k * cell.step < cell.points) rows[k] = cell.rows[at + k * cell.step];
     }
   }
-  __device__ void load(uint32_t at, const uint32_t (&rows)[kHeld]) {
+  __device__ void load(uint32_t at, const uint32_t (&rows)[kVectors]) {
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k) {
+    for (int k = 0; k < kVectors; ++k) {
       if (at + k * cell.step < cell.points) held[k] = load_vector<T>(call, rows[k], feature);
     }
   }
@@ -190,4 +184,4 @@ __device__ void store_sums(const Outputs& outputs, int64_t place, uint32_t point
   }
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -5,9 +5,9 @@
 #include <bit>
 #include <cstdint>
 
-#include "robocache/voxels/tile_plan_cuda.cuh"
+#include "robocache/voxels/cuda/tile_plan_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 struct Wanted {
   bool sums;
@@ -208,4 +208,4 @@ inline Group group_of(int64_t threads) {
   return {static_cast<int>(std::bit_width(static_cast<unsigned>(std::min<int64_t>(threads, 32)) - 1))};
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

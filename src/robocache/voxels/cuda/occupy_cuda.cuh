@@ -11,7 +11,7 @@
 
 #include "robocache/voxels/reduce.hpp"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 // Whether the call can go by bits on that device. Depends on what sizes the workspace alone.
 bool goes_by_bits(const VoxelReduction& call, int device);
@@ -21,4 +21,4 @@ int64_t bits_workspace_bytes(const VoxelReduction& call, int device);
 // On that device, the current one. `dropped` has been zeroed; no output has to be.
 cudaError_t reduce_by_bits(const VoxelReduction& call, int device, cudaStream_t stream);
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

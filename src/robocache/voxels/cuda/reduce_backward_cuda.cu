@@ -1,9 +1,9 @@
 #include <cuda_runtime.h>
 
+#include "robocache/voxels/cuda/rows_cuda.cuh"
 #include "robocache/voxels/reduce_backward.hpp"
-#include "robocache/voxels/rows_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
@@ -58,28 +58,23 @@ __global__ void add_gradients(const __grid_constant__ VoxelGradient call, int64_
   }
 }
 
-unsigned blocks_for(int64_t total) {
-  const int64_t blocks = (total + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
-}
+unsigned blocks_of(int64_t total) { return blocks_for(total, kThreads, 65536); }
 
 template <class T>
 cudaError_t launch_backward(const VoxelGradient& call, cudaStream_t stream) {
   const int64_t total = row_count(call.clouds) * call.features.count;
   if (goes_to_one(call.mode)) {
-    clear_chosen<<<blocks_for(call.cells * call.features.count), kThreads, 0, stream>>>(call);
-    choose_rows<T><<<blocks_for(total), kThreads, 0, stream>>>(call, total);
+    clear_chosen<<<blocks_of(call.cells * call.features.count), kThreads, 0, stream>>>(call);
+    choose_rows<T><<<blocks_of(total), kThreads, 0, stream>>>(call, total);
   }
-  add_gradients<T><<<blocks_for(total), kThreads, 0, stream>>>(call, total);
+  add_gradients<T><<<blocks_of(total), kThreads, 0, stream>>>(call, total);
   return cudaGetLastError();
 }
 
 }  // namespace
-}  // namespace robocache
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into_voxels_backward(
-    const robocache::VoxelGradient* call, int32_t device, void* stream_handle) {
-  using namespace robocache;
+    const VoxelGradient* call, int32_t device, void* stream_handle) {
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
@@ -92,3 +87,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into
     }
   });
 }
+
+}  // namespace robocache::voxels_cuda

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/voxels/rows_cuda.cuh"
+#include "robocache/voxels/cuda/rows_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 inline constexpr int kLineCells = 32;
 
@@ -19,7 +19,7 @@ struct Tiling {
   __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
   __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
   __host__ __device__ int place_bits() const { return row_bits + 5; }
-  // In a record that only fills up.
+  // In a key that only fills up.
   __device__ uint32_t no_place() const { return 1u << place_bits(); }
 
   // Tile << place_bits | place in it.
@@ -53,22 +53,22 @@ struct FilledCell {
   uint32_t points;
 };
 
-// A cell of at least kCrowd rows is left to warps of all blocks, kSegment rows to each.
+// A cell of at least kCrowd rows is left to warps of all blocks, kPiece rows to each.
 inline constexpr uint32_t kCrowd = 32;
-inline constexpr uint32_t kSegment = 256;
+inline constexpr uint32_t kPiece = 256;
 
 struct CrowdedCell : FilledCell {
-  uint32_t first_segment;
-  uint32_t merged;  // its place in TilePlan::merged, where it has several segments
+  uint32_t first_piece;
+  uint32_t merged;  // its place in TilePlan::merged, where it has several pieces
 };
 
-__host__ __device__ inline uint32_t segments_of(uint32_t points) { return (points + kSegment - 1) / kSegment; }
+__host__ __device__ inline uint32_t pieces_of(uint32_t points) { return (points + kPiece - 1) / kPiece; }
 
-// Where the records of a tile lie, of kRuns chunks at a time: the runs of four records, one after the other, are numbered.
+// Where the keys of a tile lie, of kRuns chunks at a time: the runs of four keys, one after the other, are numbered.
 inline constexpr int kRuns = 2048;
 struct Runs {
   uint32_t ends[kRuns];    // the first number after the run
-  uint32_t places[kRuns];  // of a record's four in TilePlan::records, less its number
+  uint32_t places[kRuns];  // of a key's four in TilePlan::keys, less its number
 };
 
 // Where there are features, so that the places of a tile's cells can lie where its runs were.
@@ -80,7 +80,7 @@ struct Filled {
   uint32_t rows;
   uint32_t few;  // in a tile
   uint32_t crowded;
-  uint32_t segments;
+  uint32_t pieces;
   uint32_t merged;
 };
 
@@ -90,7 +90,7 @@ struct alignas(16) ScanOrder {
 
   struct Sample {
     uint32_t rows;
-    uint32_t stretches;
+    uint32_t segments;
   } samples[kSamples];
   uint32_t tiles_serve;  // because few neighbours share cells, or sums by chunks were given up
   uint32_t touched;      // cells
@@ -106,38 +106,38 @@ struct alignas(16) ScanOrder {
 struct TilePlan {
   int64_t rows;
   Tiling tiling;
-  bool features;  // records name the row as well
+  bool features;  // keys name the row as well
   bool few;       // rows: a thread gets few, so that all multiprocessors get some
   int chunk;      // rows of a block of the first kernel
   int chunks;     // blocks
-  int capacity;   // records of a chunk, those that fill up included
+  int capacity;   // keys of a chunk, those that fill up included
   int listed;     // rows of a tile that are sorted in shared memory; more are in the workspace
-  bool whole;     // outputs can be written 16 bytes at once
+  bool aligned;   // outputs can be written 16 bytes at once
 
   // Parts of the workspace.
-  char* records;     // [chunks, capacity] uint16 or uint32
-  uint32_t* table;   // [tiles, chunks] first record / 4 << 16 | records / 4
+  char* keys;        // [chunks, capacity] uint16 or uint32
+  uint32_t* table;   // [tiles, chunks] first key / 4 << 16 | keys / 4
   uint32_t* sorted;  // [rows] by tile and cell
   Filled* filled;
   CrowdedCell* crowded;
-  uint32_t* crowded_of_segment;
+  uint32_t* crowded_of_piece;
   uint32_t* crowded_of_merged;
   Merged* merged;               // [merged, F]
   const ScanOrder* scan_order;  // null where tiles do it all
 
   __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
 
-  // Of a block's shared memory: to deal a chunk, and to work out a tile.
-  int64_t bytes_to_deal() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
+  // Of a block's shared memory: to partition a chunk, and to work out a tile.
+  int64_t bytes_to_partition() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
     return static_cast<int64_t>(sizeof(Runs)) + (features ? cells + listed : cells + 1) * 4;
   }
 };
 
-// The threads of a block that deals rows, and the rows of each.
-inline int dealing_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
-inline int rows_of_chunk(const TilePlan& plan) { return dealing_threads(plan) * (plan.few ? 4 : 16); }
+// The threads of a block that partitions rows, and the rows of each.
+inline int partition_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
+inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.few ? 4 : 16); }
 
 // The most shared memory that a block of these kernels can ask for on that device; 0 where that cannot be learned.
 int64_t most_shared_bytes(int device);
@@ -159,14 +159,14 @@ cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int th
                            static_cast<size_t>(shared_bytes), stream, arguments...);
 }
 
-// Each chunk's rows by tile: plan.records and plan.table.
-cudaError_t launch_deal_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+// Each chunk's rows by tile: plan.keys and plan.table.
+cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 
 // Counts and occupancy.
 cudaError_t launch_count_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 
 // Everything, where outputs need features; the crowded cells are left to the next.
 cudaError_t launch_reduce_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
-cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, int device, cudaStream_t stream);
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

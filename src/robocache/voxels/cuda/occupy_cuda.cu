@@ -1,12 +1,13 @@
-#include "robocache/voxels/occupy_cuda.cuh"
+#include "robocache/voxels/cuda/occupy_cuda.cuh"
 
 #include <algorithm>
 
 #include "robocache/core/workspace_parts.hpp"
-#include "robocache/voxels/packed_cells_cuda.cuh"
-#include "robocache/voxels/tile_plan_cuda.cuh"
+#include "robocache/voxels/cuda/packed_cells_cuda.cuh"
+#include "robocache/voxels/cuda/tile_plan_cuda.cuh"
+#include "robocache/voxels/reduce_way.hpp"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 constexpr int kMarkThreads = 1024;
@@ -121,7 +122,7 @@ __device__ uint32_t spread(uint32_t four) { return (four & 1) | (four & 2) << 7 
 
 // Puts together what the pairs have.
 __global__ void __launch_bounds__(kMergeThreads)
-    write_occupied(const __grid_constant__ BitPlan plan, bool* occupancy, uint32_t* bits, int64_t cells, bool whole) {
+    write_occupied(const __grid_constant__ BitPlan plan, bool* occupancy, uint32_t* bits, int64_t cells, bool aligned) {
   constexpr int kWarps = kMergeThreads / 32;
   __shared__ uint4 parts[kWarps][32];
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -145,17 +146,12 @@ __global__ void __launch_bounds__(kMergeThreads)
   if (bits && threadIdx.x % 2 == 0) bits[first + place] = word;
   if (!occupancy) return;
   word >>= threadIdx.x % 2 * 16;
-  if (whole && cell + 16 <= cells) {
+  if (aligned && cell + 16 <= cells) {
     *reinterpret_cast<uint4*>(occupancy + cell) = {spread(word), spread(word >> 4), spread(word >> 8),
                                                    spread(word >> 12)};
   } else {
     for (int i = 0; i < 16 && cell + i < cells; ++i) occupancy[cell + i] = word >> i & 1;
   }
-}
-
-int attribute(cudaDeviceAttr of, int device) {
-  int value = 0;
-  return cudaDeviceGetAttribute(&value, of, device) == cudaSuccess ? value : 0;
 }
 
 BitPlan plan_for(const VoxelReduction& call, int device) {
@@ -164,24 +160,14 @@ BitPlan plan_for(const VoxelReduction& call, int device) {
   plan.words = static_cast<int>((call.cells + kMergeWords * 32 - 1) / (kMergeWords * 32)) * kMergeWords;
   const auto room = static_cast<int>(most_shared_bytes(device) / 4);
   plan.common = std::clamp((2 * room - plan.words) / 8 * 8, 0, plan.words);
-  plan.pairs = attribute(cudaDevAttrMultiProcessorCount, device) / 2;
+  plan.pairs = multiprocessors(device) / 2;
   return plan;
 }
 
 }  // namespace
 
 bool goes_by_bits(const VoxelReduction& call, int device) {
-  const int64_t rows = row_count(call.clouds);
-  if (call.cells == 0 || call.cells > int64_t{1} << 24 || call.output_count == 0) return false;
-  // Fewer are marked by tiles before the bits of all blocks are put together.
-  if (rows <= int64_t{1} << 20 || rows < 2 * call.cells) return false;
-  for (int32_t i = 0; i < call.output_count; ++i) {
-    const VoxelMode mode = call.outputs[i].mode;
-    // A word of 32 voxels along z is one of 32 cells where none straddles the ends of z.
-    if (mode != VoxelMode::kOccupancy && (mode != VoxelMode::kOccupancyBits || call.grid.shape[2] % 32 != 0))
-      return false;
-  }
-  if (attribute(cudaDevAttrComputeCapabilityMajor, device) < 9) return false;
+  if (!suits_bits(call) || device_attribute(cudaDevAttrComputeCapabilityMajor, device) < 9) return false;
   const BitPlan plan = plan_for(call, device);
   // What is marked in the other block takes longer.
   if (plan.pairs == 0 || plan.shared_out() / 2 > plan.words / 8) return false;
@@ -216,4 +202,4 @@ cudaError_t reduce_by_bits(const VoxelReduction& call, int device, cudaStream_t 
                            reinterpret_cast<uintptr_t>(occupancy) % 16 == 0);
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -1,15 +1,15 @@
-#include "robocache/voxels/chunk_sums_cuda.cuh"
+#include "robocache/voxels/cuda/chunk_sums_cuda.cuh"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
-#include "robocache/voxels/cell_fills_cuda.cuh"
-#include "robocache/voxels/chunk_cuda.cuh"
-#include "robocache/voxels/fast_sums_cuda.cuh"
+#include "robocache/voxels/cuda/cell_fills_cuda.cuh"
+#include "robocache/voxels/cuda/chunk_cuda.cuh"
+#include "robocache/voxels/cuda/fast_sums_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 // ---- Whether this way serves ----
@@ -34,20 +34,20 @@ __global__ void __launch_bounds__(kChunkThreads)
     uint32_t cells[4];
     cells_of_rows<kFast>(call, grid, row, plan.rows, points, cells);
     uint32_t rows = 0;
-    uint32_t stretches = 0;
+    uint32_t segments = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (cells[i] == kNoCell) continue;
       const uint32_t hash = hash_of(cells[i], kBits);
       const uint32_t bit = 1u << hash % 32;
       ++rows;
-      stretches += (atomicOr(&seen[hash / 32], bit) & bit) == 0;
+      segments += (atomicOr(&seen[hash / 32], bit) & bit) == 0;
     }
     rows = __reduce_add_sync(~0u, rows);
-    stretches = __reduce_add_sync(~0u, stretches);
+    segments = __reduce_add_sync(~0u, segments);
     if (threadIdx.x % 32 == 0) {
       atomicAdd(&sample.rows, rows);
-      atomicAdd(&sample.stretches, stretches);
+      atomicAdd(&sample.segments, segments);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -155,7 +155,7 @@ __device__ void touch(const VoxelReduction& call, const ChunkSums& plan, uint32_
   plan.touched[atomicAdd(&plan.scan_order->touched, 1u)] = cell;
 }
 
-// Sorts a chunk and counts its rows. When a warp is through, the sums of its stretches in memory are clear.
+// Sorts a chunk and counts its rows. When a warp is through, the sums of its segments in memory are clear.
 __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Chunk& chunk, const uint32_t (&cells)[4],
                            uint32_t slab, uint32_t row_bytes) {
   uint32_t before[Chunk::kMine] = {kCleared, kCleared, kCleared, kCleared};
@@ -200,25 +200,25 @@ __device__ uint4 unpacked(uint2 rows, uint32_t slab) {
   return {ordered(rows.x), ordered(rows.x >> 16), ordered(rows.y), ordered(rows.y >> 16)};
 }
 
-// The exponents of a chunk's stretches, of the features of the slab from `feature` on, to shared memory.
+// The exponents of a chunk's segments, of the features of the slab from `feature` on, to shared memory.
 __device__ void bring_exponents(const uint8_t* exponents, uint32_t feature, int vectors, Chunk& chunk) {
   constexpr uint32_t kAhead = 4;
   const int bits = vectors - 1;
   const uint32_t part = (threadIdx.x & static_cast<uint32_t>(bits)) * kWide;
   const uint32_t step = kChunkThreads >> bits;
-  for (uint32_t i = threadIdx.x >> bits; i < chunk.stretches; i += step * kAhead) {
+  for (uint32_t i = threadIdx.x >> bits; i < chunk.segments; i += step * kAhead) {
     uint32_t fours[kAhead];
 #pragma unroll
     for (uint32_t k = 0; k < kAhead; ++k) {
       const uint32_t at = i + k * step;
-      if (at < chunk.stretches) {
+      if (at < chunk.segments) {
         fours[k] = *reinterpret_cast<const uint32_t*>(exponents + chunk.places[at] + feature + part);
       }
     }
 #pragma unroll
     for (uint32_t k = 0; k < kAhead; ++k) {
       const uint32_t at = i + k * step;
-      if (at < chunk.stretches) *reinterpret_cast<uint32_t*>(chunk.exponents[at] + part) = fours[k];
+      if (at < chunk.segments) *reinterpret_cast<uint32_t*>(chunk.exponents[at] + part) = fours[k];
     }
   }
 }
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       four_of<uint4>(chunk.places) = places;
       if (threadIdx.x < kStarts) chunk.starts[threadIdx.x] = start;
       if (threadIdx.x == 0) {
-        chunk.stretches = totals >> 16;
+        chunk.segments = totals >> 16;
         chunk.rows = totals & 0xffff;
       }
       __syncthreads();
@@ -303,11 +303,11 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       if (base == 0) {
         if constexpr (kPass == Pass::kLook) {
           four_of<uint2>(plan.ordered + number * kChunkRows) = packed<T>(four_of<uint4>(chunk.ordered), slab_address);
-          if (threadIdx.x * 4 < chunk.stretches) {
+          if (threadIdx.x * 4 < chunk.segments) {
             four_of<uint4>(plan.places + number * kChunkRows) = four_of<uint4>(chunk.places);
           }
           if (threadIdx.x < kStarts) plan.starts[number * kStarts + threadIdx.x] = chunk.starts[threadIdx.x];
-          if (threadIdx.x == 0) plan.totals[number] = chunk.stretches << 16 | in_cells;
+          if (threadIdx.x == 0) plan.totals[number] = chunk.segments << 16 | in_cells;
         }
         if constexpr (kSorts) chunk.clear();
         load_ahead(number + gridDim.x);
@@ -330,16 +330,16 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
           sum = 0;
         }
       };
-      uint32_t stretch = 0;
-      const auto begin_stretch = [&] {
-        place = chunk.places[stretch];
-        if constexpr (!kSorts) factor = __uint_as_float(static_cast<uint32_t>(chunk.exponents[stretch][f]) << 23);
+      uint32_t segment = 0;
+      const auto begin_segment = [&] {
+        place = chunk.places[segment];
+        if constexpr (!kSorts) factor = __uint_as_float(static_cast<uint32_t>(chunk.exponents[segment][f]) << 23);
       };
       static_assert(kPerThread * kWide % kShare == 0);
       if (begin < end) {
-        stretch = chunk.starts[begin / kShare];
-        begin_stretch();
-        if (OrderedRow(chunk.ordered[begin]).begins()) --stretch;  // it begins again then
+        segment = chunk.starts[begin / kShare];
+        begin_segment();
+        if (OrderedRow(chunk.ordered[begin]).begins()) --segment;  // it begins again then
       }
 #pragma unroll 1
       for (uint32_t at = begin; at < end; at += 8) {
@@ -354,8 +354,8 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
         for (int k = 0; k < 8; ++k) {
           if (eight[k].begins()) {
             hand_over();
-            ++stretch;
-            begin_stretch();
+            ++segment;
+            begin_segment();
           }
           const float value = to_feature_work(values[k]);
           if constexpr (kPass == Pass::kLook) {
@@ -487,19 +487,7 @@ constexpr int64_t kSharedBytes = int64_t{kSlabBytes<T>} + static_cast<int64_t>(s
 }  // namespace
 
 bool may_sum_by_chunks(const VoxelReduction& call, int device) {
-  const Features& f = call.features;
-  const auto any = [&](auto is) {
-    return std::any_of(call.outputs, call.outputs + call.output_count,
-                       [&](const auto& output) { return is(output.mode); });
-  };
-  const bool sums = any([](VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; });
-  const bool others = any([](VoxelMode mode) { return mode > VoxelMode::kMean; });
-  if (!sums || others || !is_floating(f.dtype) || f.dtype == DType::kFloat64 || !goes_wide(f)) return false;
-  if (call.quantum_exponent != kOwnQuantum && std::abs(call.quantum_exponent) > 126) return false;
-  // Few rows are over sooner by tiles alone. Arrays over all cells are the price: about what the features take in float32.
-  const int64_t rows = row_count(call.clouds);
-  return rows > int64_t{1} << 20 && rows >= 4 * call.cells && call.cells * f.count < int64_t{1} << 32 &&
-         kSharedBytes<float> <= most_shared_bytes(device);
+  return suits_chunks(call) && kSharedBytes<float> <= most_shared_bytes(device);
 }
 
 bool has_fast_sums(const VoxelReduction& call, const TilePlan& tiles) {
@@ -536,9 +524,7 @@ ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts) {
 
 cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles, int device,
                               cudaStream_t stream) {
-  int multiprocessors = 0;
-  cudaError_t code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  if (code != cudaSuccess) return code;
+  const int all = multiprocessors(device);
   const bool fast = is_fast(call);
   const FastGrid grid = fast_grid(call.grid);
   const Outputs outputs(call);
@@ -546,9 +532,9 @@ cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan,
   sampled.dropped = nullptr;
   VoxelReduction sorted = call;
   sorted.dropped = call.dropped ? plan.dropped : nullptr;  // for tiles may have to count them again
-  code =
-      launch_tile_kernel(fast ? sample_chunks<true> : sample_chunks<false>,
-                         std::max(multiprocessors, ScanOrder::kSamples), kChunkThreads, 0, stream, sampled, plan, grid);
+  cudaError_t code =
+      launch_tile_kernel(fast ? sample_chunks<true> : sample_chunks<false>, std::max(all, ScanOrder::kSamples),
+                         kChunkThreads, 0, stream, sampled, plan, grid);
   if (code != cudaSuccess) return code;
   return with_fast_sums(
       call, tiles, wanted_of(call, outputs),
@@ -556,23 +542,23 @@ cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan,
         using T = decltype(type);
         const Group group = group_of(call.features.count / kWide);
         const auto sum = [&](auto kernel) {
-          return launch_tile_kernel(kernel, kChunkBlocks * multiprocessors, kChunkThreads, kSharedBytes<T>, stream,
-                                    sorted, plan, grid);
+          return launch_tile_kernel(kernel, kChunkBlocks * all, kChunkThreads, kSharedBytes<T>, stream, sorted, plan,
+                                    grid);
         };
         if constexpr (own()) {
           code = sum(fast ? sum_chunks<T, Pass::kLook, true> : sum_chunks<T, Pass::kLook, false>);
           if (code != cudaSuccess) return code;
-          code = launch_tile_kernel(settle_quanta<T>, 4 * multiprocessors, kThreads, 0, stream, call, plan, group);
+          code = launch_tile_kernel(settle_quanta<T>, 4 * all, kThreads, 0, stream, call, plan, group);
           if (code != cudaSuccess) return code;
           code = sum(sum_chunks<T, Pass::kAddOwn, false>);
         } else {
           code = sum(fast ? sum_chunks<T, Pass::kAddGiven, true> : sum_chunks<T, Pass::kAddGiven, false>);
         }
         if (code != cudaSuccess) return code;
-        return launch_tile_kernel(write_sums<T>, kWriteBlocks * multiprocessors, kThreads, 0, stream, call, plan,
-                                  outputs, fills_of(call), group);
+        return launch_tile_kernel(write_sums<T>, kWriteBlocks * all, kThreads, 0, stream, call, plan, outputs,
+                                  fills_of(call), group);
       },
       [] { return cudaSuccess; });
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

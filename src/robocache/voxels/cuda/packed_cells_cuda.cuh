@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "robocache/voxels/rows_cuda.cuh"
+#include "robocache/voxels/cuda/rows_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 // What the cells of packed float32 points of one cloud are found with: the quotient by a multiplication, within `error`
 // of the true one for a point in the grid; where that leaves a doubt of the cell, by the division.
@@ -125,4 +125,4 @@ __device__ void cells_of_rows(const VoxelReduction& call, const FastGrid& grid, 
   }
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "robocache/voxels/chunk_sums_cuda.cuh"
-#include "robocache/voxels/packed_cells_cuda.cuh"
-#include "robocache/voxels/tile_records_cuda.cuh"
+#include "robocache/voxels/cuda/chunk_sums_cuda.cuh"
+#include "robocache/voxels/cuda/packed_cells_cuda.cuh"
+#include "robocache/voxels/cuda/tile_keys_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 inline constexpr int kSlabFeatures = 8;
 inline constexpr int kChunkBlocks = 2;  // to a multiprocessor
@@ -15,7 +15,7 @@ inline constexpr uint32_t kCleared = 0x80000000u;
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
-// What Chunk::ordered says of a row: where it is in shared memory, and whether a stretch begins with it (not said where
+// What Chunk::ordered says of a row: where it is in shared memory, and whether a segment begins with it (not said where
 // all groups begin).
 struct OrderedRow {
   uint32_t bits;
@@ -36,16 +36,16 @@ struct Chunk {
     // The cells of the chunk, by a hash of their number.
     struct {
       uint32_t cells[kSlots];
-      uint32_t tallies[kSlots];  // rows; then stretch << 16 | where it starts in `ordered`
+      uint32_t tallies[kSlots];  // rows; then segment << 16 | where it starts in `ordered`
     } table;
     // Where the rows come sorted: the biased exponents of 1 / the quantum.
     uint8_t exponents[kChunkRows][kSlabFeatures];
   };
-  uint32_t ordered[kChunkRows];  // rows by stretch, as OrderedRow; after the last the row of zeros
-  uint16_t starts[kStarts];      // the stretch of the first of each kShare rows of `ordered`
-  uint32_t places[kChunkRows];   // of stretches: cell * F
+  uint32_t ordered[kChunkRows];  // rows by segment, as OrderedRow; after the last the row of zeros
+  uint16_t starts[kStarts];      // the segment of the first of each kShare rows of `ordered`
+  uint32_t places[kChunkRows];   // of segments: cell * F
   uint32_t warp_sums[32];
-  uint32_t stretches;
+  uint32_t segments;
   uint32_t rows;  // that are in a cell
 
   // All of what follows by all threads.
@@ -85,7 +85,7 @@ struct Chunk {
   }
 
   // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k,
-  // cell, rows) for each stretch, the k-th of its thread's.
+  // cell, rows) for each segment, the k-th of its thread's.
   template <class Count>
   __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
     uint32_t entries[4];
@@ -93,13 +93,13 @@ struct Chunk {
     __syncthreads();
     const uint4 four = reinterpret_cast<const uint4*>(table.tallies)[threadIdx.x];
     const uint32_t tallies[kMine] = {four.x, four.y, four.z, four.w};
-    uint32_t sum = 0;  // stretches << 16 | rows
+    uint32_t sum = 0;  // segments << 16 | rows
 #pragma unroll
     for (int k = 0; k < kMine; ++k) sum += tallies[k] | (tallies[k] ? 1u << 16 : 0);
     uint32_t before = sum_before<kChunkThreads>(sum, warp_sums);
     if (threadIdx.x == kChunkThreads - 1) {
       rows = (before + sum) & 0xffff;
-      stretches = (before + sum) >> 16;
+      segments = (before + sum) >> 16;
     }
 #pragma unroll
     for (int k = 0; k < kMine; ++k) {
@@ -114,15 +114,15 @@ struct Chunk {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (entries[i] == kNoCell) continue;
-      const uint32_t stretch = table.tallies[entries[i] & 0xffff];
+      const uint32_t segment = table.tallies[entries[i] & 0xffff];
       const uint32_t rank = entries[i] >> 16;
-      const uint32_t at = (stretch & 0xffff) + rank;
+      const uint32_t at = (segment & 0xffff) + rank;
       ordered[at] = OrderedRow(slab + (threadIdx.x * 4 + i) * row_bytes, rank == 0 && at % kMostShare != 0).bits;
-      if (at % kShare == 0) starts[at / kShare] = static_cast<uint16_t>(stretch >> 16);
+      if (at % kShare == 0) starts[at / kShare] = static_cast<uint16_t>(segment >> 16);
     }
     const OrderedRow zeros(slab + kChunkRows * row_bytes, false);
     for (uint32_t i = rows + threadIdx.x; i < kChunkRows; i += kChunkThreads) ordered[i] = zeros.bits;
   }
 };
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

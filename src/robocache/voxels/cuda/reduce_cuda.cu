@@ -10,12 +10,13 @@
 #include "robocache/core/backend.hpp"
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/workspace_parts.hpp"
-#include "robocache/voxels/occupy_cuda.cuh"
-#include "robocache/voxels/packed_cells_cuda.cuh"
-#include "robocache/voxels/rows_cuda.cuh"
-#include "robocache/voxels/tiles_cuda.cuh"
+#include "robocache/voxels/cuda/occupy_cuda.cuh"
+#include "robocache/voxels/cuda/packed_cells_cuda.cuh"
+#include "robocache/voxels/cuda/rows_cuda.cuh"
+#include "robocache/voxels/cuda/tiles_cuda.cuh"
+#include "robocache/voxels/reduce_way.hpp"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -228,49 +229,39 @@ Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed
   return work;
 }
 
-unsigned blocks_for(int64_t items) {
-  constexpr int64_t kMost = 132 * 16;  // enough to fill the largest device; the rest goes in steps
-  return static_cast<unsigned>(std::min<int64_t>((items + kThreads - 1) / kThreads, kMost));
+ReduceWay way_of(const VoxelReduction& call, int device) {
+  const bool aligned = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
+    return reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
+  });
+  if (suits_packed(call) && is_fast(call) && aligned) return ReduceWay::kPacked;
+  if (goes_by_bits(call, device)) return ReduceWay::kBits;
+  return goes_by_tiles(call, device) ? ReduceWay::kTiles : ReduceWay::kAtomics;
 }
 
-// Few points are in their cells before two kernels could have dealt them.
-bool counts_packed(const VoxelReduction& call) {
-  constexpr int64_t kFew = int64_t{1} << 20;
-  const int64_t rows = row_count(call.clouds);
-  return rows > 0 && rows <= kFew && is_fast(call) && call.cells < int64_t{1} << 31 && call.cells % 16 == 0 &&
-         std::all_of(
-             call.outputs, call.outputs + call.output_count,
-             [](const VoxelOutput& output) {
-               return (output.mode == VoxelMode::kCount || output.mode == VoxelMode::kOccupancy) &&
-                      reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
-             });
-}
-
-cudaError_t count_few(const VoxelReduction& call, cudaStream_t stream) {
+cudaError_t count_few(const VoxelReduction& call, int device, cudaStream_t stream) {
   const Outputs outputs(call);
   const int64_t rows = row_count(call.clouds);
   void* const counts = outputs[VoxelMode::kCount];
   void* const occupancy = outputs[VoxelMode::kOccupancy];
-  constexpr unsigned kClearing = 132 * 2;
-  const cudaError_t code =
-      launch_overlapped(clear_grids, dim3(kClearing), kThreads, 0, stream, static_cast<uint4*>(counts),
-                        counts ? call.cells / 4 : int64_t{0}, static_cast<uint4*>(occupancy),
-                        occupancy ? call.cells / 16 : int64_t{0}, call.dropped);
+  const dim3 clearing(2 * static_cast<unsigned>(multiprocessors(device)));
+  const cudaError_t code = launch_overlapped(clear_grids, clearing, kThreads, 0, stream, static_cast<uint4*>(counts),
+                                             counts ? call.cells / 4 : int64_t{0}, static_cast<uint4*>(occupancy),
+                                             occupancy ? call.cells / 16 : int64_t{0}, call.dropped);
   if (code != cudaSuccess) return code;
-  const auto blocks = static_cast<unsigned>((rows + 4 * kThreads - 1) / (4 * kThreads));
-  return launch_overlapped(count_packed, dim3(blocks), kThreads, 0, stream, call, fast_grid(call.grid), rows,
-                           static_cast<int32_t*>(counts), static_cast<bool*>(occupancy));
+  return launch_overlapped(count_packed, blocks_for(rows, 4 * kThreads), kThreads, 0, stream, call,
+                           fast_grid(call.grid), rows, static_cast<int32_t*>(counts), static_cast<bool*>(occupancy));
 }
 
 cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) {
-  if (counts_packed(call)) return count_few(call, stream);
+  const ReduceWay way = way_of(call, device);
+  if (way == ReduceWay::kPacked) return count_few(call, device, stream);
   if (call.dropped) {
     const cudaError_t code =
         cudaMemsetAsync(call.dropped, 0, static_cast<size_t>(call.clouds.count) * sizeof(*call.dropped), stream);
     if (code != cudaSuccess) return code;
   }
-  if (goes_by_bits(call, device)) return reduce_by_bits(call, device, stream);
-  if (goes_by_tiles(call, device)) return reduce_by_tiles(call, device, stream);
+  if (way == ReduceWay::kBits) return reduce_by_bits(call, device, stream);
+  if (way == ReduceWay::kTiles) return reduce_by_tiles(call, device, stream);
   WorkspaceParts workspace(call.workspace);
   int64_t zeroed = 0;
   int64_t set = 0;
@@ -293,8 +284,11 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   }
   if (code != cudaSuccess) return code;
 
+  const auto blocks_of = [&](int64_t items) {
+    return blocks_for(items, kThreads, 16 * multiprocessors(device));  // enough to fill it; the rest goes in steps
+  };
   if (work.rows > 0) {
-    locate<<<blocks_for(work.rows), kThreads, 0, stream>>>(call, work);
+    locate<<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
     code = cudaGetLastError();
     if (code != cudaSuccess) return code;
   }
@@ -305,35 +299,49 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   return with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
     if (work.rows > 0 && (work.exponents || work.minima || work.maxima)) {
-      gather<T><<<blocks_for(work.rows), kThreads, 0, stream>>>(call, work);
+      gather<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
       if (const cudaError_t launched = cudaGetLastError(); launched != cudaSuccess) return launched;
     }
     if (work.rows > 0 && work.sums) {
-      add<T><<<blocks_for(work.rows), kThreads, 0, stream>>>(call, work);
+      add<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
       if (const cudaError_t launched = cudaGetLastError(); launched != cudaSuccess) return launched;
     }
-    finish<T><<<blocks_for(places), kThreads, 0, stream>>>(call, work, Outputs(call));
+    finish<T><<<blocks_of(places), kThreads, 0, stream>>>(call, work, Outputs(call));
     return cudaGetLastError();
   });
 }
 
 }  // namespace
-}  // namespace robocache
 
 extern "C" __attribute__((visibility("default"))) int64_t
-robocache_cuda_reduce_workspace_bytes(const robocache::VoxelReduction* call, int32_t device) {
-  if (robocache::goes_by_bits(*call, device)) return robocache::bits_workspace_bytes(*call, device);
-  if (robocache::goes_by_tiles(*call, device)) return robocache::tiles_workspace_bytes(*call, device);
-  robocache::WorkspaceParts workspace(nullptr);
+robocache_cuda_reduce_workspace_bytes(const VoxelReduction* call, int32_t device) {
+  if (goes_by_bits(*call, device)) return bits_workspace_bytes(*call, device);
+  if (goes_by_tiles(*call, device)) return tiles_workspace_bytes(*call, device);
+  WorkspaceParts workspace(nullptr);
   int64_t zeroed = 0;
   int64_t set = 0;
-  robocache::plan(*call, workspace, zeroed, set);
+  plan(*call, workspace, zeroed, set);
   return workspace.bytes();
 }
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into_voxels(
-    const robocache::VoxelReduction* call, int32_t device, void* stream) {
-  const robocache::DeviceGuard guard(device);
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into_voxels(const VoxelReduction* call,
+                                                                                        int32_t device, void* stream) {
+  const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  return robocache::reduce(*call, device, static_cast<cudaStream_t>(stream));
+  return reduce(*call, device, static_cast<cudaStream_t>(stream));
 }
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_way_taken(const VoxelReduction* call,
+                                                                                      int32_t device, void* stream,
+                                                                                      ReduceWay* way) {
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  *way = way_of(*call, device);
+  if (*way != ReduceWay::kTiles) return cudaSuccess;
+  bool by_chunks = false;
+  const cudaError_t code = went_by_chunks(*call, device, static_cast<cudaStream_t>(stream), by_chunks);
+  if (by_chunks) *way = ReduceWay::kChunks;
+  return code;
+}
+
+}  // namespace robocache::voxels_cuda

@@ -1,30 +1,30 @@
-// Crowded cells. A warp takes a cell of one segment as a whole. Of the others' segments it first looks for what the cell's
+// Crowded cells. A warp takes a cell of one piece as a whole. Of the others' pieces it first looks for what the cell's
 // quantum goes by, then, in another kernel, adds up; both are put together in global memory. Where there is nothing to look
 // for, the second does it all.
-#include "robocache/voxels/fast_sums_cuda.cuh"
+#include "robocache/voxels/cuda/fast_sums_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 constexpr int kCrowdThreads = 128;
 
-// Calls body(cell, segment's rows) for the segments of this warp; the groups share a segment's rows.
+// Calls body(cell, piece's rows) for the pieces of this warp; the groups share a piece's rows.
 template <class Body>
-__device__ void for_each_segment(const TilePlan& plan, Group group, Body body) {
-  const uint32_t segments = plan.filled->segments;
+__device__ void for_each_piece(const TilePlan& plan, Group group, Body body) {
+  const uint32_t pieces = plan.filled->pieces;
   constexpr unsigned kWarps = kCrowdThreads / 32;
-  for (uint32_t segment = blockIdx.x * kWarps + threadIdx.x / 32; segment < segments; segment += gridDim.x * kWarps) {
-    const CrowdedCell cell = plan.crowded[plan.crowded_of_segment[segment]];
-    const uint32_t begin = (segment - cell.first_segment) * kSegment;
-    body(cell, CellRows{plan.sorted + cell.start + begin, min(kSegment, cell.points - begin), group.of_warp(),
-                        group.per(32)});
+  for (uint32_t piece = blockIdx.x * kWarps + threadIdx.x / 32; piece < pieces; piece += gridDim.x * kWarps) {
+    const CrowdedCell cell = plan.crowded[plan.crowded_of_piece[piece]];
+    const uint32_t begin = (piece - cell.first_piece) * kPiece;
+    body(cell,
+         CellRows{plan.sorted + cell.start + begin, min(kPiece, cell.points - begin), group.of_warp(), group.per(32)});
   }
 }
 
 template <class T, bool kAdd>
-__device__ void reduce_segment(const VoxelReduction& call, const TilePlan& plan, const Outputs& outputs,
-                               const Wanted& wanted, Group group, const CrowdedCell& cell, const CellRows& rows) {
-  if (cell.points <= kSegment) {
+__device__ void reduce_piece(const VoxelReduction& call, const TilePlan& plan, const Outputs& outputs,
+                             const Wanted& wanted, Group group, const CrowdedCell& cell, const CellRows& rows) {
+  if (cell.points <= kPiece) {
     return reduce_cell<T, Team::kWarp>(call, outputs, wanted, rows, cell.cell, group);
   }
   for (int64_t base = 0; base < call.features.count; base += group.lanes()) {
@@ -46,7 +46,7 @@ __device__ void reduce_segment(const VoxelReduction& call, const TilePlan& plan,
   }
 }
 
-// `is_first` of the two kernels to take segments, which takes the cells of one.
+// `is_first` of the two kernels to take pieces, which takes the cells of one.
 template <class T, bool kAdd>
 __global__ void __launch_bounds__(kCrowdThreads)
     reduce_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -54,19 +54,19 @@ __global__ void __launch_bounds__(kCrowdThreads)
                    bool is_first) {
   wait_for_work_before();
   if (!plan.serves()) return;
-  for_each_segment(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
-    if (cell.points <= kSegment && !is_first) return;
-    reduce_segment<T, kAdd>(call, plan, outputs, wanted, group, cell, rows);
+  for_each_piece(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
+    if (cell.points <= kPiece && !is_first) return;
+    reduce_piece<T, kAdd>(call, plan, outputs, wanted, group, cell, rows);
   });
 }
 
-// Where fast sums cannot: rare, and kept out of the way. Takes all features of the segment.
+// Where fast sums cannot: rare, and kept out of the way. Takes all features of the piece.
 template <class T, bool kAdd>
-__device__ __noinline__ void reduce_slowly(const VoxelReduction& call, const TilePlan& plan, const Outputs& outputs,
-                                           const Wanted& wanted, Group group, const CrowdedCell& cell,
-                                           const CellRows& rows) {
-  reduce_segment<T, kAdd>(call, plan, outputs, wanted, group, cell,
-                          {rows.rows, rows.points, group.of_warp(), group.per(32)});
+__device__ __noinline__ void reduce_piece_generally(const VoxelReduction& call, const TilePlan& plan,
+                                                    const Outputs& outputs, const Wanted& wanted, Group group,
+                                                    const CrowdedCell& cell, const CellRows& rows) {
+  reduce_piece<T, kAdd>(call, plan, outputs, wanted, group, cell,
+                        {rows.rows, rows.points, group.of_warp(), group.per(32)});
 }
 
 template <class T, bool kOwn, bool kAdd>
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
   wait_for_work_before();
   if (!plan.serves()) return;
   const int64_t count = call.features.count;
-  for_each_segment(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
-    const bool whole = cell.points <= kSegment;
-    if (whole && !is_first) return;
+  for_each_piece(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
+    const bool is_one_piece = cell.points <= kPiece;
+    if (is_one_piece && !is_first) return;
     bool can = true;
     for (int64_t base = 0; base < count && can; base += group.lanes() * kWide) {
       const int64_t wished = base + group.lane() * kWide;
@@ -91,14 +91,14 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
       values.load_first();
       int32_t exponents[kWide];
       if constexpr (kOwn) {
-        if (!kAdd || whole) {
-          can = look_fast<T, Team::kWarp>(values, kAdd || whole, group.lanes(), exponents);
+        if (!kAdd || is_one_piece) {
+          can = look_fast<T, Team::kWarp>(values, kAdd || is_one_piece, group.lanes(), exponents);
         } else {
 #pragma unroll
           for (int j = 0; j < kWide; ++j) exponents[j] = merged[j].above;
         }
       }
-      if (!kAdd && !whole) {
+      if (!kAdd && !is_one_piece) {
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
           if (merges && can) atomicMax(&merged[j].above, exponents[j]);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
       int64_t sums[kWide];
       can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
       if (!can) break;
-      if (whole) {
+      if (is_one_piece) {
         // All groups know all four: each stores some.
         for (unsigned j = group.of_warp(); is_one && j < kWide; j += group.per(32)) {
           int32_t exponent = exponents[0];
@@ -127,11 +127,11 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
         for (int j = 0; j < kWide; ++j) atomicAdd(&merged[j].sum, static_cast<Word>(sums[j]));
       }
     }
-    if (!can) reduce_slowly<T, kAdd>(call, plan, outputs, wanted, general_group, cell, rows);
+    if (!can) reduce_piece_generally<T, kAdd>(call, plan, outputs, wanted, general_group, cell, rows);
   });
 }
 
-// Of the cells of several segments.
+// Of the cells of several pieces.
 template <class T>
 __global__ void __launch_bounds__(kCrowdThreads)
     write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -150,23 +150,22 @@ __global__ void __launch_bounds__(kCrowdThreads)
   }
 }
 
-constexpr int kBlocks = 132 * 16;
-
 }  // namespace
 
-cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
+cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, int device, cudaStream_t stream) {
   if (plan.rows < kCrowd) return cudaSuccess;
   const Outputs outputs(call);
   const Wanted wanted = wanted_of(call, outputs);
+  const int blocks = 16 * multiprocessors(device);
   const bool looks = wanted.looks || wanted.extremes || wanted.ends;
-  const bool adds = wanted.sums && (!looks || plan.rows > kSegment);
+  const bool adds = wanted.sums && (!looks || plan.rows > kPiece);
   const Group general_group = group_of(call.features.count);
   const cudaError_t code = with_fast_sums(
       call, plan, wanted,
       [&](auto type, auto own) {
         using T = decltype(type);
         const auto launch = [&](auto kernel, bool is_first) {
-          return launch_tile_kernel(kernel, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
+          return launch_tile_kernel(kernel, blocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
                                     group_of(call.features.count / kWide), general_group, is_first);
         };
         cudaError_t looked = cudaSuccess;
@@ -177,17 +176,17 @@ cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& pl
         return with_feature_type(call.features.dtype, [&](auto type) {
           using T = decltype(type);
           const auto launch = [&](auto kernel, bool is_first) {
-            return launch_tile_kernel(kernel, kBlocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
+            return launch_tile_kernel(kernel, blocks, kCrowdThreads, 0, stream, call, plan, outputs, wanted,
                                       general_group, is_first);
           };
           const cudaError_t looked = looks ? launch(reduce_crowded<T, false>, true) : cudaSuccess;
           return looked == cudaSuccess && adds ? launch(reduce_crowded<T, true>, !looks) : looked;
         });
       });
-  if (code != cudaSuccess || plan.rows <= kSegment) return code;
+  if (code != cudaSuccess || plan.rows <= kPiece) return code;
   return with_feature_type(call.features.dtype, [&](auto type) {
-    return launch_tile_kernel(write_merged<decltype(type)>, kBlocks / 4, kCrowdThreads, 0, stream, call, plan, outputs);
+    return launch_tile_kernel(write_merged<decltype(type)>, blocks / 4, kCrowdThreads, 0, stream, call, plan, outputs);
   });
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -1,6 +1,6 @@
-#include "robocache/voxels/tile_records_cuda.cuh"
+#include "robocache/voxels/cuda/tile_keys_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 constexpr int kCountThreads = 1024;
@@ -36,19 +36,19 @@ __global__ void __launch_bounds__(kCountThreads, 2)
   const auto cell_at = [&](int place) {
     return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + place / kLineCells) + place % kLineCells;
   };
-  constexpr int kWhole = 16 / static_cast<int>(sizeof(Count));  // of 16 bytes, which are written at once
-  for (int place = threadIdx.x * kWhole; place < size; place += kCountThreads * kWhole) {
+  constexpr int kAtOnce = 16 / static_cast<int>(sizeof(Count));  // written as 16 bytes
+  for (int place = threadIdx.x * kAtOnce; place < size; place += kCountThreads * kAtOnce) {
     const int64_t cell = cell_at(place);
-    const bool whole = plan.whole && cell + kWhole <= cells;
+    const bool at_once = plan.aligned && cell + kAtOnce <= cells;
     const uint4 vector = *reinterpret_cast<const uint4*>(held + place);
-    if (whole && sizeof(Count) == 1) {
+    if (at_once && sizeof(Count) == 1) {
       *reinterpret_cast<uint4*>(occupancy + cell) = vector;
       continue;
     }
-    if (whole && counts) *reinterpret_cast<uint4*>(counts + cell) = vector;
-    if (whole && !occupancy) continue;
-    for (int k = 0; k < kWhole && cell + k < cells; ++k) {
-      if (!whole && counts) counts[cell + k] = static_cast<int32_t>(held[place + k]);
+    if (at_once && counts) *reinterpret_cast<uint4*>(counts + cell) = vector;
+    if (at_once && !occupancy) continue;
+    for (int k = 0; k < kAtOnce && cell + k < cells; ++k) {
+      if (!at_once && counts) counts[cell + k] = static_cast<int32_t>(held[place + k]);
       if (occupancy) occupancy[cell + k] = held[place + k] != 0;
     }
   }
@@ -76,4 +76,4 @@ cudaError_t launch_count_tiles(const VoxelReduction& call, const TilePlan& plan,
                         : launch<uint32_t>(plan, outputs, call.cells, stream);
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

@@ -1,8 +1,8 @@
-#include "robocache/voxels/cell_fills_cuda.cuh"
-#include "robocache/voxels/fast_sums_cuda.cuh"
-#include "robocache/voxels/tile_records_cuda.cuh"
+#include "robocache/voxels/cuda/cell_fills_cuda.cuh"
+#include "robocache/voxels/cuda/fast_sums_cuda.cuh"
+#include "robocache/voxels/cuda/tile_keys_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 namespace {
 
 enum class Way { kGeneral, kGivenSums, kOwnSums };
@@ -12,8 +12,8 @@ constexpr int tile_threads(Way way) { return way == Way::kGeneral ? 512 : 256; }
 
 // Where fast sums cannot: rare, and kept out of the way.
 template <class T>
-__device__ __noinline__ void reduce_slowly(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
-                                           const CellRows& rows, int64_t cell, int64_t feature) {
+__device__ __noinline__ void reduce_generally(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                                              const CellRows& rows, int64_t cell, int64_t feature) {
   for (int64_t f = feature; f < feature + kWide; ++f) {
     reduce_feature<T, Team::kGroup>(call, outputs, wanted, rows, cell, f, true, 1);
   }
@@ -22,29 +22,29 @@ __device__ __noinline__ void reduce_slowly(const VoxelReduction& call, const Out
 // Counts a crowded cell among what a tile puts in the lists.
 __device__ void count_crowded(Filled& filled, uint32_t points) {
   atomicAdd(&filled.crowded, 1u);
-  atomicAdd(&filled.segments, segments_of(points));
-  if (points > kSegment) atomicAdd(&filled.merged, 1u);
+  atomicAdd(&filled.pieces, pieces_of(points));
+  if (points > kPiece) atomicAdd(&filled.merged, 1u);
 }
 
 // From how much a tile puts in the lists to where. By one thread.
 __device__ void reserve(const TilePlan& plan, Filled& filled) {
   filled.rows = atomicAdd(&plan.filled->rows, filled.rows);
   filled.crowded = atomicAdd(&plan.filled->crowded, filled.crowded);
-  filled.segments = atomicAdd(&plan.filled->segments, filled.segments);
+  filled.pieces = atomicAdd(&plan.filled->pieces, filled.pieces);
   if (filled.merged) filled.merged = atomicAdd(&plan.filled->merged, filled.merged);
 }
 
 __device__ void list_crowded(const TilePlan& plan, Filled& filled, const FilledCell& cell, int64_t features) {
   const uint32_t place = atomicAdd(&filled.crowded, 1u);
-  const uint32_t segments = segments_of(cell.points);
-  CrowdedCell crowded{cell, atomicAdd(&filled.segments, segments), 0};
-  if (segments > 1) {
+  const uint32_t pieces = pieces_of(cell.points);
+  CrowdedCell crowded{cell, atomicAdd(&filled.pieces, pieces), 0};
+  if (pieces > 1) {
     crowded.merged = atomicAdd(&filled.merged, 1u);
     plan.crowded_of_merged[crowded.merged] = place;
     for (int64_t f = 0; f < features; ++f) plan.merged[crowded.merged * features + f].clear();
   }
   plan.crowded[place] = crowded;
-  for (uint32_t i = 0; i < segments; ++i) plan.crowded_of_segment[crowded.first_segment + i] = place;
+  for (uint32_t i = 0; i < pieces; ++i) plan.crowded_of_piece[crowded.first_piece + i] = place;
 }
 
 // A cell of less than kCrowd rows, by a group.
@@ -67,7 +67,7 @@ __device__ void reduce_few(const VoxelReduction& call, const Outputs& outputs, c
       if (can && add_fast<T, kOwn, Team::kGroup>(values, 0, exponents, sums)) {
         store_sums<T>(outputs, cell * call.features.count + feature, rows.points, exponents, sums);
       } else {
-        reduce_slowly<T>(call, outputs, wanted, rows, cell, feature);
+        reduce_generally<T>(call, outputs, wanted, rows, cell, feature);
       }
     }
   }
@@ -94,10 +94,10 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   if (threadIdx.x == 0) filled = {};
   wait_for_work_before();
   if (!plan.serves()) return;
-  for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&records)[4], int) {
+  for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&keys)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if ((records[i] & 0xffff) != no_place) atomicAdd(&ends[records[i] & 0xffff], 1u);
+      if ((keys[i] & 0xffff) != no_place) atomicAdd(&ends[keys[i] & 0xffff], 1u);
     }
   });
   __syncthreads();
@@ -125,12 +125,12 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   __syncthreads();
   const uint32_t first_sorted = filled.rows;
   uint32_t* const rows = fits ? listed : plan.sorted + first_sorted;
-  for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&records)[4], int chunk) {
+  for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&keys)[4], int chunk) {
     const uint32_t first_row = static_cast<uint32_t>(chunk) * plan.chunk;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t place = records[i] & 0xffff;
-      if (place != no_place) rows[atomicAdd(&ends[place], 1u)] = first_row + (records[i] >> 16);
+      const uint32_t place = keys[i] & 0xffff;
+      if (place != no_place) rows[atomicAdd(&ends[place], 1u)] = first_row + (keys[i] >> 16);
     }
   });
   __syncthreads();
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
     }
     if (word != ~0u) {
       fill_line(fills, line, static_cast<uint32_t>(min(call.cells - line, int64_t{kLineCells})), word,
-                call.features.count, plan.whole);
+                call.features.count, plan.aligned);
     }
     const bool is_few = points > 0 && points < kCrowd;
     const uint32_t few = __ballot_sync(~0u, is_few);
@@ -204,4 +204,4 @@ cudaError_t launch_reduce_tiles(const VoxelReduction& call, const TilePlan& plan
       });
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

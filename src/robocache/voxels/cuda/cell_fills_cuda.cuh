@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "robocache/voxels/rows_cuda.cuh"
+#include "robocache/voxels/cuda/rows_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 struct Fills {
   struct Fill {
@@ -57,13 +57,13 @@ __device__ void fill_cells(const Fills::Fill& fill, int64_t line, uint32_t cells
   }
 }
 
-// Fills the cells [line, line + cells) but for those of which `points` has a bit; `whole` says that outputs can be written
+// Fills the cells [line, line + cells) but for those of which `points` has a bit; `aligned` says that outputs can be written
 // 16 bytes at once. By a warp.
 __device__ inline void fill_line(const Fills& fills, int64_t line, uint32_t cells, uint32_t points, int64_t features,
-                                 bool whole) {
+                                 bool aligned) {
   for (int i = 0; i < fills.count; ++i) {
     const Fills::Fill& fill = fills.of[i];
-    if (whole && features * fill.element_bytes % 16 == 0) {
+    if (aligned && features * fill.element_bytes % 16 == 0) {
       fill_cells<ulonglong2>(fill, line, cells, points, features);
     } else if (fill.element_bytes == 8) {
       fill_cells<uint64_t>(fill, line, cells, points, features);
@@ -77,4 +77,4 @@ __device__ inline void fill_line(const Fills& fills, int64_t line, uint32_t cell
   }
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda

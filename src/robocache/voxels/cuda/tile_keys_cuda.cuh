@@ -1,12 +1,12 @@
-// How a block reads the records of its tile, and sorts by their counts.
+// How a block reads the keys of its tile, and sorts by their counts.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
-#include "robocache/voxels/tile_plan_cuda.cuh"
+#include "robocache/voxels/cuda/tile_plan_cuda.cuh"
 
-namespace robocache {
+namespace robocache::voxels_cuda {
 
 // The sum over the lanes and warps before this one; `warp_sums` is scratch. All threads call it.
 template <int kThreads>
@@ -36,15 +36,15 @@ __device__ inline int run_of(const Runs& runs, uint32_t number) {
   return run;
 }
 
-// Calls body(records, chunk) for every four of the tile's records, some of which may only fill up: all threads take equal
+// Calls body(keys, chunk) for every four of the tile's keys, some of which may only fill up: all threads take equal
 // shares, however unevenly the chunks do (clouds in scan order fill a tile from few of them). `kAhead` loads of a thread
 // are under way at once. `warp_sums` is scratch. All threads call it.
-template <class Record, int kThreads, int kAhead, class Body>
+template <class Key, int kThreads, int kAhead, class Body>
 __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_sums, Body body) {
-  using Four = std::conditional_t<sizeof(Record) == 2, uint2, uint4>;
+  using Four = std::conditional_t<sizeof(Key) == 2, uint2, uint4>;
   constexpr int kPerThread = kRuns / kThreads;
   // A thread's next four, where two of them are 16 bytes: it is most often of the same run.
-  constexpr bool kNext = sizeof(Record) == 2;
+  constexpr bool kNext = sizeof(Key) == 2;
   constexpr int kApart = kNext ? 1 : kThreads;
   static_assert(kPerThread * kThreads == kRuns);
   const uint32_t* const entries = plan.table + int64_t{blockIdx.x} * plan.chunks;
@@ -81,21 +81,21 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
           run[k] = run[k - 1];
           while (runs.ends[run[k]] <= number) ++run[k];
         }
-        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.records) + (number + runs.places[run[k]]));
+        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.keys) + (number + runs.places[run[k]]));
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
         if (base + k * kApart >= fours) continue;
-        if constexpr (sizeof(Record) == 2) {
-          const uint32_t records[4] = {four[k].x & 0xffff, four[k].x >> 16, four[k].y & 0xffff, four[k].y >> 16};
-          body(records, first + run[k]);
+        if constexpr (sizeof(Key) == 2) {
+          const uint32_t keys[4] = {four[k].x & 0xffff, four[k].x >> 16, four[k].y & 0xffff, four[k].y >> 16};
+          body(keys, first + run[k]);
         } else {
-          const uint32_t records[4] = {four[k].x, four[k].y, four[k].z, four[k].w};
-          body(records, first + run[k]);
+          const uint32_t keys[4] = {four[k].x, four[k].y, four[k].z, four[k].w};
+          body(keys, first + run[k]);
         }
       }
     }
   }
 }
 
-}  // namespace robocache
+}  // namespace robocache::voxels_cuda
