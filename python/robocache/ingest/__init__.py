@@ -83,7 +83,7 @@ def ingest(
         (1, {'imu': 13312, 'joints': 33280})
     """
     source, cache = _checked_path("source", source), _checked_path("cache", cache)
-    if format is not None and format not in FORMATS:
+    if format is not None and not (isinstance(format, str) and format in FORMATS):
         raise ArgumentError(f"format: expected one of {', '.join(FORMATS)} or None, got {format!r}")
     if on_error not in ("stop", "skip"):
         raise ArgumentError(f"on_error: expected 'stop' or 'skip', got {on_error!r}")

@@ -54,6 +54,9 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Iterator[Record
     tasks, episodes = _load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING]
+    cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
+    _leave_out(notes, features, columns, cameras)
+    notes.tell(source / "meta", tasks=tasks, cameras=cameras)
     clocks: Counter[str] = Counter()
     notes.total = len(spans)
     for file, spans_of_file in groupby(spans, key=lambda span: span.file):
@@ -70,9 +73,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Iterator[Record
                     {**episodes.get(span.episode, {}), **identity},
                     _read_streams(rows, streams, features, info["fps"], where, clocks, notes),
                 )
-    cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
-    _leave_out(notes, features, columns, cameras)
-    notes.tell(source, tasks=tasks, cameras=cameras, episodes_by_clock=dict(clocks))
+    notes.tell(source, episodes_by_clock=dict(clocks))
 
 
 def _read_streams(
@@ -88,30 +89,21 @@ def _read_streams(
     time_ns, clock = _read_clock(rows, fps, where)
     for name in streams:
         values = _to_numpy(rows, name, where)
-        names = _feature_names(features.get(name, {}).get("names"), values[0].size)
-        if isinstance(names, str):
-            notes.leave_out(f"{name}: names of its features", names)
-        yield (
-            name,
-            Rows(
-                time_ns,
-                values,
-                names if isinstance(names, list) else None,
-                "recorded" if clock == "recorded" else "nominal",
-            ),
-        )
+        names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
+        yield name, Rows(time_ns, values, names, "recorded" if clock == "recorded" else "nominal")
     clocks[clock] += 1
 
 
-def _feature_names(names: Any, features: int) -> list[str] | str | None:
-    """The names as the cache takes them, one a feature; or why not; None where there are none."""
+def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list[str] | None:
+    """The names of a stream's features as the cache takes them; others are left out by name."""
     if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
         (names,) = names.values()
-    if not names:
-        return None
     if isinstance(names, list) and len(names) == features and all(isinstance(name, str) and name for name in names):
         return names
-    return f"expected {features} that are not empty, got {json.dumps(names):.60}"
+    if names:
+        got = f"expected {features} that are not empty, got {json.dumps(names):.60}"
+        notes.leave_out(f"{stream}: names of its features", got)
+    return None
 
 
 # ---- meta/ ----
@@ -136,14 +128,18 @@ def _load_info(source: Path) -> dict[str, Any]:
     return dict(info)
 
 
-def _load_meta(source: Path, notes: Notes) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+def _load_meta(source: Path, notes: Notes) -> tuple[dict[str, str | None], dict[int, dict[str, Any]]]:
     """The text of each task index, and the metadata of each episode; empty where skipped."""
-    tasks: dict[str, Any] = {}
+    tasks: dict[str, str | None] = {}
     episodes: dict[int, dict[str, Any]] = {}
     with notes.reading("meta/tasks", source / "meta"):
         # v3.0 keeps the text in an index that may have no name.
         rows = _load_table(source, "tasks", "task_index")
-        tasks = {str(row["task_index"]): row.get("task", row.get("__index_level_0__")) for row in rows}
+        texts = {str(row["task_index"]): row.get("task", row.get("__index_level_0__")) for row in rows}
+        for index, text in texts.items():
+            if not isinstance(text, str | None):
+                raise SourceError(f"{source}/meta: expected text for task {index}, got {text!r:.60}")
+        tasks = texts
     with notes.reading("meta/episodes", source / "meta"):
         rows = _load_table(source, "episodes", "episode_index")
         for index, count in Counter(row["episode_index"] for row in rows).items():

@@ -28,7 +28,7 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
         kinds, choices, optional = _parts(hints[name])
         if value is None and optional:
             continue
-        if choices and value not in choices:
+        if choices and not (isinstance(value, str) and value in choices):
             raise ArgumentError(f"{name}: expected one of {', '.join(choices)}{' or None' * optional}, got {value!r}")
         # True is an int to Python, and no number of a column.
         if not choices and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
@@ -40,9 +40,10 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
 def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) -> None:
     """Adds a group of arguments, one an option; the parsed namespace has those that were given."""
     fields = dataclasses.fields(kind)
-    group = parser.add_argument_group(title) if fields else None
+    if not fields:
+        return
+    group = parser.add_argument_group(title)
     for field in fields:
-        assert group is not None
         flag, text = f"--{field.name.replace('_', '-')}", field.metadata["help"]
         kinds, choices, _ = _parts(get_type_hints(kind)[field.name])
         if kinds == (bool,):

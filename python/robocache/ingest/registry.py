@@ -128,7 +128,7 @@ def find_format(source: Path) -> Format:
         known = " or ".join(f"a {entry.title} with {entry.sign}" for entry in FORMATS.values())
         raise FileError(f"{source}: expected {known}, found none")
     if len(found) > 1:
-        claims = " and ".join(f"{entry.name} ({sign.relative_to(source)})" for entry, sign in found)
+        claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)
         raise FileError(f"{source}: looks like {claims}; say which with format")
     return found[0][0]
 

@@ -276,6 +276,7 @@ def test_arguments_are_checked(tmp_path):
     source = write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
     for word, options in {
         "format": {"format": "hdf5"},
+        "format: expected": {"format": ["csv"]},
         "on_error": {"on_error": "ignore"},
         "time_unit": {"time_unit": "h"},
         "colour": {"colour": "red"},

@@ -503,6 +503,24 @@ def test_tables_of_meta_with_times(rng, tmp_path):
     assert "episodes.at" in left_out(report)
 
 
+@pytest.mark.parametrize("task", [float("nan"), 3, ["pick"], b"pick"])
+def test_tasks_that_are_no_text(task, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), "v3.0")
+    write_table(source / "meta/tasks.parquet", pa.table({"task_index": [0], "task": [task]}))
+    refused(source, tmp_path / "cache", "expected text for task 0")
+    assert skipped(source, tmp_path / "cache", "meta/tasks").rows["action"] == 7
+
+
+def test_features_of_absurd_depth_are_refused_before_anything_is_read(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
+    info = json.loads((source / "meta/info.json").read_text())
+    info["features"]["observation.images.top"] = {"dtype": "video", "shape": "ODD"}
+    (source / "meta/info.json").write_text(json.dumps(info).replace('"ODD"', "[" * 500 + "]" * 500))
+    told = []
+    refused(source, tmp_path / "cache", "meta", on_error="skip", progress=lambda *step: told.append(step))
+    assert told == []
+
+
 def test_json_lines_with_a_byte_order_mark(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick"}\n', encoding="utf-8-sig")
