@@ -165,7 +165,9 @@ def has_hidden_memory(error: Exception, named: Mapping[str, Any]) -> bool:
     """After the library refused a call with `error`: whether it was for memory that torch hides, so that the dispatcher
     must have the call. Raises what says more than `error`. `named` are the call's arguments."""
     if isinstance(error, UnicodeEncodeError):
-        _lib.text(next((name for name, value in named.items() if _contains(value, error.object)), "streams"), error.object)
+        _lib.text(
+            next((name for name, value in named.items() if _contains(value, error.object)), "streams"), error.object
+        )
     torch = _lib.torch_module()
     if torch is None:
         return False
