@@ -14,10 +14,12 @@ from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileEr
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .loader import Loader
-from .ops import check_times, fuse_multimodal, resample_trajectories
-from .sparse_voxels import SparseVoxels, voxel_downsample, voxelize_sparse
-from .tsdf import integrate_tsdf
-from .voxels import voxelize_pointcloud
+from .ops.fuse import fuse_multimodal
+from .ops.integrate_tsdf import integrate_tsdf
+from .ops.resample import check_times, resample_trajectories
+from .ops.voxel_downsample import voxel_downsample
+from .ops.voxelize import voxelize_pointcloud
+from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
 
 __all__ = [
     "ArgumentError",

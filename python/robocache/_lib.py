@@ -6,12 +6,15 @@ import ctypes
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm_ffi
 
 from . import errors
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 path = Path(os.environ.get("ROBOCACHE_LIBRARY") or Path(__file__).parent / "lib" / "librobocache.so")
 if not path.exists():
@@ -24,16 +27,36 @@ def function(name: str) -> Any:
     return _module[name]
 
 
+def text(argument: str, value: Any) -> str:
+    """`value`, which the library takes for text."""
+    if not isinstance(value, str):
+        raise errors.ArgumentTypeError(f"{argument}: expected a str, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, as os.fsdecode makes of a file's name that is no UTF-8
+        raise errors.ArgumentError(f"{argument}: expected UTF-8, got {value!r}") from None
+    return value
+
+
 _borrow = function("borrow")
 _tensor_address = function("tensor_address")
 _synchronize = function("synchronize")
 
 
-def from_numpy(array: np.ndarray) -> Any:
+def refuse_mask(array: Any) -> None:
+    """Raises for a masked array of numpy: what it masks would count."""
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise errors.ArgumentTypeError(
+            "expected an array without a mask, got a masked array; pass .filled() with what counts for nothing, or .data"
+        )
+
+
+def from_numpy(array: npt.NDArray[Any]) -> Any:
     """A tensor over a numpy array's memory, read-only, memory-mapped and bfloat16 arrays included.
 
     The caller keeps `array` alive while the tensor is in use.
     """
+    refuse_mask(array)
     itemsize = array.itemsize
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise errors.ArgumentTypeError(f"expected a dtype of numbers or bool, got {array.dtype}")
@@ -48,7 +71,7 @@ def from_numpy(array: np.ndarray) -> Any:
 class _Memory:
     """Lets numpy view memory, and keeps alive what owns it."""
 
-    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype, read_only: bool) -> None:
+    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], read_only: bool) -> None:
         self.owner = owner
         self.__array_interface__ = {
             "data": (address, read_only),
@@ -58,13 +81,15 @@ class _Memory:
         }
 
 
-def array_at(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype, *, read_only: bool) -> np.ndarray:
+def array_at(
+    owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, read_only: bool
+) -> npt.NDArray[Any]:
     """A numpy view of contiguous memory that `owner` keeps alive."""
     # numpy knows the bits of bfloat16, not its name, before the view.
     return np.asarray(_Memory(owner, address, shape, dtype, read_only)).view(dtype)
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
+def to_numpy(tensor: Any) -> npt.NDArray[Any]:
     """A writable numpy view of a contiguous CPU tensor that the library returned."""
     dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # torch's where another argument was torch's
     return array_at(tensor, _tensor_address(tensor), tuple(tensor.shape), dtype, read_only=False)
@@ -91,7 +116,7 @@ def in_framework_of(array: Any, tensor: Any) -> Any:
     return framework.from_dlpack(tensor)
 
 
-def numpy_dtype(name: str) -> np.dtype:
+def numpy_dtype(name: str) -> np.dtype[Any]:
     """The numpy dtype of that name; bfloat16 needs ml_dtypes, which registers it."""
     if name != "bfloat16":
         return np.dtype(name)
@@ -101,7 +126,8 @@ def numpy_dtype(name: str) -> np.dtype:
         raise errors.ArgumentTypeError(
             "numpy holds bfloat16 only with the package ml_dtypes; pip install ml_dtypes, or ask for float32"
         ) from error
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def dtype_name(dtype: Any) -> str:
@@ -110,9 +136,10 @@ def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, str) or name.startswith("torch."):
         return name.removeprefix("torch.")
     try:
-        return np.dtype(dtype).name
+        name = str(np.dtype(dtype).name)
     except TypeError:
         raise errors.ArgumentTypeError(f"dtype: expected a dtype or its name, got {dtype!r}") from None
+    return name
 
 
 def torch_module() -> Any | None:
@@ -127,4 +154,5 @@ def exchange_api(tensor_type: type) -> int:
         return 0
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return get_pointer(capsule, b"dlpack_exchange_api")
+    address: int = get_pointer(capsule, b"dlpack_exchange_api")
+    return address

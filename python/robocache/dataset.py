@@ -46,17 +46,7 @@ def _path(path: str | os.PathLike[str]) -> str:
         raise errors.ArgumentTypeError(f"path: expected str or os.PathLike[str], got {type(path).__name__}")
     if "\0" in text:
         raise errors.ArgumentError(f"path: expected UTF-8 without NUL, got {text!r}")
-    return _text("path", text)
-
-
-def _text(argument: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise errors.ArgumentTypeError(f"{argument}: expected a str, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, as os.fsdecode makes of a file's name that is no UTF-8
-        raise errors.ArgumentError(f"{argument}: expected UTF-8, got {value!r}") from None
-    return value
+    return _lib.text("path", text)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -113,11 +103,11 @@ class Writer:
             ArgumentError: another clock, an empty name, or a number of names that the stream's shape does not have.
             ArgumentTypeError: `names` is no list of str.
         """
-        name = _text("stream", name)
+        name = _lib.text("stream", name)
         if names is not None and not isinstance(names, list | tuple):
             raise errors.ArgumentTypeError(f"stream '{name}': names: expected a list of str, got {names!r}")
-        features = [_text(f"stream '{name}': names[{i}]", feature) for i, feature in enumerate(names or ())]
-        _writer_describe_stream(self._handle, name, _text("clock", clock), json.dumps(features))
+        features = [_lib.text(f"stream '{name}': names[{i}]", feature) for i, feature in enumerate(names or ())]
+        _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features))
 
     def episode(self, /, **metadata: Any) -> EpisodeWriter:
         """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
@@ -207,7 +197,7 @@ class EpisodeWriter:
         try:
             _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
         except UnicodeEncodeError:
-            _text("stream", stream)  # raises
+            _lib.text("stream", stream)  # raises
             raise
 
     def __enter__(self) -> EpisodeWriter:
@@ -264,7 +254,7 @@ def _json_text(what: str, values: Mapping[str, Any]) -> str:
     """A JSON object; what it cannot hold is refused by its key."""
     items = []
     for key, value in values.items():
-        place = f"{what} {_text(f'{what}: key', key)!r}"
+        place = f"{what} {_lib.text(f'{what}: key', key)!r}"
         try:
             items.append(f"{json.dumps(key)}: {json.dumps(_plain(place, value))}")
         except RecursionError:
@@ -281,11 +271,11 @@ def _plain(place: str, value: Any) -> Any:
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, dict):
-        return {_text(f"{place}: key", key): _plain(place, item) for key, item in value.items()}
+        return {_lib.text(f"{place}: key", key): _plain(place, item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(place, item) for item in value]
     if isinstance(value, str):
-        return _text(place, value)
+        return _lib.text(place, value)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise errors.ArgumentError(f"{place}: expected integers within int64, got one of {value.bit_length()} bits")
@@ -321,7 +311,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
 
     def __getitem__(self, name: str) -> _Value:
         if name not in self._streams:
-            _dataset_index_of(self._dataset, _text("stream", name))  # raises
+            _dataset_index_of(self._dataset, _lib.text("stream", name))  # raises
         return self._value(self._streams[name])
 
     def __contains__(self, name: object) -> bool:

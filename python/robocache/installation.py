@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _lib, errors, ops
+from . import _lib, errors
+from .ops.resample import resample_trajectories
 
 
 def set_num_threads(n: int) -> None:
@@ -46,7 +47,7 @@ def _torch() -> Any | None:
 def _failure(array: Any) -> str | None:
     """Why a first operation on arrays made by `array` does not give what it should; None where it does."""
     try:
-        out = float(ops.resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
+        out = float(resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
     except RuntimeError as error:  # of this package or of torch: a GPU that neither was built for, or a full one
         return str(error)
     return None if out == 2.0 else f"resample_trajectories gave {out}, expected 2.0"

@@ -39,10 +39,10 @@ struct Workspace {
   std::optional<TensorView> view;
 };
 
-// What a call made, where that is more than one array; Python takes them out one by one (array_of).
+// What a call made, where that is more than one array or may be none; Python takes them out one by one (array_of).
 struct Arrays {
   static constexpr const char* kTypeKey = "robocache.Arrays";
-  std::vector<OwnedTensor> arrays;
+  std::vector<std::optional<OwnedTensor>> arrays;
 };
 
 }  // namespace robocache::ffi

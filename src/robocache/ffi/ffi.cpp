@@ -5,8 +5,10 @@
 
 #include <array>
 #include <new>
+#include <optional>
 #include <vector>
 
+#include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 
 namespace robocache::ffi {
@@ -88,8 +90,73 @@ const DLTensor* dl_tensor(const TVMFFIAny& arg) {
   return nullptr;
 }
 
-[[noreturn]] void wrong_type(const char* name, const char* expected) {
-  throw ArgumentTypeError(std::string(name) + ": expected " + expected);
+std::optional<std::string_view> text_of(const TVMFFIAny& arg) {
+  switch (arg.type_index) {
+    case kTVMFFIRawStr:
+      return arg.v_c_str;
+    case kTVMFFISmallStr:
+      return std::string_view(arg.v_bytes, arg.small_str_len);
+    case kTVMFFIStr: {
+      const TVMFFIByteArray* bytes = TVMFFIBytesGetByteArrayPtr(arg.v_obj);
+      return std::string_view(bytes->data, bytes->size);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+// Of Python's stable ABI; this library links no Python, the process that calls has one.
+template <class Function>
+Function* python(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+// What Python prints for an object of its own.
+std::string repr(void* object) {
+  static const auto lock = python<int()>("PyGILState_Ensure");
+  static const auto unlock = python<void(int)>("PyGILState_Release");
+  static const auto repr_of = python<void*(void*)>("PyObject_Repr");
+  static const auto utf8_of = python<const char*(void*, Py_ssize*)>("PyUnicode_AsUTF8AndSize");
+  static const auto drop = python<void(void*)>("Py_DecRef");
+  static const auto clear_error = python<void()>("PyErr_Clear");
+  const int locked = lock();
+  std::string made = "an object that does not print";
+  void* text = repr_of(object);
+  Py_ssize size = 0;
+  const char* bytes = text != nullptr ? utf8_of(text, &size) : nullptr;
+  if (bytes != nullptr) made.assign(bytes, static_cast<size_t>(size));
+  if (bytes == nullptr) clear_error();
+  if (text != nullptr) drop(text);
+  unlock(locked);
+  return made;
+}
+
+// What came, as an error says it.
+std::string described(const TVMFFIAny& arg) {
+  if (const DLTensor* dl = dl_tensor(arg)) return "an array " + shape_string(dl->shape, dl->ndim);
+  switch (arg.type_index) {
+    case kTVMFFINone:
+      return "None";
+    case kTVMFFIBool:
+      return arg.v_int64 != 0 ? "True" : "False";
+    case kTVMFFIInt:
+      return std::to_string(arg.v_int64);
+    case kTVMFFIFloat:
+      return number_text(arg.v_float64);
+    case kTVMFFIOpaquePyObject:
+      return repr(TVMFFIOpaqueObjectGetCellPtr(arg.v_obj)->handle);
+    default:
+      break;
+  }
+  if (const auto text = text_of(arg)) return "'" + std::string(*text) + "'";
+  const TVMFFIByteArray& key = TVMFFIGetTypeInfo(arg.type_index)->type_key;
+  const std::string_view type(key.data, key.size);
+  return type == "ffi.BigInt" ? "an int beyond 64 bits" : "an object of type " + std::string(type);
+}
+
+// Throws what says that an argument is of another type than expected.
+[[noreturn]] void wrong_type(const char* name, const char* expected, const TVMFFIAny& came) {
+  throw ArgumentTypeError(std::string(name) + ": expected " + expected + ", got " + described(came));
 }
 
 void check(int code) {
@@ -127,34 +194,33 @@ const TVMFFIAny& Args::any(int i) const {
 
 bool Args::is_tensor(int i) const { return dl_tensor(any(i)) != nullptr; }
 
+std::string Args::description(int i) const { return described(any(i)); }
+
 int64_t Args::integer(int i, const char* name) const {
-  if (any(i).type_index != kTVMFFIInt) wrong_type(name, "an int");
+  if (any(i).type_index != kTVMFFIInt) wrong_type(name, "an int", any(i));
   return any(i).v_int64;
 }
 
 double Args::real(int i, const char* name) const {
   if (any(i).type_index == kTVMFFIInt) return static_cast<double>(any(i).v_int64);
-  if (any(i).type_index != kTVMFFIFloat) wrong_type(name, "a number");
+  if (any(i).type_index != kTVMFFIFloat) wrong_type(name, "a number", any(i));
   return any(i).v_float64;
 }
 
 bool Args::boolean(int i, const char* name) const {
-  if (any(i).type_index != kTVMFFIBool) wrong_type(name, "True or False");
+  if (any(i).type_index != kTVMFFIBool) wrong_type(name, "True or False", any(i));
   return any(i).v_int64 != 0;
 }
 
 std::string_view Args::string(int i, const char* name) const {
-  const TVMFFIAny& arg = any(i);
-  if (arg.type_index == kTVMFFIRawStr) return arg.v_c_str;
-  if (arg.type_index == kTVMFFISmallStr) return {arg.v_bytes, arg.small_str_len};
-  if (arg.type_index != kTVMFFIStr) wrong_type(name, "a str");
-  const TVMFFIByteArray* bytes = TVMFFIBytesGetByteArrayPtr(arg.v_obj);
-  return {bytes->data, bytes->size};
+  const auto text = text_of(any(i));
+  if (!text) wrong_type(name, "a str", any(i));
+  return *text;
 }
 
 TensorView Args::tensor(int i, const char* name) const {
   const DLTensor* dl = dl_tensor(any(i));
-  if (dl == nullptr) wrong_type(name, "a tensor");
+  if (dl == nullptr) wrong_type(name, "a tensor", any(i));
   const TensorView view = from_dl(*dl, name);
   if (view.data == nullptr && view.numel() > 0) {
     throw ArgumentError(std::string(name) + ": expected an array with memory, got a shape alone");
@@ -199,9 +265,8 @@ OwnedTensor OwnedTensor::share(const TensorView& view, std::shared_ptr<const voi
 
 void fill_list(int64_t list, int64_t exchange, const std::vector<TensorView>& views,
                const std::shared_ptr<const void>& owner) {
-  // Of Python's stable ABI; this library links no Python, the process that calls has one.
-  static const auto set_item = reinterpret_cast<int (*)(void*, Py_ssize, void*)>(dlsym(RTLD_DEFAULT, "PyList_SetItem"));
-  static const auto clear_error = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "PyErr_Clear"));
+  static const auto set_item = python<int(void*, Py_ssize, void*)>("PyList_SetItem");
+  static const auto clear_error = python<void()>("PyErr_Clear");
   const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(exchange);
   for (size_t i = 0; i < views.size(); ++i) {
     auto shared = std::make_unique<SharedTensor<DLManagedTensorVersioned>>(views[i], owner);

@@ -63,13 +63,15 @@ class Args {
   std::string_view string(int i, const char* name) const;  // valid during the call
   TensorView tensor(int i, const char* name) const;        // valid during the call
 
+  std::string description(int i) const;  // what came, as an error says it
+
   bool is_integer(int i) const { return any(i).type_index == kTVMFFIInt; }
 
   template <class T>
   T& object(int i, const char* name) const {
     const TVMFFIAny& arg = any(i);
     if (arg.type_index != Boxed<T>::type_index()) {
-      throw ArgumentTypeError(std::string(name) + ": expected a " + T::kTypeKey);
+      throw ArgumentTypeError(std::string(name) + ": expected a " + T::kTypeKey + ", got " + description(i));
     }
     return reinterpret_cast<Boxed<T>*>(arg.v_obj)->value;
   }

@@ -243,14 +243,15 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   auto& [target_times, target_lengths, separate, with_valid, with_age, outs, streams, dtypes, out, gradients] = call;
   const FuseShape shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
-  std::vector<OwnedTensor> made;
+  Arrays arrays;
+  std::vector<std::optional<OwnedTensor>>& made = arrays.arrays;
   made.reserve(dtypes.size() + 2);
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const TensorView& values = streams[i].values;
     const DType dtype = dtypes[i] ? *dtypes[i] : separate ? values.dtype : common_dtype(streams);
     if (outs == 0) {
       made.push_back(allocate_fused(dtype, device, shape, separate ? values.shape[values.ndim - 1] : shape.features));
-      out.push_back(made.back().view());
+      out.push_back(made.back()->view());
     } else if (i < outs && out[i].dtype != dtype) {
       throw ArgumentTypeError((separate ? call.of(i)("out") : "out") + ": expected " + std::string(dtype_name(dtype)) +
                               ", got " + std::string(dtype_name(out[i].dtype)) + "; say so with dtype=");
@@ -260,11 +261,11 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   std::optional<TensorView> age;
   if (with_valid) {
     made.push_back(allocate_fused(DType::kBool, device, shape, static_cast<int64_t>(streams.size())));
-    valid = made.back().view();
+    valid = made.back()->view();
   }
   if (with_age) {
     made.push_back(allocate_fused(target_times.dtype, device, shape, static_cast<int64_t>(streams.size())));
-    age = made.back().view();
+    age = made.back()->view();
   }
   int64_t bytes = 0;
   for (size_t i = 0; i < streams.size(); ++i) {
@@ -272,8 +273,8 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   }
   const Workspace workspace(bytes, device);
   fuse_multimodal(streams, target_times, out, current_stream(device), target_lengths, valid, age, workspace.view);
-  if (made.size() == 1) result.set(std::move(made.front()));
-  if (made.size() > 1) result.set_object(Arrays{std::move(made)});
+  if (made.size() == 1) result.set(*std::move(made.front()));
+  if (made.size() > 1) result.set_object(std::move(arrays));
 }
 
 // As above; after each out, which are the gradients with respect to them: gradients of values and times of each stream and
@@ -296,12 +297,12 @@ ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
                            call.target_lengths, workspace.view);
 }
 
-// (Arrays, a tensor of the framework, place) -> the array there, once
+// (Arrays, a tensor of the framework, place) -> the array there, once; nothing where there is none
 ROBOCACHE_FFI(array_of, args, result) {
   auto& arrays = args.object<Arrays>(0, "arrays").arrays;
   const auto place = static_cast<size_t>(args.integer(2, "place"));
   if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
-  result.set(std::move(arrays[place]));
+  if (arrays[place]) result.set(*std::exchange(arrays[place], std::nullopt));
 }
 
 // (times, lengths)

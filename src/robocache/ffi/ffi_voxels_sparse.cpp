@@ -22,17 +22,17 @@ class Memory {
     };
   }
 
-  // Moves the tensor of that view into `arrays`, once; nothing where there is no view, or where it is taken.
-  void move_to(Arrays& arrays, const std::optional<TensorView>& view) {
-    if (!view) return;
+  // The tensor of that view, once; nothing where there is no view, or where it is taken.
+  std::optional<OwnedTensor> take(const std::optional<TensorView>& view) {
+    if (!view) return std::nullopt;
     for (std::optional<OwnedTensor>& owned : owned_) {
       if (!owned) continue;
       const TensorView own = owned->view();
       if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
-        arrays.arrays.push_back(*std::exchange(owned, std::nullopt));
-        return;
+        return std::exchange(owned, std::nullopt);
       }
     }
+    return std::nullopt;
   }
 
  private:
@@ -45,7 +45,7 @@ class Memory {
 // (points, features, lengths, batch_offsets, voxel size: 3, max_voxels, max_points_per_voxel, capacity, reduce, order,
 //  coord_order, point_range: 6 or nothing)
 // -> coords, features, counts, point_to_voxel, dropped; num_voxels with a capacity; kept with a reduce and
-//    max_points_per_voxel; rows_of_voxel without a reduce
+//    max_points_per_voxel; rows_of_voxel without a reduce: each in its place, which is empty without it
 ROBOCACHE_FFI(voxelize_sparse, args, result) {
   const TensorView points = args.tensor(0, "points");
   SparseOptions options;
@@ -65,17 +65,18 @@ ROBOCACHE_FFI(voxelize_sparse, args, result) {
                                             current_stream(points.device), optional_tensor(args, 2, "lengths"),
                                             optional_tensor(args, 3, "batch_offsets"));
   Arrays arrays;
-  for (const TensorView& view : {made.coords, made.features, made.counts, made.point_to_voxel, made.dropped}) {
-    memory.move_to(arrays, view);
+  const std::optional<TensorView> kept =
+      options.reduce && options.max_points_per_voxel ? std::optional(made.kept) : std::nullopt;
+  for (const std::optional<TensorView>& view :
+       {std::optional(made.coords), std::optional(made.features), std::optional(made.counts),
+        std::optional(made.point_to_voxel), std::optional(made.dropped), made.num_voxels, kept, made.rows_of_voxel}) {
+    arrays.arrays.push_back(memory.take(view));
   }
-  memory.move_to(arrays, made.num_voxels);
-  if (options.reduce && options.max_points_per_voxel) memory.move_to(arrays, made.kept);
-  memory.move_to(arrays, made.rows_of_voxel);
   result.set_object(std::move(arrays));
 }
 
 // (points, features, voxel size: 3, origin: 3, method, seed)
-// -> points; features where there are any; counts and point_to_voxel of a centroid, else the rows
+// -> points; features where there are any; counts and point_to_voxel of a centroid; else the rows: each in its place
 ROBOCACHE_FFI(voxel_downsample, args, result) {
   const TensorView points = args.tensor(0, "points");
   DownsampleOptions options;
@@ -87,11 +88,11 @@ ROBOCACHE_FFI(voxel_downsample, args, result) {
   const Downsampled made = voxel_downsample(points, optional_tensor(args, 1, "features"), options, memory.allocate(),
                                             current_stream(points.device));
   Arrays arrays;
-  memory.move_to(arrays, made.points);
-  memory.move_to(arrays, made.features);
-  memory.move_to(arrays, made.counts);
-  if (made.counts) memory.move_to(arrays, made.point_to_voxel);
-  memory.move_to(arrays, made.row);
+  const std::optional<TensorView> map = made.counts ? std::optional(made.point_to_voxel) : std::nullopt;
+  for (const std::optional<TensorView>& view :
+       {std::optional(made.points), made.features, made.counts, map, made.row}) {
+    arrays.arrays.push_back(memory.take(view));
+  }
   result.set_object(std::move(arrays));
 }
 

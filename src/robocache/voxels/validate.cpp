@@ -145,9 +145,4 @@ void check_origin(const double (&origin)[3], std::string_view argument, DType po
   }
 }
 
-void check_determinism(std::string_view word) {
-  if (word == "gpu_to_gpu" || word == "run_to_run" || word == "not_guaranteed") return;
-  refuse("determinism: expected 'gpu_to_gpu', 'run_to_run' or 'not_guaranteed', got '", word, "'");
-}
-
 }  // namespace robocache

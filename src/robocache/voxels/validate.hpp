@@ -47,8 +47,4 @@ void check_voxel_size(const double (&size)[3], DType points);
 // Finite in the points' type, as the cell rule takes it.
 void check_origin(const double (&origin)[3], std::string_view argument, DType points);
 
-// What a caller may ask of a result's bits: "gpu_to_gpu" (the same on every run, GPU and CPU), "run_to_run" or
-// "not_guaranteed". Results keep the first in any case; another word is refused.
-void check_determinism(std::string_view word);
-
 }  // namespace robocache

@@ -156,7 +156,7 @@ def test_a_compiled_call_runs_in_cuda_graphs(rng, cuda):
 @pytest.mark.parametrize("return_valid", [False, True])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
-    from robocache import torch_ops  # noqa: F401  defines the operators
+    from robocache.ops._torch import resample as _  # noqa: F401  defines the operators
 
     arrays = [x.requires_grad_(requires_grad) for x in case(rng, device, dtype=torch.float64)]
     options = "linear", "clamp", False, 0.5, None, torch.tensor([7, 3, 1], device=device) if with_lengths else None
@@ -191,9 +191,9 @@ def test_the_operators_exist_only_once_they_are_wanted():
 import torch, robocache, sys
 times = torch.arange(4.0)
 robocache.resample_trajectories(torch.ones(4, 1), times, times)
-assert "robocache.torch_ops" not in sys.modules
+assert "robocache.ops._torch.resample" not in sys.modules
 robocache.resample_trajectories(torch.ones(4, 1, requires_grad=True), times, times)
-assert "robocache.torch_ops" in sys.modules
+assert "robocache.ops._torch.resample" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
@@ -258,7 +258,7 @@ def test_out_is_written_by_a_compiled_fuse(rng, device):
 
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_opcheck_of_fuse(rng, device, requires_grad):
-    from robocache import torch_ops
+    from robocache.ops._torch import fuse
 
     values, times, targets = case(rng, device, dtype=torch.float64)
     tensors = [x.requires_grad_(requires_grad) for x in (values, times, targets)]
@@ -272,7 +272,7 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
         None,
         False,
         ["arm", "hand"],
-        *torch_ops._packed((*shared, *own)),
+        *fuse._packed((*shared, *own)),
     )
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache

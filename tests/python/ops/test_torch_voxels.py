@@ -12,7 +12,7 @@ from reference.voxelize import MODES, OF_FEATURES, cells
 import robocache
 
 torch = pytest.importorskip("torch")
-importlib.import_module("robocache.torch_voxels")  # defines the operators
+importlib.import_module("robocache.ops._torch.voxelize")  # defines the operators
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +265,7 @@ def test_opcheck(rng, device, requires_grad):
     points = to_torch(random_points(rng, 40), device)
     features = to_torch(rng.standard_normal((40, 2)).astype(np.float32), device).requires_grad_(requires_grad)
     operators = torch.ops.robocache
-    grid = [-1.5, 0.25, 3.0], [0.5, 0.7, 0.5], [3, 4, 7], 0, None, "gpu_to_gpu"
+    grid = [-1.5, 0.25, 3.0], [0.5, 0.7, 0.5], [3, 4, 7], 0, None
     modes = ["mean", "max", "count", "occupancy"]  # torch adds the outs to the first, in its dtype
     call = points, features, None, None, *grid, modes
     torch.library.opcheck(operators.voxelize_pointcloud.default, (*call, True))

@@ -109,7 +109,7 @@ def test_fake_tensors_are_not_read(rng):
 
 def test_the_operator_is_sound(rng, device):
     """By torch's own checks: what is said to be written is written, and nothing else."""
-    importlib.import_module("robocache.torch_tsdf")
+    importlib.import_module("robocache.ops._torch.integrate_tsdf")
     grid, weights, depth, T, camera = case(rng, True)
     tensors = [to_torch(x, device) for x in (grid, weights, depth)]
     numbers = [torch.as_tensor(x, dtype=torch.float64) for x in (T, camera)]

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from . import _lib, errors
-from .ops import _argument, _memory_is_hidden, _writable
-from .voxels import _three
+from .. import _lib, errors
+from ._call import argument, by_dispatcher, has_hidden_memory, refuse_tangents, three, writable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_Grid = TypeVar("_Grid")
+_Weights = TypeVar("_Weights")
 
 _integrate = _lib.function("integrate_tsdf")
 
 
 def integrate_tsdf(
-    grid: Any,
-    weights: Any,
+    grid: _Grid,
+    weights: _Weights,
     points_or_depth: Any,
     T_world_sensor: Any,
     intrinsics: Any = None,
     *,
-    grid_min: Any,
-    voxel_size: Any,
+    grid_min: Sequence[float],
+    voxel_size: float | Sequence[float],
     truncation: float,
     depth_scale: float | None = None,
     max_weight: float | None = None,
     space_carving: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[_Grid, _Weights]:
     """What range sensors measured into a grid of truncated signed distances, in place.
 
     All rays of a call are averaged at once, whatever their order; the same bits on every run, on the CPU and on CUDA.
@@ -70,45 +76,52 @@ def integrate_tsdf(
                 raise errors.ArgumentError(
                     f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()"
                 )
+
+    def named() -> dict[str, Any]:
+        return {"grid": grid, "weights": weights, measured: points_or_depth}
+
+    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
+        refuse_tangents(named())
     options = (truncation, depth_scale, max_weight, space_carving)
-    corner, size = _three("grid_min", grid_min), _three("voxel_size", voxel_size, scalar=True)
+    corner, size = three("grid_min", grid_min), three("voxel_size", voxel_size, scalar=True)
     if torch is not None and torch.compiler.is_compiling():
-        _by_dispatcher(grid, weights, points_or_depth, T_world_sensor, intrinsics, *options, corner, size)
-        return grid, weights
-    pose = _numbers("T_world_sensor", T_world_sensor)
-    camera = None if intrinsics is None else _numbers("intrinsics", intrinsics)
-    try:
-        _integrate(
-            _writable("grid", grid),
-            _writable("weights", weights),
-            _argument(measured, points_or_depth),
-            _lib.from_numpy(pose),
-            None if camera is None else _lib.from_numpy(camera),
-            *options,
-            *corner,
-            *size,
-        )
-    except Exception:
-        named = {"grid": grid, "weights": weights, measured: points_or_depth}
-        if torch is None or not _memory_is_hidden(named):
-            raise
-        _by_dispatcher(grid, weights, points_or_depth, pose, camera, *options, corner, size)
+        hidden = True
+        pose, camera = T_world_sensor, intrinsics
+    else:
+        pose = _numbers("T_world_sensor", T_world_sensor)
+        camera = None if intrinsics is None else _numbers("intrinsics", intrinsics)
+        try:
+            _integrate(
+                writable("grid", grid),
+                writable("weights", weights),
+                argument(measured, points_or_depth),
+                _lib.from_numpy(pose),
+                None if camera is None else _lib.from_numpy(camera),
+                *options,
+                *corner,
+                *size,
+            )
+            hidden = False
+        except Exception as error:
+            if not has_hidden_memory(error, named()):
+                raise
+            hidden = True
+    if hidden:
+        from ._torch import integrate_tsdf as of_torch  # defines torch's operator, so not before it is wanted
+
+        given = grid, weights, points_or_depth, pose, camera
+        by_dispatcher(of_torch.integrate_tsdf, named, *given, *options, corner, size)
     return grid, weights
 
 
-def _by_dispatcher(*arguments: Any) -> None:
-    from . import torch_tsdf  # defines torch's operator, so not before torch is there and it is wanted
-
-    torch_tsdf.integrate_tsdf(*arguments)
-
-
-def _numbers(name: str, value: Any) -> np.ndarray:
+def _numbers(name: str, value: Any) -> npt.NDArray[Any]:
     """float64 on the host."""
     if getattr(value, "is_cuda", False):
         raise errors.ArgumentError(
             f"{name}: expected on the host, got on {value.device}; pass {name}.cpu(), which waits for the device"
         )
     try:
+        _lib.refuse_mask(value)
         return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None

@@ -1,13 +1,14 @@
-"""integrate_tsdf as a torch operator: what a traced graph holds. `robocache.tsdf` imports this where torch traces."""
+"""integrate_tsdf on torch's side: what a traced graph holds."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from . import _lib, errors
-from .torch_ops import _check_tensors
+from ... import _lib, errors
+from ._call import check_tensors, implement
 
 _call = _lib.function("integrate_tsdf")
 
@@ -21,35 +22,35 @@ _operator = torch.ops.robocache.integrate_tsdf.default
 
 def integrate_tsdf(grid: Any, weights: Any, measured: Any, T_world_sensor: Any, intrinsics: Any, *options: Any) -> None:
     """As robocache.integrate_tsdf; `options` in the operator's order."""
-    _check_tensors({"grid": grid, "weights": weights, "points" if intrinsics is None else "depth": measured})
+    check_tensors({"grid": grid, "weights": weights, "points" if intrinsics is None else "depth": measured})
     camera = None if intrinsics is None else _numbers(intrinsics)
     _operator(grid, weights, measured, _numbers(T_world_sensor), camera, *options)
 
 
-def _numbers(value):
+def _numbers(value: Any) -> Tensor:
     if isinstance(value, torch.Tensor):
         return value.to(torch.float64)
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
-def _run(grid, weights, measured, T_world_sensor, intrinsics, *options):
-    *options, grid_min, voxel_size = options
-    # DLPack cannot tell that a sign is still to be applied.
+def _run(
+    grid: Tensor, weights: Tensor, measured: Tensor, T_world_sensor: Tensor, intrinsics: Tensor | None, *options: Any
+) -> None:
+    *others, grid_min, voxel_size = options
     pose = T_world_sensor.resolve_neg().contiguous()
     camera = None if intrinsics is None else intrinsics.resolve_neg().contiguous()
-    _call(grid, weights, measured.resolve_neg(), pose, camera, *options, *grid_min, *voxel_size)
+    _call(grid, weights, measured.resolve_neg(), pose, camera, *others, *grid_min, *voxel_size)
 
 
-# For CUDA too where the pose lies on the CPU: the dispatcher goes by any tensor that lies there.
-torch.library.impl("robocache::integrate_tsdf", ("cpu", "cuda"), _run)
-
-
-@torch.library.register_fake("robocache::integrate_tsdf")
-def _fake(grid, weights, *rest):
+def _fake(grid: Tensor, weights: Tensor, *rest: Any) -> None:
     return None
 
 
-def _refuse_vmap(info, in_dims, *arguments):
+# For CUDA too where the pose lies on the CPU: the dispatcher goes by any tensor that lies there.
+implement("integrate_tsdf", _run, _fake)
+
+
+def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
     raise errors.ArgumentError(
         "integrate_tsdf: writes in place, so torch.vmap cannot map it; pass the measurements of several sensors, "
         "[K, N, 3] or [K, H, W], in one call"

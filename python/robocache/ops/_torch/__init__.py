@@ -1,0 +1,1 @@
+"""The operations as torch knows them: gradients, torch.compile, vmap and all else that goes through its dispatcher."""

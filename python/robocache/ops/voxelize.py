@@ -1,0 +1,197 @@
+"""voxelize_pointcloud: point clouds into dense grids of voxels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+
+from .. import _lib, errors
+from ._call import (
+    argument,
+    arrays_of,
+    by_dispatcher,
+    goes_by_torch,
+    has_hidden_memory,
+    number,
+    optional,
+    refuse_tangents,
+    three,
+    whole,
+    writable,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._call import Array
+
+_voxelize = _lib.function("voxelize_pointcloud")
+
+
+class _Grid(TypedDict):
+    grid_min: Sequence[float]
+    voxel_size: float | Sequence[float]
+    grid_size: Sequence[int]
+
+
+class _Options(_Grid, total=False):
+    """What voxelize_pointcloud takes beside `mode` and `return_dropped`, for its overloads."""
+
+    lengths: Any
+    batch_offsets: Any
+    fill: float
+    quantum: float | None
+    out: Any
+
+
+@overload
+def voxelize_pointcloud(
+    points: Array,
+    features: Any = ...,
+    *,
+    mode: str = ...,
+    return_dropped: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> Array: ...
+@overload
+def voxelize_pointcloud(
+    points: Array, features: Any = ..., *, mode: str = ..., return_dropped: Literal[True], **options: Unpack[_Options]
+) -> tuple[Array, Array]: ...
+@overload
+def voxelize_pointcloud(
+    points: Array,
+    features: Any = ...,
+    *,
+    mode: list[str] | tuple[str, ...],
+    return_dropped: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> dict[str, Array]: ...
+@overload
+def voxelize_pointcloud(
+    points: Array,
+    features: Any = ...,
+    *,
+    mode: list[str] | tuple[str, ...],
+    return_dropped: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[dict[str, Array], Array]: ...
+@overload
+def voxelize_pointcloud(
+    points: Any,
+    features: Any = ...,
+    *,
+    mode: str | Sequence[str] = ...,
+    return_dropped: bool = ...,
+    **options: Unpack[_Options],
+) -> Any: ...
+def voxelize_pointcloud(
+    points: Any,
+    features: Any = None,
+    *,
+    grid_min: Sequence[float],
+    voxel_size: float | Sequence[float],
+    grid_size: Sequence[int],
+    mode: str | Sequence[str] = "occupancy",
+    lengths: Any = None,
+    batch_offsets: Any = None,
+    fill: float = 0,
+    quantum: float | None = None,
+    return_dropped: bool = False,
+    out: Any = None,
+) -> Any:
+    """Points into a dense grid of voxels, any number of results in one pass over the points.
+
+    A point's voxel is ``floor((p - grid_min) / voxel_size)``, in the points' own type; points outside the grid, NaN and
+    infinite ones are in none. The same bits on every run and GPU, on the CPU and on any number of threads.
+
+    Args:
+        points: ``[N, 3]``, or ``[N, 3 + C]`` whose further columns are the features where `features` is None; ``[B, N,
+            ...]`` for B clouds. float32 or float64 (UTM coordinates need it). Any stride from row to row.
+        features: ``[N, F]`` or ``[B, N, F]``: float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64.
+        grid_min: the grid's lowest corner, x, y, z.
+        voxel_size: one number, or three.
+        grid_size: voxels along x, y, z.
+        mode: one of these, or a list of them for a dict of results:
+            ``"occupancy"`` bool, ``"count"`` int32; ``"occupancy_bits"`` uint32 ``[X, Y, ceil(Z / 32)]``, z in word
+            z // 32, bit z % 32;
+            ``"sum"``, ``"mean"``, ``"min"``, ``"max"``, ``"first"``, ``"last"`` of the features, in their dtype; of
+            integers sums are int64 and means float32. -0 is below +0, NaN wins.
+        lengths: ``[B]`` int32/int64, the points of each cloud of ``[B, N, ...]`` that exist.
+        batch_offsets: ``[B + 1]`` int32/int64 for points ``[N, ...]``: cloud b has the rows from ``batch_offsets[b]`` up
+            to ``batch_offsets[b + 1]``.
+        fill: what a voxel without points holds in mean, min, max, first and last; the other modes hold 0, so alone
+            they take none.
+        quantum: sums and means of floats add up in multiples of this power of two instead of each voxel's own quantum,
+            which saves a pass; beyond 2^63 of them a sum is NaN. Refused where there is no such sum.
+        return_dropped: return ``(out, dropped)``, the number of points in no voxel: int64 ``[B]``, or ``[]`` for one cloud.
+        out: where to write, a dense array; for a list of modes a dict of them.
+
+    Returns:
+        ``[X, Y, Z]``, of features ``[X, Y, Z, F]``, with B in front for a batch; framework and device of the points. A
+        dict by mode, in the order asked, where `mode` is a list. The whole contract is
+        src/robocache/ops/voxelize/voxelize.hpp, the rules are 25 to 29 of docs/rules.md.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        DeviceError: the device refused, or has not the memory for the grid.
+
+    Example:
+        >>> points = np.array([[0.1, 0.2, 0.3, 10.0], [0.4, 0.1, 0.2, 30.0], [-1.0, 0.0, 0.0, 50.0]])
+        >>> out, dropped = robocache.voxelize_pointcloud(
+        ...     points, grid_min=(0, 0, 0), voxel_size=0.5, grid_size=(2, 1, 1), mode=["count", "mean"], return_dropped=True)
+        >>> out["count"].ravel(), out["mean"].ravel(), dropped
+        (array([2, 0], dtype=int32), array([20.,  0.]), array(1))
+    """
+    several = not isinstance(mode, str)
+    modes = (mode,) if isinstance(mode, str) else _modes(mode)
+    options = (
+        *three("grid_min", grid_min),
+        *three("voxel_size", voxel_size, scalar=True),
+        *three("grid_size", grid_size, convert=whole),
+        number("fill", fill),
+        None if quantum is None else number("quantum", quantum),
+    )
+    outs = [] if out is None else _outs(out, modes) if several else [writable("out", out)]
+    count = (0 if outs else len(modes)) + return_dropped
+    torch = _lib.torch_module()
+
+    def named() -> dict[str, Any]:
+        given = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
+        return given | {f"out[{mode!r}]": array for mode, array in zip(modes, outs, strict=False)} | {"mode": modes}
+
+    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
+        refuse_tangents(named())
+    hidden = goes_by_torch(torch, points if features is None else features)
+    if not hidden:
+        like = argument("points", points)
+        further = optional("features", features), optional("lengths", lengths), optional("batch_offsets", batch_offsets)
+        try:
+            made = _voxelize(like, *further, *options, return_dropped, len(modes), len(outs), *modes, *outs)
+        except Exception as error:
+            if not has_hidden_memory(error, named()):
+                raise
+            hidden = True
+    if hidden:
+        from ._torch import voxelize as of_torch  # defines torch's operators, so not before they are wanted
+
+        arrays = points, features, lengths, batch_offsets
+        made = by_dispatcher(of_torch.voxelize_pointcloud, named, *arrays, options, modes, return_dropped, outs)
+    else:
+        made = [made] if count == 1 else arrays_of(made, like, count)
+        made = [_lib.in_framework_of(points, array) for array in made]
+    if out is None:
+        out = dict(zip(modes, made, strict=False)) if several else made[0]
+    return (out, made[-1]) if return_dropped else out
+
+
+def _modes(mode: Any) -> tuple[str, ...]:
+    if not isinstance(mode, Sequence) or not all(isinstance(one, str) for one in mode):
+        raise errors.ArgumentTypeError(f"mode: expected a name or a list of names, got {mode!r}")
+    return tuple(mode)
+
+
+def _outs(out: Any, modes: tuple[str, ...]) -> list[Any]:
+    if not isinstance(out, Mapping) or set(out) != set(modes):
+        got = sorted(map(str, out)) if isinstance(out, Mapping) else type(out).__name__
+        raise errors.ArgumentError(f"out: expected a dict with an array for each of {', '.join(modes)}, got {got}")
+    return [writable(f"out[{mode!r}]", out[mode]) for mode in modes]

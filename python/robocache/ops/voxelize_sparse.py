@@ -1,0 +1,175 @@
+"""voxelize_sparse: the voxels that hold points, and nothing of the grid between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, overload
+
+from .. import _lib, errors
+from ._call import (
+    Array,
+    argument,
+    arrays_of,
+    by_dispatcher,
+    goes_by_torch,
+    has_hidden_memory,
+    number,
+    optional,
+    refuse_tangents,
+    three,
+    whole,
+)
+
+if sys.version_info >= (3, 11):
+    from typing import NamedTuple
+else:
+    from typing_extensions import NamedTuple  # one that can be generic; apache-tvm-ffi brings it
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_voxelize = _lib.function("voxelize_sparse")
+
+
+class SparseVoxels(NamedTuple, Generic[Array]):
+    """What :func:`voxelize_sparse` answers; M voxels, or `capacity` rows of which the first `num_voxels` are voxels."""
+
+    coords: Array
+    """int32 ``[M, 3]``, x, y, z (or z, y, x); ``[M, 4]`` with the cloud in front where there are clouds."""
+    features: Array
+    """``[M, F]``, or ``[M, P, F]`` where `reduce` is None."""
+    counts: Array
+    """int32 ``[M]``, points in the voxel, at most `max_points_per_voxel`."""
+    point_to_voxel: Array
+    """int32 ``[N]`` or ``[B, N]``, the row of `coords` of each point, or -1."""
+    dropped: Array
+    """int64, points that are in no voxel; ``[B]`` where there are clouds."""
+    num_voxels: Array | None
+    """int64, None without `capacity`; beyond `capacity` so many voxels were turned away."""
+
+
+class _Size(TypedDict):
+    voxel_size: float | Sequence[float]
+
+
+class _Options(_Size, total=False):
+    """What voxelize_sparse takes by name, for its overloads."""
+
+    point_range: Sequence[float] | None
+    lengths: Any
+    batch_offsets: Any
+    max_voxels: int | None
+    max_points_per_voxel: int | None
+    capacity: int | None
+    reduce: str | None
+    order: str
+    coord_order: str
+
+
+@overload
+def voxelize_sparse(points: Array, features: Any = ..., **options: Unpack[_Options]) -> SparseVoxels[Array]: ...
+@overload
+def voxelize_sparse(points: Any, features: Any = ..., **options: Unpack[_Options]) -> SparseVoxels[Any]: ...
+def voxelize_sparse(
+    points: Any,
+    features: Any = None,
+    *,
+    voxel_size: float | Sequence[float],
+    point_range: Sequence[float] | None = None,
+    lengths: Any = None,
+    batch_offsets: Any = None,
+    max_voxels: int | None = None,
+    max_points_per_voxel: int | None = None,
+    capacity: int | None = None,
+    reduce: str | None = "mean",
+    order: str = "first",
+    coord_order: str = "xyz",
+) -> SparseVoxels[Any]:
+    """The voxels that points lie in, and what lies in each; the grid itself is never stored.
+
+    Args:
+        points: ``[N, 3 + C]`` or ``[B, N, 3 + C]``, float32 or float64; x, y, z first.
+        features: ``[N, F]`` or ``[B, N, F]``; None: the columns 3.. of `points`.
+        voxel_size: a number or three, in the points' unit.
+        point_range: ``(x0, y0, z0, x1, y1, z1)``; points outside are dropped, cells count from its lower corner. None:
+            cells are ``floor(p / voxel_size)``, negative ones too.
+        lengths: ``[B]`` int32/int64, rows of each cloud ``[B, N, ...]`` that are points.
+        batch_offsets: ``[B + 1]`` int32/int64, rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]`` are cloud b.
+        max_voxels: keep so many of each cloud, those whose first point comes earliest.
+        max_points_per_voxel: keep the first so many points of each voxel.
+        capacity: rows of coords, features and counts. Nothing waits for the device then, and `num_voxels` says how many
+            are in use; rows behind have coords -1, count 0 and features 0. None: as many rows as voxels, for which a call
+            on CUDA waits once.
+        reduce: ``"mean"``, ``"sum"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"`` of each voxel's points; None
+            gathers the points themselves in input order, zeros behind the last: `features`, or all columns of `points`.
+        order: of the voxels: ``"first"``, by their first points; ``"linear"``, by (cloud, x, y, z); ``"morton"``.
+        coord_order: ``"xyz"``, or ``"zyx"`` as spconv and mmcv have it.
+
+    Returns:
+        :class:`SparseVoxels`, of points' framework and device. The whole contract is
+        src/robocache/ops/voxelize_sparse/voxelize_sparse.hpp. The same bits on every run, on the CPU and on CUDA.
+        Gradients go to `features`, or to `points` as far as its columns are features or gathered.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        DeviceError: the device refused.
+
+    Example:
+        >>> points = np.array([[0.1, 0.2, 0.3, 7.0], [5.0, 5.0, 5.0, 1.0], [0.4, 0.2, 0.1, 9.0]])
+        >>> voxels = robocache.voxelize_sparse(points, voxel_size=1.0)
+        >>> voxels.coords, voxels.features
+        (array([[0, 0, 0],
+               [5, 5, 5]], dtype=int32), array([[8.],
+               [1.]]))
+    """
+    limits = {"max_voxels": max_voxels, "max_points_per_voxel": max_points_per_voxel, "capacity": capacity}
+    size = three("voxel_size", voxel_size, scalar=True)
+    most = [None if limit is None else whole(name, limit) for name, limit in limits.items()]
+    corners = [] if point_range is None else _range(point_range)
+    torch = _lib.torch_module()
+
+    def named() -> dict[str, Any]:
+        arrays = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
+        return arrays | {"reduce": reduce, "order": order, "coord_order": coord_order}
+
+    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
+        refuse_tangents(named())
+    if not goes_by_torch(torch, points, features):
+        try:
+            like = argument("points", points)
+            made = _voxelize(
+                like,
+                optional("features", features),
+                optional("lengths", lengths),
+                optional("batch_offsets", batch_offsets),
+                *size,
+                *most,
+                reduce,
+                order,
+                coord_order,
+                *corners,
+            )
+            # The rest is for gradients.
+            return SparseVoxels(
+                *(array if array is None else _lib.in_framework_of(points, array) for array in arrays_of(made, like, 6))
+            )
+        except Exception as error:
+            if not has_hidden_memory(error, named()):
+                raise
+    from ._torch import voxelize_sparse as of_torch  # defines torch's operator, so not before it is wanted
+
+    given = points, features, lengths, batch_offsets
+    options = size, *most, reduce, order, coord_order, corners
+    return SparseVoxels(*by_dispatcher(of_torch.voxelize_sparse, named, *given, *options))
+
+
+def _range(value: Any) -> list[float]:
+    expected = "point_range: expected x0, y0, z0, x1, y1, z1, got"
+    try:
+        corners = list(value)
+    except TypeError:
+        raise errors.ArgumentTypeError(f"{expected} {type(value).__name__}") from None
+    if len(corners) != 6:
+        raise errors.ArgumentError(f"{expected} {len(corners)} numbers")
+    return [number("point_range", one) for one in corners]

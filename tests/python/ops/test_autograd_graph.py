@@ -1,0 +1,131 @@
+"""Rule 19: what torch's graph holds, what is refused, streams and graphs of CUDA."""
+
+import numpy as np
+import pytest
+from reference.compare import to_torch
+from reference.gradient_calls import jittered
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+def ramp(device):
+    values = torch.arange(10.0, device=device, dtype=torch.float64).reshape(5, 2).requires_grad_()
+    return values, torch.arange(5.0, device=device, dtype=torch.float64)
+
+
+def test_no_graph_is_made_where_gradients_are_off(device):
+    values, times = ramp(device)
+    with torch.no_grad():
+        assert not robocache.resample_trajectories(values, times, times).requires_grad
+    with torch.inference_mode():
+        assert not robocache.resample_trajectories(values, times, times).requires_grad
+    assert not robocache.resample_trajectories(values.detach(), times, times).requires_grad
+
+
+def test_valid_has_no_gradient(device):
+    values, times = ramp(device)
+    out, valid = robocache.resample_trajectories(values, times, times + 0.5, return_valid=True)
+    assert out.requires_grad and not valid.requires_grad
+    assert valid.tolist() == [True] * 4 + [False]
+    out.sum().backward()
+    assert values.grad is not None and times.grad is None
+
+
+def test_integers_with_a_clock_that_wants_a_gradient_have_none(device):
+    values = torch.arange(5, device=device)[:, None]
+    times = torch.arange(5.0, device=device).requires_grad_()
+    assert not robocache.resample_trajectories(values, times, times, method="nearest").requires_grad
+
+
+def test_a_tensor_changed_after_the_call_is_noticed(device):
+    values, times = ramp(device)
+    times = times.clone()
+    out = robocache.resample_trajectories(values, times, times + 0.5)
+    times += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_a_second_derivative_is_refused(device):
+    values, times = ramp(device)
+    (gradient,) = torch.autograd.grad(
+        robocache.resample_trajectories(values, times, times).square().sum(), values, create_graph=True
+    )
+    with pytest.raises(robocache.ArgumentError, match="first derivatives"):
+        gradient.sum().backward()
+
+
+def test_forward_mode_is_refused(device):
+    values, times = ramp(device)
+    values = values.detach()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(values, values)
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            robocache.resample_trajectories(dual, times, times)
+
+
+def test_out_carries_no_gradient(device):
+    values, times = ramp(device)
+    out = torch.empty_like(values, requires_grad=False)
+    with pytest.raises(robocache.ArgumentError, match=r"out: .*gradients"):
+        robocache.resample_trajectories(values, times, times, out=out)
+    with torch.no_grad():
+        robocache.resample_trajectories(values, times, times, out=out)
+    assert torch.equal(out, values)
+
+
+def test_arrays_of_another_framework_carry_no_gradient(device):
+    times = torch.arange(4.0, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"values: .*torch"):
+        robocache.resample_trajectories(np.zeros((4, 2)), times, times)
+
+
+def test_errors_name_the_argument_where_gradients_are_on(device):
+    values, times = ramp(device)
+    with pytest.raises(robocache.ArgumentError, match="method"):
+        robocache.resample_trajectories(values, times, times, method="cubicle")
+    with pytest.raises(robocache.ArgumentError, match="times"):
+        robocache.resample_trajectories(values, times[:3], times)
+
+
+def test_the_backward_pass_leaves_nothing_on_the_default_stream(cuda):
+    """Forward and backward on a side stream, the gradient arriving late there."""
+    times = torch.arange(64.0, device=cuda)
+    values = torch.ones(64, 256, device=cuda, requires_grad=True)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        out = robocache.resample_trajectories(values, times, times)
+        given = torch.zeros_like(out)
+        torch.cuda._sleep(50_000_000)
+        given.fill_(3)
+        (made,) = torch.autograd.grad(out, values, given)
+    stream.synchronize()
+    assert (made == 3).all()
+
+
+def test_forward_and_backward_are_captured_in_a_cuda_graph(rng, cuda):
+    times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.float64))
+    tensors = [to_torch(x, cuda).requires_grad_() for x in (rng.standard_normal((2, 9, 3)), times, wanted)]
+    given = torch.ones(2, 12, 3, device=cuda, dtype=torch.float64)
+
+    def step():
+        return torch.autograd.grad(robocache.resample_trajectories(*tensors), tensors, given)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(2):
+        with torch.no_grad():
+            tensors[0].copy_(to_torch(rng.standard_normal((2, 9, 3)), cuda))
+            given.copy_(to_torch(rng.standard_normal((2, 12, 3)), cuda))
+        graph.replay()
+        for made, expected in zip(captured, step(), strict=True):
+            torch.testing.assert_close(made, expected, rtol=1e-12, atol=1e-9)

@@ -1,0 +1,181 @@
+"""fuse_multimodal: shapes, strides and lengths, rule 15."""
+
+import itertools
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.fuse import fuse as oracle
+from reference.fuse_calls import INT64, check, fuse, stream_of, targets_of
+from reference.random_streams import CLOCKS, FLOATS, random_values
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("empty", ["batch", "samples", "targets", "features"])
+def test_rule_15_empty_dimensions_are_fine(rng, device, empty):
+    size = {"batch": 2, "samples": 4, "targets": 5, "features": 3} | {empty: 0}
+    first = random_values(rng, (size["batch"], size["samples"], size["features"]), np.dtype(np.float32))
+    streams = [
+        (first, np.sort(rng.random((size["batch"], size["samples"])), 1)),
+        (random_values(rng, (size["batch"], 3, 2), np.dtype(np.float32)), np.arange(3)),
+    ]
+    targets = rng.random((size["batch"], size["targets"]))
+    check(streams, targets, device)
+    check(streams, targets, device, output="dict")
+    check(streams[:1], targets, device)
+    if empty != "batch":
+        check([(v[0], t[0] if t.ndim == 2 else t) for v, t in streams], targets[0], device)
+
+
+def test_rule_15_a_clock_of_one_dimension_serves_every_row(rng, device):
+    streams = [stream_of(rng, np.dtype(np.float32), clock) for clock in CLOCKS]
+    targets = targets_of(rng, np.dtype(np.float64))
+    check([(v, t[0]) for v, t in streams], targets, device)
+    check(streams, targets[0], device)
+    check([streams[0], (streams[1][0], streams[1][1][1]), streams[2]], targets[1], device)
+    check([(v[0], t[0]) for v, t in streams], targets[0], device)
+    check([(v[0], t[0]) for v, t in streams], targets[0], device, output="dict", target_lengths=np.array([7]))
+
+
+def test_rule_15_strides_and_alignment_change_nothing(rng, device):
+    streams = [
+        stream_of(rng, dtype, np.dtype(np.float64), features=d) for dtype, d in zip(FLOATS, (3, 16, 8, 5), strict=True)
+    ]
+    targets = targets_of(rng, np.dtype(np.float64))
+    expected = oracle(streams, targets, dtype=np.float32)
+
+    def forms(tensor):
+        yield tensor
+        yield tensor.transpose(0, 1).contiguous().transpose(0, 1)
+        yield tensor.transpose(-2, -1).contiguous().transpose(-2, -1)
+        yield torch.repeat_interleave(tensor, 2, dim=-1)[..., ::2]
+        for offset in (1, 3):
+            view = torch.empty(tensor.numel() + offset, dtype=tensor.dtype, device=tensor.device)[offset:]
+            yield view.view(tensor.shape).copy_(tensor)
+
+    tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
+    for values_form, times_form, targets_form in zip(
+        zip(*(forms(v) for v, _ in tensors), strict=True),
+        zip(*(forms(t) for _, t in tensors), strict=True),
+        forms(to_torch(targets, device)),
+        strict=True,
+    ):
+        got = robocache.fuse_multimodal(
+            list(zip(values_form, times_form, strict=True)),
+            targets_form,
+            dtype="float32",
+            return_valid=True,
+            return_age=True,
+        )
+        for one, other in zip(got, expected, strict=True):
+            assert_same_bits(to_numpy(one), other)
+
+
+def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
+    (values, times), targets = (
+        stream_of(rng, np.dtype(np.float32), np.dtype(np.float64), batch=1),
+        np.linspace(3, 3.2, 9),
+    )
+    one = to_torch(values, device), to_torch(times, device)
+    many = one[0].expand(6, -1, -1), one[1].expand(6, -1)
+    fused = robocache.fuse_multimodal([many, many], to_torch(targets, device))
+    expected = oracle([(values, times)] * 2, targets)[0]
+    for row in range(6):
+        assert_same_bits(to_numpy(fused)[row], expected[0])
+
+
+def test_more_short_rows_than_a_gpu_runs_at_once(rng, device):
+    """Where a block takes several rows of a narrow stream, and the last block fewer."""
+    clock, dtype = np.dtype(np.float32), np.dtype(np.float32)
+    sizes = ((9, 64), (30, 3), (5, 8))
+    streams = [stream_of(rng, dtype, clock, batch=301, samples=samples, features=d) for samples, d in sizes]
+    check(streams, targets_of(rng, clock, batch=301, count=6), device)
+
+
+def test_rule_15_output_offsets_pass_2_31(device):
+    count, features = 70_001, 10_300
+    values = torch.randint(0, 255, (1, 3, features), dtype=torch.uint8, device=device).expand(3, -1, -1)
+    times = torch.tensor([0, 10, 20], dtype=torch.int64, device=device)
+    targets = torch.arange(count, device=device) % 27 - 3
+    fused = robocache.fuse_multimodal(
+        [(values[..., :300], times), (values[..., 300:], times)], targets, method="previous"
+    )
+    assert fused.numel() > 2**31
+    for row, k in itertools.product((0, 2), (0, 1, 12, 12345, count - 1)):
+        used = min(max(int(targets[k]) // 10, 0), 2)
+        assert torch.equal(fused[row, k], values[0, used]), (row, k)
+
+
+def test_rule_15_lengths_and_target_lengths(rng, device):
+    streams = [stream_of(rng, np.dtype(np.float32), clock) for clock in CLOCKS]
+    targets = targets_of(rng, np.dtype(np.int64))
+    lengths = np.array([0, 9, 17], np.int32)
+    check(streams, targets, device, lengths=lengths)
+    check(streams, targets, device, options=[{"lengths": lengths}, {}, {"lengths": np.array([17, 0, 1])}])
+    for target_lengths in (np.array([0, 11, 23]), np.array([23, 1, 0], np.int32)):
+        check(streams, targets, device, target_lengths=target_lengths)
+        out, valid, age = fuse(streams, targets, device, target_lengths=target_lengths)
+        for row, length in enumerate(target_lengths):
+            assert np.isnan(out[row, length:]).all()
+            assert not valid[row, length:].any()
+            assert (age[row, length:] == INT64.min).all()
+
+
+def test_rule_15_wrong_lengths_are_refused_by_name(rng, device):
+    streams = [tuple(to_torch(x, device) for x in stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)))]
+    targets = streams[0][1]
+    for bad in (np.array([1, 2]), np.array([[1, 2, 3]])):
+        with pytest.raises(robocache.ArgumentError, match=r"streams\[0\].lengths: expected \[3\]"):
+            robocache.fuse_multimodal(streams, targets, lengths=to_torch(bad, device))
+        with pytest.raises(robocache.ArgumentError, match=r"^target_lengths: expected \[3\]"):
+            robocache.fuse_multimodal(streams, targets, target_lengths=to_torch(bad, device))
+    with pytest.raises(robocache.ArgumentTypeError, match=r"target_lengths: expected int32 or int64, got float64"):
+        robocache.fuse_multimodal(streams, targets, target_lengths=to_torch(np.ones(3), device))
+
+
+@pytest.mark.parametrize("bad", [-1, 18, 2**40])
+def test_rule_15_lengths_beyond_what_there_is_are_refused_on_the_cpu(rng, bad):
+    streams = {"arm": stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))}
+    with pytest.raises(robocache.ArgumentError, match=rf"streams\['arm'\].lengths: .*\[0, 17\], got {bad} at 1"):
+        robocache.fuse_multimodal(streams, streams["arm"][1], lengths=np.array([3, bad, 4]))
+    with pytest.raises(robocache.ArgumentError, match=rf"^target_lengths: .*\[0, 17\], got {bad} at 1"):
+        robocache.fuse_multimodal(streams, streams["arm"][1], target_lengths=np.array([3, bad, 4]))
+
+
+def test_rule_15_lengths_beyond_what_there_is_are_cut_on_cuda(rng, cuda):
+    streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))]
+    targets = targets_of(rng, np.dtype(np.float64))
+    wild, tame = np.array([-5, 2**40, 4]), np.array([0, 17, 4])
+    got = fuse(streams, targets, cuda, lengths=wild, target_lengths=wild)
+    expected = oracle(streams, targets, lengths=tame, target_lengths=np.minimum(np.maximum(wild, 0), 23))
+    for one, other in zip(got, expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize(
+    ("argument", "shapes", "match"),
+    [
+        ("values", {"b": ((5, 2), (5,))}, r"streams\['b'\].values: expected \[3, S, D\] like streams\['a'\].values"),
+        ("batch", {"b": ((4, 5, 2), (5,))}, r"streams\['b'\].values: expected \[3, S, D\].*got \[4, 5, 2\]"),
+        ("one row", {"b": ((1, 5, 2), (5,))}, r"streams\['b'\].values: expected \[3, S, D\].*got \[1, 5, 2\]"),
+        ("rank", {"b": ((3, 5, 2, 2), (5,))}, r"streams\['b'\].values: expected \[B, S, D\] or \[S, D\]"),
+        ("rank", {"a": ((5,), (5,))}, r"streams\['a'\].values: expected \[B, S, D\] or \[S, D\]"),
+        ("samples", {"b": ((3, 5, 2), (3, 6))}, r"streams\['b'\].times: expected 5 samples like values, got 6"),
+        ("hint", {"b": ((3, 5, 2), (1, 5))}, r"streams\['b'\].times: .*got \[1, 5\]; pass \[S\]"),
+        ("times", {"b": ((3, 5, 2), (3, 5, 1))}, r"streams\['b'\].times: expected \[3, S\] or \[S\]"),
+        ("targets", {"target_times": (2, 6)}, r"^target_times: expected \[3, T\] or \[T\], got \[2, 6\]"),
+        ("hint", {"target_times": (1, 6)}, r"^target_times: .*pass \[T\]"),
+        ("targets", {"target_times": ()}, r"^target_times: expected"),
+    ],
+)
+def test_rule_15_wrong_shapes_are_refused_by_stream(device, argument, shapes, match):
+    right = {"a": ((3, 4, 2), (3, 4)), "b": ((3, 5, 1), (5,)), "target_times": (3, 6)} | shapes
+    zeros = {name: torch.zeros(shape, device=device) for name, shape in right.items() if name == "target_times"}
+    streams = {name: tuple(torch.zeros(s, device=device) for s in right[name]) for name in ("a", "b")}
+    with pytest.raises(robocache.ArgumentError, match=match):
+        robocache.fuse_multimodal(streams, zeros["target_times"])
+    with pytest.raises(robocache.ArgumentError, match=match.replace("'a'", "0").replace("'b'", "1")):
+        robocache.fuse_multimodal(list(streams.values()), zeros["target_times"])

@@ -1,0 +1,233 @@
+"""fuse_multimodal: the form of a call, its streams and their methods; rules 8 to 10, 21 and 22."""
+
+import itertools
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.fuse import fuse as oracle
+from reference.fuse_calls import BFLOAT16, check, name_of, stream_of, targets_of
+from reference.random_streams import CLOCKS, FLOATS
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+def test_rule_21_three_positional_streams(rng, device):
+    streams = [
+        stream_of(rng, np.dtype(np.float32), clock, features=d) for d, clock in zip((3, 2, 1), CLOCKS, strict=True)
+    ]
+    targets = targets_of(rng, np.dtype(np.float64))
+    flat = [to_torch(x, device) for stream in streams for x in stream]
+    fused, valid = robocache.fuse_multimodal(
+        *flat, to_torch(targets, device), causal=[True, False, True], return_valid=True
+    )
+    expected = oracle(streams, targets, options=[{"causal": True}, {}, {"causal": True}])
+    assert_same_bits(to_numpy(fused), expected[0])
+    assert_same_bits(to_numpy(valid), expected[1])
+    for wrong in (flat[:3], flat[:4], flat):
+        with pytest.raises(robocache.ArgumentTypeError, match="positional arguments"):
+            robocache.fuse_multimodal(*wrong)
+
+
+def test_rule_21_dict_in_and_one_option_a_stream(rng, device):
+    arm = stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))
+    camera = stream_of(rng, np.dtype(np.uint8), np.dtype(np.int64), features=4)
+    imu = stream_of(rng, np.dtype(np.float16), np.dtype(np.float32), features=2)
+    streams = {
+        name: tuple(to_torch(x, device) for x in stream)
+        for name, stream in zip(("arm", "camera", "imu"), (arm, camera, imu), strict=True)
+    }
+    targets = targets_of(rng, np.dtype(np.float64))
+    own = [{"max_gap": 0.01}, {"method": "previous", "offset": 2_000_000, "scale": 1 / 255}, {"extrapolate": "nan"}]
+    keywords = {
+        "max_gap": {"arm": 0.01},
+        "method": {"camera": "previous"},
+        "offset": {"camera": 2_000_000},
+        "scale": {"camera": 1 / 255, "arm": None},
+        "extrapolate": {"imu": "nan"},
+    }
+    expected = oracle([arm, camera, imu], targets, options=own, dtype=np.float32)
+    fused = robocache.fuse_multimodal(streams, to_torch(targets, device), dtype=torch.float32, **keywords)
+    assert_same_bits(to_numpy(fused), expected[0])
+    separate = robocache.fuse_multimodal(
+        streams, to_torch(targets, device), output="dict", dtype={"camera": "float32"}, **keywords
+    )
+    assert list(separate) == ["arm", "camera", "imu"]
+    kept = oracle([arm, camera, imu], targets, options=[own[0], own[1] | {"dtype": np.float32}, own[2]], output="dict")[
+        0
+    ]
+    for one, other in zip(separate.values(), kept, strict=True):
+        assert_same_bits(to_numpy(one), other)
+
+
+def resampled(stream, targets, device, **options):
+    values, times = (to_torch(x, device) for x in stream)
+    return [
+        to_numpy(x)
+        for x in robocache.resample_trajectories(values, times, to_torch(targets, device), return_valid=True, **options)
+    ]
+
+
+@pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
+def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
+    """Curves and rotations are held to their oracles by the tests of resample; here they stand among other streams."""
+    targets = targets_of(rng, clock)
+    pose = stream_of(rng, np.dtype(np.float64), clock, features=9, special=False)
+    arm = stream_of(rng, np.dtype(np.float32), clock, features=4, special=False)
+    wheels = stream_of(rng, np.dtype(np.float32), clock, features=6, special=False)
+    streams = {
+        name: tuple(to_torch(x, device) for x in stream)
+        for name, stream in (("pose", pose), ("arm", arm), ("wheels", wheels))
+    }
+    for curve, boundary in (("pchip", None), ("akima", None), ("cubic", None), ("cubic", "natural")):
+        fused, valid, age = robocache.fuse_multimodal(
+            streams,
+            to_torch(targets, device),
+            method={"pose": "nearest", "arm": "slerp", "wheels": curve},
+            methods={"pose": [(slice(1, 8), "pose")]},
+            extrapolate={"arm": "linear"},
+            bc_type={"wheels": boundary},
+            output="dict",
+            return_valid=True,
+            return_age=True,
+        )
+        options = [
+            {"method": "nearest", "methods": [(slice(1, 8), "pose")]},
+            {"method": "slerp", "extrapolate": "linear"},
+            {"method": curve} | ({"bc_type": boundary} if boundary else {}),
+        ]
+        for place, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
+            out, its_valid = resampled(stream, targets, device, **options[place])
+            assert_same_bits(to_numpy(fused[name]), out, name)
+            assert_same_bits(to_numpy(valid)[..., place], its_valid, name)
+        # A stream of several methods has one age: that of its first features.
+        nearest = oracle([pose], targets, method="nearest")[2]
+        line = oracle([wheels], targets)[2]
+        assert_same_bits(to_numpy(age)[..., :1], nearest)
+        assert_same_bits(to_numpy(age)[..., 2:], line)
+
+
+def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
+    """An odd number of samples each, so that what follows a spline's memory is where it must be."""
+    streams = [
+        stream_of(rng, dtype, clock, samples=s, features=d, special=False)
+        for dtype, clock, s, d in (
+            (FLOATS[1], CLOCKS[0], 17, 5),
+            (FLOATS[0], CLOCKS[1], 3, 1),
+            (FLOATS[1], CLOCKS[2], 1, 3),
+            (FLOATS[0], CLOCKS[2], 11, 2),
+        )
+    ]
+    tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
+    methods = [None, None, [(slice(1, 2), "linear")], None]
+    for clock in CLOCKS:
+        targets = targets_of(rng, clock)
+        fused = robocache.fuse_multimodal(
+            tensors, to_torch(targets, device), method="cubic", methods=methods, output="dict"
+        )
+        for place, (values, times) in enumerate(streams):
+            if times.dtype == clock:
+                expected, _ = resampled((values, times), targets, device, method="cubic", methods=methods[place])
+                assert_same_bits(to_numpy(fused[place]), expected)
+
+
+def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):
+    pose = stream_of(rng, np.dtype(np.float32), np.dtype(np.float64), features=9, special=False)
+    targets = targets_of(rng, np.dtype(np.float64))
+    values, times = (to_torch(x, device) for x in pose)
+    scale, shift = (rng.normal(size=9).astype(np.float32) for _ in range(2))
+    methods = [(slice(1, 3), "nearest"), (slice(4, None), "previous")]
+    fused = robocache.fuse_multimodal(
+        [(values, times)],
+        to_torch(targets, device),
+        methods=methods,
+        scale=to_torch(scale, device),
+        shift=to_torch(shift, device),
+    )
+    for features, method in ((slice(0, 1), "linear"), (slice(3, 4), "linear"), *methods):
+        part = pose[0][..., features], pose[1]
+        expected = oracle([part], targets, method=method, scale=scale[features], shift=shift[features])[0]
+        assert_same_bits(to_numpy(fused)[..., features], expected, method)
+
+
+def test_rule_9_methods_are_for_all_streams_or_one_a_stream(rng, device):
+    streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)) for _ in range(2)]
+    targets = targets_of(rng, np.dtype(np.float64))
+    tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
+
+    def call(methods, form=list):
+        given = tensors if form is list else dict(zip("ab", tensors, strict=True))
+        return to_numpy(robocache.fuse_multimodal(given, to_torch(targets, device), methods=methods))
+
+    blocks = [(slice(0, 2), "previous"), (slice(-1, None), "nearest")]
+    plain, steps = (oracle(streams, targets, method=m)[0] for m in ("linear", "previous"))
+    nearest = oracle(streams, targets, method="nearest")[0]
+    both = plain.copy()
+    for first in (0, 5):
+        both[..., first : first + 2] = steps[..., first : first + 2]
+        both[..., first + 4] = nearest[..., first + 4]
+    only_second = np.concatenate([plain[..., :5], both[..., 5:]], -1)
+    assert_same_bits(call(blocks), both)
+    assert_same_bits(call(blocks, dict), both)
+    assert_same_bits(call([None, blocks]), only_second)
+    assert_same_bits(call({"b": blocks}, dict), only_second)
+    assert_same_bits(call([]), plain)
+    with pytest.raises(robocache.ArgumentError, match=r"streams\[1\].methods: .*overlap"):
+        call([None, [(slice(0, 2), "next"), (slice(1, 3), "nearest")]])
+    with pytest.raises(robocache.ArgumentError, match=r"streams\['b'\].methods: .*cubicle"):
+        call({"b": [(slice(0, 2), "cubicle")]}, dict)
+    with pytest.raises(robocache.ArgumentError, match=r"methods: expected one for each of the 2 streams"):
+        call([blocks])
+    with pytest.raises(robocache.ArgumentTypeError, match=r"methods: expected a slice"):
+        call([(3, "nearest")])
+
+
+def test_rule_21_list_in_list_out_and_the_order_of_the_answers(rng, device):
+    streams = [stream_of(rng, dtype, np.dtype(np.float64)) for dtype in FLOATS]
+    targets = targets_of(rng, np.dtype(np.float64))
+    check(streams, targets, device, output="dict")
+    check(streams, targets, device, output="dict", dtype=BFLOAT16)
+    tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
+    expected = dict(zip(("out", "valid", "age"), oracle(streams, targets, dtype=np.float32), strict=True))
+    for valid, age in itertools.product((False, True), repeat=2):
+        got = robocache.fuse_multimodal(
+            tensors, to_torch(targets, device), dtype="float32", return_valid=valid, return_age=age
+        )
+        asked = ["out"] + ["valid"] * valid + ["age"] * age
+        got = got if isinstance(got, tuple) else (got,)
+        assert len(got) == len(asked)
+        for name, one in zip(asked, got, strict=True):
+            assert_same_bits(to_numpy(one), expected[name], name)
+    separate, valid = robocache.fuse_multimodal(tensors, to_torch(targets, device), output="dict", return_valid=True)
+    assert isinstance(separate, list)
+    assert valid.shape == (3, 23, 4)
+
+
+def test_rule_21_a_dtype_must_be_given_where_the_streams_differ(rng, device):
+    streams = {
+        "a": stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)),
+        "b": stream_of(rng, BFLOAT16, np.dtype(np.float64)),
+    }
+    tensors = {name: tuple(to_torch(x, device) for x in stream) for name, stream in streams.items()}
+    targets = tensors["a"][1]
+    with pytest.raises(
+        robocache.ArgumentTypeError,
+        match=r"dtype: expected to be given.*streams\['a'\].values is float32.*streams\['b'\].values is bfloat16",
+    ):
+        robocache.fuse_multimodal(tensors, targets)
+    for dtype in (torch.bfloat16, "bfloat16", BFLOAT16):
+        assert robocache.fuse_multimodal(tensors, targets, dtype=dtype).dtype == torch.bfloat16
+    whole = {"a": (tensors["a"][0].int(), targets), "b": (tensors["b"][0].to(torch.int8), targets)}
+    with pytest.raises(robocache.ArgumentTypeError, match=r"dtype: expected to be given"):
+        robocache.fuse_multimodal(whole, targets, method="previous")
+    for dtype in ("int32", "int64"):
+        with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\['.'\].values.*got dtype {dtype}"):
+            robocache.fuse_multimodal(whole, targets, method="previous", dtype=dtype)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\['a'\].values.*a float type, got dtype int32"):
+        robocache.fuse_multimodal(tensors, targets, dtype="int32")
+    with pytest.raises(robocache.ArgumentError, match=r"dtype: .*'concat'"):
+        robocache.fuse_multimodal(tensors, targets, dtype={"a": "float32", "b": "float32"})
+    with pytest.raises(robocache.ArgumentError, match=r"dtype.*float9"):
+        robocache.fuse_multimodal(tensors, targets, dtype="float9")

@@ -1,0 +1,126 @@
+"""fuse_multimodal: scale, shift and types; rules 3, 4, 13, 14 and 22."""
+
+import itertools
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_torch
+from reference.fuse import fuse as oracle
+from reference.fuse_calls import BFLOAT16, check, clock_of, fuse, name_of, stream_of, targets_of
+from reference.random_streams import FLOATS, STEPS, WHOLE
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+def test_rule_22_scale_and_shift_are_one_fma_before_the_only_rounding(device):
+    # (1 + 2^-12)^2 - 1 = 2^-11 + 2^-24: a product rounded to float32 first, or a sum rounded to bfloat16 twice, differs.
+    x = np.float32(1 + 2**-12)
+    stream = np.full((2, 1), x, np.float32), np.arange(2.0)
+    out, _, _ = fuse([stream], np.array([0.0, 0.5]), device, scale=float(x), shift=-1.0)
+    assert out[:, 0].tolist() == [2**-11 + 2**-24] * 2
+    # bfloat16 in, float64 of it out: nothing is rounded to bfloat16 on the way.
+    values = np.array([[3.0], [5.0]], BFLOAT16)
+    out, _, _ = fuse([(values, np.arange(2.0))], np.array([0.0, 0.25]), device, scale=1 / 3, dtype=np.float64)
+    third = np.float32(1 / 3)
+    assert out[:, 0].tolist() == [float(np.float32(3) * third), float(np.float32(3.5) * third)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+def test_rule_22_float64_is_rounded_once(rng, device, dtype):
+    """Values beside the middle of two 16-bit numbers, which a stop in float32 would round onto it."""
+    base = rng.uniform(1, 2, 400).astype(dtype).astype(np.float64)
+    ulp = {2: 2.0**-11, 4: 2.0**-24, 8: 0.0}[dtype.itemsize] if dtype != BFLOAT16 else 2.0**-8
+    values = (base + ulp / 2 * rng.choice([-1, 1], 400) * (1 + rng.choice([-1, 1], 400) * 2.0**-40))[None]
+    times = np.zeros(1)
+    check([(values, times)], np.array([0.0, 1.0]), device, dtype=dtype)
+    check([(values, times)], np.array([0.0, 1.0]), device, dtype=dtype, scale=1.0, shift=0.0)
+
+
+@pytest.mark.parametrize("dtype", WHOLE, ids=name_of)
+def test_rule_22_whole_numbers_come_out_as_floats_or_as_themselves(rng, device, dtype):
+    streams = [stream_of(rng, dtype, np.dtype(np.float64))]
+    targets = targets_of(rng, np.dtype(np.float64))
+    check(streams, targets, device, method="previous")
+    check(streams, targets, device, method="previous", dtype=dtype)
+    for out in FLOATS:
+        check(streams, targets, device, method="nearest", dtype=out)
+        check(streams, targets, device, method="nearest", dtype=out, scale=1 / 255, shift=-0.5, extrapolate="nan")
+    tensors = [tuple(to_torch(x, device) for x in streams[0])]
+    other = "int16" if dtype != np.int16 else "int8"
+    with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\[0\].values.*{dtype.name}.*{other}"):
+        robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", dtype=other)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].scale.*float type"):
+        robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", scale=2.0)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].values.*'linear'.*previous"):
+        robocache.fuse_multimodal(tensors, to_torch(targets, device), dtype="float32")
+
+
+def test_rule_22_the_0_of_an_absent_integer_stays_0(device):
+    stream = np.array([[7], [9]], np.int32), np.array([0.0, 1.0])
+    targets = np.array([-1.0, 0.0, np.nan, 1.0])
+    options = {"method": "previous", "causal": True, "scale": 2.0, "shift": 100.0}
+    out, valid, _ = fuse([stream], targets, device, dtype=np.float32, **options)
+    assert out[:, 0].tolist() == [0, 114, 0, 118]
+    assert valid[:, 0].tolist() == [False, True, False, True]
+    # A float's is NaN, whatever it is scaled by.
+    out, _, _ = fuse([(stream[0].astype(np.float32), stream[1])], targets, device, **options)
+    assert np.isnan(out[:, 0]).tolist() == [True, False, True, False]
+
+
+def test_rule_22_scale_alone_and_shift_alone(rng, device):
+    for dtype in FLOATS:
+        streams = [stream_of(rng, dtype, np.dtype(np.float64))]
+        targets = targets_of(rng, np.dtype(np.float64))
+        for options in ({"scale": -2.5}, {"shift": 0.75}, {"scale": 0}, {"shift": 3}, {"scale": np.float32(1.5)}):
+            check(streams, targets, device, **options)
+
+
+def test_rule_22_scale_of_another_type_shape_or_place_is_refused(rng, device):
+    stream = tuple(to_torch(x, device) for x in stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)))
+    targets = stream[1]
+    good = torch.ones(5, device=device)
+    for name, error, array in (
+        ("scale", robocache.ArgumentTypeError, good.double()),
+        ("shift", robocache.ArgumentTypeError, good.half()),
+        ("scale", robocache.ArgumentError, good[:4]),
+        ("scale", robocache.ArgumentError, good[:1]),
+        ("shift", robocache.ArgumentError, good[None]),
+        ("shift", robocache.ArgumentError, torch.ones(10, device=device)[::2]),
+        ("scale", robocache.ArgumentError, good[:1].expand(5)),
+        ("scale", robocache.ArgumentTypeError, "2"),
+        ("scale", robocache.ArgumentTypeError, True),
+    ):
+        with pytest.raises(error, match=rf"\b{name}\b"):
+            robocache.fuse_multimodal({"arm": stream}, targets, **{name: {"arm": array}})
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\['arm'\].scale: expected float32, .*got float64"):
+        robocache.fuse_multimodal({"arm": stream}, targets, scale={"arm": good.double()})
+
+
+def test_rule_4_a_hit_is_its_sample_rounded_once(device):
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, 3.0, 65520.0, 1e-8])
+    for dtype, out in itertools.product(FLOATS, FLOATS):
+        with np.errstate(over="ignore"):
+            values = np.array(list(itertools.product(special, repeat=3))).T.astype(dtype)
+        times = np.array([5.0, 6, 9])
+        got, valid, age = fuse([(values, times)], times, device, dtype=out, max_gap=0)
+        assert valid.all()
+        assert not age.any()
+        with np.errstate(over="ignore"):
+            assert_same_bits(got, values.astype(np.float64).astype(out) if dtype != np.float64 else got)
+        check([(values, times)], times, device, dtype=out)
+
+
+@pytest.mark.parametrize("method", ["linear", *STEPS])
+def test_rule_14_bad_times_stay_within_their_row(rng, device, method):
+    batch, samples = 4, 40
+    times = clock_of(rng, (batch, samples), np.dtype(np.float64))
+    times[rng.random(times.shape) < 0.3] = np.nan
+    values = np.full((batch, samples, 3), 1, np.float32) * (1 + 10 * np.arange(batch, dtype=np.float32)[:, None, None])
+    good = stream_of(rng, np.dtype(np.float32), np.dtype(np.int64), batch=batch, special=False)
+    targets = rng.uniform(2.9, 3.5, (batch, 100))
+    out, _, _ = fuse([(values, times), good], targets, device, method=method)
+    bad = out[..., :3]
+    assert (np.isnan(bad) | (bad == values[:, :1])).all()
+    assert_same_bits(out[..., 3:], oracle([good], targets, method=method)[0])

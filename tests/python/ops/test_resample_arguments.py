@@ -1,0 +1,230 @@
+"""resample_trajectories: shapes, types, strides and lengths, rule 15."""
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.random_streams import FLOATS, random_values
+from reference.resample import resample as oracle
+from reference.resample_calls import check, each_clock, name_of, ramp, random_case, resample
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_rule_15_other_value_types_are_refused(device, dtype):
+    times = torch.arange(3, dtype=torch.float32, device=device)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"(?s)values.*complex"):
+        robocache.resample_trajectories(torch.zeros(3, 2, dtype=dtype, device=device), times, times)
+
+
+def memory_forms(tensor):
+    """The same values under other strides: (name, tensor)."""
+    yield "contiguous", tensor.contiguous()
+    if tensor.ndim == 3:
+        yield "batch and time swapped", tensor.transpose(0, 1).contiguous().transpose(0, 1)
+        yield "time and feature swapped", tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    if tensor.ndim > 1:
+        wide = torch.empty(*tensor.shape[:-1], 2 * tensor.shape[-1] + 1, dtype=tensor.dtype, device=tensor.device)
+        wide.copy_(torch.cat([tensor, tensor, tensor[..., :1]], -1).flip(-1))
+        wide[..., : tensor.shape[-1]] = tensor
+        yield "gaps between rows", wide[..., : tensor.shape[-1]]
+    spread = torch.repeat_interleave(tensor, 2, dim=-1)
+    yield "every second element", spread[..., ::2]
+    for offset in (1, 2, 3):
+        flat = torch.empty(tensor.numel() + offset, dtype=tensor.dtype, device=tensor.device)
+        view = flat[offset:].view(tensor.shape)
+        view.copy_(tensor)
+        yield f"misaligned by {offset} elements", view
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.uint8)], ids=name_of)
+@pytest.mark.parametrize("features", [3, 16])
+def test_rule_15_strides_and_alignment_change_nothing(rng, device, dtype, features):
+    values, times, targets = random_case(rng, dtype, np.dtype(np.float64), features=features)
+    method = "linear" if dtype in FLOATS else "nearest"
+    expected, expected_valid = oracle(values, times, targets, method=method)
+    tensors = [to_torch(x, device) for x in (values, times, targets)]
+    for position in range(3):
+        for name, form in memory_forms(tensors[position]):
+            arguments = [*tensors[:position], form, *tensors[position + 1 :]]
+            out, valid = robocache.resample_trajectories(*arguments, method=method, return_valid=True)
+            assert_same_bits(to_numpy(out), expected, name)
+            assert_same_bits(to_numpy(valid), expected_valid, name)
+
+
+def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float32), batch=1)
+    one = [to_torch(x, device) for x in (values, times, targets)]
+    out, valid = robocache.resample_trajectories(*(x.expand(6, *x.shape[1:]) for x in one), return_valid=True)
+    expected, expected_valid = oracle(values, times, targets)
+    for row in range(6):
+        assert_same_bits(to_numpy(out)[row], expected[0])
+        assert_same_bits(to_numpy(valid)[row], expected_valid[0])
+    time_constant = one[0][:, :1].expand(-1, values.shape[1], -1)
+    feature_constant = one[0][..., :1].expand(-1, -1, 4)
+    for form in (time_constant, feature_constant):
+        out = robocache.resample_trajectories(form, *one[1:])
+        assert_same_bits(to_numpy(out), oracle(to_numpy(form), times, targets)[0])
+
+
+def test_rule_15_a_stride_0_batch_is_not_copied(device):
+    """Half a TiB of values if it were."""
+    values = torch.rand(1, 1024, 1024, device=device).expand(2**17, -1, -1)
+    times = torch.arange(1024, dtype=torch.float32, device=device)
+    out = robocache.resample_trajectories(values, times, times[:1] + 0.5)
+    assert out.shape == (2**17, 1, 1024)
+    assert torch.equal(out[0], out[-1])
+
+
+def test_rule_15_negative_strides(rng):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
+    out = robocache.resample_trajectories(values[::-1, :, ::-1], times[::-1], targets[::-1])
+    assert_same_bits(out, oracle(values[::-1, :, ::-1], times[::-1], targets[::-1])[0])
+
+
+@each_clock
+@pytest.mark.parametrize("samples", [7, 100])
+def test_more_short_rows_than_a_gpu_runs_at_once(rng, device, clock, samples):
+    """Where a block takes several rows, and the last block fewer."""
+    for features, count in ((3, 5), (8, 2)):
+        case = random_case(
+            rng, np.dtype(np.float32), clock, batch=2117, samples=samples, targets=count, features=features
+        )
+        check(*case, device)
+
+
+def test_rule_15_output_offsets_pass_2_31(device):
+    samples, count, features = 3, 70_001, 10_300
+    values = torch.randint(0, 255, (1, samples, features), dtype=torch.uint8, device=device).expand(3, -1, -1)
+    times = torch.tensor([0, 10, 20], dtype=torch.int64, device=device)
+    targets = torch.arange(count, device=device) % 27 - 3
+    out = robocache.resample_trajectories(values, times, targets, method="previous")
+    assert out.numel() > 2**31
+    for row in (0, 2):
+        for k in (0, 1, 2, 12, 12345, count - 1):
+            used = min(max(int(targets[k]) // 10, 0), 2)
+            assert torch.equal(out[row, k], values[0, used]), (row, k)
+
+
+def test_rule_15_input_offsets_pass_2_31(tmp_path):
+    samples, features = 300_000, 16_384
+    path = tmp_path / "sparse"
+    with open(path, "wb") as file:
+        file.truncate(samples * features)
+    values = np.memmap(path, np.uint8, "r+", shape=(samples, features))
+    for s in (0, 131_072, 262_145, samples - 1):
+        values[s] = np.arange(features) * (s + 1) % 251
+    targets = np.array([0, 131_072, 262_145, samples - 1, samples + 5])
+    out = robocache.resample_trajectories(values, np.arange(samples), targets, method="nearest")
+    for k, s in enumerate([0, 131_072, 262_145, samples - 1, samples - 1]):
+        np.testing.assert_array_equal(out[k], values[s])
+
+
+@pytest.mark.parametrize("empty", ["batch", "samples", "targets", "features"])
+@pytest.mark.parametrize("method", ["linear", "previous"])
+def test_rule_15_empty_dimensions_are_fine(rng, device, empty, method):
+    shape = {"batch": 2, "samples": 4, "targets": 5, "features": 3} | {empty: 0}
+    values = random_values(
+        rng, (shape["batch"], shape["samples"], shape["features"]), np.dtype(np.float32), special=False
+    )
+    times = np.sort(rng.random((shape["batch"], shape["samples"])), axis=1)
+    targets = rng.random((shape["batch"], shape["targets"]))
+    check(values, times, targets, device, method=method)
+    if empty != "batch":
+        check(values[0], times[0], targets[0], device, method=method)
+
+
+def test_rule_15_a_shared_clock_has_one_dimension(rng, device):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
+    check(values, times[0], targets, device)
+    check(values, times, targets[0], device)
+    check(values, times[0], targets[0], device)
+    check(values[0], times[0], targets[0], device)
+    assert resample(values[0], times[0], targets[0], device)[0].shape == (37, 5)
+
+
+@pytest.mark.parametrize("argument", ["times", "target_times"])
+def test_rule_15_a_clock_of_one_row_for_many_is_refused_with_a_hint(device, argument):
+    arrays = {"values": np.zeros((4, 5, 2), np.float32), "times": np.zeros((4, 5)), "target_times": np.zeros((4, 6))}
+    arrays[argument] = arrays[argument][:1]
+    letter = {"times": "S", "target_times": "T"}[argument]
+    with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*{argument})(?=.*\[{letter}\])"):
+        resample(*arrays.values(), device)
+    # For one row it is one row.
+    resample(arrays["values"][:1], arrays["times"][:1], arrays["target_times"][:1], device)
+
+
+SHAPES = {"values": (4, 5, 2), "times": (4, 5), "target_times": (4, 6), "lengths": (4,)}
+
+
+@pytest.mark.parametrize(
+    ("argument", "shape"),
+    [
+        ("values", (5,)),
+        ("values", ()),
+        ("values", (1, 4, 5, 2)),
+        ("times", (4, 6)),
+        ("times", (3, 5)),
+        ("times", (6,)),
+        ("times", ()),
+        ("times", (4, 5, 1)),
+        ("target_times", (3, 6)),
+        ("target_times", ()),
+        ("target_times", (4, 6, 1)),
+        ("lengths", (3,)),
+        ("lengths", (4, 1)),
+    ],
+)
+def test_rule_15_wrong_shapes_are_refused_by_name(device, argument, shape):
+    arrays = {name: np.zeros(SHAPES[name], np.int64 if name == "lengths" else np.float32) for name in SHAPES}
+    arrays[argument] = np.zeros(shape, arrays[argument].dtype)
+    with pytest.raises(robocache.ArgumentError, match=rf"\b{argument}\b"):
+        resample(arrays["values"], arrays["times"], arrays["target_times"], device, lengths=arrays["lengths"])
+
+
+def test_rule_15_values_of_two_dimensions_take_clocks_of_one(device):
+    values, times = ramp()
+    with pytest.raises(robocache.ArgumentError, match="times"):
+        resample(values, times[None], times, device)
+    with pytest.raises(robocache.ArgumentError, match="target_times"):
+        resample(values, times, times[None], device)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rule_15_lengths(rng, device, dtype):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64), batch=4)
+    check(values, times, targets, device, lengths=np.array([0, 1, 16, 17], dtype))
+
+
+def test_rule_15_samples_past_the_length_are_not_read(rng, device):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64), batch=4, special=False)
+    lengths = np.array([3, 9, 1, 17])
+    expected = resample(values, times, targets, device, lengths=lengths)
+    for row, length in enumerate(lengths):
+        values[row, length:], times[row, length:] = np.nan, -1e9
+    for one, other in zip(resample(values, times, targets, device, lengths=lengths), expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("bad", [-1, 18, 2**40])
+def test_rule_15_lengths_beyond_the_samples_are_refused_on_the_cpu(rng, bad):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
+    with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*lengths)(?=.*{bad})(?=.*17)"):
+        resample(values, times, targets, lengths=np.array([3, bad, 4]))
+
+
+def test_rule_15_lengths_beyond_the_samples_are_cut_on_cuda(rng, cuda):
+    values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
+    cut = resample(values, times, targets, cuda, lengths=np.array([-5, 2**40, 4]))
+    expected = oracle(values, times, targets, lengths=np.array([0, 17, 4]))
+    for one, other in zip(cut, expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_rule_15_lengths_are_integers(device, dtype):
+    values, times = (to_torch(x, device) for x in ramp())
+    with pytest.raises(robocache.ArgumentTypeError, match="lengths"):
+        robocache.resample_trajectories(values[None], times, times, lengths=torch.ones(1, dtype=dtype, device=device))
