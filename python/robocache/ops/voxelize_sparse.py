@@ -46,7 +46,7 @@ class SparseVoxels(NamedTuple, Generic[Array]):
     dropped: Array
     """int64, points that are in no voxel; ``[B]`` where there are clouds."""
     num_voxels: Array | None
-    """int64, None without `capacity`; beyond `capacity` so many voxels were turned away."""
+    """int64, None without `capacity`; beyond `capacity` so many voxels were left out."""
 
 
 class _Size(TypedDict):

@@ -5,9 +5,6 @@
 //   gather      what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
 //   add         the features, in quanta
 //   finish      one rounding, for each cell and feature
-#include <algorithm>
-
-#include "robocache/core/backend.hpp"
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/workspace_parts.hpp"
 #include "robocache/voxels/cuda/occupy_cuda.cuh"
@@ -230,10 +227,7 @@ Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed
 }
 
 ReduceWay way_of(const VoxelReduction& call, int device) {
-  const bool aligned = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
-    return reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
-  });
-  if (suits_packed(call) && is_fast(call) && aligned) return ReduceWay::kPacked;
+  if (suits_packed(call) && is_fast(call) && outputs_aligned(call)) return ReduceWay::kPacked;
   if (goes_by_bits(call, device)) return ReduceWay::kBits;
   return goes_by_tiles(call, device) ? ReduceWay::kTiles : ReduceWay::kAtomics;
 }

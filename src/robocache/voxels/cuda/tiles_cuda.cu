@@ -48,9 +48,7 @@ Plans plan_for(const VoxelReduction& call, int device) {
   plan.chunks = static_cast<int>((plan.rows + plan.chunk - 1) / plan.chunk);
   plan.capacity = (plan.chunk + 3 * plan.tiling.tiles() + 7) / 8 * 8;
   plan.listed = 12288;
-  plan.aligned = std::all_of(call.outputs, call.outputs + call.output_count, [](const VoxelOutput& output) {
-    return reinterpret_cast<uintptr_t>(output.data) % 16 == 0;
-  });
+  plan.aligned = outputs_aligned(call);
   const int64_t crowded = plan.rows / kCrowd;
   const int64_t merged = plan.rows / kPiece;
   WorkspaceParts parts(call.workspace);
@@ -75,6 +73,11 @@ Plans plan_for(const VoxelReduction& call, int device) {
 int64_t most_shared_bytes(int device) {
   constexpr int kDeclared = 1024;  // the kernels' own variables take less
   return std::max(0, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) - kDeclared);
+}
+
+bool outputs_aligned(const VoxelReduction& call) {
+  return std::all_of(call.outputs, call.outputs + call.output_count,
+                     [](const VoxelOutput& output) { return reinterpret_cast<uintptr_t>(output.data) % 16 == 0; });
 }
 
 bool goes_by_tiles(const VoxelReduction& call, int device) {

@@ -15,6 +15,9 @@
 
 namespace robocache::voxels_cuda {
 
+// Whether outputs can be written 16 bytes at once.
+bool outputs_aligned(const VoxelReduction& call);
+
 // Whether the call can go by tiles on that device; the rest takes global atomic operations. Depends on what sizes the
 // workspace alone.
 bool goes_by_tiles(const VoxelReduction& call, int device);
