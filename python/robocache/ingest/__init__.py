@@ -94,19 +94,16 @@ def ingest(
     chosen = find_format(source) if format is None else FORMATS[format]
     settings = make_options(chosen.options, chosen.name, options)
     reader = chosen.load()
-    notes = Notes(on_error)
     with dataset.Writer(cache, overwrite=overwrite) as writer:
+        notes = Notes(chosen.name, writer.provenance, on_error)
         if _write(writer, source, reader.read(source, settings, notes), notes, progress) == 0:
             reasons = [omission.reason for omission in (notes.skipped or notes.left_out)[:1]]
             raise FileError(f"{source}: nothing to keep; {' '.join(reasons)}")
         writer.provenance.update(
-            {
-                "source": str(source.resolve()).encode(errors="backslashreplace").decode(),
-                "format": chosen.name,
-                "left_out": [asdict(omission) for omission in notes.left_out],
-                "skipped": [asdict(omission) for omission in notes.skipped],
-                chosen.name: notes.facts,
-            }
+            source=str(source.resolve()).encode(errors="backslashreplace").decode(),
+            format=chosen.name,
+            left_out=[asdict(omission) for omission in notes.left_out],
+            skipped=[asdict(omission) for omission in notes.skipped],
         )
     written = dataset.open(cache)
     return IngestReport(

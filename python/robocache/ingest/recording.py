@@ -11,14 +11,13 @@ raised inside ``with notes.reading(...)``, which decides between stopping and sk
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from .. import dataset
 from ..errors import Error, FileError
 
 
@@ -72,23 +71,26 @@ class Notes:
     Attributes:
         total: how many recordings there will be, for the progress; set before the first is yielded.
         left_out, skipped: see :class:`IngestReport`.
-        facts: what the provenance says of this format.
     """
 
-    def __init__(self, on_error: str) -> None:
+    def __init__(self, format: str, provenance: MutableMapping[str, Any], on_error: str) -> None:
         self.total = 0
         self.left_out: list[Omission] = []
         self.skipped: list[Omission] = []
-        self.facts: dict[str, Any] = {}
+        self._format = format
+        self._provenance = provenance
         self._on_error = on_error
 
     def tell(self, where: object, /, **facts: Any) -> None:
-        """Adds to `facts`; what the cache cannot hold is refused here, as `where`, and not when all has been read."""
+        """Adds to what the provenance says of this format.
+
+        Raises:
+            FileError: the cache cannot hold it; begins with `where`.
+        """
         try:
-            dataset._json_text("provenance", facts)
-        except (Error, RecursionError) as error:
+            self._provenance[self._format] = {**self._provenance.get(self._format, {}), **facts}
+        except Error as error:
             raise FileError(f"{where}: {error}") from error
-        self.facts.update(facts)
 
     def leave_out(self, what: str, reason: str) -> None:
         """Names a thing that the cache does not hold by design; once, however often it is met."""

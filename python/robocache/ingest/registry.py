@@ -53,6 +53,8 @@ class Format:
         try:
             return cast(Reader, importlib.import_module(self.reader))
         except ImportError as error:
+            if (error.name or "").startswith("robocache"):  # no package of others is to blame
+                raise
             raise Error(f"format {self.name!r}: {error}; {self.install}") from error
 
 

@@ -115,6 +115,14 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_fault_of_the_package_is_no_missing_package():
+    entry = registry.Format(
+        "toy", "toy", "", lambda source: None, ToyOptions, "robocache.ingest.toy", "pip install toy"
+    )
+    with pytest.raises(ModuleNotFoundError):
+        entry.load()
+
+
 # ---- the driver, by a reader of its own ----
 
 
