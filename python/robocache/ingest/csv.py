@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from ..errors import ArgumentError, FileError
-from ..ops import check_times
+from ..ops.resample import check_times
 from .files import check_file, list_files
 from .recording import Notes, Recording, Rows, SourceError
 from .registry import CsvOptions, is_csv
