@@ -144,7 +144,8 @@ def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
         for feature in range(rows):
             table.add_row(_Name(f"  {_feature_name(stream, feature)}"), *values[feature])
         if rows < width:
-            table.add_row(Text(f"  and {width - rows} more (--all)", style="dim"))
+            table.add_row(Text(f"  and {width - rows} more", style="dim"))
+            table.caption = "--all: every feature"
     return table
 
 
@@ -174,7 +175,7 @@ class _Name:
 
 def _table(*headings: str) -> Table:
     """An empty table; a heading that begins with > is of a column of numbers."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     for place, heading in enumerate(headings):
         number = heading.startswith(">")
         table.add_column(heading.lstrip(">"), justify="right" if number else "left", no_wrap=place > 0, overflow="fold")
@@ -209,7 +210,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     )
     axes = left.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0] if shown else []
     for axis, name in zip(axes, shown, strict=True):
-        _draw_values(axis, dataset.streams[name], *rows[name], start_ns)
+        _draw_values(axis, dataset.streams[name], dataset.stats[name], *rows[name], start_ns)
     if shown:
         axes[-1].set_xlabel("s")
     lengths, *clock_axes = right.subplots(beside, 1, squeeze=False)[:, 0]
@@ -227,12 +228,10 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
         plt.close(figure)
 
 
-def _draw_values(axis: Any, stream: Stream, times: np.ndarray, values: np.ndarray, start_ns: int) -> None:
-    """A few features over time: the first that ever change."""
+def _draw_values(axis: Any, stream: Stream, stats: Stats, times: np.ndarray, values: np.ndarray, start_ns: int) -> None:
+    """A few features over time: those that vary most in the whole cache."""
     width = math.prod(stream.shape)
-    constant = set(stream.findings["constant_features"])
-    changing = [feature for feature in range(min(width, len(constant) + _LINES_DRAWN)) if feature not in constant]
-    features = (changing or list(range(width)))[:_LINES_DRAWN]
+    features = np.sort(np.argsort(-np.nan_to_num(np.ravel(stats.std)), kind="stable")[:_LINES_DRAWN])
     step = -(-len(times) // _POINTS_DRAWN) or 1
     seconds = (times[::step] - start_ns) / 1e9
     lines = values.reshape(len(times), width)[::step, features].astype(np.float64)
@@ -246,7 +245,7 @@ def _draw_values(axis: Any, stream: Stream, times: np.ndarray, values: np.ndarra
             marker="." if len(times) < 50 else "",
             label=_feature_name(stream, feature) if width > 1 else None,
         )
-    count = f", {len(features)} of {width} features" if len(features) < width else ""
+    count = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
     rate = f", {stream.rate_hz:.4g} Hz" if stream.rate_hz else ""
     axis.set_title(
         f"{_short(stream.name)}{rate}{count}" if len(times) else f"{_short(stream.name)}: no rows",
@@ -296,6 +295,7 @@ def _draw_jitter(axis: Any, streams: list[Stream]) -> None:
         axis.hist(np.clip(relative, 0, 4), bins=np.linspace(0, 4, 161), histtype="step")
     _plain_log_axis(axis)
     axis.set(xlabel="period / its median (4: and more)", ylabel="samples, all episodes")
+    axis.set_ylim(bottom=0.7)
 
 
 def _plain_log_axis(axis: Any) -> None:
@@ -304,7 +304,7 @@ def _plain_log_axis(axis: Any) -> None:
 
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=8))
-    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
