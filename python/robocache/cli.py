@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from . import dataset, demo, view
+from . import __version__, dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .ingest import SourceError, ingest
-from .ingest.registry import FORMATS, add_arguments, given_options
+from .ingest.registry import FORMATS, add_arguments, find_format, given_options
 from .installation import check_installation
 from .loader import Loader
 
@@ -26,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0 done, 1 refused, 2 usage, 3 an ingest that finished with named skips."""
     arguments = _parser().parse_args(argv)
     try:
-        code = arguments.run(arguments)
+        code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `robocache inspect cache | head`; what is still buffered must not fail at exit
@@ -35,12 +38,21 @@ def main(argv: list[str] | None = None) -> int:
     except (Error, OSError) as error:
         if arguments.debug:
             raise
-        message = " ".join(str(error).split())
+        message = _in_words_of_the_command_line(" ".join(str(error).split()), arguments)
         hint = " (--on-error skip passes over it by name)" if isinstance(error, SourceError) else ""
         print(f"robocache {arguments.command}: {message}{hint}", file=sys.stderr)
         return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -> str:
+    """What Python writes as overwrite=True is --overwrite here."""
+
+    def option(keyword: re.Match[str]) -> str:
+        return f"--{keyword[1].replace('_', '-')}" if keyword[1] in vars(arguments) else keyword[0]
+
+    return re.sub(r"\b(\w+)=True\b", option, message)
 
 
 # ---- commands ----
@@ -74,8 +86,24 @@ def _ingest(arguments: argparse.Namespace) -> int:
     return _SKIPPED if report.skipped else _DONE
 
 
+def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
+    """The cache; for recordings that are none yet, FileError with the command that makes one of them."""
+    try:
+        return dataset.open(cache, verify=verify)
+    except FileError as error:
+        source = Path(cache)
+        if not source.is_dir() or (source / "manifest.json").exists():
+            raise
+        try:
+            kind = find_format(source).title
+        except FileError:
+            raise error from None
+        command = shlex.join(["robocache", "ingest", cache, f"{source.resolve().name}.cache"])
+        raise FileError(f"{cache}: a {kind}, not a cache; ingest it first: {command}") from error
+
+
 def _inspect(arguments: argparse.Namespace) -> int:
-    opened = dataset.open(arguments.cache, verify=arguments.verify)
+    opened = _open(arguments.cache, verify=arguments.verify)
     if arguments.plot:
         view.plot(opened, arguments.plot, episode=arguments.episode)
     if arguments.json:
@@ -88,7 +116,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    opened = dataset.open(arguments.cache)
+    opened = _open(arguments.cache)
     device = arguments.device or ("cuda" if not check_installation()["cuda"]["reason"] else "cpu")
     if not opened.streams:
         raise FileError(f"{arguments.cache}: expected a cache with streams, got one without")
@@ -123,7 +151,10 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    demo.run(arguments.out, episodes=arguments.episodes, seed=arguments.seed)
+    console = Console(stderr=arguments.json)
+    measured = demo.run(arguments.out, episodes=arguments.episodes, seed=arguments.seed, console=console)
+    if arguments.json:
+        _print_json(measured)
     return _DONE
 
 
@@ -149,13 +180,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Robot recordings into aligned GPU batches.",
         epilog=_examples(
             "robocache demo",
-            "robocache ingest lerobot/pusht pusht.cache",
+            "robocache ingest path/to/pusht pusht.cache    # a folder here: nothing is downloaded",
             "robocache inspect pusht.cache",
             "robocache bench pusht.cache",
             "robocache COMMAND --help    # more of each",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"robocache {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, summary: str, *examples: str) -> argparse.ArgumentParser:
@@ -197,11 +229,12 @@ def _parser() -> argparse.ArgumentParser:
         "show a cache's streams, rates, jitter, gaps, episodes and statistics",
         "robocache inspect cache",
         "robocache inspect cache --json | jq '.streams[].rate_hz'",
+        "robocache inspect cache --verify --all",
         "robocache inspect cache --plot cache.png --episode 3",
     )
-    made.add_argument("cache")
+    made.add_argument("cache", help="what robocache ingest or a Writer wrote")
     made.add_argument("--all", action="store_true", help="statistics of every feature")
-    made.add_argument("--plot", metavar="FILE", help="save a picture of ticks, periods and episode lengths")
+    made.add_argument("--plot", metavar="FILE", help="save a picture of values, episode lengths and recorded clocks")
     made.add_argument("--episode", type=int, default=0, help="the episode that the picture looks at (default 0)")
     made.add_argument("--verify", action="store_true", help="check every byte against its checksum first")
     json_option(made)
@@ -213,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
         "robocache bench cache",
         "robocache bench cache --batch-size 4096 --device cuda --dtype bfloat16 --json",
     )
-    made.add_argument("cache")
+    made.add_argument("cache", help="what robocache ingest or a Writer wrote")
     made.add_argument("--batch-size", type=_positive(int), default=1024, help="samples a batch (default 1024)")
     made.add_argument("--steps", type=_positive(int), default=16, help="moments a window (default 16)")
     made.add_argument("--rate-hz", type=_positive(float), help="of the window (default: the slowest stream's)")
@@ -231,7 +264,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--out", default="demo", help="the folder for the cache and the picture (default demo)")
     made.add_argument("--episodes", type=_positive(int), default=24, help="of 10 s each (default 24)")
-    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--seed", type=int, default=0, help="another seed, other recordings (default 0)")
+    json_option(made)
 
     made = command("info", _info, "show versions, libraries, devices and whether they work", "robocache info --json")
     json_option(made)

@@ -13,7 +13,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -160,7 +160,8 @@ class _Provenance(UserDict[str, Any]):
         _writer_check_provenance(_json_text("provenance", {key: value}))
         super().__setitem__(key, value)
 
-    def __ior__(self, other: Any) -> _Provenance:  # UserDict's own sets nothing key by key
+    def __ior__(self, other: Any) -> _Provenance:  # type: ignore[override, misc]
+        # UserDict's own sets nothing key by key.
         self.update(other)
         return self
 
@@ -346,7 +347,7 @@ class Stats(NamedTuple):
     q50: np.ndarray
     q90: np.ndarray
     q99: np.ndarray
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # not tuple's method of that name
 
 
 class Stream:
@@ -487,7 +488,7 @@ class Dataset:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """What the writer was told of the data's origin."""
-        return json.loads(_dataset_provenance(self._handle))
+        return cast(dict[str, Any], json.loads(_dataset_provenance(self._handle)))
 
     def verify(self) -> None:
         """Reads every byte: checks the checksum of every block of every file, and that times do not decrease.

@@ -1,4 +1,4 @@
-"""The main job on recordings made on the spot: a simulated arm is recorded, cached, inspected and loaded in batches.
+"""The main job on recordings made on the spot: a simulated arm is recorded, cached and loaded in batches.
 
 Every sensor runs at its own rate on its own clock, with jitter and dropouts, as on a real robot.
 """
@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from rich.console import Console
@@ -74,31 +74,35 @@ def run(
 
     with Writer(cache, overwrite=True) as writer:
         writer.provenance.update(source=f"MuJoCo simulation, seed {seed}", format="demo")
-        for episode in track(range(episodes), "simulating", console=console, transient=True):
+        for episode in track(
+            range(episodes), "simulating", console=console, transient=True, disable=not console.is_terminal
+        ):
             _record(physics, writer, episode, np.random.default_rng([seed, episode]))
-    console.print(f"simulated {episodes} episodes of {_EPISODE_S:g} s and wrote them to {cache}", highlight=False)
     dataset = open(cache)
-    view.show(dataset, console)
+    _draw(dataset, plt, picture)
 
     loader = Loader(dataset, batch_size=_BATCH_SIZE, delta_timestamps=_WINDOW, normalize="mean_std", seed=seed)
-    windows = NumpyWindows(dataset, loader.anchor)
+    windows = NumpyWindows(dataset, cast(str, loader.anchor))
     difference = _largest_difference(windows, next(loader))
     say = partial(console.print, highlight=False, soft_wrap=True)
-    say(f"\nbatches of {_BATCH_SIZE} windows: 16 moments at 50 Hz of each stream, normalised, float32")
-    say(f"  the same in numpy differs by {difference:.1e} at most")
-    ours, theirs = samples_per_second(loader, 2.0), None
-    say(f"  robocache.Loader on the CPU            {ours:12,.0f} samples/s")
+    say(f"recorded  {episodes} episodes of {_EPISODE_S:g} s, {len(_SENSORS)} sensors on clocks of their own: {cache}")
+    say(f"checked   a batch of {_BATCH_SIZE} windows against numpy: {difference:.1e} apart at most")
+    say(f"drawn     what was recorded, and one window of that batch: {picture.resolve()}")
+    ours, theirs, compared = (
+        samples_per_second(loader, 2.0),
+        None,
+        "torch is not installed, no DataLoader to compare with",
+    )
     try:
         from torch.utils.data import DataLoader
     except ImportError:
-        say("  torch is not installed: no DataLoader to compare with")
+        pass
     else:
-        theirs = samples_per_second(DataLoader(windows, _BATCH_SIZE, shuffle=True, num_workers=_WORKERS), 4.0)
-        say(
-            f"  torch DataLoader, {_WORKERS} workers, in numpy   {theirs:12,.0f} samples/s, {ours / theirs:.0f} times fewer"
+        theirs = samples_per_second(
+            DataLoader(cast(Any, windows), _BATCH_SIZE, shuffle=True, num_workers=_WORKERS), 4.0
         )
-    _draw(dataset, plt, picture)
-    say(f"\nraw samples and one aligned window, drawn: {picture.resolve()}")
+        compared = f"{ours / theirs:.0f} times torch's DataLoader ({theirs:,.0f} with {_WORKERS} workers)"
+    say(f"\n[bold]{ours:,.0f} samples/s on the CPU, {compared}[/bold]")
     return {
         "samples_per_second": ours,
         "dataloader_samples_per_second": theirs,
@@ -176,7 +180,7 @@ class _Physics:
     def _tip(self, joints: np.ndarray) -> np.ndarray:
         self._data.qpos[:] = joints
         self._mujoco.mj_forward(self._model, self._data)
-        return self._data.site("tip").xpos.copy()
+        return np.array(self._data.site("tip").xpos)
 
     def _seen(self, points: np.ndarray) -> np.ndarray:
         """Points [n, 3] of the world as the camera sees them: x and y in the image, depth in metres."""

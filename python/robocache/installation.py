@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def set_num_threads(n: int) -> None:
 
 def num_threads() -> int:
     """Threads that CPU work runs on: ROBOCACHE_NUM_THREADS where set, else the cores this process may run on."""
-    return _lib.function("num_threads")()
+    return cast(int, _lib.function("num_threads")())
 
 
 def _version(package: str) -> str | None:

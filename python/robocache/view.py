@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,12 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             "findings": stream.findings,
             "stats": {key: np.asarray(getattr(stats, key)).tolist() for key in Stats._fields},
         }
-    return _jsonable(
-        {
-            "path": str(dataset.path),
-            "episodes": dataset.episodes.to_pylist(),
-            "streams": streams,
-            "provenance": dataset.provenance,
-        }
-    )
+    return {
+        "path": dataset.path,
+        "episodes": _jsonable(dataset.episodes.to_pylist()),
+        "streams": _jsonable(streams),
+        "provenance": dataset.provenance,
+    }
 
 
 def _jsonable(value: Any) -> Any:
@@ -96,34 +93,40 @@ def show_streams(dataset: Dataset, console: Console) -> None:
             f"{found['max_period_ns'] / 1e6:.2f}",
         )
     console.print(table)
-    say = partial(console.print, highlight=False, markup=False)
     for clock, meaning in (("recorded", "the stamps are a clock's"), ("nominal", "the stamps are only index / rate")):
         names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
         if names:
-            say(f"{clock} clock ({meaning}): {'all' if len(names) == len(dataset.streams) else ', '.join(names)}")
+            listed = "all streams" if len(names) == len(dataset.streams) else ", ".join(names)
+            console.print(_Name(f"{clock} clock, {meaning}: {listed}"))
     for name, stream in dataset.streams.items():
         found = stream.findings
         counts = {
-            "gaps": found["gaps"],
-            "repeated stamps": found["duplicates"],
-            "NaN": found["nan_values"],
-            "infinite": found["infinite_values"],
-            "constant features": len(found["constant_features"]),
-            "episodes without it": found["empty_episodes"],
+            "gap": found["gaps"],
+            "repeated stamp": found["duplicates"],
+            "NaN value": found["nan_values"],
+            "infinite value": found["infinite_values"],
+            "constant feature": len(found["constant_features"]),
+            "empty episode": found["empty_episodes"],
         }
-        odd = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        odd = ", ".join(_count(count, what) for what, count in counts.items() if count)
         if odd:
-            say(f"{name}: {odd}")
+            console.print(_Name(f"{name}: {odd}"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _episodes_line(dataset: Dataset) -> str:
     seconds = episode_seconds(dataset)
     lengths = "none"
-    if len(seconds):
+    if len(seconds) == 1:
+        lengths = f"{seconds[0]:.2f} s"
+    elif len(seconds):
         lengths = (
             f"{seconds.min():.2f} to {seconds.max():.2f} s, median {np.median(seconds):.2f}, {seconds.sum():.2f} in all"
         )
-    return f"{len(dataset)} episodes: {lengths}; columns {', '.join(dataset.episodes.column_names)}"
+    return f"{_count(len(dataset), 'episode')}: {lengths}; columns {', '.join(dataset.episodes.column_names)}"
 
 
 def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
@@ -133,7 +136,7 @@ def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
         columns = [np.ravel(getattr(dataset.stats[name], key)) for key in shown]
         width = len(columns[0])
         rows = width if every_feature else min(width, _FEATURES_SHOWN)
-        values = [[f"{column[feature]:.3g}" for column in columns] for feature in range(rows)]
+        values = [[f"{column[feature] + 0.0:.3g}" for column in columns] for feature in range(rows)]
         if stream.shape == () and not stream.names:
             table.add_row(_Name(name, "bold"), *values[0])
             continue
@@ -141,7 +144,8 @@ def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
         for feature in range(rows):
             table.add_row(_Name(f"  {_feature_name(stream, feature)}"), *values[feature])
         if rows < width:
-            table.add_row(Text(f"  and {width - rows} more (--all)", style="dim"))
+            table.add_row(Text(f"  and {width - rows} more", style="dim"))
+            table.caption = "--all: every feature"
     return table
 
 
@@ -150,20 +154,20 @@ def _feature_name(stream: Stream, feature: int) -> str:
 
 
 class _Name:
-    """A name in a table, which breaks behind its dots, dashes, slashes and underscores before it breaks in a word."""
+    """Text that breaks behind spaces, dots, dashes, slashes and underscores before it breaks inside a word."""
 
-    def __init__(self, name: str, style: str = "") -> None:
-        self._parts = re.findall(r"[^._/-]*[._/-]+|[^._/-]+", name)
+    def __init__(self, text: str, style: str = "") -> None:
+        self._parts = re.findall(r"[^ ._/-]*[ ._/-]+|[^ ._/-]+", text)
         self._style = style
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widths = [cell_len(part) for part in self._parts]
-        return Measurement(max(widths), sum(widths))
+        return Measurement(max(widths), sum(widths)).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = [""]
         for part in self._parts:
-            if lines[-1] and cell_len(lines[-1] + part) > options.max_width:
+            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > options.max_width:
                 lines.append("")
             lines[-1] += part
         yield Text("\n".join(lines), style=self._style, overflow="fold")
@@ -171,7 +175,7 @@ class _Name:
 
 def _table(*headings: str) -> Table:
     """An empty table; a heading that begins with > is of a column of numbers."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     for place, heading in enumerate(headings):
         number = heading.startswith(">")
         table.add_column(heading.lstrip(">"), justify="right" if number else "left", no_wrap=place > 0, overflow="fold")
@@ -181,7 +185,7 @@ def _table(*headings: str) -> Table:
 def episode_seconds(dataset: Dataset) -> np.ndarray:
     """The time from each episode's first sample to its last, of any stream, 0 without a sample: float64 [episodes]."""
     nanoseconds = pc.subtract(dataset.episodes["end_ns"], dataset.episodes["start_ns"])
-    return pc.fill_null(nanoseconds, 0).to_numpy() / 1e9
+    return np.asarray(pc.fill_null(nanoseconds, 0)) / 1e9
 
 
 def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
@@ -198,7 +202,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     clocks = [name for name in rows if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1]
     beside = 3 if clocks else 1
     figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * beside) + 0.6), layout="constrained")
-    figure.suptitle(f"{dataset.path}: {len(dataset)} episodes")
+    figure.suptitle(f"{dataset.path}: {_count(len(dataset), 'episode')}")
     left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
     start_ns = min((int(times[0]) for times, _ in rows.values() if len(times)), default=0)
     left.suptitle(
@@ -206,7 +210,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     )
     axes = left.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0] if shown else []
     for axis, name in zip(axes, shown, strict=True):
-        _draw_values(axis, dataset.streams[name], *rows[name], start_ns)
+        _draw_values(axis, dataset.streams[name], dataset.stats[name], *rows[name], start_ns)
     if shown:
         axes[-1].set_xlabel("s")
     lengths, *clock_axes = right.subplots(beside, 1, squeeze=False)[:, 0]
@@ -224,12 +228,10 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
         plt.close(figure)
 
 
-def _draw_values(axis: Any, stream: Stream, times: np.ndarray, values: np.ndarray, start_ns: int) -> None:
-    """A few features over time: the first that ever change."""
+def _draw_values(axis: Any, stream: Stream, stats: Stats, times: np.ndarray, values: np.ndarray, start_ns: int) -> None:
+    """A few features over time: those that vary most in the whole cache."""
     width = math.prod(stream.shape)
-    constant = set(stream.findings["constant_features"])
-    changing = [feature for feature in range(min(width, len(constant) + _LINES_DRAWN)) if feature not in constant]
-    features = (changing or list(range(width)))[:_LINES_DRAWN]
+    features = np.sort(np.argsort(-np.nan_to_num(np.ravel(stats.std)), kind="stable")[:_LINES_DRAWN])
     step = -(-len(times) // _POINTS_DRAWN) or 1
     seconds = (times[::step] - start_ns) / 1e9
     lines = values.reshape(len(times), width)[::step, features].astype(np.float64)
@@ -243,22 +245,31 @@ def _draw_values(axis: Any, stream: Stream, times: np.ndarray, values: np.ndarra
             marker="." if len(times) < 50 else "",
             label=_feature_name(stream, feature) if width > 1 else None,
         )
-    count = f", {len(features)} of {width} features" if len(features) < width else ""
+    count = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
     rate = f", {stream.rate_hz:.4g} Hz" if stream.rate_hz else ""
-    axis.set_title(f"{stream.name}{rate}{count}" if len(times) else f"{stream.name}: no rows", loc="left", fontsize=9)
+    axis.set_title(
+        f"{_short(stream.name)}{rate}{count}" if len(times) else f"{_short(stream.name)}: no rows",
+        loc="left",
+        fontsize=9,
+    )
     if width > 1 and len(times):
         axis.legend(loc="upper right", fontsize=7, ncols=_LINES_DRAWN)
+
+
+def _short(name: str) -> str:
+    """The end of a long name, which tells more of it than its start."""
+    return name if len(name) <= 40 else f"...{name[-37:]}"
 
 
 def _draw_lengths(axis: Any, seconds: np.ndarray) -> None:
     if len(seconds) <= 60:
         axis.bar(range(len(seconds)), seconds, width=0.9, color="0.6")
         axis.set(xlabel="episode", ylabel="s")
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     else:
         axis.hist(seconds, bins=40, color="0.6")
         axis.set(xlabel="s", ylabel="episodes")
     axis.set_title("episode lengths", fontsize=9)
-    axis.xaxis.get_major_locator().set_params(integer=len(seconds) <= 60)
 
 
 def _draw_periods(axis: Any, clocks: Mapping[str, np.ndarray], start_ns: int) -> None:
@@ -266,7 +277,7 @@ def _draw_periods(axis: Any, clocks: Mapping[str, np.ndarray], start_ns: int) ->
     for name, times in clocks.items():
         periods = np.diff(times) / 1e6
         step = -(-len(periods) // _POINTS_DRAWN) or 1
-        axis.plot((times[1:][::step] - start_ns) / 1e9, periods[::step], ".", markersize=3, label=name)
+        axis.plot((times[1:][::step] - start_ns) / 1e9, periods[::step], ".", markersize=3, label=_short(name))
         every.append(periods[periods > 0])
     drawn = np.concatenate(every)
     _plain_log_axis(axis)
@@ -284,6 +295,7 @@ def _draw_jitter(axis: Any, streams: list[Stream]) -> None:
         axis.hist(np.clip(relative, 0, 4), bins=np.linspace(0, 4, 161), histtype="step")
     _plain_log_axis(axis)
     axis.set(xlabel="period / its median (4: and more)", ylabel="samples, all episodes")
+    axis.set_ylim(bottom=0.7)
 
 
 def _plain_log_axis(axis: Any) -> None:
@@ -292,7 +304,7 @@ def _plain_log_axis(axis: Any) -> None:
 
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=8))
-    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import robocache
-from robocache import cli
+from robocache import cli, demo, view
 
 
 def write_logs(folder, *, broken=False):
@@ -91,6 +92,7 @@ def test_an_existing_cache_is_refused_unless_overwrite(capsys, cache, tmp_path):
     code, _, err = run(capsys, "ingest", tmp_path / "logs", cache)
     assert code == 1
     assert str(cache) in err
+    assert "--overwrite replaces a cache" in err and "=True" not in err
     assert run(capsys, "ingest", tmp_path / "logs", cache, "--overwrite")[0] == 0
 
 
@@ -182,6 +184,70 @@ def test_names_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
     assert "[red]logs" in out and "[blue]cache" in out and "arm[left]" in out
 
 
+@pytest.mark.parametrize("command", ["inspect", "bench"])
+def test_recordings_are_to_be_ingested_first(command, capsys, tmp_path):
+    logs = write_logs(tmp_path / "my logs")
+    code, out, err = run(capsys, command, logs)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"not a cache; ingest it first: robocache ingest '{logs}' 'my logs.cache'" in err
+    (tmp_path / "set/meta").mkdir(parents=True)
+    (tmp_path / "set/meta/info.json").write_text("{}")
+    assert "a LeRobot dataset" in run(capsys, command, tmp_path / "set")[2]
+
+
+def test_eighty_columns_break_no_word(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["observation.state", "annotation.human.action.task_description", "latency_runs__run_20260514_203014__data"]
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        for name in names:
+            writer.stream(name, names=["left_shoulder_pitch_joint", "gripper"])
+            episode.append(name, np.arange(300) * 33_333_333, np.full((300, 2), np.pi))
+    code, out, _ = run(capsys, "inspect", tmp_path / "cache")
+    assert code == 0
+    lines = out.splitlines()
+    assert max(map(len, lines[1:])) <= 80  # the first is the path
+    assert {word for name in names for word in re.split(r"[._]+", name)} <= set(re.split(r"[^a-z0-9]+", out))
+    assert re.search(r"observation\.state +float64 \[2\] +300 +30 +0.000 +33.33", out)
+
+
+def figure_of(monkeypatch, dataset):
+    """What view.plot draws."""
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    view.plot(dataset, "unused.png", episode=1)
+    figures[0].canvas.draw()
+    return figures[0]
+
+
+@pytest.mark.parametrize("clock", ["recorded", "nominal"])
+def test_a_picture_has_values_and_the_clocks_that_were_recorded(clock, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    values = np.random.default_rng(0).normal(size=(50, 6))
+    values[:, 1] = 3.0
+    values[:, 4] /= 100
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("arm", clock=clock, names=list("abcdef"))
+        for start in (0, 7):
+            with writer.episode() as episode:
+                episode.append("arm", np.arange(50) * 33_333_333 + start, values)
+                episode.append("gripper", [start, start + 10**9], [False, True])
+        writer.stream("gripper", clock="nominal")
+    figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
+    arm, gripper, lengths, *clocks = figure.axes
+    assert [line.get_label() for line in arm.get_lines()] == ["a", "c", "d", "f"]  # those that vary most
+    for line, feature in zip(arm.get_lines(), (0, 2, 3, 5), strict=True):
+        np.testing.assert_allclose(line.get_xdata(), np.arange(50) * 0.033333333)
+        np.testing.assert_array_equal(line.get_ydata(), values[:, feature])
+    assert [line.get_ydata().tolist() for line in gripper.get_lines()] == [[0, 1]]
+    assert [bar.get_height() for bar in lengths.patches] == pytest.approx([49 * 0.033333333] * 2)
+    assert len(clocks) == (2 if clock == "recorded" else 0)
+    for axis in clocks:
+        labels = [label.get_text() for label in axis.get_yticklabels() if label.get_text()]
+        assert labels and all(re.fullmatch(r"[0-9.,]+", label) for label in labels)
+
+
 def test_inspect_plots(capsys, cache, tmp_path):
     pytest.importorskip("matplotlib")
     code, out, _ = run(capsys, "inspect", cache, "--plot", tmp_path / "picture.png", "--episode", "1")
@@ -267,6 +333,16 @@ def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_pa
 
 
 # ---- as a process ----
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"robocache {robocache.__version__}\n", "")
+
+
+def test_demo_json(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "run", lambda out, **options: options["console"].print("drawn") or {"picture": out})
+    code, out, err = run(capsys, "demo", "--out", tmp_path, "--json")
+    assert (code, json.loads(out), err) == (0, {"picture": str(tmp_path)}, "drawn\n")
 
 
 def test_python_m_robocache(cache):

