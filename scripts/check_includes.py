@@ -1,7 +1,8 @@
 """Checks that every include points down the order of the rooms, so that nothing circles.
 
-core < interpolation < voxels < ops < cache < sample < align < batch < live < ffi. A room includes itself and the rooms before it; operations
-never include each other; CUDA headers stand in *_cuda.cu and *_cuda.cuh alone; nlohmann_json in .cpp files alone; the
+core < interpolation < voxels < ops < cache < source < image < sample < align < batch < live < ffi. A room includes itself
+and the rooms before it; sampling and alignment read rows through source/ and never include cache/; operations never
+include each other; CUDA headers stand in *_cuda.cu and *_cuda.cuh alone; nlohmann_json in .cpp files alone; the
 headers of tvm-ffi in ffi/ alone; torch in no C++ file at all.
 """
 
@@ -9,7 +10,21 @@ import re
 import sys
 from pathlib import Path
 
-ORDER = ["core", "interpolation", "voxels", "ops", "cache", "sample", "align", "batch", "live", "ffi"]
+ORDER = [
+    "core",
+    "interpolation",
+    "voxels",
+    "ops",
+    "cache",
+    "source",
+    "image",
+    "sample",
+    "align",
+    "batch",
+    "live",
+    "ffi",
+]
+NO_FILES = {"sample", "align"}
 SOURCES = Path("src/robocache")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nv/|mma\.h)")
@@ -42,6 +57,8 @@ def mistakes(path: Path) -> list[str]:
                 found.append(f"{include}: {parts[1]} is no room of {' < '.join(ORDER)}")
             elif ORDER.index(parts[1]) > ORDER.index(room):
                 found.append(f"{include}: {room} comes before {parts[1]}")
+            elif room in NO_FILES and parts[1] == "cache":
+                found.append(f"{include}: {room} knows rows by source/, not the cache")
             elif operation and parts[1] == "ops" and len(parts) > 3 and parts[2] != operation:
                 found.append(f"{include}: operation {operation} includes operation {parts[2]}")
         elif (path.parent / include).is_file():

@@ -6,84 +6,120 @@ import importlib.util
 import json
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from . import _lib, errors
 from .dataset import Dataset
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+_options = _lib.function("loader_options")
+_add_stream = _lib.function("loader_add_stream")
+_add_method = _lib.function("loader_add_method")
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _fill = _lib.function("loader_fill")
 _array = _lib.function("batch_array")
 _arrays = _lib.function("batch_arrays")
+_cuda_unavailable = _lib.function("cuda_unavailable_reason")
 _array.release_gil = _arrays.release_gil = False  # _arrays needs the lock; _array is shorter than to let go of it
 
-
-def _window_offsets(
-    rate_hz: float,
-    history: int | Mapping[str, int] | None,
-    horizon: int | Mapping[str, int] | None,
-    streams: Collection[str],
-) -> dict[str, list[float]]:
-    """The second way to say `delta_timestamps`, as the first."""
-    if not isinstance(rate_hz, int | float):
-        raise errors.ArgumentTypeError(f"rate_hz: expected a number, got {rate_hz!r}")
-    if not 0 < rate_hz < math.inf:
-        raise errors.ArgumentError(f"rate_hz: expected a finite rate above 0, got {rate_hz}")
-
-    if history is None and horizon is None:
-        raise errors.ArgumentError("history, horizon: expected at least one of them beside rate_hz, got none")
-
-    def steps(name: str, given: int | Mapping[str, int] | None, takes: Any) -> dict[str, int]:
-        if not isinstance(given, int | Mapping | None):
-            raise errors.ArgumentTypeError(f"{name}: expected an int or {{stream: int}}, got {given!r}")
-        counts = {s: given for s in streams if takes(s)} if isinstance(given, int) else dict(given or {})
-        for stream, count in counts.items():
-            if stream not in streams:
-                raise errors.ArgumentError(f"{name}: expected one of {', '.join(streams)}, got '{stream}'")
-            if not isinstance(count, int) or count < 1:
-                raise errors.ArgumentError(f"{name}['{stream}']: expected at least 1 step, got {count!r}")
-        return counts
-
-    is_action = lambda stream: stream.split(".")[0] == "action"  # noqa: E731
-    past = steps("history", history, lambda s: not is_action(s))
-    future = steps("horizon", horizon, is_action)
-    named = dict.fromkeys([*past, *future])
-    return {s: [k / rate_hz for k in range(1 - past.get(s, 1), future.get(s, 1))] for s in named}
+_Value = TypeVar("_Value")
 
 
-def _finite(name: str, value: Any) -> Any:
-    """JSON, which carries the options to the library, has no other numbers."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise errors.ArgumentError(f"{name}: expected a finite number, got {value}")
+# ---- Arguments as the library takes them ----
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if not isinstance(value, str | bool | np.bool_):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise errors.ArgumentTypeError(f"{name}: expected a number, got {value!r}")
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        whole = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        whole = None
+    if whole is None:
+        raise errors.ArgumentTypeError(f"{name}: expected an int, got {value!r}")
+    if not -(2**63) <= whole < 2**63:
+        raise errors.ArgumentError(f"{name}: expected an int of 64 bits, got {whole}")
+    return whole
+
+
+def _dtype(name: str, value: Any) -> str:
+    try:
+        return _lib.dtype_name(value)
+    except errors.ArgumentTypeError:
+        raise errors.ArgumentTypeError(f"{name}: expected a dtype or its name, got {value!r}") from None
+
+
+def _as_it_is(_name: str, value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has no form for: numpy's numbers as Python's."""
-    if not isinstance(value, np.generic):
-        raise errors.ArgumentTypeError(f"expected numbers, names and mappings of them as options, got {value!r}")
-    return _finite("options", value.item())
+def _given(convert: Callable[[str, Any], _Value], name: str, value: Any) -> _Value | None:
+    return None if value is None else convert(name, value)
 
 
-def _offsets(stream: str, offsets: Any) -> list[float]:
-    name = f"delta_timestamps['{stream}']"
+def _listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
     try:
-        return [_finite(name, float(offset)) for offset in offsets]
-    except (TypeError, ValueError) as error:
-        if isinstance(error, errors.Error):
-            raise
-        raise errors.ArgumentTypeError(f"{name}: expected seconds in a list, got {offsets!r}") from None
-
-
-def _indices(episodes: Any) -> list[int]:
-    try:
-        return [operator.index(episode) for episode in episodes]
+        each = None if isinstance(values, str) else list(values)
     except TypeError:
-        raise errors.ArgumentTypeError(f"episodes: expected a list of ints, got {episodes!r}") from None
+        each = None
+    if each is None:
+        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}")
+    return np.array([convert(name, value) for value in each], dtype)
+
+
+def _seconds(name: str, values: Any) -> npt.NDArray[Any]:
+    return _listed(_number, name, values, np.float64)
+
+
+class _PerStream:
+    """An option that is one value for all streams, or ``{stream: value}``."""
+
+    def __init__(self, dataset: Dataset, name: str, given: Any, convert: Callable[[str, Any], Any]) -> None:
+        self._name, self._convert = name, convert
+        self.named: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        for stream in self.named:
+            if stream not in dataset.streams:
+                raise errors.ArgumentError(
+                    f"{name}: no stream {stream!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
+                )
+        self.of_all = None if isinstance(given, Mapping) else _given(convert, name, given)
+
+    def of(self, stream: str) -> Any:
+        return _given(self._convert, f"{self._name}['{stream}']", self.named.get(stream))
+
+
+def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, Any]]:
+    """begin, end and method of each of ``[(slice, method), ...]``."""
+    for block in blocks:
+        try:
+            part, method = block
+        except (TypeError, ValueError):
+            part = method = None
+        if not isinstance(part, slice):
+            raise errors.ArgumentTypeError(f"{name}: expected a method or [(slice, method), ...], got {block!r}")
+        if part.step not in (None, 1):
+            raise errors.ArgumentError(f"{name}: expected slices of step 1, got {part!r}")
+        begin, end = _given(_whole, name, part.start), _given(_whole, name, part.stop)
+        yield 0 if begin is None else begin, features if end is None else end, method
+
+
+# ---- The loader ----
 
 
 class Loader:
@@ -140,11 +176,11 @@ class Loader:
         horizon: int | Mapping[str, int] | None = None,
         anchor: str | None = None,
         anchor_hz: float | None = None,
-        methods: str | Mapping[str, str] | None = None,
+        methods: str | Mapping[str, str | Sequence[tuple[slice, str]]] | None = None,
         normalize: str | Mapping[str, str] | None = None,
         max_gap_s: float | Mapping[str, float] | None = None,
         dtype: Any = "float32",
-        device: Any = "cpu",
+        device: str | torch.device | None = None,
         episodes: Sequence[int] | None = None,
         snap_s: float = 1e-6,
         seed: int = 0,
@@ -152,62 +188,75 @@ class Loader:
         drop_last: bool = False,
         framework: str | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
+        # Copies: what the caller changes later is not what this loader was asked for.
+        self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
         if not isinstance(dataset, Dataset):
             raise errors.ArgumentTypeError(
                 f"dataset: expected what robocache.open() gave, got {type(dataset).__name__}"
             )
         if (delta_timestamps is None) == (rate_hz is None):
             raise errors.ArgumentError(
-                "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon"
+                "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
+                + ("neither" if rate_hz is None else f"both, rate_hz={rate_hz!r}")
             )
-        if delta_timestamps is None:
-            delta_timestamps = _window_offsets(rate_hz, history, horizon, dataset.streams)
-        elif history is not None or horizon is not None:
-            raise errors.ArgumentError("history, horizon: go with rate_hz, not with delta_timestamps")
-        elif not isinstance(delta_timestamps, Mapping):
+        if rate_hz is None and not (history is None and horizon is None):
+            raise errors.ArgumentError("history, horizon: go with rate_hz, got delta_timestamps")
+        if delta_timestamps is not None and not isinstance(delta_timestamps, Mapping):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool):
-            raise errors.ArgumentTypeError(f"batch_size: expected an int, got {batch_size!r}")
         self._torch = self._framework(framework)
-        self._device = self._device_name(device)
+        self.device = self._device_name(device)
+        """Where the batches are: ``"cpu"`` or ``"cuda:N"``."""
 
-        def of_stream(name: str, given: Any, stream: str, floats_only: bool = False) -> Any:
-            if isinstance(given, Mapping):
-                for key in given:
-                    if key not in dataset.streams:
-                        raise errors.ArgumentError(
-                            f"{name}: no stream '{key}' in {dataset.path}; there are {', '.join(dataset.streams)}"
-                        )
-                return given.get(stream)
-            # By its name: the dtype itself needs ml_dtypes where it is bfloat16, which torch does not.
-            floating = stream not in dataset.streams or "float" in dataset.streams[stream]._dtype
-            return given if floating or not floats_only else None
+        def option(name: str, convert: Callable[[str, Any], Any]) -> _PerStream:
+            return _PerStream(dataset, name, given[name], convert)
 
-        options = {
-            "streams": [
-                {
-                    "stream": stream,
-                    "delta_timestamps": _offsets(stream, offsets),
-                    "method": of_stream("methods", methods, stream),
-                    "normalize": of_stream("normalize", normalize, stream, floats_only=True),
-                    "max_gap_s": _finite("max_gap_s", of_stream("max_gap_s", max_gap_s, stream)),
-                    "dtype": _lib.dtype_name(of_stream("dtype", dtype, stream))
-                    if isinstance(dtype, Mapping) and stream in dtype
-                    else None,
-                }
-                for stream, offsets in delta_timestamps.items()
-            ],
-            "batch_size": batch_size,
-            "anchor": anchor,
-            "anchor_hz": _finite("anchor_hz", anchor_hz),
-            "episodes": None if episodes is None else _indices(episodes),
-            "snap_s": _finite("snap_s", snap_s),
-            "shuffle": shuffle,
-            "drop_last": drop_last,
-            "dtype": "float32" if isinstance(dtype, Mapping) else _lib.dtype_name(dtype),
-            "device": self._device,
-        }
-        self._handle = _open(dataset._handle, json.dumps(options, default=_plain))
+        histories, horizons, gaps = option("history", _whole), option("horizon", _whole), option("max_gap_s", _number)
+        method, mode, types = option("methods", _as_it_is), option("normalize", _as_it_is), option("dtype", _dtype)
+        # The library borrows the memory of arrays during a call.
+        chosen = None if episodes is None else _listed(_whole, "episodes", episodes, np.int64)
+        options = _options(
+            _whole("batch_size", batch_size),
+            anchor,
+            _given(_number, "anchor_hz", anchor_hz),
+            None if chosen is None else _lib.from_numpy(chosen),
+            _number("snap_s", snap_s),
+            shuffle,
+            drop_last,
+            self.device,
+            _given(_number, "rate_hz", rate_hz),
+            histories.of_all,
+            horizons.of_all,
+            method.of_all,
+            mode.of_all,
+            gaps.of_all,
+            types.of_all,
+        )
+        windows: Mapping[str, Any] = (
+            dict.fromkeys([*histories.named, *horizons.named, *dataset.streams])
+            if delta_timestamps is None
+            else delta_timestamps
+        )
+        for stream, offsets in windows.items():
+            seconds = _given(_seconds, f"delta_timestamps['{stream}']", offsets)
+            name, by = f"methods['{stream}']", method.of(stream)
+            slices = isinstance(by, Sequence) and not isinstance(by, str)
+            _add_stream(
+                options,
+                stream,
+                None if seconds is None else _lib.from_numpy(seconds),
+                histories.of(stream),
+                horizons.of(stream),
+                None if slices else by,
+                mode.of(stream),
+                gaps.of(stream),
+                types.of(stream),
+            )
+            if slices:
+                for begin, end, part in _slices(name, by, math.prod(dataset.streams[stream].shape)):
+                    _add_method(options, begin, end, part)
+
+        self._handle = _open(dataset._handle, options)
         described = json.loads(_describe(self._handle))
         self.dataset = dataset
         self.batch_size = batch_size
@@ -216,18 +265,20 @@ class Loader:
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
+        self._lock = threading.Lock()
         self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
-        self._like, self._exchange = None, 0
+        self._like: Any = None
+        self._exchange = 0
         if self._torch is not None:
             self._exchange = _lib.exchange_api(self._torch.Tensor)
-            self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self._device)
+            self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self.device)
         else:
             for array in described["arrays"]:
                 _lib.numpy_dtype(array["dtype"])  # refuses what numpy cannot hold
 
     @staticmethod
-    def _framework(name: str | None) -> Any | None:
+    def _framework(name: str | None) -> ModuleType | None:
         if name not in (None, "torch", "numpy"):
             raise errors.ArgumentError(f"framework: expected 'torch' or 'numpy', got {name!r}")
         if name == "numpy" or (name is None and importlib.util.find_spec("torch") is None):
@@ -237,28 +288,38 @@ class Loader:
         return torch
 
     def _device_name(self, device: Any) -> str:
+        torch = self._torch
+        if device is None:
+            device = "cpu" if torch is None or _cuda_unavailable() or not torch.cuda.is_available() else "cuda"
         name = str(device)
-        if name == "cpu" or not name.startswith("cuda"):
-            return name
-        if self._torch is None:
+        if not name.startswith("cuda"):
+            return name  # "cpu", or what the library refuses
+        if torch is None:
             raise errors.ArgumentError(
                 f"device: framework 'numpy' is on the CPU, got {name!r}; CUDA batches need torch"
             )
-        if reason := _lib.function("cuda_unavailable_reason")():
+        if reason := _cuda_unavailable():
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
-        return f"cuda:{self._torch.cuda.current_device()}" if name == "cuda" else name
+        return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
 
-    def __iter__(self) -> Loader:
-        return self
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return _Epoch(self, self.epoch)
 
     def __next__(self) -> dict[str, Any]:
-        step = self.step
-        if step >= self._steps:
-            self.epoch += 1
-            self.step = 0
-            raise StopIteration
-        batch = _fill(self._handle, self._like, self.seed, self.epoch, step)
-        self.step = step + 1
+        return self._next(None)
+
+    def _next(self, epoch: int | None) -> dict[str, Any]:
+        """The next batch, where this epoch is still on."""
+        with self._lock:
+            step = self.step
+            if epoch is not None and epoch != self.epoch:
+                raise StopIteration
+            if step >= self._steps:
+                self.epoch += 1
+                self.step = 0
+                raise StopIteration
+            batch = _fill(self._handle, self._like, self.seed, self.epoch, step)
+            self.step = step + 1
         if self._exchange:
             arrays: list[Any] = [None] * len(self._names)
             _arrays(batch, self._exchange, id(arrays))
@@ -270,19 +331,39 @@ class Loader:
         """Batches an epoch."""
         return self._steps
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The dataset's path, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
+        return {"dataset": self.dataset, "arguments": self._arguments, "state": self.state_dict()}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        Loader.__init__(self, pickled["dataset"], **pickled["arguments"])
+        self.load_state_dict(pickled["state"])
+
     def state_dict(self) -> dict[str, int]:
         """What :meth:`load_state_dict` needs to go on with the batch after the last one given; JSON-able."""
-        return {"seed": self.seed, "epoch": self.epoch, "step": self.step}
+        with self._lock:
+            return {"seed": self.seed, "epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Goes to that place at once, whatever its distance."""
         if not isinstance(state, Mapping):
-            raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {type(state).__name__}")
+            raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {state!r}")
+        place = {}
         for key in ("seed", "epoch", "step"):
-            value = state.get(key)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise errors.ArgumentTypeError(f"{key}: expected an int, got {value!r}")
+            place[key] = _whole(key, state.get(key))
             largest = self._steps if key == "step" else 2**63 - 1
-            if not 0 <= value <= largest:
-                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {value}")
-        self.seed, self.epoch, self.step = state["seed"], state["epoch"], state["step"]
+            if not 0 <= place[key] <= largest:
+                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
+        with self._lock:
+            self.seed, self.epoch, self.step = place["seed"], place["epoch"], place["step"]
+
+
+class _Epoch(Iterator[dict[str, Any]]):
+    """What a loop over a loader draws from: it ends with the epoch, in every thread that is in it."""
+
+    def __init__(self, loader: Loader, epoch: int) -> None:
+        self._loader = loader
+        self._epoch = epoch
+
+    def __next__(self) -> dict[str, Any]:
+        return self._loader._next(self._epoch)

@@ -260,10 +260,10 @@ def _curve(times, values, targets, brackets, method, bc_type):
         bound = np.where(np.isfinite(w)[:, None], bound, np.inf)
         smallest = float(np.finfo(work).smallest_normal)
         bound = bound + 64 * smallest + 2 * u * bound
-        return exact, bound + _output_rounding(np.abs(exact) + bound, values.dtype)
+        return exact, bound + output_rounding(np.abs(exact) + bound, values.dtype)
 
 
-def _output_rounding(magnitude, dtype):
+def output_rounding(magnitude, dtype):
     """Half a unit in the last place of `dtype`; without end where it may overflow."""
     if dtype == bfloat16:
         digits, smallest, largest = 8, 2.0**-133, float(2**127 * (2 - 2**-7))

@@ -1,14 +1,44 @@
 """Naive oracle of one batch of `robocache.Loader`: a loop over streams, anchors and targets.
 
-Times are int64 nanoseconds throughout. It gives the exact bits for linear, nearest, previous and next.
+Times are int64 nanoseconds throughout. It gives the exact bits for linear, nearest, previous and next, and what
+`reference.resample` says of curves, angles and rotations: a value and how far from it the work type may end.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from .arithmetic import fma, is_floating, round_to, work_type
-from .resample import only_last_of_each_time, weight
+from .compare import assert_same_bits, assert_within, to_numpy
+from .resample import Expected, only_last_of_each_time, output_rounding, resample_curve, weight
 
 NANOSECONDS = np.dtype(np.int64)
+EXACT = ("linear", "nearest", "previous", "next")
+
+
+class Window(NamedTuple):
+    """A stream's values in a batch: `out` bit for bit where `bound` is 0, else `exact` give or take `bound`, up to whole
+    multiples of `period` where that is not 0."""
+
+    out: np.ndarray
+    exact: np.ndarray
+    bound: np.ndarray
+    period: np.ndarray
+
+
+def assert_batch(batch, expected):
+    """A loader's batch, arrays of any framework, is what `window_batch` says."""
+    assert set(batch) == set(expected)
+    for key, wanted in expected.items():
+        got = to_numpy(batch[key])
+        if not isinstance(wanted, Window):
+            assert_same_bits(got, wanted, key)
+            continue
+        assert got.dtype == wanted.out.dtype
+        off = got.astype(np.float64) - wanted.exact
+        with np.errstate(all="ignore"):
+            turns = np.where(wanted.period > 0, np.round(off / wanted.period), 0)
+        assert_within(got, Expected(wanted.out, wanted.exact + turns * wanted.period, wanted.bound, None), key)
 
 
 def default_method(dtype):
@@ -47,8 +77,10 @@ def window_batch(
     episodes: per episode a dict stream -> (time_ns int64 [n], values [n, *shape]); a stream may be missing.
     anchors: [(index into episodes, anchor time in ns)], one a sample of the batch.
     delta_timestamps: dict stream -> offsets in seconds. dtypes, shapes: dict stream -> of the recording's values.
+    methods: dict stream -> a name, or [(slice, name), ...] of the features, row-major.
     normalize: dict stream -> mode, with stats: dict stream -> an object with mean, std, min, max, q01, q99.
-    Returns {stream: [B, T, *shape], stream + "_is_pad": bool [B, T], "time_ns": int64 [B], "episode_index": int64 [B]}.
+    Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], "time_ns": int64 [B],
+    "episode_index": int64 [B]}.
     """
     batch = {
         "time_ns": np.array([t for _, t in anchors], np.int64),
@@ -58,59 +90,107 @@ def window_batch(
         stored = np.dtype(dtypes[stream])
         out_type = np.dtype(dtype) if is_floating(stored) else stored
         mode = (normalize or {}).get(stream)
-        out = np.zeros((len(anchors), len(deltas), *shapes[stream]), out_type)
-        is_pad = np.ones((len(anchors), len(deltas)), bool)
+        features = int(np.prod(shapes[stream], dtype=int))
+        runs = _runs((methods or {}).get(stream, default_method(stored)), features, default_method(stored))
+        size = len(anchors), len(deltas), features
+        out, is_pad = np.zeros(size, out_type), np.ones(size[:2], bool)
+        exact, bound, period = np.zeros(size), np.zeros(size), np.zeros(size)
         for row, (episode, anchor_ns) in enumerate(anchors):
             if stream not in episodes[episode] or len(episodes[episode][stream][0]) == 0:
                 continue
-            x, is_pad[row] = _window(
-                *episodes[episode][stream],
-                [int(anchor_ns) + round(delta * 1e9) for delta in deltas],
-                method=(methods or {}).get(stream, default_method(stored)),
-                max_gap_ns=None if max_gap_s is None else round(max_gap_s * 1e9),
-                snap_ns=snap_s * 1e9,
-            )
-            if is_floating(stored):
-                if mode is not None:
-                    scale, shift = affine(stats[stream], mode)
-                    scale = np.broadcast_to(scale.astype(x.dtype), x.shape)
-                    shift = np.broadcast_to(shift.astype(x.dtype), x.shape)
-                    x = fma(x, scale, shift, x.dtype)
-                x = round_to(x, out_type)
-            out[row] = x
-        batch[stream], batch[stream + "_is_pad"] = out, is_pad
+            time_ns, values = episodes[episode][stream]
+            values = np.asarray(values).reshape(len(time_ns), features)
+            targets = [min(max(int(anchor_ns) + round(delta * 1e9), -(2**63)), 2**63 - 1) for delta in deltas]
+            for begin, end, method in runs:
+                part = row, slice(None), slice(begin, end)
+                x, exact[part], bound[part], is_pad[row] = _window(
+                    np.asarray(time_ns),
+                    values[:, begin:end],
+                    targets,
+                    method=method,
+                    max_gap_ns=None if max_gap_s is None else round(max_gap_s * 1e9),
+                    snap_ns=snap_s * 1e9,
+                )
+                period[part] = 2 * np.pi if method == "angle" else 0
+                if is_floating(stored):
+                    work = x.dtype
+                    u = float(np.finfo(work).eps) / 2
+                    if mode is not None:
+                        scale, shift = (
+                            np.broadcast_to(np.reshape(part_of, -1)[begin:end].astype(work), x.shape)
+                            for part_of in affine(stats[stream], mode)
+                        )
+                        x = fma(x, scale, shift, work)
+                        wide = np.abs(scale.astype(np.float64))
+                        exact[part] = exact[part] * scale + shift
+                        period[part] *= wide
+                        rounding = u * (np.abs(exact[part]) + wide * bound[part])
+                        bound[part] = np.where(bound[part] > 0, wide * bound[part] + rounding, 0)
+                    x = round_to(x, out_type)
+                    rounding = output_rounding(np.abs(exact[part]) + bound[part], out_type)
+                    bound[part] = np.where(bound[part] > 0, bound[part] + rounding, 0)
+                out[part] = x
+        shape = (*size[:2], *shapes[stream])
+        curved = any(method not in EXACT for _, _, method in runs)
+        arrays = [part.reshape(shape) for part in (out, exact, bound, period)]
+        batch[stream] = Window(*arrays) if curved else arrays[0]
+        batch[stream + "_is_pad"] = is_pad
     return batch
 
 
+def _runs(methods, features, default):
+    """(begin, end, method) of all features, in their order; a pose as its position and its rotation."""
+    if isinstance(methods, str):
+        methods = [(slice(0, features), methods)]
+    runs, done = [], 0
+    for part, method in sorted(methods, key=lambda block: block[0].indices(features)[0]):
+        begin, end, _ = part.indices(features)
+        if begin > done:
+            runs.append((done, begin, default))
+        runs += (
+            [(begin, begin + 3, "linear"), (begin + 3, end, "slerp")] if method == "pose" else [(begin, end, method)]
+        )
+        done = end
+    return runs + ([(done, features, default)] if done < features or features == 0 else [])
+
+
 def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns):
-    """The targets' values in the work type (integers as stored), before any normalisation, and is_pad."""
-    time_ns, values = only_last_of_each_time(np.asarray(time_ns), np.asarray(values))
+    """The targets' values in the work type (integers as stored), before any normalisation; what they are exactly and how
+    far from that they may be, 0 where their bits are known; and is_pad."""
+    time_ns, values = only_last_of_each_time(time_ns, values)
     n = len(time_ns)
     work = work_type(values.dtype) if is_floating(values.dtype) else values.dtype
     samples = values.astype(work)
-    out = np.zeros((len(targets), *values.shape[1:]), work)
+    times = [int(t) for t in time_ns]
+    snapped = []
+    for target in targets:
+        nearest = min(range(n), key=lambda i: abs(times[i] - target))  # of two, the earlier
+        snapped.append(times[nearest] if abs(target - times[nearest]) < snap_ns else target)
+    if method not in EXACT:
+        made = resample_curve(samples, time_ns, np.array(snapped, np.int64), method=method, max_gap=max_gap_ns)
+        return made.out, made.exact, made.bound, ~made.valid
+
+    out = np.zeros((len(targets), values.shape[1]), work)
     is_pad = np.ones(len(targets), bool)
-    for k, target in enumerate(targets):
-        nearest = int(np.argmin(np.abs(time_ns - target)))  # of two, the earlier
-        if abs(target - int(time_ns[nearest])) < snap_ns:
-            target = int(time_ns[nearest])
-        right = int(np.count_nonzero(time_ns <= target))
+    for k, target in enumerate(snapped):
+        right = sum(t <= target for t in times)
         left = right - 1
-        if time_ns[nearest] == target:
-            out[k], is_pad[k] = samples[nearest], False
+        if left >= 0 and times[left] == target:
+            out[k], is_pad[k] = samples[left], False
         elif left < 0:
             out[k] = samples[0]
         elif right == n:
             out[k] = samples[-1]
         else:
-            gap = int(time_ns[right]) - int(time_ns[left])
+            gap = times[right] - times[left]
             is_pad[k] = max_gap_ns is not None and gap > max_gap_ns
             if method == "linear":
                 a, b = samples[left], samples[right]
-                w = weight(target - int(time_ns[left]), gap, NANOSECONDS, work)
+                w = weight(target - times[left], gap, NANOSECONDS, work)
                 with np.errstate(all="ignore"):
                     step = (b - a).astype(work)
                 out[k] = fma(np.broadcast_to(w, a.shape), step, a, work)
             else:
+                nearest = left if target - times[left] <= times[right] - target else right
                 out[k] = samples[{"nearest": nearest, "previous": left, "next": right}[method]]
-    return out, is_pad
+    return out, np.zeros(out.shape), np.zeros(out.shape), is_pad

@@ -3,6 +3,9 @@
 
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/align/window_math.hpp"
+#include "robocache/interpolation/angle.hpp"
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/rotation.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
@@ -15,8 +18,10 @@ constexpr int64_t kTimesPerLine = 64 / sizeof(int64_t);
 void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
 
 const char* row_address(const WindowSegment& s, const EpisodeRows& rows, int64_t row) {
-  return static_cast<const char*>(s.values) + (rows.begin + row) * s.features * dtype_size(s.value_dtype);
+  return static_cast<const char*>(s.values) + (rows.begin + row) * s.row_features * dtype_size(s.value_dtype);
 }
+
+// ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
 // Features [begin, begin + kCount) of a row; of a fixed number, so that it becomes vector code without a remainder.
 template <int kCount, class In, class Out, class Work>
@@ -67,14 +72,90 @@ void write_row_of(const WindowSegment& s, const char* a, const char* b, double w
   }
 }
 
-void write_step(const WindowSegment& s, const EpisodeRows& rows, const Pick<double>& picked, char* out) {
+// ---- curves, angles and rotations between two rows, a piece of the features at a time ----------------------------------
+
+template <class Work>
+void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t n, Work* to) {
+  with_floating(s.value_dtype, [&](auto element) {
+    const auto* from = reinterpret_cast<const decltype(element)*>(row) + first;
+    for (int64_t d = 0; d < n; ++d) to[d] = to_work<Work>(from[d]);
+  });
+}
+
+template <class Work>
+void write_curve(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked,
+                 char* out) {
+  constexpr int64_t kPiece = 64;
+  static_assert(kPiece % 4 == 0);
+  Work x[6][kPiece];
+  Work y[kPiece];
+  const auto w = static_cast<Work>(picked.weight);
+  const int reach = stencil_reach(s.method);
+  const ClockRow<int64_t> clock{times, 1};
+  const Stencil<int64_t> stencil = stencil_around(clock, rows.rows, picked.left, picked.right, reach);
+  const int before = stencil.before;
+  const int after = stencil.after;
+  CurveWeights<Work> c{};
+  if (reach > 0) c = weights_around<Work>(s.method, clock, rows.rows, stencil, w);
+  for (int64_t first = 0; first < s.features; first += kPiece) {
+    const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
+    for (int i = 2 - reach; i <= 3 + reach; ++i) load_piece(s, row_address(s, rows, stencil.rows[i]), first, n, x[i]);
+    switch (s.method) {
+      case InterpolationMethod::kPchip:
+        for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, before, after, x[1][d], x[2][d], x[3][d], x[4][d]);
+        break;
+      case InterpolationMethod::kAkima:
+        for (int64_t d = 0; d < n; ++d) {
+          y[d] = akima_at(c, before, after, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
+        }
+        break;
+      case InterpolationMethod::kAngle:
+        for (int64_t d = 0; d < n; ++d) y[d] = angle_at(x[2][d], x[3][d], w);
+        break;
+      case InterpolationMethod::kSlerp:
+        for (int64_t d = 0; d < n; d += 4) {
+          Work from[4] = {x[2][d], x[2][d + 1], x[2][d + 2], x[2][d + 3]};
+          Work to[4] = {x[3][d], x[3][d + 1], x[3][d + 2], x[3][d + 3]};
+          Work turned[4];
+          slerp(from, to, w, 1 - w, turned);
+          for (int64_t k = 0; k < 4; ++k) y[d + k] = turned[k];
+        }
+        break;
+      case InterpolationMethod::kLinear:  // not curved
+      case InterpolationMethod::kNearest:
+      case InterpolationMethod::kPrevious:
+      case InterpolationMethod::kNext:
+      case InterpolationMethod::kCubic:  // no segment's
+      case InterpolationMethod::kPose:
+        __builtin_trap();
+    }
+    if (s.scale != nullptr) {
+      const Work* const scale = static_cast<const Work*>(s.scale) + first;
+      const Work* const shift = static_cast<const Work*>(s.shift) + first;
+      for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+    }
+    with_floating(s.out_dtype, [&](auto element) {
+      auto* const to = reinterpret_cast<decltype(element)*>(out) + first;
+      for (int64_t d = 0; d < n; ++d) to[d] = rounded_once<decltype(element)>(y[d]);
+    });
+  }
+}
+
+// ---- one step ----------------------------------------------------------------------------------------------------------
+
+void write_step(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked,
+                char* out) {
   if (picked.kind == PickKind::kAbsent) {
     __builtin_memset(out, 0, static_cast<size_t>(s.features * dtype_size(s.out_dtype)));
     return;
   }
+  const bool mix = picked.kind == PickKind::kMix;
+  if (mix && is_curved(s.method)) {
+    return s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, times, picked, out)
+                                            : write_curve<float>(s, rows, times, picked, out);
+  }
   const char* a = row_address(s, rows, picked.left);
   const char* b = row_address(s, rows, picked.right);
-  const bool mix = picked.kind == PickKind::kMix;
   switch (s.value_dtype) {
     case DType::kFloat64:
       return write_row_of<double>(s, a, b, picked.weight, mix, out);
@@ -90,25 +171,107 @@ void write_step(const WindowSegment& s, const EpisodeRows& rows, const Pick<doub
 }
 
 // The hint for the next target, where it lies a few rows on: all are compared at once, without a branch to guess wrong.
-int64_t advanced(const WindowSegment& s, const EpisodeRows& rows, int64_t target, int64_t hint) {
+int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) {
   constexpr int kRows = 8;
-  if (hint + kRows >= rows.rows) return hint;
-  const int64_t* times = s.time_ns + rows.begin + hint;
+  if (hint + kRows >= n) return hint;
   int64_t passed = 0;
-  for (int k = 1; k <= kRows; ++k) passed += times[k] <= target ? 1 : 0;
+  for (int k = 1; k <= kRows; ++k) passed += times[hint + k] <= target ? 1 : 0;
   return hint + passed;
 }
 
-// Field by field: a whole Pick read back right after its fields were written waits for every one of them.
-template <class Work>
-void pick_into(Pick<double>& picked, const WindowSegment& s, const EpisodeRows& rows, int64_t target, int64_t snap_ns,
-               int64_t& hint) {
-  const Pick<Work> found = pick_step<Work>(s, rows, target, snap_ns, hint);
-  picked.left = found.left;
-  picked.right = found.right;
-  picked.weight = static_cast<double>(found.weight);
-  picked.kind = found.kind;
-  picked.valid = found.valid;
+// The pieces of a group, where their first is.
+struct Group {
+  const WindowSegment* segments;
+  const WindowClock* clocks;
+  int32_t segment_count;
+  int32_t clock_count;
+};
+
+// Asks for what find() and pick() of a sample read, and for the first of the values.
+void prefetch_sample(const WindowPlan& plan, const Group& group, const Anchor& anchor) {
+  for (int32_t at = 0; at < group.clock_count; ++at) {
+    const WindowClock& clock = group.clocks[at];
+    const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
+    const int64_t* const times = clock.rows.time_ns + rows.begin;
+    const auto guess = [&](int32_t moment) {
+      return guess_row(rows, saturating_add(anchor.time_ns, plan.moments[moment].delta_ns));
+    };
+    const int64_t to = guess(clock.moment_end - 1);
+    for (int64_t row = guess(clock.moment_begin); row < to; row += kTimesPerLine) prefetch(times + row);
+    prefetch(times + to);
+  }
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const EpisodeRows& rows = group.clocks[s.clock].rows.episodes[anchor.episode];
+    prefetch(row_address(s, rows, guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns))));
+  }
+}
+
+// Where on their clocks the steps of a sample aim at.
+void find(const WindowPlan& plan, const Group& group, const Anchor& anchor, WindowPlace* places) {
+  for (int32_t at = 0; at < group.clock_count; ++at) {
+    const WindowClock& clock = group.clocks[at];
+    const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
+    const int64_t n = rows.rows;
+    if (n == 0) continue;
+    const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
+    int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, plan.moments[clock.moment_begin].delta_ns));
+    for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
+      const WindowMoment& moment = plan.moments[m];
+      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
+      hint = advanced(times.data, n, target, hint);
+      const WindowPlace place = find_place(times, n, target, plan.snap_ns, hint);
+      for (int32_t slot = moment.slot_begin; slot < moment.slot_end; ++slot) places[plan.slots[slot].pick] = place;
+    }
+  }
+}
+
+// What the steps of a sample take there, and whether that is padding. `memory`: the batch's, `sample`: its place there.
+void pick(const Group& group, const Anchor& anchor, int64_t sample, const WindowPlace* places, char* memory,
+          Pick<double>* picks) {
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const StreamClock& clock = group.clocks[s.clock].rows;
+    const EpisodeRows& rows = clock.episodes[anchor.episode];
+    const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
+    const int64_t bytes = s.features * dtype_size(s.value_dtype);
+    auto* const is_pad =
+        s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample);
+    const char* asked = nullptr;
+    for (int32_t k = 0; k < s.steps; ++k) {
+      Pick<double>& picked = picks[s.pick_begin + k];
+      if (rows.rows == 0) {
+        picked.kind = PickKind::kAbsent;
+        if (is_pad != nullptr) is_pad[k] = true;
+        continue;
+      }
+      // Field by field: a whole Pick read back right after its fields were written waits for every one of them.
+      const Pick<double> found = pick_at(times, rows.rows, places[s.pick_begin + k], s);
+      picked.left = found.left;
+      picked.right = found.right;
+      picked.weight = found.weight;
+      picked.kind = found.kind;
+      if (is_pad != nullptr) is_pad[k] = !found.valid;
+      const char* line = row_address(s, rows, found.left);
+      const char* stop = row_address(s, rows, found.right) + bytes;
+      if (line < asked && stop > asked) line = asked;
+      for (; line < stop; line += 64) prefetch(line);
+      asked = stop;
+    }
+  }
+}
+
+void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, char* memory) {
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const StreamClock& clock = group.clocks[s.clock].rows;
+    const EpisodeRows& rows = clock.episodes[anchor.episode];
+    char* out = memory + s.out_offset + sample * s.out_sample;
+    const int64_t step_bytes = s.row_features * dtype_size(s.out_dtype);
+    for (int32_t k = 0; k < s.steps; ++k) {
+      write_step(s, rows, clock.time_ns + rows.begin, picks[s.pick_begin + k], out + k * step_bytes);
+    }
+  }
 }
 
 }  // namespace
@@ -116,6 +279,7 @@ void pick_into(Pick<double>& picked, const WindowSegment& s, const EpisodeRows& 
 void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   auto* const memory = static_cast<char*>(batch.memory);
+  WindowPlace places[kMaxGroupPicks];
   Pick<double> picks[kTogether][kMaxGroupPicks];
   for (int64_t first = begin; first < end; first += kTogether) {
     const int count = end - first < kTogether ? static_cast<int>(end - first) : kTogether;
@@ -131,53 +295,15 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
       reinterpret_cast<int64_t*>(memory + plan.episode_offset)[first + i] = anchors[i].episode;
     }
     for (int32_t g = 0; g < plan.group_count; ++g) {
-      const WindowGroup& group = plan.groups[g];
+      const WindowGroup& at = plan.groups[g];
+      const Group group{plan.segments + at.segment_begin, plan.clocks + at.clock_begin,
+                        at.segment_end - at.segment_begin, at.clock_end - at.clock_begin};
+      for (int i = 0; i < count; ++i) prefetch_sample(plan, group, anchors[i]);
       for (int i = 0; i < count; ++i) {
-        for (int32_t at = group.segment_begin; at < group.segment_end; ++at) {
-          const WindowSegment& s = plan.segments[at];
-          const EpisodeRows& rows = s.episodes[anchors[i].episode];
-          const int64_t* times = s.time_ns + rows.begin;
-          const int64_t from = guess_row(rows, anchors[i].time_ns + s.delta_ns[0]);
-          const int64_t to = guess_row(rows, anchors[i].time_ns + s.delta_ns[s.steps - 1]);
-          for (int64_t row = from; row < to; row += kTimesPerLine) prefetch(times + row);
-          prefetch(times + to);
-          prefetch(row_address(s, rows, from));
-        }
+        find(plan, group, anchors[i], places);
+        pick(group, anchors[i], first + i, places, memory, picks[i]);
       }
-      for (int i = 0; i < count; ++i) {
-        for (int32_t at = group.segment_begin; at < group.segment_end; ++at) {
-          const WindowSegment& s = plan.segments[at];
-          const EpisodeRows& rows = s.episodes[anchors[i].episode];
-          const int64_t row_bytes = s.features * dtype_size(s.value_dtype);
-          int64_t hint = guess_row(rows, anchors[i].time_ns + s.delta_ns[0]);
-          const char* asked = nullptr;
-          for (int32_t k = 0; k < s.steps; ++k) {
-            const int64_t target = anchors[i].time_ns + s.delta_ns[k];
-            Pick<double>& picked = picks[i][s.pick_begin + k];
-            hint = advanced(s, rows, target, hint);
-            if (s.value_dtype == DType::kFloat64) {
-              pick_into<double>(picked, s, rows, target, plan.snap_ns, hint);
-            } else {
-              pick_into<float>(picked, s, rows, target, plan.snap_ns, hint);
-            }
-            reinterpret_cast<bool*>(memory + s.pad_offset + (first + i) * s.pad_sample)[k] = !picked.valid;
-            const char* line = row_address(s, rows, picked.left);
-            const char* stop = row_address(s, rows, picked.right) + row_bytes;
-            if (line < asked && stop > asked) line = asked;
-            for (; line < stop; line += 64) prefetch(line);
-            asked = stop;
-          }
-        }
-      }
-      for (int i = 0; i < count; ++i) {
-        for (int32_t at = group.segment_begin; at < group.segment_end; ++at) {
-          const WindowSegment& s = plan.segments[at];
-          const EpisodeRows& rows = s.episodes[anchors[i].episode];
-          char* out = memory + s.out_offset + (first + i) * s.out_sample;
-          const int64_t out_bytes = s.features * dtype_size(s.out_dtype);
-          for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, picks[i][s.pick_begin + k], out + k * out_bytes);
-        }
-      }
+      for (int i = 0; i < count; ++i) write(group, anchors[i], first + i, picks[i], memory);
     }
   }
 }

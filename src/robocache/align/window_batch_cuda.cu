@@ -1,20 +1,38 @@
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "robocache/align/window_math.hpp"
 #include "robocache/align/window_params.hpp"
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/interpolation/angle.hpp"
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/rotation.hpp"
 
 namespace robocache {
 namespace {
 
 constexpr int kThreads = 128;
 
-struct Entry {
-  int64_t left;  // rows in the stream
+struct PlainEntry {
+  int64_t left;  // rows on the clock
   int64_t right;
-  double weight;  // holds a float weight exactly
+  double weight;
   PickKind kind;
 };
+
+// Of a step that may lie on a curve.
+struct CurveEntry : PlainEntry {
+  uint8_t before, after;
+  int64_t around[4];  // rows 0, 1, 4, 5 of the stencil
+  union {             // of the segment's work type
+    CurveWeights<float> single_weights;
+    CurveWeights<double> double_weights;
+  };
+};
+
+template <bool kCurves>
+using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
@@ -22,24 +40,30 @@ struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
 };
 
 template <class In, class Out, int kVector>
-__device__ void write_item(const WindowSegment& s, const Entry& entry, int64_t v, Out* out) {
+__device__ void write_item(const WindowSegment& s, const PlainEntry& entry, int64_t v, Out* out) {
   using Work = WorkType<In>;
   const int64_t d = v * kVector;
   const auto* values = static_cast<const In*>(s.values) + d;
-  const auto a = *reinterpret_cast<const Vector<In, kVector>*>(values + entry.left * s.features);
-  const auto b = *reinterpret_cast<const Vector<In, kVector>*>(values + entry.right * s.features);
-  Vector<Out, kVector> y;
+  const auto a = *reinterpret_cast<const Vector<In, kVector>*>(values + entry.left * s.row_features);
+  const auto b = *reinterpret_cast<const Vector<In, kVector>*>(values + entry.right * s.row_features);
+  const auto* scale = static_cast<const Work*>(s.scale);
+  const auto* shift = static_cast<const Work*>(s.shift);
+  const auto weight = static_cast<Work>(entry.weight);
+  const bool mix = entry.kind == PickKind::kMix;
+  Vector<Out, kVector> made;
 #pragma unroll
   for (int e = 0; e < kVector; ++e) {
-    y.x[e] = window_value<Out>(a.x[e], b.x[e], static_cast<Work>(entry.weight), entry.kind == PickKind::kMix,
-                               static_cast<const Work*>(s.scale), static_cast<const Work*>(s.shift), d + e);
+    Work y = to_work<Work>(a.x[e]);
+    if (mix) y = lerp(y, to_work<Work>(b.x[e]), weight);
+    if (scale != nullptr) y = multiply_add(y, scale[d + e], shift[d + e]);
+    made.x[e] = rounded_once<Out>(y);
   }
-  *reinterpret_cast<Vector<Out, kVector>*>(out + d) = y;
+  *reinterpret_cast<Vector<Out, kVector>*>(out + d) = made;
 }
 
 template <class In, class Out>
-__device__ void write_vector(const WindowSegment& s, const Entry& entry, int64_t step, int64_t v, char* out) {
-  Out* const row = reinterpret_cast<Out*>(out) + step * s.features;
+__device__ void write_vector(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
+  Out* const row = reinterpret_cast<Out*>(out) + step * s.row_features;
   if (s.vector == 4) {
     write_item<In, Out, 4>(s, entry, v, row);
   } else if (s.vector == 2) {
@@ -50,7 +74,7 @@ __device__ void write_vector(const WindowSegment& s, const Entry& entry, int64_t
 }
 
 template <class In>
-__device__ void write_float(const WindowSegment& s, const Entry& entry, int64_t step, int64_t v, char* out) {
+__device__ void write_float(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
   switch (s.out_dtype) {
     case DType::kFloat64:
       return write_vector<In, double>(s, entry, step, v, out);
@@ -65,17 +89,18 @@ __device__ void write_float(const WindowSegment& s, const Entry& entry, int64_t 
 
 // Integers and bool are copied as they are, one element an item.
 template <class T>
-__device__ void write_copy(const WindowSegment& s, const Entry& entry, int64_t step, int64_t v, char* out) {
-  reinterpret_cast<T*>(out)[step * s.features + v] = static_cast<const T*>(s.values)[entry.left * s.features + v];
+__device__ void write_copy(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
+  reinterpret_cast<T*>(out)[step * s.row_features + v] =
+      static_cast<const T*>(s.values)[entry.left * s.row_features + v];
 }
 
 __device__ void write_absent(const WindowSegment& s, int64_t step, int64_t v, char* out) {
   const int64_t bytes = s.vector * dtype_size(s.out_dtype);
-  char* const at = out + (step * (s.features / s.vector) + v) * bytes;
+  char* const at = out + step * s.row_features * dtype_size(s.out_dtype) + v * bytes;
   for (int64_t i = 0; i < bytes; ++i) at[i] = 0;
 }
 
-__device__ void write(const WindowSegment& s, const Entry& entry, int64_t step, int64_t v, char* out) {
+__device__ void write(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
   if (entry.kind == PickKind::kAbsent) return write_absent(s, step, v, out);
   switch (s.value_dtype) {
     case DType::kFloat64:
@@ -101,30 +126,136 @@ __device__ void write(const WindowSegment& s, const Entry& entry, int64_t step, 
   }
 }
 
+// ---- curves, angles and rotations: feature by feature, whatever the alignment -------------------------------------------
+
 template <class Work>
-__device__ void find(const WindowSegment& s, const EpisodeRows& rows, int64_t target, int64_t snap_ns, bool* is_pad,
-                     Entry& entry) {
-  int64_t hint = guess_row(rows, target);
-  const Pick<Work> picked = pick_step<Work>(s, rows, target, snap_ns, hint);
-  entry = {rows.begin + picked.left, rows.begin + picked.right, static_cast<double>(picked.weight), picked.kind};
-  *is_pad = !picked.valid;
+__device__ Work load(const WindowSegment& s, int64_t row, int64_t d) {
+  return with_floating(s.value_dtype, [&](auto element) {
+    return to_work<Work>(static_cast<const decltype(element)*>(s.values)[row * s.row_features + d]);
+  });
 }
 
-// A block is one sample and one group of segments: a thread finds a step's rows, then writes vectors of any step.
-__global__ void __launch_bounds__(kThreads) window_kernel(const __grid_constant__ WindowBatch batch) {
-  __shared__ Entry entries[kMaxGroupPicks];
+template <class Work>
+__device__ void store(const WindowSegment& s, int64_t step, int64_t d, Work y, char* out) {
+  if (s.scale != nullptr) {
+    y = multiply_add(y, static_cast<const Work*>(s.scale)[d], static_cast<const Work*>(s.shift)[d]);
+  }
+  with_floating(s.out_dtype, [&](auto element) {
+    reinterpret_cast<decltype(element)*>(out)[step * s.row_features + d] = rounded_once<decltype(element)>(y);
+  });
+}
+
+template <class Work>
+__device__ CurveWeights<Work>& weights_of(CurveEntry& entry) {
+  if constexpr (std::is_same_v<Work, double>) {
+    return entry.double_weights;
+  } else {
+    return entry.single_weights;
+  }
+}
+
+template <class Work>
+__device__ void write_curve(const WindowSegment& s, CurveEntry& entry, int64_t step, int64_t v, char* out) {
+  const int64_t d = v * s.vector;
+  const auto w = static_cast<Work>(entry.weight);
+  const int64_t left = entry.left;
+  const int64_t right = entry.right;
+  if (entry.kind == PickKind::kOne) {
+    for (int32_t e = 0; e < s.vector; ++e) store(s, step, d + e, load<Work>(s, left, d + e), out);
+    return;
+  }
+  const CurveWeights<Work>& c = weights_of<Work>(entry);
+  switch (s.method) {
+    case InterpolationMethod::kPchip:
+      return store(s, step, d,
+                   pchip_at(c, entry.before, entry.after, load<Work>(s, entry.around[1], d), load<Work>(s, left, d),
+                            load<Work>(s, right, d), load<Work>(s, entry.around[2], d)),
+                   out);
+    case InterpolationMethod::kAkima:
+      return store(s, step, d,
+                   akima_at(c, entry.before, entry.after, load<Work>(s, entry.around[0], d),
+                            load<Work>(s, entry.around[1], d), load<Work>(s, left, d), load<Work>(s, right, d),
+                            load<Work>(s, entry.around[2], d), load<Work>(s, entry.around[3], d)),
+                   out);
+    case InterpolationMethod::kAngle:
+      return store(s, step, d, angle_at(load<Work>(s, left, d), load<Work>(s, right, d), w), out);
+    case InterpolationMethod::kSlerp: {
+      Work from[4];
+      Work to[4];
+      Work turned[4];
+      for (int e = 0; e < 4; ++e) {
+        from[e] = load<Work>(s, left, d + e);
+        to[e] = load<Work>(s, right, d + e);
+      }
+      slerp(from, to, w, 1 - w, turned);
+      for (int e = 0; e < 4; ++e) store(s, step, d + e, turned[e], out);
+      return;
+    }
+    case InterpolationMethod::kLinear:  // not curved
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+    case InterpolationMethod::kCubic:  // no segment's
+    case InterpolationMethod::kPose:
+      __trap();
+  }
+}
+
+// ---- the kernel --------------------------------------------------------------------------------------------------------
+
+// What a step takes at a place on its clock, and what its curve needs of the times. Returns whether it is valid.
+template <bool kCurves>
+__device__ bool enter(const WindowSegment& s, const ClockRow<int64_t>& times, const EpisodeRows& rows,
+                      const WindowPlace& place, Entry<kCurves>& entry) {
+  Pick<double> picked{0, 0, 0, PickKind::kAbsent, false};
+  if (rows.rows > 0) picked = pick_at(times, rows.rows, place, s);
+  entry.left = rows.begin + picked.left;
+  entry.right = rows.begin + picked.right;
+  entry.weight = picked.weight;
+  entry.kind = picked.kind;
+  if constexpr (kCurves) {
+    const int reach = stencil_reach(s.method);
+    if (reach == 0 || picked.kind != PickKind::kMix) return picked.valid;
+    const auto stencil = stencil_around(times, rows.rows, picked.left, picked.right, reach);
+    entry.before = stencil.before;
+    entry.after = stencil.after;
+    entry.around[0] = rows.begin + stencil.rows[0];
+    entry.around[1] = rows.begin + stencil.rows[1];
+    entry.around[2] = rows.begin + stencil.rows[4];
+    entry.around[3] = rows.begin + stencil.rows[5];
+    if (s.value_dtype == DType::kFloat64) {
+      entry.double_weights = weights_around<double>(s.method, times, rows.rows, stencil, picked.weight);
+    } else {
+      const auto w = static_cast<float>(picked.weight);
+      entry.single_weights = weights_around<float>(s.method, times, rows.rows, stencil, w);
+    }
+  }
+  return picked.valid;
+}
+
+template <class T>
+__device__ void copy_to_shared(const T* from, int count, T* to) {
+  static_assert(sizeof(T) % sizeof(uint64_t) == 0);
+  const int words = count * static_cast<int>(sizeof(T) / sizeof(uint64_t));
+  for (int i = threadIdx.x; i < words; i += kThreads) {
+    reinterpret_cast<uint64_t*>(to)[i] = reinterpret_cast<const uint64_t*>(from)[i];
+  }
+}
+
+// A block is one sample and one group of segments: a thread finds a moment's place on its clock and what the steps there
+// take, then writes vectors of any step.
+template <bool kCurves>
+__global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(const __grid_constant__ WindowBatch batch) {
+  __shared__ Entry<kCurves> entries[kCurves ? kMaxGroupCurvePicks : kMaxGroupPicks];
   __shared__ WindowSegment segments[kMaxGroupSegments];
+  __shared__ WindowClock clocks[kMaxGroupSegments];
   const WindowPlan& plan = batch.plan;
   const int64_t sample = blockIdx.x;
-  const WindowGroup group = plan.groups[blockIdx.y];
+  const WindowGroup& group = plan.groups[blockIdx.y];
   const int segment_count = group.segment_end - group.segment_begin;
-  {
-    static_assert(sizeof(WindowSegment) % sizeof(uint64_t) == 0);
-    const auto* from = reinterpret_cast<const uint64_t*>(plan.segments + group.segment_begin);
-    auto* to = reinterpret_cast<uint64_t*>(segments);
-    const int words = segment_count * static_cast<int>(sizeof(WindowSegment) / sizeof(uint64_t));
-    for (int i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
-  }
+  const int clock_count = group.clock_end - group.clock_begin;
+  copy_to_shared(plan.segments + group.segment_begin, segment_count, segments);
+  copy_to_shared(plan.clocks + group.clock_begin, clock_count, clocks);
   const Anchor anchor = plan.anchors.at(batch.order.at(batch.first_position + sample));
   auto* const memory = static_cast<char*>(batch.memory);
   if (threadIdx.x == 0 && blockIdx.y == 0) {
@@ -134,17 +265,24 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const __grid_constant_
   __syncthreads();
 
   int at = 0;
-  for (int i = threadIdx.x; i < group.picks; i += kThreads) {
-    while (at + 1 < segment_count && segments[at + 1].pick_begin <= i) ++at;
-    const WindowSegment& s = segments[at];
-    const int step = i - s.pick_begin;
-    const EpisodeRows rows = s.episodes[anchor.episode];
-    const int64_t target = anchor.time_ns + s.delta_ns[step];
-    auto* is_pad = reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample) + step;
-    if (s.value_dtype == DType::kFloat64) {
-      find<double>(s, rows, target, plan.snap_ns, is_pad, entries[i]);
-    } else {
-      find<float>(s, rows, target, plan.snap_ns, is_pad, entries[i]);
+  for (int i = group.moment_begin + threadIdx.x; i < group.moment_end; i += kThreads) {
+    const WindowMoment moment = plan.moments[i];
+    while (at + 1 < clock_count && clocks[at + 1].moment_begin <= i) ++at;
+    const EpisodeRows rows = clocks[at].rows.episodes[anchor.episode];
+    const ClockRow<int64_t> times{clocks[at].rows.time_ns + rows.begin, 1};
+    WindowPlace place{};
+    if (rows.rows > 0) {
+      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
+      int64_t hint = guess_row(rows, target);
+      place = find_place(times, rows.rows, target, plan.snap_ns, hint);
+    }
+    for (int slot = moment.slot_begin; slot < moment.slot_end; ++slot) {
+      const WindowSlot step = plan.slots[slot];
+      const WindowSegment& s = segments[step.segment];
+      const bool valid = enter<kCurves>(s, times, rows, place, entries[step.pick]);
+      if (s.pad_offset >= 0) {
+        reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample)[step.step] = !valid;
+      }
     }
   }
   __syncthreads();
@@ -156,7 +294,19 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const __grid_constant_
     const int vectors = static_cast<int>(s.features) / s.vector;
     const int step = (item - s.item_begin) / vectors;
     const int v = item - s.item_begin - step * vectors;
-    write(s, entries[s.pick_begin + step], step, v, memory + s.out_offset + sample * s.out_sample);
+    char* const out = memory + s.out_offset + sample * s.out_sample;
+    auto& entry = entries[s.pick_begin + step];
+    if constexpr (kCurves) {
+      if (is_curved(s.method) && entry.kind != PickKind::kAbsent) {
+        if (s.value_dtype == DType::kFloat64) {
+          write_curve<double>(s, entry, step, v, out);
+        } else {
+          write_curve<float>(s, entry, step, v, out);
+        }
+        continue;
+      }
+    }
+    write(s, entry, step, v, out);
   }
 }
 
@@ -169,6 +319,10 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const dim3 grid(static_cast<unsigned>(batch->count), static_cast<unsigned>(batch->plan.group_count));
-  window_kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*batch);
+  if (batch->plan.curved) {
+    window_kernel<true><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*batch);
+  } else {
+    window_kernel<false><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*batch);
+  }
   return cudaGetLastError();
 }

@@ -1,35 +1,40 @@
-// The scalar rule of a window: which rows a step takes. Shared by the CPU loop and the CUDA kernel.
+// The scalar rule of a window: which rows a step takes. Shared by the CPU loop and the CUDA kernel; what is made of the
+// rows is interpolation's.
 #pragma once
 
 #include <cstdint>
 
 #include "robocache/align/window_params.hpp"
 #include "robocache/interpolation/pick.hpp"
+#include "robocache/interpolation/segment.hpp"
 
 namespace robocache {
 
+// Whether a mixture of two rows is more than a straight line between them.
+ROBOCACHE_HD bool is_curved(InterpolationMethod method) {
+  return !is_step(method) && method != InterpolationMethod::kLinear;
+}
+
 // The row where `target` would be if the episode's rows were evenly spaced; where to look first.
 ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
-  const double guess = static_cast<double>(target - rows.first_ns) * rows.rows_per_ns;
+  // Wraps where it is beyond int64: a bad guess costs a longer search.
+  const auto after_first = static_cast<int64_t>(static_cast<uint64_t>(target) - static_cast<uint64_t>(rows.first_ns));
+  const double guess = static_cast<double>(after_first) * rows.rows_per_ns;
   const auto last = static_cast<double>(rows.rows - 1);
   return guess > 0 ? static_cast<int64_t>(guess < last ? guess : last) : 0;
 }
 
-// What one step of a window takes, rows counted from the episode's first. `hint`: where to look first; on return where
-// the next step's target is probably near.
-template <class Work>
-ROBOCACHE_HD Pick<Work> pick_step(const WindowSegment& segment, const EpisodeRows& rows, int64_t target,
-                                  int64_t snap_ns, int64_t& hint) {
-  const int64_t n = rows.rows;
-  if (n <= 0) return {0, 0, Work(0), PickKind::kAbsent, false};
-  PickRule<int64_t> rule{};
-  rule.method = segment.method;
-  rule.extrapolate = Extrapolate::kClamp;
-  rule.has_max_gap = segment.max_gap_ns >= 0;
-  rule.max_gap = static_cast<uint64_t>(segment.max_gap_ns);
-  const ClockRow<int64_t> times{segment.time_ns + rows.begin, 1};
+// A time on an episode's clock: the last row at or before it, or -1. What several rules start from.
+struct WindowPlace {
+  int64_t target;
+  int64_t before;
+};
+
+// Where `target` lies among n >= 1 rows, brought to the nearest one closer than snap_ns, of two as near to the earlier.
+// `hint`: where to look first; on return where the next target is probably near.
+ROBOCACHE_HD WindowPlace find_place(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
+                                    int64_t& hint) {
   int64_t before = last_at_or_before(times, n, target, hint);
-  // The nearest sample closer than snap_ns is the target; of two as near, the earlier.
   const auto limit = static_cast<uint64_t>(snap_ns);
   const uint64_t to_left = before >= 0 ? ns_between(target, times[before]) : limit;
   const uint64_t to_right = before + 1 < n ? ns_between(times[before + 1], target) : limit;
@@ -40,17 +45,19 @@ ROBOCACHE_HD Pick<Work> pick_step(const WindowSegment& segment, const EpisodeRow
     before = last_at_or_before(times, n, target, before + 1);
   }
   hint = before < 0 ? 0 : before;
-  return pick_from<Work>(times, n, target, rule, before);
+  return {target, before};
 }
 
-// One feature of a step: mixed or copied, normalised, rounded once. `scale` null: not normalised.
-template <class Out, class Work, class In>
-ROBOCACHE_HD Out window_value(In a, In b, Work weight, bool mix, const Work* scale, const Work* shift,
-                              int64_t feature) {
-  Work y = to_work<Work>(a);
-  if (mix) y = lerp(y, to_work<Work>(b), weight);
-  if (scale != nullptr) y = multiply_add(y, scale[feature], shift[feature]);
-  return rounded_once<Out>(y);
+// What a step of a segment takes at a place, rows counted from the episode's first. The weight is float64's: a work type
+// rounds it once more, as rule 3 says.
+ROBOCACHE_HD Pick<double> pick_at(const ClockRow<int64_t>& times, int64_t n, const WindowPlace& place,
+                                  const WindowSegment& segment) {
+  PickRule<int64_t> rule{};
+  rule.method = segment.method;
+  rule.extrapolate = Extrapolate::kClamp;
+  rule.has_max_gap = segment.max_gap_ns >= 0;
+  rule.max_gap = static_cast<uint64_t>(segment.max_gap_ns);
+  return pick_from<double>(times, n, place.target, rule, place.before);
 }
 
 }  // namespace robocache

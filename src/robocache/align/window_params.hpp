@@ -1,49 +1,75 @@
-// What the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's device.
+// What the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's device. Made by
+// align/window_plan.
 #pragma once
 
 #include <cstdint>
 
-#include "robocache/cache/residency.hpp"
 #include "robocache/core/dtype.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/order.hpp"
+#include "robocache/source/rows.hpp"
 
 namespace robocache {
 
-// Some steps of one stream's window. A stream of many steps is several segments, so that a group of segments always
-// fits a block's shared memory.
+// Some steps of some features of one stream's window, by one method. A stream of many steps is several segments, so that a
+// group of segments always fits a block's shared memory; one of several methods has a segment for each run of features.
 struct WindowSegment {
-  const int64_t* time_ns;
-  const void* values;
-  const EpisodeRows* episodes;
-  const int64_t* delta_ns;  // [steps]
-  const void* scale;        // [features] of the work type, or null: y = fma(x, scale, shift)
+  const void* values;  // the first row's first feature of the segment
+  const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   int64_t features;
-  int64_t max_gap_ns;  // below 0: none
-  int64_t out_offset;  // bytes from the batch's start to sample 0's first value of this segment
-  int64_t out_sample;  // bytes from a sample to the next
-  int64_t pad_offset;  // the same for is_pad
+  int64_t row_features;    // from a row to the next, in values and in the batch
+  int64_t first_delta_ns;  // of the first step
+  int64_t max_gap_ns;      // below 0: none
+  int64_t out_offset;      // bytes from the batch's start to sample 0's first value of this segment
+  int64_t out_sample;      // bytes from a sample to the next
+  int64_t pad_offset;      // the same for is_pad; below 0 where another segment of these steps writes it
   int64_t pad_sample;
   int32_t steps;
   int32_t vector;      // elements handled at once: 1, 2 or 4; divides features
   int32_t pick_begin;  // place of the first step among its group's picks
   int32_t item_begin;  // place of the first vector among its group's vectors; so the next segment's tells the end
+  int16_t clock;       // among its group's
   DType value_dtype;
   DType out_dtype;
   InterpolationMethod method;
 };
 
-// A group has at most this many picks (steps of all segments) and segments; a segment of very many features has few
-// steps, so that items count in 32 bits.
+// A time to search a clock for, from the anchor's: once for all steps of the group that aim at it.
+struct WindowMoment {
+  int64_t delta_ns;
+  int32_t slot_begin;  // the steps are slots [slot_begin, slot_end)
+  int32_t slot_end;
+};
+
+// A step of a segment, and its place among the picks, all counted within their group and segment.
+struct WindowSlot {
+  uint16_t segment;
+  uint16_t step;
+  uint16_t pick;
+};
+
+// A clock of a group, and its moments [moment_begin, moment_end), ascending.
+struct WindowClock {
+  StreamClock rows;
+  int32_t moment_begin;
+  int32_t moment_end;
+};
+
+// A group has at most this many picks (steps of all segments) and segments, so clocks; a segment of very many features has
+// few steps, so that items count in 32 bits. Picks of a plan with curves hold more, so there are fewer.
 inline constexpr int32_t kMaxGroupPicks = 512;
+inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
 
 struct WindowGroup {
   int32_t segment_begin;
   int32_t segment_end;
-  int32_t picks;
+  int32_t clock_begin;
+  int32_t clock_end;
+  int32_t moment_begin;
+  int32_t moment_end;
   int32_t items;
 };
 
@@ -51,8 +77,12 @@ struct WindowGroup {
 struct WindowPlan {
   AnchorIndex anchors;
   const WindowSegment* segments;
+  const WindowClock* clocks;
+  const WindowMoment* moments;
+  const WindowSlot* slots;
   const WindowGroup* groups;
   int32_t group_count;
+  bool curved;             // whether a segment is_curved()
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]
   int64_t episode_offset;  // to its episode_index, int64 [batch]

@@ -1,16 +1,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "robocache/batch/loader.hpp"
+#include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
 
 namespace robocache::ffi {
 namespace {
-
-using nlohmann::json;
 
 struct LoaderHandle {
   static constexpr const char* kTypeKey = "robocache.Loader";
@@ -25,72 +25,98 @@ struct BatchHandle {
   int64_t step;
 };
 
-// A field of the options, or nothing where it is absent or null; `name` is the argument Python's users know.
-template <class T>
-std::optional<T> field(const json& options, const char* key, const std::string& name) {
-  const auto found = options.find(key);
-  if (found == options.end() || found->is_null()) return std::nullopt;
-  try {
-    return found->get<T>();
-  } catch (const json::exception&) {
-    throw ArgumentTypeError(name + ": unexpected " + found->dump());
-  }
-}
-
-StreamRequest stream_request(const json& options) {
-  StreamRequest request;
-  request.stream = field<std::string>(options, "stream", "delta_timestamps").value_or("");
-  const std::string at = "['" + request.stream + "']";
-  request.delta_timestamps =
-      field<std::vector<double>>(options, "delta_timestamps", "delta_timestamps" + at).value_or(std::vector<double>());
-  if (const auto name = field<std::string>(options, "method", "methods" + at)) {
-    request.method = interpolation_method_from_name(*name, "methods" + at);
-  }
-  if (const auto name = field<std::string>(options, "normalize", "normalize" + at)) {
-    request.normalize = normalize_from_name(*name, "normalize" + at);
-  }
-  if (const auto name = field<std::string>(options, "dtype", "dtype" + at))
-    request.dtype = dtype_from_name(*name, "dtype" + at);
-  request.max_gap_s = field<double>(options, "max_gap_s", "max_gap_s" + at);
-  return request;
-}
-
-LoaderOptions loader_options(const json& from) {
+// Options on their way to a loader.
+struct LoaderOptionsHandle {
+  static constexpr const char* kTypeKey = "robocache.LoaderOptions";
   LoaderOptions options;
-  for (const json& stream : from.at("streams")) options.streams.push_back(stream_request(stream));
-  options.batch_size = field<int64_t>(from, "batch_size", "batch_size").value_or(options.batch_size);
-  options.anchor = field<std::string>(from, "anchor", "anchor").value_or("");
-  options.anchor_hz = field<double>(from, "anchor_hz", "anchor_hz");
-  options.episodes = field<std::vector<int64_t>>(from, "episodes", "episodes");
-  options.snap_s = field<double>(from, "snap_s", "snap_s").value_or(options.snap_s);
-  options.shuffle = field<bool>(from, "shuffle", "shuffle").value_or(options.shuffle);
-  options.drop_last = field<bool>(from, "drop_last", "drop_last").value_or(options.drop_last);
-  if (const auto name = field<std::string>(from, "dtype", "dtype")) options.dtype = dtype_from_name(*name);
-  if (const auto name = field<std::string>(from, "device", "device")) options.device = device_from_name(*name);
-  return options;
+};
+
+// A dense array that Python made for the call.
+template <class T>
+std::vector<T> numbers(const Args& args, int i, const char* name) {
+  const TensorView array = args.tensor(i, name);
+  const T* const first = static_cast<const T*>(array.data);
+  return {first, first + array.numel()};
+}
+
+// What a call says of a stream, by the argument's name and the stream's.
+std::string of_stream(const char* argument, std::string_view stream) {
+  return std::string(argument) + "['" + std::string(stream) + "']";
 }
 
 }  // namespace
 
-// (dataset, options as JSON) -> loader
+// (batch_size, anchor, anchor_hz, int64 episodes, snap_s, shuffle, drop_last, device, rate_hz, history, horizon, method,
+// normalize, max_gap_s, dtype) -> options; None is what is left out
+ROBOCACHE_FFI(loader_options, args, result) {
+  LoaderOptions options;
+  options.batch_size = args.integer(0, "batch_size");
+  if (!args.is_none(1)) options.anchor = args.string(1, "anchor");
+  options.anchor_hz = optional_real(args, 2, "anchor_hz");
+  if (!args.is_none(3)) options.episodes = numbers<int64_t>(args, 3, "episodes");
+  options.snap_s = args.real(4, "snap_s");
+  options.shuffle = args.boolean(5, "shuffle");
+  options.drop_last = args.boolean(6, "drop_last");
+  options.device = device_from_name(args.string(7, "device"));
+  options.rate_hz = optional_real(args, 8, "rate_hz");
+  options.history = optional_integer(args, 9, "history");
+  options.horizon = optional_integer(args, 10, "horizon");
+  if (!args.is_none(11)) options.method = interpolation_method_from_name(args.string(11, "methods"), "methods");
+  if (!args.is_none(12)) options.normalize = normalize_from_name(args.string(12, "normalize"));
+  options.max_gap_s = optional_real(args, 13, "max_gap_s");
+  if (!args.is_none(14)) options.dtype = dtype_from_name(args.string(14, "dtype"));
+  result.set_object(LoaderOptionsHandle{std::move(options)});
+}
+
+// (options, stream, float64 delta_timestamps, history, horizon, method, normalize, max_gap_s, dtype); None is what is left
+// out
+ROBOCACHE_FFI(loader_add_stream, args, result) {
+  StreamRequest request;
+  request.stream = args.string(1, "stream");
+  if (!args.is_none(2)) request.delta_timestamps = numbers<double>(args, 2, "delta_timestamps");
+  const std::string of_history = of_stream("history", request.stream);
+  const std::string of_horizon = of_stream("horizon", request.stream);
+  const std::string of_methods = of_stream("methods", request.stream);
+  const std::string of_normalize = of_stream("normalize", request.stream);
+  const std::string of_max_gap = of_stream("max_gap_s", request.stream);
+  const std::string of_dtype = of_stream("dtype", request.stream);
+  request.history = optional_integer(args, 3, of_history.c_str());
+  request.horizon = optional_integer(args, 4, of_horizon.c_str());
+  if (!args.is_none(5)) {
+    request.method = interpolation_method_from_name(args.string(5, of_methods.c_str()), of_methods);
+  }
+  if (!args.is_none(6)) request.normalize = normalize_from_name(args.string(6, of_normalize.c_str()), of_normalize);
+  request.max_gap_s = optional_real(args, 7, of_max_gap.c_str());
+  if (!args.is_none(8)) request.dtype = dtype_from_name(args.string(8, of_dtype.c_str()), of_dtype);
+  args.object<LoaderOptionsHandle>(0, "options").options.streams.push_back(std::move(request));
+}
+
+// (options, begin, end, method): features of the stream added last
+ROBOCACHE_FFI(loader_add_method, args, result) {
+  StreamRequest& request = args.object<LoaderOptionsHandle>(0, "options").options.streams.back();
+  const InterpolationMethod method =
+      interpolation_method_from_name(args.string(3, "methods"), of_stream("methods", request.stream));
+  request.methods.push_back({args.integer(1, "methods"), args.integer(2, "methods"), method});
+}
+
+// (dataset, options) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
-  const json options = json::parse(args.string(1, "options"));
-  result.set_object(LoaderHandle{
-      std::make_shared<const Loader>(args.object<DatasetHandle>(0, "dataset").dataset, loader_options(options))});
+  result.set_object(LoaderHandle{std::make_shared<const Loader>(
+      args.object<DatasetHandle>(0, "dataset").dataset, args.object<LoaderOptionsHandle>(1, "options").options)});
 }
 
 // (loader) -> JSON of what it will give
 ROBOCACHE_FFI(loader_describe, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
-  json arrays = json::array();
+  auto arrays = nlohmann::json::array();
   for (const BatchArray& array : loader.arrays()) {
     arrays.push_back({{"name", array.name}, {"dtype", std::string(dtype_name(array.dtype))}});
   }
-  const json described = {{"anchors", loader.anchors()},
-                          {"steps_per_epoch", loader.steps_per_epoch()},
-                          {"anchor", loader.options().anchor},
-                          {"device", device_name(loader.options().device)},
-                          {"arrays", arrays}};
+  const nlohmann::json described = {{"anchors", loader.anchors()},
+                                    {"steps_per_epoch", loader.steps_per_epoch()},
+                                    {"anchor", loader.options().anchor},
+                                    {"device", device_name(loader.options().device)},
+                                    {"arrays", arrays}};
   result.set(std::string_view(described.dump()));
 }
 

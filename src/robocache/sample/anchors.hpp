@@ -1,24 +1,23 @@
-// Which moments of a dataset can be drawn: the ticks of one stream, or of a clock of its own. Touches no payload.
+// Which moments of a source can be drawn: the ticks of a stream's clock, or those of a given rate. Touches no payload.
 //
 // Anchor a lies in the episode whose range of anchors holds it; its time follows from its place in that range.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "robocache/cache/dataset.hpp"
 #include "robocache/core/host_device.hpp"
 #include "robocache/core/time.hpp"
+#include "robocache/source/rows.hpp"
 
 namespace robocache {
 
 // One episode that has anchors.
 struct AnchorEpisode {
   int64_t first_anchor;  // anchors [first_anchor, the next episode's first_anchor)
-  int64_t episode;       // in the dataset
-  int64_t origin;        // ticks of a stream: its row of the first anchor; of a clock: the first anchor's time in ns
+  int64_t episode;       // in the source
+  int64_t origin;        // ticks of a clock: its row of the first anchor; of a rate: the first anchor's time in ns
 };
 
 struct Anchor {
@@ -33,8 +32,8 @@ struct AnchorIndex {
   const AnchorEpisode* table;  // [episodes]
   const int32_t* first_of;     // [(anchors >> shift) + 2]: the table entry that holds anchor i << shift
   int32_t shift;
-  const int64_t* tick_ns;  // the anchor stream's times, or null for a clock
-  double period_ns;        // of the clock
+  const int64_t* tick_ns;  // the clock's times, or null for a rate
+  double period_ns;        // of the rate
 
   ROBOCACHE_HD Anchor at(int64_t anchor) const {
     int64_t low = first_of[anchor >> shift];
@@ -57,14 +56,14 @@ struct AnchorIndex {
 // The tables of an AnchorIndex in host memory; index() points into this object.
 class Anchors {
  public:
-  // Every tick of `stream` in the given episodes.
-  static Anchors of_stream(const Dataset& dataset, int64_t stream, std::span<const int64_t> episodes);
+  // Every row of the clock, which the host can read, in the given episodes.
+  static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes);
 
-  // Ticks k / hz, to the nearest ns, after the latest first row of `streams` in each episode, up to their earliest last
-  // row: the span that all of them cover. A stream without rows in an episode does not count there; without any, no
-  // anchors.
-  static Anchors of_clock(const Dataset& dataset, double hz, std::span<const int64_t> streams,
-                          std::span<const int64_t> episodes);
+  // Ticks k / hz, to the nearest ns, after the latest first row of `clocks` in each episode, up to their earliest last
+  // row: the span that all of them cover. A clock without rows in an episode does not count there; without any, no
+  // anchors. Throws ArgumentError that names `anchor_hz` for more than 2^53 ticks, which a double could not count, and for
+  // an episode of 2^63 ns or longer.
+  static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes);
 
   AnchorIndex index() const;
   std::span<const AnchorEpisode> table() const { return table_; }

@@ -4,17 +4,17 @@
 
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "robocache/align/window_batch.hpp"
-#include "robocache/cache/residency.hpp"
+#include "robocache/align/window_plan.hpp"
+#include "robocache/core/device_tables.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/order.hpp"
+#include "tests/cpp/host_clock.hpp"
 #include "tests/cpp/random_data.hpp"
-#include "tests/cpp/temporary_cache.hpp"
 
 namespace robocache {
 namespace {
@@ -42,35 +42,26 @@ std::vector<Build> every_build() {
   return all;
 }
 
-constexpr int64_t kSteps = 5;
 constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// A plan made by hand: each stream of a cache once to each type it can become, normalised every other time.
+// Each element type once to each type that it can become, normalised every other time; floats by `method`.
 class EveryConversion {
  public:
-  EveryConversion() : dataset_(write()) {
-    std::vector<int64_t> episodes{0, 1};
-    anchors_ = std::make_unique<Anchors>(Anchors::of_stream(*dataset_, 0, episodes));
-    for (size_t i = 0; i < dataset_->streams().size(); ++i) {
-      const Stream& stream = dataset_->streams()[i];
-      resident_.push_back(ResidentStream::get(dataset_, static_cast<int64_t>(i), {}));
-      if (is_floating(stream.dtype)) {
-        for (const DType out : kFloats) add(stream, out);
-      } else {
-        add(stream, stream.dtype);
-      }
-    }
-    plan_.anchors = anchors_->index();
-    plan_.segments = segments_.data();
-    plan_.groups = groups_.data();
-    plan_.group_count = static_cast<int32_t>(groups_.size());
+  explicit EveryConversion(InterpolationMethod method) : method_(method) {
+    anchors_ = Anchors::of_ticks(clock_.view(), std::vector<int64_t>{0, 1});
+    test::for_each_float([&](auto element) {
+      for (const DType out : kFloats) add(element, out);
+    });
+    test::for_each_integer([&](auto element) { add(element, element.kDType); });
+    plan_ = window_plan(streams_, tables_);
+    plan_.anchors = anchors_.index();
     plan_.snap_ns = 1000;
     plan_.time_offset = bytes_;
     plan_.episode_offset = bytes_ + 8 * count();
     bytes_ += 16 * count();
   }
 
-  int64_t count() const { return anchors_->index().anchors; }
+  int64_t count() const { return anchors_.index().anchors; }
 
   // The memory that `samples` leaves, which held 0x5a in every byte.
   std::vector<unsigned char> filled(WindowSamples* samples, int64_t begin, int64_t end) const {
@@ -85,91 +76,64 @@ class EveryConversion {
   }
 
  private:
-  // Rows of 19 features: whole vectors and a rest in each build.
-  static std::shared_ptr<const Dataset> write() {
-    Random random(61);
-    test::CacheWriter writer;
-    for (int64_t episode = 0; episode < 2; ++episode) {
-      writer.begin_episode();
-      const auto append = [&](auto element) {
-        using T = typename decltype(element)::Type;
-        const auto times = random.clock<int64_t>(20);
-        auto values = random.tame_values(element, 20 * 19);
-        // A NaN's payload may be another in each build.
-        if constexpr (test::kIsFloat<T>) {
-          for (T& value : values) value = std::isnan(test::widened(value)) ? T{} : value;
-        }
-        writer.append(std::string(dtype_name(element.kDType)), element, times, values, {19});
-      };
-      test::for_each_float(append);
-      test::for_each_integer(append);
-      writer.end_episode();
+  static constexpr int64_t kFeatures = 20;  // whole vectors and a rest in each build
+
+  template <class E>
+  void add(E element, DType out) {
+    using T = typename E::Type;
+    auto values = random_.tame_values(element, 40 * kFeatures);
+    // A NaN's payload may be another in each build.
+    if constexpr (test::kIsFloat<T>) {
+      for (T& value : values) value = std::isnan(test::widened(value)) ? T{} : value;
     }
-    return writer.dataset();
+    const bool floating = is_floating(E::kDType);
+    WindowStream stream{};
+    stream.rows = {clock_.view(), tables_.put(values), kFeatures, E::kDType};
+    stream.delta_ns = {0, 100'000'000, -250'000'000, 700, 9'000'000'000};
+    stream.methods = {{0, kFeatures, floating ? method_ : InterpolationMethod::kPrevious}};
+    stream.max_gap_ns = 600'000'000;
+    stream.out_dtype = out;
+    if (streams_.size() % 2 == 0 && floating) {
+      const bool wide = E::kDType == DType::kFloat64;
+      stream.scale = wide ? static_cast<const void*>(wide_factors_.data()) : narrow_factors_.data();
+      stream.shift = stream.scale;
+    }
+    const auto steps = static_cast<int64_t>(stream.delta_ns.size());
+    stream.out_offset = bytes_;
+    bytes_ += (steps * kFeatures * dtype_size(out) * count() + 7) / 8 * 8;
+    stream.pad_offset = bytes_;
+    bytes_ += (steps * count() + 7) / 8 * 8;
+    streams_.push_back(std::move(stream));
   }
 
-  void add(const Stream& stream, DType out) {
-    WindowSegment segment{};
-    const ResidentStream& rows = *resident_.back();
-    segment.time_ns = rows.time_ns();
-    segment.values = rows.values();
-    segment.episodes = rows.episodes();
-    segment.delta_ns = kDeltas;
-    if (segments_.size() % 2 == 0 && is_floating(stream.dtype)) {
-      const bool wide = stream.dtype == DType::kFloat64;
-      segment.scale = wide ? static_cast<const void*>(wide_factors_.data()) : narrow_factors_.data();
-      segment.shift = segment.scale;
-    }
-    segment.features = stream.features;
-    segment.max_gap_ns = 600'000'000;
-    segment.out_offset = bytes_;
-    segment.out_sample = kSteps * stream.features * dtype_size(out);
-    bytes_ += (segment.out_sample * count() + 7) / 8 * 8;
-    segment.pad_offset = bytes_;
-    segment.pad_sample = kSteps;
-    bytes_ += (kSteps * count() + 7) / 8 * 8;
-    segment.steps = kSteps;
-    segment.vector = 1;
-    segment.value_dtype = stream.dtype;
-    segment.out_dtype = out;
-    segment.method = is_floating(stream.dtype) ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
-    if (groups_.empty() || groups_.back().segment_end - groups_.back().segment_begin == kMaxGroupSegments) {
-      const auto next = static_cast<int32_t>(segments_.size());
-      groups_.push_back({next, next, 0, 0});
-    }
-    segment.pick_begin = groups_.back().picks;
-    segment.item_begin = groups_.back().items;
-    groups_.back().picks += static_cast<int32_t>(kSteps);
-    groups_.back().items += static_cast<int32_t>(kSteps * stream.features);
-    ++groups_.back().segment_end;
-    segments_.push_back(segment);
-  }
-
-  static constexpr int64_t kDeltas[kSteps] = {0, 100'000'000, -250'000'000, 700, 9'000'000'000};
-
-  std::shared_ptr<const Dataset> dataset_;
-  std::unique_ptr<Anchors> anchors_;
-  std::vector<std::shared_ptr<const ResidentStream>> resident_;
-  std::vector<float> narrow_factors_ = std::vector<float>(19, 1.0F / 3);
-  std::vector<double> wide_factors_ = std::vector<double>(19, 1.0 / 3);
-  std::vector<WindowSegment> segments_;
-  std::vector<WindowGroup> groups_;
+  Random random_{61};
+  test::HostClock clock_{{random_.clock<int64_t>(20), random_.clock<int64_t>(20)}};
+  InterpolationMethod method_;
+  Anchors anchors_;
+  std::vector<float> narrow_factors_ = std::vector<float>(kFeatures, 1.0F / 3);
+  std::vector<double> wide_factors_ = std::vector<double>(kFeatures, 1.0 / 3);
+  std::vector<WindowStream> streams_;
+  DeviceTables tables_{Device{}};
   WindowPlan plan_{};
   int64_t bytes_ = 0;
 };
 
-TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversion) {
+TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversionAndMethod) {
   if (vector_builds().empty()) GTEST_SKIP() << "this processor runs the baseline alone";
-  const EveryConversion batch;
-  const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, 0, batch.count());
-  EXPECT_NE(expected, batch.filled(baseline::window_samples, 0, 0));
-  for (const Build& build : vector_builds()) {
-    EXPECT_EQ(batch.filled(build.samples, 0, batch.count()), expected) << build.name;
+  for (const InterpolationMethod method :
+       {InterpolationMethod::kLinear, InterpolationMethod::kPchip, InterpolationMethod::kAkima,
+        InterpolationMethod::kAngle, InterpolationMethod::kSlerp}) {
+    const EveryConversion batch(method);
+    const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, 0, batch.count());
+    EXPECT_NE(expected, batch.filled(baseline::window_samples, 0, 0));
+    for (const Build& build : vector_builds()) {
+      EXPECT_EQ(batch.filled(build.samples, 0, batch.count()), expected) << build.name << " by " << method_name(method);
+    }
   }
 }
 
 TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
-  const EveryConversion batch;
+  const EveryConversion batch(InterpolationMethod::kLinear);
   const std::vector<unsigned char> whole = batch.filled(baseline::window_samples, 0, batch.count());
   const std::vector<unsigned char> none = batch.filled(baseline::window_samples, 0, 0);
   for (const Build& build : every_build()) {

@@ -68,8 +68,8 @@ TEST(GuessRow, IsARowWhateverTheTarget) {
       const EpisodeRows episode{
           .begin = 7, .rows = rows, .first_ns = 1'700'000'000'000'000'000, .rows_per_ns = rows_per_ns};
       for (const int64_t offset :
-           {int64_t{0}, int64_t{1}, int64_t{-1}, int64_t{1} << 40, int64_t{1} << 62, -(int64_t{1} << 62)}) {
-        const int64_t guess = guess_row(episode, episode.first_ns + offset);
+           {int64_t{0}, int64_t{1}, int64_t{-1}, int64_t{1} << 40, int64_t{1} << 62, INT64_MIN, INT64_MAX}) {
+        const int64_t guess = guess_row(episode, saturating_add(episode.first_ns, offset));
         EXPECT_GE(guess, 0);
         EXPECT_LE(guess, std::max<int64_t>(rows - 1, 0));
       }
@@ -83,10 +83,10 @@ TEST(GuessRow, IsTheRowOfARegularClock) {
     EXPECT_EQ(guess_row(episode, 500 + 20 * row + 10), std::min<int64_t>(row, 100));
 }
 
-TEST(PickStep, IsTheReferencesChoiceWhereverItBeginsToLook) {
+TEST(PickAt, IsTheReferencesChoiceWhereverItBeginsToLook) {
   const std::vector<int64_t> times{-50, 0, 0, 10, 11, 11, 40};
   const auto n = static_cast<int64_t>(times.size());
-  const EpisodeRows rows{.begin = 0, .rows = n, .first_ns = -50, .rows_per_ns = 0};
+  const ClockRow<int64_t> clock{times.data(), 1};
   for (const InterpolationMethod method :
        {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kNext}) {
     for (const int64_t snap_ns : {0, 1, 2, 6, 30, 1000}) {
@@ -100,22 +100,44 @@ TEST(PickStep, IsTheReferencesChoiceWhereverItBeginsToLook) {
           }
         }
         const auto expected =
-            test::choose<float>(std::span(times), nearest, {.method = method, .max_gap = int64_t{40}});
+            test::choose<double>(std::span(times), nearest, {.method = method, .max_gap = int64_t{40}});
         WindowSegment segment{};
-        segment.time_ns = times.data();
         segment.max_gap_ns = 40;
         segment.method = method;
         for (int64_t first = -1; first <= n; ++first) {
           int64_t hint = first;
-          const Pick<float> got = pick_step<float>(segment, rows, target, snap_ns, hint);
+          const Pick<double> got = pick_at(clock, n, find_place(clock, n, target, snap_ns, hint), segment);
           ASSERT_EQ(got.kind == PickKind::kMix, expected.kind == test::Choice::kMixture) << target << " by " << snap_ns;
           ASSERT_EQ(got.left, expected.left) << target << " by " << snap_ns;
           ASSERT_EQ(got.right, expected.right) << target << " by " << snap_ns;
-          ASSERT_EQ(static_cast<double>(got.weight), expected.weight) << target << " by " << snap_ns;
+          ASSERT_EQ(got.weight, expected.weight) << target << " by " << snap_ns;
           ASSERT_EQ(got.valid, expected.valid) << target << " by " << snap_ns;
           ASSERT_TRUE(hint >= 0 && hint < n);
         }
       }
+    }
+  }
+}
+
+// Curves and rotations take the bracket that linear takes.
+TEST(PickAt, OfACurveIsThatOfLinear) {
+  const std::vector<int64_t> times{0, 10, 10, 40};
+  const ClockRow<int64_t> clock{times.data(), 1};
+  WindowSegment linear{};
+  linear.max_gap_ns = 20;
+  linear.method = InterpolationMethod::kLinear;
+  for (const InterpolationMethod method :
+       {InterpolationMethod::kPchip, InterpolationMethod::kAkima, InterpolationMethod::kSlerp}) {
+    EXPECT_TRUE(is_curved(method));
+    WindowSegment curve = linear;
+    curve.method = method;
+    for (int64_t target = -3; target < 45; ++target) {
+      int64_t hint = 0;
+      const WindowPlace place = find_place(clock, 4, target, 2, hint);
+      const Pick<double> a = pick_at(clock, 4, place, linear);
+      const Pick<double> b = pick_at(clock, 4, place, curve);
+      EXPECT_TRUE(a.left == b.left && a.right == b.right && a.weight == b.weight && a.kind == b.kind &&
+                  a.valid == b.valid);
     }
   }
 }

@@ -161,7 +161,7 @@ void expect_window(const Stream& stream, const StreamRequest& request, const Loa
         } else if constexpr (test::kIsFloat<T>) {
           double x = test::widened(left);
           if (choice.kind == test::Choice::kMixture) x = test::mixed<Work>(x, test::widened(right), choice.weight);
-          if (const auto y = affine<Work>(stream.stats, d, request.normalize)) {
+          if (const auto y = affine<Work>(stream.stats, d, *request.normalize)) {
             x = std::fma(static_cast<Work>(x), static_cast<Work>(y->scale), static_cast<Work>(y->shift));
           }
           *out = test::rounded<typename Out::Type>(x);
@@ -221,7 +221,7 @@ std::vector<unsigned char> reference(const Dataset& dataset, const Loader& loade
 std::vector<unsigned char> filled(const Loader& loader, const BatchPosition& position) {
   const test::DeviceArray<uint8_t> memory(std::vector<uint8_t>(loader.batch_bytes(), kUnwritten), DType::kUInt8,
                                           {static_cast<int64_t>(loader.batch_bytes())}, loader.options().device);
-  loader.fill(position, memory.view().data);
+  loader.fill(position, memory.view().data, {});
   return memory.read();
 }
 
@@ -1031,7 +1031,7 @@ TEST_P(LoaderRefuses, StepsOutsideTheEpoch) {
   const Loader loader(every_type(), asked);
   for (const int64_t step : {int64_t{-1}, loader.steps_per_epoch(), std::numeric_limits<int64_t>::max()}) {
     try {
-      loader.fill({.step = step}, nullptr);
+      loader.fill({.step = step}, nullptr, {});
       ADD_FAILURE() << step;
     } catch (const ArgumentError& error) {
       EXPECT_TRUE(std::string(error.what()).starts_with("step: ")) << error.what();

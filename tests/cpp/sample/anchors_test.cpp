@@ -5,41 +5,28 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "robocache/core/error.hpp"
+#include "tests/cpp/host_clock.hpp"
 #include "tests/cpp/random_data.hpp"
-#include "tests/cpp/temporary_cache.hpp"
 
 namespace robocache {
 namespace {
 
-using test::Element;
+using test::HostClock;
 
 constexpr int64_t kStart = 1'700'000'000'000'000'000;
+constexpr int64_t kSecond = 1'000'000'000;
 
-// Per episode, the times of each stream.
-using Recording = std::vector<std::map<std::string, std::vector<int64_t>>>;
+using Episodes = std::vector<std::vector<int64_t>>;        // times of each
 using Moments = std::vector<std::pair<int64_t, int64_t>>;  // episode, time in ns
 
-std::shared_ptr<const Dataset> write(const Recording& recording) {
-  test::CacheWriter writer;
-  for (const auto& episode : recording) {
-    writer.begin_episode();
-    for (const auto& [stream, times] : episode) {
-      writer.append(stream, Element<uint8_t, DType::kUInt8>{}, times, std::vector<uint8_t>(times.size()));
-    }
-    writer.end_episode();
-  }
-  return writer.dataset();
-}
-
-std::vector<int64_t> all_episodes(const Dataset& dataset) {
-  std::vector<int64_t> episodes(static_cast<size_t>(dataset.num_episodes()));
+std::vector<int64_t> first_episodes(size_t count) {
+  std::vector<int64_t> episodes(count);
   std::iota(episodes.begin(), episodes.end(), 0);
   return episodes;
 }
@@ -60,56 +47,52 @@ std::vector<int64_t> regular(int64_t start, int64_t n, double period_ns) {
   return times;
 }
 
-// ---- Ticks of a stream ----
+// ---- Ticks of a clock ----
 
-TEST(AnchorsOfStream, AreEveryRowOfTheEpisodesInTheOrderAskedFor) {
-  const auto dataset = write({{{"a", {1, 2, 5}}, {"b", {9}}}, {{"b", {7, 8}}}, {{"a", {4}}}, {{"a", {6, 6, 7}}}});
-  const int64_t a = dataset->index_of("a");
-  EXPECT_EQ(moments_of(Anchors::of_stream(*dataset, a, all_episodes(*dataset))),
+TEST(AnchorsOfTicks, AreEveryRowOfTheEpisodesInTheOrderAskedFor) {
+  const HostClock clock(Episodes{{1, 2, 5}, {}, {4}, {6, 6, 7}});
+  EXPECT_EQ(moments_of(Anchors::of_ticks(clock.view(), first_episodes(4))),
             (Moments{{0, 1}, {0, 2}, {0, 5}, {2, 4}, {3, 6}, {3, 6}, {3, 7}}));
-  EXPECT_EQ(moments_of(Anchors::of_stream(*dataset, a, std::vector<int64_t>{3, 1, 0})),
+  EXPECT_EQ(moments_of(Anchors::of_ticks(clock.view(), std::vector<int64_t>{3, 1, 0})),
             (Moments{{3, 6}, {3, 6}, {3, 7}, {0, 1}, {0, 2}, {0, 5}}));
-  EXPECT_TRUE(moments_of(Anchors::of_stream(*dataset, a, std::vector<int64_t>{1})).empty());
-  EXPECT_TRUE(moments_of(Anchors::of_stream(*dataset, a, {})).empty());
+  EXPECT_TRUE(moments_of(Anchors::of_ticks(clock.view(), std::vector<int64_t>{1})).empty());
+  EXPECT_TRUE(moments_of(Anchors::of_ticks(clock.view(), {})).empty());
 }
 
-TEST(AnchorsOfStream, AreFoundAmongManyEpisodesOfAllLengths) {
+TEST(AnchorsOfTicks, AreFoundAmongManyEpisodesOfAllLengths) {
   test::Random random(31);
-  Recording recording;
+  Episodes recording;
   Moments expected;
   for (int64_t episode = 0; episode < 400; ++episode) {
     const int64_t rows = episode == 123 ? 5000 : random.one_in(3) ? 0 : random.below(40);
-    std::vector<int64_t> times;
-    for (int64_t i = 0; i < rows; ++i) times.push_back(kStart + 1000 * episode + 3 * i);
-    for (const int64_t time : times) expected.emplace_back(episode, time);
-    recording.push_back({{"a", times}});
+    recording.emplace_back();
+    for (int64_t i = 0; i < rows; ++i) recording.back().push_back(kStart + 1000 * episode + 3 * i);
+    for (const int64_t time : recording.back()) expected.emplace_back(episode, time);
   }
-  const auto dataset = write(recording);
-  EXPECT_EQ(moments_of(Anchors::of_stream(*dataset, 0, all_episodes(*dataset))), expected);
+  const HostClock clock(recording);
+  EXPECT_EQ(moments_of(Anchors::of_ticks(clock.view(), first_episodes(400))), expected);
 }
 
-TEST(AnchorsOfStream, LookUpsStayShort) {
+TEST(AnchorsOfTicks, LookUpsStayShort) {
   // As many buckets as episodes or twice that, whatever the number of rows.
-  Recording recording(300, {{"a", regular(0, 100, 10)}});
-  const auto dataset = write(recording);
-  const Anchors anchors = Anchors::of_stream(*dataset, 0, all_episodes(*dataset));
+  const HostClock clock(Episodes(300, regular(0, 100, 10)));
+  const Anchors anchors = Anchors::of_ticks(clock.view(), first_episodes(300));
   EXPECT_GE(anchors.first_of().size(), 300u);
   EXPECT_LE(anchors.first_of().size(), 700u);
 }
 
-// ---- Ticks of a clock ----
+// ---- Ticks of a rate ----
 
-// By counting: k / hz to the nearest ns from the latest first row, as long as no stream has ended.
-Moments clock_moments(const Recording& recording, double hz, const std::vector<std::string>& streams) {
+// By counting: k / hz to the nearest ns from the latest first row, as long as no clock has ended.
+Moments counted(const std::vector<Episodes>& clocks, double hz) {
   Moments moments;
-  for (size_t episode = 0; episode < recording.size(); ++episode) {
+  for (size_t episode = 0; episode < clocks[0].size(); ++episode) {
     std::vector<int64_t> firsts;
     std::vector<int64_t> lasts;
-    for (const std::string& stream : streams) {
-      const auto rows = recording[episode].find(stream);
-      if (rows == recording[episode].end() || rows->second.empty()) continue;
-      firsts.push_back(rows->second.front());
-      lasts.push_back(rows->second.back());
+    for (const Episodes& clock : clocks) {
+      if (clock[episode].empty()) continue;
+      firsts.push_back(clock[episode].front());
+      lasts.push_back(clock[episode].back());
     }
     if (firsts.empty()) continue;
     const int64_t start = *std::max_element(firsts.begin(), firsts.end());
@@ -123,52 +106,77 @@ Moments clock_moments(const Recording& recording, double hz, const std::vector<s
   return moments;
 }
 
-TEST(AnchorsOfClock, CoverTheSpanThatAllStreamsCover) {
-  const int64_t second = 1'000'000'000;
-  const Recording recording{
-      {{"a", {0, second}}, {"b", {second / 10, 2 * second}}},               // both
-      {{"a", {kStart, kStart + second}}},                                   // one
-      {{"a", {0, second}}, {"b", {2 * second, 3 * second}}},                // apart: none
-      {{"a", {0, second}}, {"b", {second, 3 * second}}},                    // they touch: one tick
-      {{"a", {kStart}}, {"b", {kStart - second, kStart + second}}},         // one row
-      {{"a", {-second, second}}, {"b", {}}, {"c", {-2 * second, second}}},  // before 0
-      {{"c", {5}}},                                                         // none of them
-  };
-  const auto dataset = write(recording);
-  const auto check = [&](double hz, const std::vector<std::string>& streams) {
-    std::vector<int64_t> indices;
-    for (const std::string& stream : streams) indices.push_back(dataset->index_of(stream));
-    EXPECT_EQ(moments_of(Anchors::of_clock(*dataset, hz, indices, all_episodes(*dataset))),
-              clock_moments(recording, hz, streams))
+TEST(AnchorsAtRate, CoverTheSpanThatAllClocksCover) {
+  const Episodes a{{0, kSecond},                // with b: both
+                   {kStart, kStart + kSecond},  // one
+                   {0, kSecond},                // apart: none
+                   {0, kSecond},                // they touch: one tick
+                   {kStart},                    // one row
+                   {-kSecond, kSecond},         // before 0
+                   {}};                         // none of them
+  const Episodes b{{kSecond / 10, 2 * kSecond},
+                   {},
+                   {2 * kSecond, 3 * kSecond},
+                   {kSecond, 3 * kSecond},
+                   {kStart - kSecond, kStart + kSecond},
+                   {},
+                   {}};
+  const HostClock of_a(a);
+  const HostClock of_b(b);
+  for (const double hz : {0.1, 1.0, 3.0, 29.97, 1000.0, 123.456}) {
+    EXPECT_EQ(moments_of(Anchors::at_rate(hz, std::vector{of_a.view(), of_b.view()}, first_episodes(7))),
+              counted({a, b}, hz))
         << hz << " Hz";
-  };
-  for (const double hz : {0.1, 1.0, 3.0, 29.97, 1000.0, 123.456}) check(hz, {"a", "b"});
-  check(7, {"c"});
+    EXPECT_EQ(moments_of(Anchors::at_rate(hz, std::vector{of_b.view()}, first_episodes(7))), counted({b}, hz)) << hz;
+  }
 }
 
 // Recorders write k / fps rounded to the nearest ns: a clock of the same rate meets every row, the last one too,
 // whichever way its stamp was rounded.
-TEST(AnchorsOfClock, MeetEveryRowOfARegularStreamOfTheSameRate) {
+TEST(AnchorsAtRate, MeetEveryRowOfARegularClockOfTheSameRate) {
   for (const double hz : {30.0, 60.0, 29.97, 24.0, 50.0, 7.0}) {
-    Recording recording;
-    for (int64_t rows = 1; rows <= 40; ++rows) recording.push_back({{"a", regular(kStart, rows, 1e9 / hz)}});
-    const auto dataset = write(recording);
-    const Anchors anchors = Anchors::of_clock(*dataset, hz, std::vector<int64_t>{0}, all_episodes(*dataset));
+    Episodes recording;
     Moments expected;
-    for (size_t episode = 0; episode < recording.size(); ++episode) {
-      for (const int64_t time : recording[episode]["a"]) expected.emplace_back(episode, time);
+    for (int64_t rows = 1; rows <= 40; ++rows) {
+      recording.push_back(regular(kStart, rows, 1e9 / hz));
+      for (const int64_t time : recording.back()) expected.emplace_back(rows - 1, time);
     }
+    const HostClock clock(recording);
+    const Anchors anchors = Anchors::at_rate(hz, std::vector{clock.view()}, first_episodes(40));
     ASSERT_EQ(moments_of(anchors), expected) << hz << " Hz";
   }
 }
 
-TEST(AnchorsOfClock, DoNotDriftOverHours) {
-  const int64_t hour = 3600 * int64_t{1'000'000'000};
-  const auto dataset = write({{{"a", {kStart, kStart + 5 * hour}}}});
-  const Anchors anchors = Anchors::of_clock(*dataset, 30, std::vector<int64_t>{0}, std::vector<int64_t>{0});
+TEST(AnchorsAtRate, DoNotDriftOverHours) {
+  const int64_t hour = 3600 * kSecond;
+  const HostClock clock(Episodes{{kStart, kStart + 5 * hour}});
+  const Anchors anchors = Anchors::at_rate(30, std::vector{clock.view()}, first_episodes(1));
   ASSERT_EQ(anchors.index().anchors, 5 * 3600 * 30 + 1);
   EXPECT_EQ(anchors.index().at(5 * 3600 * 30).time_ns, kStart + 5 * hour);
   EXPECT_EQ(anchors.index().at(1).time_ns, kStart + 33'333'333);
+}
+
+TEST(AnchorsAtRate, CountUpTo2To53TicksAndNoFurther) {
+  const auto at_rate = [](const Episodes& episodes, double hz) {
+    const HostClock clock(episodes);
+    return Anchors::at_rate(hz, std::vector{clock.view()}, first_episodes(episodes.size())).index();
+  };
+  constexpr int64_t kMost = int64_t{1} << 53;
+  const AnchorIndex most = at_rate({{-kMost / 2, kMost / 2 - 1}}, 1e9);
+  EXPECT_EQ(most.anchors, kMost);
+  EXPECT_EQ(most.period_ns, 1);
+  for (const auto& [episodes, hz] : std::vector<std::pair<Episodes, double>>{
+           {{{0, kMost}}, 1e9}, {{{0, kMost / 2}, {0, kMost / 2}}, 1e9}, {{{INT64_MIN, INT64_MAX}}, 1e-9}}) {
+    try {
+      at_rate(episodes, hz);
+      ADD_FAILURE() << hz << " Hz of " << episodes.size() << " episodes";
+    } catch (const ArgumentError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with("anchor_hz: expected ")) << error.what();
+    }
+  }
+  // 292 years at a tick in 10 s: the last one is where it must be.
+  const AnchorIndex long_one = at_rate({{-5, INT64_MAX - 5}}, 0.1);
+  EXPECT_EQ(long_one.anchors, INT64_MAX / (10 * kSecond) + 1);
 }
 
 }  // namespace

@@ -1,0 +1,39 @@
+#include "robocache/batch/layout.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "robocache/core/arguments.hpp"
+
+namespace robocache {
+
+int64_t BatchLayout::add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of) {
+  constexpr int64_t kAlignment = 256;
+  for (size_t i = 0; i < arrays_.size(); ++i) {
+    if (arrays_[i].name != name) continue;
+    refuse("delta_timestamps: the batch's key '", name, "' would be both ", owners_[i], " and ", of,
+           "; expected one of them, or a stream of another name in the cache");
+  }
+  const int64_t offset = bytes_;
+  int64_t elements = batch_size_;
+  for (const int64_t extent : shape) elements *= extent;
+  bytes_ = (offset + elements * dtype_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+  arrays_.push_back({std::move(name), dtype, std::move(shape), offset});
+  owners_.push_back(of);
+  return offset;
+}
+
+TensorView BatchLayout::view(const BatchArray& array, int64_t samples, void* memory, Device device) {
+  TensorView view{.data = static_cast<char*>(memory) + array.offset, .dtype = array.dtype, .device = device};
+  view.ndim = static_cast<int>(array.shape.size()) + 1;
+  view.shape[0] = samples;
+  std::copy(array.shape.begin(), array.shape.end(), view.shape.begin() + 1);
+  int64_t stride = 1;
+  for (int d = view.ndim - 1; d >= 0; --d) {
+    view.strides[d] = stride;
+    stride *= view.shape[d];
+  }
+  return view;
+}
+
+}  // namespace robocache

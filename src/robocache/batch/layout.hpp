@@ -1,0 +1,42 @@
+// Where the arrays of a batch lie in its one piece of memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "robocache/core/dtype.hpp"
+#include "robocache/core/tensor_view.hpp"
+
+namespace robocache {
+
+// One array of a batch: "<stream>" [B, T, ...], "<stream>_is_pad" [B, T], "time_ns" [B] and "episode_index" [B] (int64).
+struct BatchArray {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;  // of one sample
+  int64_t offset;              // bytes from the batch's start; 256-byte aligned
+};
+
+// One array behind the other.
+class BatchLayout {
+ public:
+  explicit BatchLayout(int64_t batch_size) : batch_size_(batch_size) {}
+
+  // Its offset. `of` says whose it is where two arrays would have one name, which is refused: ArgumentError.
+  int64_t add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of);
+
+  const std::vector<BatchArray>& arrays() const { return arrays_; }
+  int64_t bytes() const { return bytes_; }
+
+  // An array of a batch of `samples` samples in `memory`.
+  static TensorView view(const BatchArray& array, int64_t samples, void* memory, Device device);
+
+ private:
+  int64_t batch_size_;
+  int64_t bytes_ = 0;
+  std::vector<BatchArray> arrays_;
+  std::vector<std::string> owners_;  // of each array
+};
+
+}  // namespace robocache

@@ -1,0 +1,35 @@
+// Where rows lie, as plain structs that know no file and own nothing: what sampling and alignment read, and what is
+// handed to a kernel, whoever keeps the memory.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/dtype.hpp"
+
+namespace robocache {
+
+// One episode on a clock, 32 bytes: where its rows are and what is needed to guess a row from a time.
+struct EpisodeRows {
+  int64_t begin;       // first row on the clock
+  int64_t rows;        // 0 where the episode has none
+  int64_t first_ns;    // time of the first row
+  double rows_per_ns;  // (rows - 1) / (last time - first time), 0 where that has no value
+};
+
+// When rows were recorded. Streams that were recorded together are on one clock: the same pointers.
+struct StreamClock {
+  const int64_t* time_ns;       // [rows], non-decreasing within an episode
+  const EpisodeRows* episodes;  // [episodes]
+
+  friend bool operator==(const StreamClock&, const StreamClock&) = default;
+};
+
+// What was recorded: the values of a stream, a row for each of its clock's.
+struct StreamRows {
+  StreamClock clock;
+  const void* values;  // [rows, features] of dtype, row-major
+  int64_t features;
+  DType dtype;
+};
+
+}  // namespace robocache
