@@ -1,8 +1,8 @@
 # Decides whether librobocache_cuda.so is built and for which GPUs, and says so. check_language falls back without a word,
 # hence the words.
 
-# The architectures that AUTO and ALL stand for. AUTO is the GPUs of this machine; where it has none, native code for
-# sm_90 and code that the driver translates at first use for every other from sm_80 on.
+# The architectures that AUTO and ALL stand for. AUTO is the GPUs of this machine; where it has none, what takes the least
+# time: code that the driver translates at first use. Not of sm_80: launches count on what kernels do from sm_90 on.
 function(robocache_cuda_architectures variable why)
   set(architectures ${ROBOCACHE_CUDA_ARCHITECTURES})
   set(reason "asked for")
@@ -19,8 +19,8 @@ function(robocache_cuda_architectures variable why)
     list(TRANSFORM architectures APPEND "-real")
     set(reason "the GPUs of this machine")
     if(NOT architectures)
-      set(architectures 80-virtual 90-real)
-      set(reason "this machine has no GPU from sm_80 on, so for any")
+      set(architectures 90-virtual)
+      set(reason "this machine has no GPU from sm_80 on; the driver of any from sm_90 on translates it at first use")
     endif()
   endif()
   set(${variable} "${architectures}" PARENT_SCOPE)
@@ -37,7 +37,7 @@ if(ROBOCACHE_CUDA AND NOT ROBOCACHE_SANITIZE)  # AUTO is true; off, 0 and FALSE 
     enable_language(CUDA)
     set(ROBOCACHE_CUDA_ENABLED ON)
     message(STATUS "RoboCache: building the CUDA plugin with ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for "
-                   "${CMAKE_CUDA_ARCHITECTURES} (${why}), about two minutes for each on two cores. "
+                   "${CMAKE_CUDA_ARCHITECTURES} (${why}), about three minutes for each on two cores. "
                    "ROBOCACHE_CUDA_ARCHITECTURES chooses others: ALL for every supported GPU, or names as "
                    "90-real;120-real. ROBOCACHE_CUDA=OFF builds no plugin.")
   elseif(ROBOCACHE_CUDA MATCHES "^[Aa][Uu][Tt][Oo]$")
