@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -15,6 +14,7 @@ import numpy as np
 
 from . import _lib, errors
 from .dataset import Dataset
+from .ops._call import number, whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,23 +39,9 @@ _Value = TypeVar("_Value")
 
 def _number(name: str, value: Any) -> float:
     try:
-        if not isinstance(value, str | bool | np.bool_):
-            return float(value)
-    except (TypeError, ValueError):
-        pass
-    raise errors.ArgumentTypeError(f"{name}: expected a number, got {value!r}")
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        whole = None if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        whole = None
-    if whole is None:
-        raise errors.ArgumentTypeError(f"{name}: expected an int, got {value!r}")
-    if not -(2**63) <= whole < 2**63:
-        raise errors.ArgumentError(f"{name}: expected an int of 64 bits, got {whole}")
-    return whole
+        return float(number(name, value))
+    except OverflowError:
+        raise errors.ArgumentError(f"{name}: expected a number that float64 holds, got {value!r}") from None
 
 
 def _dtype(name: str, value: Any) -> str:
@@ -63,10 +49,6 @@ def _dtype(name: str, value: Any) -> str:
         return _lib.dtype_name(value)
     except errors.ArgumentTypeError:
         raise errors.ArgumentTypeError(f"{name}: expected a dtype or its name, got {value!r}") from None
-
-
-def _as_it_is(_name: str, value: Any) -> Any:
-    return value
 
 
 def _given(convert: Callable[[str, Any], _Value], name: str, value: Any) -> _Value | None:
@@ -104,7 +86,7 @@ class _PerStream:
         return _given(self._convert, f"{self._name}['{stream}']", self.named.get(stream))
 
 
-def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, Any]]:
+def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
     """begin, end and method of each of ``[(slice, method), ...]``."""
     for block in blocks:
         try:
@@ -115,8 +97,8 @@ def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, A
             raise errors.ArgumentTypeError(f"{name}: expected a method or [(slice, method), ...], got {block!r}")
         if part.step not in (None, 1):
             raise errors.ArgumentError(f"{name}: expected slices of step 1, got {part!r}")
-        begin, end = _given(_whole, name, part.start), _given(_whole, name, part.stop)
-        yield 0 if begin is None else begin, features if end is None else end, method
+        begin, end = _given(whole, name, part.start), _given(whole, name, part.stop)
+        yield 0 if begin is None else begin, features if end is None else end, _lib.text(name, method)
 
 
 # ---- The loader ----
@@ -208,16 +190,22 @@ class Loader:
         self.device = self._device_name(device)
         """Where the batches are: ``"cpu"`` or ``"cuda:N"``."""
 
-        def option(name: str, convert: Callable[[str, Any], Any]) -> _PerStream:
-            return _PerStream(dataset, name, given[name], convert)
-
-        histories, horizons, gaps = option("history", _whole), option("horizon", _whole), option("max_gap_s", _number)
-        method, mode, types = option("methods", _as_it_is), option("normalize", _as_it_is), option("dtype", _dtype)
+        plain: Any = methods
+        slices: dict[str, Any] = {}
+        if isinstance(methods, Mapping):
+            slices = {stream: by for stream, by in methods.items() if isinstance(by, list | tuple)}
+            plain = {stream: None if stream in slices else by for stream, by in methods.items()}
+        histories = _PerStream(dataset, "history", history, whole)
+        horizons = _PerStream(dataset, "horizon", horizon, whole)
+        names = _PerStream(dataset, "methods", plain, _lib.text)
+        modes = _PerStream(dataset, "normalize", normalize, _lib.text)
+        gaps = _PerStream(dataset, "max_gap_s", max_gap_s, _number)
+        dtypes = _PerStream(dataset, "dtype", dtype, _dtype)
         # The library borrows the memory of arrays during a call.
-        chosen = None if episodes is None else _listed(_whole, "episodes", episodes, np.int64)
+        chosen = None if episodes is None else _listed(whole, "episodes", episodes, np.int64)
         options = _options(
-            _whole("batch_size", batch_size),
-            anchor,
+            whole("batch_size", batch_size),
+            _given(_lib.text, "anchor", anchor),
             _given(_number, "anchor_hz", anchor_hz),
             None if chosen is None else _lib.from_numpy(chosen),
             _number("snap_s", snap_s),
@@ -227,10 +215,10 @@ class Loader:
             _given(_number, "rate_hz", rate_hz),
             histories.of_all,
             horizons.of_all,
-            method.of_all,
-            mode.of_all,
+            names.of_all,
+            modes.of_all,
             gaps.of_all,
-            types.of_all,
+            dtypes.of_all,
         )
         windows: Mapping[str, Any] = (
             dict.fromkeys([*histories.named, *horizons.named, *dataset.streams])
@@ -239,22 +227,21 @@ class Loader:
         )
         for stream, offsets in windows.items():
             seconds = _given(_seconds, f"delta_timestamps['{stream}']", offsets)
-            name, by = f"methods['{stream}']", method.of(stream)
-            slices = isinstance(by, Sequence) and not isinstance(by, str)
             _add_stream(
                 options,
-                stream,
+                _lib.text("delta_timestamps", stream),
                 None if seconds is None else _lib.from_numpy(seconds),
                 histories.of(stream),
                 horizons.of(stream),
-                None if slices else by,
-                mode.of(stream),
+                names.of(stream),
+                modes.of(stream),
                 gaps.of(stream),
-                types.of(stream),
+                dtypes.of(stream),
             )
-            if slices:
-                for begin, end, part in _slices(name, by, math.prod(dataset.streams[stream].shape)):
-                    _add_method(options, begin, end, part)
+            if stream in slices:
+                argument, features = f"methods['{stream}']", math.prod(dataset.streams[stream].shape)
+                for begin, end, method in _slices(argument, slices[stream], features):
+                    _add_method(options, begin, end, method)
 
         self._handle = _open(dataset._handle, options)
         described = json.loads(_describe(self._handle))
@@ -265,7 +252,10 @@ class Loader:
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the place in the order
+        self.seed: int
+        self.epoch: int
+        self.step: int
         self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
         self._like: Any = None
@@ -350,7 +340,7 @@ class Loader:
             raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {state!r}")
         place = {}
         for key in ("seed", "epoch", "step"):
-            place[key] = _whole(key, state.get(key))
+            place[key] = whole(key, state.get(key))
             largest = self._steps if key == "step" else 2**63 - 1
             if not 0 <= place[key] <= largest:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")

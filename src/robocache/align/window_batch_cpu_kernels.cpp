@@ -15,7 +15,10 @@ namespace {
 constexpr int kTogether = 8;
 constexpr int64_t kTimesPerLine = 64 / sizeof(int64_t);
 
-void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
+void prefetch(const void* at) {
+  asm volatile("");  // or the compiler drops the call of a function that does nothing but prefetch
+  __builtin_prefetch(at, 0, 3);
+}
 
 const char* row_address(const WindowSegment& s, const EpisodeRows& rows, int64_t row) {
   return static_cast<const char*>(s.values) + (rows.begin + row) * s.row_features * dtype_size(s.value_dtype);

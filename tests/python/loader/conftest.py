@@ -1,0 +1,24 @@
+"""A recording that the loader's suites share; it is never changed."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))  # makes `recordings` importable
+
+
+@pytest.fixture(scope="session")
+def recording():
+    from recordings import record
+
+    return record(np.random.default_rng(20))
+
+
+@pytest.fixture(scope="session")
+def dataset(recording, tmp_path_factory):
+    from recordings import write
+
+    return write(tmp_path_factory.mktemp("cache") / "cache", recording)

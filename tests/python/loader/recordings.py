@@ -1,0 +1,137 @@
+"""Recordings of every kind of stream, and loaders on them held against the oracle."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+from reference.compare import assert_same_bits, to_numpy
+from reference.window_batch import assert_batch, window_batch
+
+import robocache
+
+FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes.bfloat16)]
+EPOCH_NS = 1_700_000_000_123_456_789
+
+# stream: (rate in Hz, dtype, shape of one sample)
+STREAMS = {
+    "observation.state": (50, np.dtype(np.float32), (7,)),
+    "observation.imu": (200, np.dtype(np.float64), (6,)),
+    "observation.feature": (30, np.dtype(np.float16), (2, 3)),
+    "observation.tactile": (80, np.dtype(ml_dtypes.bfloat16), (5,)),
+    "gripper": (10, np.dtype(np.float32), ()),
+    "mode": (5, np.dtype(np.int16), (2,)),
+    "button": (20, np.dtype(bool), ()),
+    "ticks": (25, np.dtype(np.int64), (1,)),
+    "action": (50, np.dtype(np.float32), (17,)),
+}
+FLOAT_STREAMS = [name for name, (_, dtype, _) in STREAMS.items() if dtype in FLOATS]
+EVERY = {name: [-0.21, -0.0333, 0.0, 0.0101, 0.35] for name in STREAMS}
+
+
+def random_values(rng, count, dtype, shape):
+    if dtype.kind == "b":
+        return rng.random((count, *shape)) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, (count, *shape), dtype, endpoint=True)
+    scale = np.exp2(rng.integers(-3, 8, shape))
+    return (rng.standard_normal((count, *shape)) * scale + scale).astype(dtype)
+
+
+def record(rng, episodes=7):
+    """Multi-rate, jittered, with dropouts, repeated stamps, streams missing or of one sample, each clock with an offset."""
+    recording = []
+    for number in range(episodes):
+        start = EPOCH_NS + 10**12 * number
+        duration = rng.uniform(0.4, 1.6)
+        episode = {}
+        for name, (rate, dtype, shape) in STREAMS.items():
+            count = max(2, int(duration * rate))
+            seconds = np.arange(count) / rate + rng.normal(0, 0.15 / rate, count) + rng.uniform(-0.05, 0.05)
+            keep = rng.random(count) > 0.05
+            if count > 12:
+                keep[count // 3 : count // 3 + count // 8] = False  # a dropout
+            seconds = np.sort(seconds[keep])
+            if len(seconds) > 4:
+                seconds[3] = seconds[2]
+            time_ns = start + np.round(seconds * 1e9).astype(np.int64)
+            episode[name] = (time_ns, random_values(rng, len(time_ns), dtype, shape))
+        recording.append(episode)
+    del recording[1]["observation.imu"], recording[1]["mode"], recording[4]["action"], recording[4]["gripper"]
+    for name in ("observation.feature", "ticks"):
+        time_ns, values = recording[2][name]
+        recording[2][name] = (time_ns[:1], values[:1])
+    return recording
+
+
+def write(path, recording):
+    with robocache.Writer(path) as writer:
+        for number, streams in enumerate(recording):
+            with writer.episode(task=f"task {number % 2}") as episode:
+                for name, (time_ns, values) in streams.items():
+                    episode.append(name, time_ns, values)
+    return robocache.open(path)
+
+
+def expect(dataset, recording, batch, delta_timestamps, **options):
+    anchors = list(zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True))
+    dtype = options.pop("dtype", "float32")
+    return window_batch(
+        recording,
+        anchors,
+        delta_timestamps,
+        dtypes={name: dtype for name, (_, dtype, _) in STREAMS.items()},
+        shapes={name: shape for name, (_, _, shape) in STREAMS.items()},
+        stats=dataset.stats,
+        dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype,
+        **options,
+    )
+
+
+def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, device="cpu", **options):
+    """The first batches of a loader against the oracle; gives the loader."""
+    loader = robocache.Loader(
+        dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device=device, **options
+    )
+    oracle_options = {
+        name: value
+        for name, value in options.items()
+        if name in ("methods", "max_gap_s", "snap_s", "normalize", "dtype")
+    }
+    for batch in itertools.islice(loader, batches):
+        expected = expect(dataset, recording, batch, delta_timestamps, **oracle_options)
+        assert set(batch) == set(expected)
+        for key in expected:
+            assert batch[key].device.type == device
+            assert_same_bits(to_numpy(batch[key]), expected[key], key)
+    return loader
+
+
+def anchors_of(loader):
+    """(episode, time) of every sample of an epoch, in order."""
+    found = []
+    for batch in loader:
+        found += zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
+    return found
+
+
+def ticks_of(recording, stream, episodes=None):
+    chosen = range(len(recording)) if episodes is None else episodes
+    return [(e, int(t)) for e in chosen for t in recording[e].get(stream, ([],))[0]]
+
+
+def batches_of(loader, count=3):
+    return [{key: to_numpy(value) for key, value in batch.items()} for batch in itertools.islice(loader, count)]
+
+
+def assert_same_batches(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert set(a) == set(b)
+        for key in a:
+            assert_same_bits(a[key], b[key], key)
+
+
+def small(dataset, **options):
+    options = {"batch_size": 16, "delta_timestamps": {"action": [0.0]}, "device": "cpu"} | options
+    return robocache.Loader(dataset, **options)

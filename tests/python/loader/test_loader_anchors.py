@@ -1,0 +1,97 @@
+"""Loader: which moments are drawn, and windows said by a rate."""
+
+import collections
+
+import numpy as np
+import pytest
+from recordings import STREAMS, anchors_of, assert_same_batches, batches_of, check, ticks_of
+
+import robocache
+
+
+def test_anchors_are_the_ticks_of_the_stream_named(dataset, recording, device):
+    for stream in STREAMS:
+        loader = robocache.Loader(
+            dataset, batch_size=32, delta_timestamps={"action": [0.0]}, anchor=stream, drop_last=False, device=device
+        )
+        assert collections.Counter(anchors_of(loader)) == collections.Counter(ticks_of(recording, stream))
+
+
+def test_the_default_anchor_is_the_slowest_stream_asked_for(dataset, recording):
+    deltas = {"action": [0.0], "observation.feature": [0.0], "observation.imu": [0.0]}
+    loader = robocache.Loader(dataset, batch_size=32, delta_timestamps=deltas, drop_last=False)
+    assert sorted(anchors_of(loader)) == ticks_of(recording, "observation.feature")
+
+
+@pytest.mark.parametrize("hz", [1.0, 10, 29.97, 1000])
+def test_anchors_of_a_clock(dataset, recording, device, hz):
+    """Ticks k / hz within the span that all the streams cover."""
+    deltas = {"action": [0.0], "observation.imu": [0.0]}
+    loader = robocache.Loader(
+        dataset,
+        batch_size=32,
+        delta_timestamps=deltas,
+        anchor_hz=hz,
+        shuffle=False,
+        drop_last=False,
+        device=device,
+    )
+    found = collections.defaultdict(list)
+    for episode, time_ns in anchors_of(loader):
+        found[episode].append(time_ns)
+    assert sorted(found) == list(range(len(recording)))
+    for episode, times in found.items():
+        clocks = [recording[episode][name][0] for name in deltas if name in recording[episode]]
+        first, last = max(int(clock[0]) for clock in clocks), min(int(clock[-1]) for clock in clocks)
+        assert times[0] == first
+        assert last - 1e9 / hz - 1 <= times[-1] <= last
+        np.testing.assert_allclose(np.array(times) - first, np.arange(len(times)) * 1e9 / hz, atol=1)
+
+
+def test_anchors_of_a_clock_give_the_oracles_batches(dataset, recording, device):
+    deltas = {"action": [0.0, 0.1], "mode": [0.0], "observation.imu": [-0.01, 0.0]}
+    check(dataset, recording, deltas, device=device, anchor_hz=30)
+
+
+@pytest.mark.parametrize("episodes", [[0], [5, 2], [1, 4, 6], [6]])
+def test_episodes_selects(dataset, recording, device, episodes):
+    loader = robocache.Loader(
+        dataset,
+        batch_size=8,
+        delta_timestamps={"observation.state": [0.0]},
+        episodes=episodes,
+        drop_last=False,
+        device=device,
+    )
+    assert sorted(anchors_of(loader)) == ticks_of(recording, "observation.state", sorted(episodes))
+
+
+def test_episodes_without_the_anchor_stream_have_no_anchors(dataset, recording):
+    loader = robocache.Loader(
+        dataset, batch_size=8, delta_timestamps={"gripper": [0.0]}, anchor="action", episodes=[4, 5], drop_last=False
+    )
+    assert {episode for episode, _ in anchors_of(loader)} == {5}
+
+
+@pytest.mark.parametrize("rate_hz", [20, 7.5, 500])
+def test_history_ends_and_horizon_starts_at_the_anchor(dataset, rate_hz):
+    said = robocache.Loader(
+        dataset, batch_size=8, rate_hz=rate_hz, history={"observation.state": 3, "mode": 1}, horizon={"action": 4}
+    )
+    meant = robocache.Loader(
+        dataset,
+        batch_size=8,
+        delta_timestamps={
+            "observation.state": [-2 / rate_hz, -1 / rate_hz, 0.0],
+            "mode": [0.0],
+            "action": [k / rate_hz for k in range(4)],
+        },
+    )
+    assert_same_batches(batches_of(said), batches_of(meant))
+
+
+def test_whole_numbers_give_actions_the_horizon_and_the_rest_the_history(dataset):
+    loader = robocache.Loader(dataset, batch_size=4, rate_hz=10, history=2, horizon=5)
+    batch = next(iter(loader))
+    for name, (_, _, shape) in STREAMS.items():
+        assert batch[name].shape == (4, 5 if name.split(".")[0] == "action" else 2, *shape)

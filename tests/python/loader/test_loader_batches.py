@@ -1,0 +1,128 @@
+"""Loader: what a batch is: its arrays, frameworks, device and memory."""
+
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from recordings import EVERY, FLOAT_STREAMS, anchors_of, assert_same_batches, batches_of, expect, record, write
+from reference.compare import assert_same_bits, to_numpy
+
+import robocache
+
+
+def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
+    deltas = {"action": [0.0, 0.02], "gripper": [0.0], "observation.feature": [-0.1, 0.0, 0.1]}
+    loader = robocache.Loader(dataset, batch_size=5, delta_timestamps=deltas, dtype="bfloat16", device=device)
+    batch = next(iter(loader))
+    assert {key: (tuple(value.shape), value.dtype) for key, value in batch.items()} == {
+        "action": ((5, 2, 17), torch.bfloat16),
+        "action_is_pad": ((5, 2), torch.bool),
+        "gripper": ((5, 1), torch.bfloat16),
+        "gripper_is_pad": ((5, 1), torch.bool),
+        "observation.feature": ((5, 3, 2, 3), torch.bfloat16),
+        "observation.feature_is_pad": ((5, 3), torch.bool),
+        "time_ns": ((5,), torch.int64),
+        "episode_index": ((5,), torch.int64),
+    }
+    assert all(value.is_contiguous() for value in batch.values())
+
+
+def test_a_batch_is_not_written_over_by_the_next(dataset, device):
+    loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=EVERY, anchor="action", device=device)
+    kept, copies = [], []
+    for batch in loader:
+        kept.append(batch)
+        copies.append({key: to_numpy(value).copy() for key, value in batch.items()})
+    for batch, copy in zip(kept, copies, strict=True):
+        for key in copy:
+            assert_same_bits(to_numpy(batch[key]), copy[key], key)
+
+
+def test_the_loader_keeps_its_dataset(rng, tmp_path, device):
+    recording = record(rng, episodes=5)
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording), batch_size=8, delta_timestamps={"action": [0.0]}, device=device
+    )
+    assert len(anchors_of(loader)) > 8
+
+
+def test_same_bytes_on_any_number_of_threads(dataset):
+    options = {"batch_size": 64, "delta_timestamps": EVERY, "anchor": "action", "normalize": {"action": "mean_std"}}
+    results = []
+    try:
+        for threads in (1, 2, 5, 16):
+            robocache.set_num_threads(threads)
+            results.append(batches_of(robocache.Loader(dataset, **options)))
+    finally:
+        robocache.set_num_threads(os.cpu_count())
+    for result in results[1:]:
+        assert_same_batches(results[0], result)
+
+
+def test_same_bytes_on_cpu_and_cuda(dataset, cuda):
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        options = {
+            "batch_size": 64,
+            "delta_timestamps": EVERY,
+            "anchor": "action",
+            "dtype": dtype,
+            "normalize": dict.fromkeys(FLOAT_STREAMS, "mean_std"),
+            "seed": 5,
+        }
+        one, other = (batches_of(robocache.Loader(dataset, device=device, **options)) for device in ("cpu", cuda))
+        assert_same_batches(one, other)
+
+
+def test_torch_where_it_is_and_numpy_where_asked(dataset):
+    options = {"batch_size": 8, "delta_timestamps": EVERY, "anchor": "action"}
+    by_default = next(iter(robocache.Loader(dataset, **options)))
+    assert all(isinstance(value, torch.Tensor) for value in by_default.values())
+    as_torch = next(iter(robocache.Loader(dataset, framework="torch", **options)))
+    as_numpy = next(iter(robocache.Loader(dataset, framework="numpy", **options)))
+    assert all(type(value) is np.ndarray for value in as_numpy.values())
+    for key, value in as_numpy.items():
+        assert_same_bits(value, to_numpy(as_torch[key]), key)
+        value[...] = 0  # its own, writable memory
+
+
+def test_numpy_bfloat16(dataset, recording):
+    loader = robocache.Loader(
+        dataset, batch_size=8, delta_timestamps={"action": [0.0, 0.011]}, dtype="bfloat16", framework="numpy"
+    )
+    batch = next(iter(loader))
+    assert batch["action"].dtype == ml_dtypes.bfloat16
+    expected = expect(dataset, recording, batch, {"action": [0.0, 0.011]}, dtype="bfloat16")
+    assert_same_bits(batch["action"], expected["action"])
+
+
+def test_a_batch_is_one_kernel_launch(dataset, cuda):
+    loader = robocache.Loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    iterator = iter(loader)
+    next(iterator)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(4):
+            next(iterator)
+        torch.cuda.synchronize()
+    kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    if not kernels:
+        pytest.skip("the profiler sees no device activity on this machine")
+    assert len(kernels) == 4, [event.name for event in kernels]
+
+
+def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, cuda):
+    loader = robocache.Loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    iterator = iter(loader)
+    next(iterator)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        batch = next(iterator)
+        assert not stream.query(), "next(loader) waited for the device"
+    stream.synchronize()
+    expected = expect(dataset, recording, batch, EVERY)
+    for key in expected:
+        assert_same_bits(to_numpy(batch[key]), expected[key], key)

@@ -1,0 +1,147 @@
+"""Loader: the order of the samples, epochs, and resuming."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check, small, ticks_of, write
+
+import robocache
+
+
+def test_an_epoch_holds_every_anchor_once(dataset, recording, device):
+    loader = small(dataset, drop_last=False, device=device)
+    wanted = collections.Counter(ticks_of(recording, "action"))
+    epochs = [anchors_of(loader) for _ in range(3)]
+    for epoch in epochs:
+        assert collections.Counter(epoch) == wanted
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 100, 255, 256, 257, 1000, 4099])
+def test_the_order_is_a_bijection_for_any_number_of_anchors(tmp_path, device, rows):
+    recording = [{"x": (np.arange(rows) * 1000, np.zeros((rows, 1), np.float32))}]
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording),
+        batch_size=64,
+        delta_timestamps={"x": [0.0]},
+        drop_last=False,
+        device=device,
+    )
+    for _ in range(3):
+        assert sorted(anchors_of(loader)) == ticks_of(recording, "x")
+
+
+def test_the_order_is_well_mixed(tmp_path):
+    rows = 20_000
+    recording = [{"x": (np.arange(rows), np.zeros((rows, 1), np.float32))}]
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording), batch_size=1000, delta_timestamps={"x": [0.0]}, snap_s=0
+    )
+    orders = [np.array([t for _, t in anchors_of(loader)]) for _ in range(2)]
+    for order in orders:
+        # Of a random permutation of n: mean |position - value| is n/3, neighbours are uncorrelated (std 1/sqrt(n)).
+        assert abs(np.abs(order - np.arange(rows)).mean() / rows - 1 / 3) < 0.01
+        assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.04
+        per_batch = np.sort(order.reshape(-1, 1000), axis=1)
+        assert np.diff(per_batch, axis=1).max() < 400  # every batch reaches into every part
+    assert abs(np.corrcoef(*orders)[0, 1]) < 0.04
+
+
+def test_without_shuffle_the_order_is_that_of_the_recording(dataset, recording, device):
+    loader = small(dataset, shuffle=False, drop_last=False, device=device)
+    assert anchors_of(loader) == ticks_of(recording, "action")
+    assert anchors_of(loader) == ticks_of(recording, "action")
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(dataset, recording):
+    first = small(dataset, seed=7, drop_last=False)
+    again = small(dataset, seed=7, drop_last=False, delta_timestamps={"mode": [0.0]}, anchor="action", batch_size=5)
+    for _ in range(2):
+        assert anchors_of(first) == anchors_of(again)
+    other = small(dataset, seed=8, drop_last=False)
+    assert anchors_of(other) != anchors_of(small(dataset, seed=7, drop_last=False))
+
+
+def test_len_and_drop_last(dataset, recording, device):
+    anchors = len(ticks_of(recording, "action"))
+    for batch_size in (1, 16, anchors - 1, anchors):
+        loader = small(dataset, batch_size=batch_size, drop_last=True, device=device)
+        assert len(loader) == anchors // batch_size
+        sizes = [len(batch["time_ns"]) for batch in loader]
+        assert sizes == [batch_size] * (anchors // batch_size)
+        loader = small(dataset, batch_size=batch_size, drop_last=False, device=device)
+        assert len(loader) == -(-anchors // batch_size)
+        sizes = [len(batch["time_ns"]) for batch in loader]
+        assert len(sizes) == len(loader)
+        assert sum(sizes) == anchors
+        assert set(sizes[:-1]) <= {batch_size}
+
+
+def test_a_last_batch_that_is_not_full_is_the_oracles(dataset, recording, device):
+    check(dataset, recording, EVERY, device=device, batches=100, drop_last=False, anchor="gripper", batch_size=50)
+
+
+@pytest.mark.parametrize("done", [0, 1, 3])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_state_resumes_in_the_middle_of_an_epoch(dataset, device, done, epoch):
+    options = {"seed": 11, "device": device, "drop_last": False, "batch_size": 40}
+    first = small(dataset, **options)
+    for _ in range(epoch):
+        anchors_of(first)
+    iterator = iter(first)
+    for _ in range(done):
+        next(iterator)
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = batches_of(iterator, 100) + batches_of(first, 100)
+
+    resumed = small(dataset, **options)
+    resumed.load_state_dict(state)
+    assert_same_batches(batches_of(resumed, 100) + batches_of(resumed, 100), rest)
+
+
+def test_a_state_is_seed_epoch_and_step(dataset):
+    loader = small(dataset, seed=4)
+    assert loader.state_dict() == {"seed": 4, "epoch": 0, "step": 0}
+    iterator = iter(loader)
+    next(iterator)
+    next(iterator)
+    assert loader.state_dict() == {"seed": 4, "epoch": 0, "step": 2}
+    for _ in iterator:
+        pass
+    assert loader.state_dict() == {"seed": 4, "epoch": 1, "step": 0}
+
+
+def test_a_state_brings_its_seed(dataset):
+    first, other = small(dataset, seed=1), small(dataset, seed=2)
+    other.load_state_dict(first.state_dict())
+    assert anchors_of(first) == anchors_of(other)
+
+
+def test_any_epoch_is_reached_at_once(dataset):
+    loader = small(dataset, seed=1)
+    loader.load_state_dict({"seed": 1, "epoch": 10**12, "step": 2})
+    assert loader.state_dict() == {"seed": 1, "epoch": 10**12, "step": 2}
+    assert len(batches_of(loader, 1000)) == len(loader) - 2
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"seed": 1, "epoch": 0},
+        {"seed": 1, "epoch": -1, "step": 0},
+        {"seed": 1, "epoch": 0, "step": -1},
+        {"seed": 1, "epoch": 0, "step": 10**9},
+        {"seed": 1, "epoch": "0", "step": 0},
+        {"seed": 1, "epoch": 0.5, "step": 0},
+        None,
+        [1, 0, 0],
+    ],
+)
+def test_a_state_that_fits_no_loader_is_refused(dataset, state):
+    loader = small(dataset, seed=3)
+    with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|step"):
+        loader.load_state_dict(state)
+    assert loader.state_dict() == {"seed": 3, "epoch": 0, "step": 0}

@@ -1,0 +1,205 @@
+"""Loader: targets: which sample a step takes, outside, in gaps, where nothing is; every type against the oracle."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from recordings import EPOCH_NS, EVERY, FLOATS, FLOAT_STREAMS, STREAMS, check, write
+from reference.compare import assert_same_bits, to_numpy
+from reference.window_batch import window_batch
+
+import robocache
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_every_batch_is_the_oracles(dataset, recording, device, dtype):
+    check(
+        dataset,
+        recording,
+        EVERY,
+        device=device,
+        dtype=dtype,
+        anchor="observation.state",
+        methods={"gripper": "previous", "observation.tactile": "nearest", "mode": "next"},
+        normalize={"observation.state": "mean_std", "action": "min_max", "observation.imu": "q01_q99"},
+        max_gap_s=0.04,
+        seed=3,
+        batches=3,
+    )
+
+
+@pytest.mark.parametrize("method", ["linear", "nearest", "previous", "next"])
+def test_every_step_and_linear(dataset, recording, device, method):
+    names = FLOAT_STREAMS if method == "linear" else STREAMS
+    deltas = {name: [-0.11, 0.0, 0.02] for name in names}
+    check(dataset, recording, deltas, device=device, methods=dict.fromkeys(names, method), batches=1)
+
+
+def test_whole_numbers_and_bool_keep_their_type_and_hold_the_previous(dataset, recording, device):
+    names = ["mode", "button", "ticks"]
+    deltas = {name: [-0.3, 0.0, 0.3] for name in names}
+    loader = check(dataset, recording, deltas, device=device, dtype="bfloat16", anchor="button")
+    batch = next(iter(loader))
+    assert [to_numpy(batch[name]).dtype for name in names] == [np.int16, np.bool_, np.int64]
+
+
+@pytest.mark.parametrize("offsets", [1, 2, 16, 33, 100])
+@pytest.mark.parametrize("batch_size", [1, 3, 32, 129])
+def test_every_window_length_and_batch_size(dataset, recording, device, offsets, batch_size):
+    deltas = {
+        "action": [0.01 * k for k in range(offsets)],
+        "observation.imu": [-0.004 * k for k in range(offsets)],
+        "mode": [0.0],
+    }
+    check(dataset, recording, deltas, device=device, batch_size=batch_size, normalize={"action": "mean_std"}, batches=1)
+
+
+def test_offsets_of_any_order_and_size(dataset, recording, device):
+    check(dataset, recording, {"action": [0.5, -0.5, 0.0, 0.0, 1e-9, -1e-9, 30.0, -1e5]}, device=device)
+
+
+@pytest.mark.parametrize("snap_s", [0, 1e-9, 1e-6, 1e-3, 0.5])
+def test_every_snap(dataset, recording, device, snap_s):
+    deltas = {"action": [0.0, 0.02, 0.021], "observation.imu": [0.0, 0.005], "mode": [0.1]}
+    check(dataset, recording, deltas, device=device, snap_s=snap_s, max_gap_s=0.03)
+
+
+@pytest.mark.parametrize("max_gap_s", [0, 0.005, 0.021, 0.1, None])
+def test_every_max_gap(dataset, recording, device, max_gap_s):
+    loader = check(dataset, recording, EVERY, device=device, max_gap_s=max_gap_s)
+    assert len(loader)
+
+
+@pytest.mark.parametrize("features", [1, 2, 3, 7, 8, 16, 31, 64, 129])
+@pytest.mark.parametrize("stored", FLOATS, ids=lambda dtype: dtype.name)
+def test_every_width(rng, tmp_path, device, features, stored):
+    time_ns = np.arange(60) * 20_000_000
+    recording = [{"x": (time_ns, rng.standard_normal((60, features)).astype(stored))} for _ in range(2)]
+    dataset = write(tmp_path / "cache", recording)
+    deltas = {"x": [0.0, 0.0125, 0.1]}
+    for dtype in ("bfloat16", "float32"):
+        options = {"normalize": {"x": "mean_std"}, "dtype": dtype}
+        loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=deltas, device=device, **options)
+        batch = next(iter(loader))
+        anchors = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
+        expected = window_batch(
+            recording,
+            list(anchors),
+            deltas,
+            dtypes={"x": stored},
+            shapes={"x": (features,)},
+            normalize=options["normalize"],
+            stats=dataset.stats,
+            dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype,
+        )
+        for key in expected:
+            assert_same_bits(to_numpy(batch[key]), expected[key], f"{key}, {dtype}")
+
+
+def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
+    # Just above the middle of two bfloat16 values: a stop at float32 would forget by how much.
+    values = np.full((4, 1), 1.0 + 2.0**-8 + 2.0**-40)
+    dataset = write(tmp_path / "cache", [{"x": (np.arange(4) * 10**9, values)}])
+    loader = robocache.Loader(dataset, batch_size=4, delta_timestamps={"x": [0.0]}, dtype="bfloat16", device=device)
+    assert (next(iter(loader))["x"].float() == 1.0 + 2.0**-7).all()
+
+
+def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
+    """k/30 s rounded to nanoseconds falls 1 ns short of a frame two times in three."""
+    frames = 90
+    time_ns = np.round(np.arange(frames) * 1e9 / 30).astype(np.int64)
+    values = np.arange(frames, dtype=np.float32)[:, None]
+    dataset = write(tmp_path / "cache", [{"frame": (time_ns, values)}])
+    deltas = {"frame": [k / 30 for k in range(-20, 21)]}
+    options = {"batch_size": frames, "delta_timestamps": deltas, "shuffle": False, "device": device}
+    for method in ("previous", "next", "nearest", "linear"):
+        batch = next(iter(robocache.Loader(dataset, methods={"frame": method}, **options)))
+        wanted = np.arange(frames)[:, None] + np.arange(-20, 21)
+        np.testing.assert_array_equal(to_numpy(batch["frame"])[..., 0], wanted.clip(0, frames - 1))
+        np.testing.assert_array_equal(to_numpy(batch["frame_is_pad"]), (wanted < 0) | (wanted >= frames))
+    unsnapped = next(iter(robocache.Loader(dataset, methods={"frame": "previous"}, snap_s=0, **options)))
+    assert (to_numpy(unsnapped["frame"])[30:60, :, 0] != wanted[30:60]).any()
+
+
+def snapped(tmp_path, device, offsets_ns, **options):
+    """The rows of stream b, one at each offset from an anchor in its middle, that "previous" gives for that anchor."""
+    anchor = EPOCH_NS
+    rows = np.array([-(10**9), *offsets_ns, 10**9]) + anchor
+    recording = [
+        {
+            "a": (np.array([anchor]), np.zeros((1, 1), np.float32)),
+            "b": (rows, np.arange(len(rows), dtype=np.float32)[:, None]),
+        }
+    ]
+    dataset = write(tmp_path / "cache", recording)
+    loader = robocache.Loader(
+        dataset,
+        batch_size=1,
+        delta_timestamps={"b": [0.0]},
+        anchor="a",
+        methods={"b": "previous"},
+        device=device,
+        drop_last=False,
+        **options,
+    )
+    return int(next(iter(loader))["b"].item())
+
+
+@pytest.mark.parametrize(
+    ("offsets_ns", "row"),
+    [
+        ([999], 1),
+        ([1000], 0),
+        ([1001], 0),
+        ([1], 1),
+        ([-999, 998], 2),
+        ([-500, 500], 1),
+        ([-1000, 1000], 1),
+        ([0, 1], 1),
+    ],
+)
+def test_a_target_closer_than_snap_is_the_nearest_sample(tmp_path, device, offsets_ns, row):
+    assert snapped(tmp_path, device, offsets_ns) == row
+
+
+def test_no_snap(tmp_path, device):
+    assert snapped(tmp_path, device, [1], snap_s=0) == 0
+
+
+def test_outside_holds_the_edge_sample_and_is_padded(dataset, recording, device):
+    deltas = {"observation.state": [-100.0, 0.0, 100.0]}
+    loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=deltas, device=device)
+    for batch in itertools.islice(loader, 3):
+        assert to_numpy(batch["observation.state_is_pad"]).tolist() == [[True, False, True]] * 16
+        for row, episode in enumerate(to_numpy(batch["episode_index"])):
+            values = recording[episode]["observation.state"][1]
+            assert_same_bits(to_numpy(batch["observation.state"])[row, [0, 2]], values[[0, -1]])
+
+
+def test_a_missing_stream_is_zero_after_normalisation(dataset, recording, device):
+    deltas = {"observation.imu": [0.0], "mode": [0.0]}
+    loader = robocache.Loader(
+        dataset,
+        batch_size=8,
+        delta_timestamps=deltas,
+        anchor="observation.state",
+        episodes=[1],
+        normalize={"observation.imu": "min_max"},
+        device=device,
+    )
+    for batch in itertools.islice(loader, 2):
+        for name in deltas:
+            assert not to_numpy(batch[name]).any()
+            assert to_numpy(batch[f"{name}_is_pad"]).all()
+
+
+def test_a_nan_of_the_data_stays_in_its_own_entries(tmp_path, device):
+    values = np.arange(20, dtype=np.float32).reshape(10, 2)
+    values[4, 1] = np.nan
+    recording = [{"x": (np.arange(10) * 10**8, values), "y": (np.arange(10) * 10**8, np.zeros((10, 1), np.float32))}]
+    dataset = write(tmp_path / "cache", recording)
+    deltas = {"x": [0.0, 0.05]}
+    loader = robocache.Loader(dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device)
+    found = np.argwhere(np.isnan(to_numpy(next(iter(loader))["x"]))).tolist()
+    assert found == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
