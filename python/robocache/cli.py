@@ -117,7 +117,6 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     opened = _open(arguments.cache)
-    device = arguments.device or ("cuda" if not check_installation()["cuda"]["reason"] else "cpu")
     if not opened.streams:
         raise FileError(f"{arguments.cache}: expected a cache with streams, got one without")
     slowest = min(opened.streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
@@ -128,11 +127,11 @@ def _bench(arguments: argparse.Namespace) -> int:
         delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in opened.streams},
         normalize="mean_std",
         dtype=arguments.dtype,
-        device=device,
+        device=arguments.device,
     )
     measured = {
         "samples_per_second": demo.samples_per_second(loader, arguments.seconds),
-        "device": device,
+        "device": loader.device,
         "batch_size": arguments.batch_size,
         "steps": arguments.steps,
         "rate_hz": rate_hz,
@@ -144,7 +143,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         _print_json(measured)
     else:
         print(
-            f"{measured['samples_per_second']:,.0f} samples/s on {device}: batches of {arguments.batch_size}, "
+            f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {arguments.batch_size}, "
             f"{arguments.steps} moments at {rate_hz:g} Hz of {len(opened.streams)} streams, {arguments.dtype}"
         )
     return _DONE

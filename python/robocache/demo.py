@@ -102,7 +102,8 @@ def run(
             DataLoader(cast(Any, windows), _BATCH_SIZE, shuffle=True, num_workers=_WORKERS), 4.0
         )
         compared = f"{ours / theirs:.0f} times torch's DataLoader ({theirs:,.0f} with {_WORKERS} workers)"
-    say(f"\n[bold]{ours:,.0f} samples/s on the CPU, {compared}[/bold]")
+    device = "the CPU" if loader.device == "cpu" else loader.device
+    say(f"\n[bold]{ours:,.0f} samples/s on {device}, {compared}[/bold]")
     return {
         "samples_per_second": ours,
         "dataloader_samples_per_second": theirs,
@@ -247,7 +248,7 @@ class NumpyWindows:
 
 def _largest_difference(windows: NumpyWindows, batch: dict[str, Any]) -> float:
     """Between a loader's batch and the same windows by numpy; raises Error where they are not the same."""
-    batch = {key: np.asarray(array) for key, array in batch.items()}
+    batch = {key: np.asarray(array.cpu() if hasattr(array, "cpu") else array) for key, array in batch.items()}
     difference = 0.0
     for row, (episode, anchor_ns) in enumerate(zip(batch["episode_index"], batch["time_ns"], strict=True)):
         expected = windows.window(episode, anchor_ns)

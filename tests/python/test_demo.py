@@ -35,7 +35,7 @@ def test_what_matters_is_said_last_and_little_else(demo):
     lines = said.strip().splitlines()
     assert len(lines) <= 6
     assert str(out / "window.png") in lines[-3]
-    assert lines[-1].startswith(f"{measured['samples_per_second']:,.0f} samples/s on the CPU, ")
+    assert lines[-1].startswith(f"{measured['samples_per_second']:,.0f} samples/s on ")
     assert f"({measured['dataloader_samples_per_second']:,.0f} with 2 workers)" in lines[-1]
 
 

@@ -182,22 +182,25 @@ int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) 
   return hint + passed;
 }
 
-// The pieces of a group, where their first is.
-struct Group {
-  const WindowSegment* segments;
-  const WindowClock* clocks;
+// A group and its tables.
+struct Group : WindowTables {
+  explicit Group(const WindowGroup& group)
+      : WindowTables(tables_of(group, group.tables)),
+        segment_count(group.segment_count),
+        clock_count(group.clock_count) {}
+
   int32_t segment_count;
   int32_t clock_count;
 };
 
 // Asks for what find() and pick() of a sample read, and for the first of the values.
-void prefetch_sample(const WindowPlan& plan, const Group& group, const Anchor& anchor) {
+void prefetch_sample(const Group& group, const Anchor& anchor) {
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
     const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
     const int64_t* const times = clock.rows.time_ns + rows.begin;
     const auto guess = [&](int32_t moment) {
-      return guess_row(rows, saturating_add(anchor.time_ns, plan.moments[moment].delta_ns));
+      return guess_row(rows, saturating_add(anchor.time_ns, group.moments[moment].delta_ns));
     };
     const int64_t to = guess(clock.moment_end - 1);
     for (int64_t row = guess(clock.moment_begin); row < to; row += kTimesPerLine) prefetch(times + row);
@@ -211,20 +214,20 @@ void prefetch_sample(const WindowPlan& plan, const Group& group, const Anchor& a
 }
 
 // Where on their clocks the steps of a sample aim at.
-void find(const WindowPlan& plan, const Group& group, const Anchor& anchor, WindowPlace* places) {
+void find(const Group& group, const Anchor& anchor, int64_t snap_ns, WindowPlace* places) {
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
     const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
     const int64_t n = rows.rows;
     if (n == 0) continue;
     const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
-    int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, plan.moments[clock.moment_begin].delta_ns));
+    int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
-      const WindowMoment& moment = plan.moments[m];
+      const WindowMoment& moment = group.moments[m];
       const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
       hint = advanced(times.data, n, target, hint);
-      const WindowPlace place = find_place(times, n, target, plan.snap_ns, hint);
-      for (int32_t slot = moment.slot_begin; slot < moment.slot_end; ++slot) places[plan.slots[slot].pick] = place;
+      const WindowPlace place = find_place(times, n, target, snap_ns, hint);
+      for (int32_t slot = moment.slot_begin; slot < moment.slot_end; ++slot) places[group.slots[slot].pick] = place;
     }
   }
 }
@@ -298,12 +301,10 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
       reinterpret_cast<int64_t*>(memory + plan.episode_offset)[first + i] = anchors[i].episode;
     }
     for (int32_t g = 0; g < plan.group_count; ++g) {
-      const WindowGroup& at = plan.groups[g];
-      const Group group{plan.segments + at.segment_begin, plan.clocks + at.clock_begin,
-                        at.segment_end - at.segment_begin, at.clock_end - at.clock_begin};
-      for (int i = 0; i < count; ++i) prefetch_sample(plan, group, anchors[i]);
+      const Group group(plan.groups[g]);
+      for (int i = 0; i < count; ++i) prefetch_sample(group, anchors[i]);
       for (int i = 0; i < count; ++i) {
-        find(plan, group, anchors[i], places);
+        find(group, anchors[i], plan.snap_ns, places);
         pick(group, anchors[i], first + i, places, memory, picks[i]);
       }
       for (int i = 0; i < count; ++i) write(group, anchors[i], first + i, picks[i], memory);

@@ -34,6 +34,14 @@ struct CurveEntry : PlainEntry {
 template <bool kCurves>
 using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 
+// What a block may have without asking holds the largest group.
+constexpr size_t shared_bytes(size_t picks, size_t entry_bytes) {
+  return kMaxGroupSegments * (sizeof(WindowSegment) + sizeof(WindowClock)) +
+         picks * (sizeof(WindowMoment) + sizeof(WindowSlot) + entry_bytes) + sizeof(uint4);
+}
+static_assert(shared_bytes(kMaxGroupPicks, sizeof(PlainEntry)) <= 48 << 10);
+static_assert(shared_bytes(kMaxGroupCurvePicks, sizeof(CurveEntry)) <= 48 << 10);
+
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
   T x[kVector];
@@ -233,29 +241,18 @@ __device__ bool enter(const WindowSegment& s, const ClockRow<int64_t>& times, co
   return picked.valid;
 }
 
-template <class T>
-__device__ void copy_to_shared(const T* from, int count, T* to) {
-  static_assert(sizeof(T) % sizeof(uint64_t) == 0);
-  const int words = count * static_cast<int>(sizeof(T) / sizeof(uint64_t));
-  for (int i = threadIdx.x; i < words; i += kThreads) {
-    reinterpret_cast<uint64_t*>(to)[i] = reinterpret_cast<const uint64_t*>(from)[i];
-  }
-}
-
 // A block is one sample and one group of segments: a thread finds a moment's place on its clock and what the steps there
 // take, then writes vectors of any step.
 template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(const __grid_constant__ WindowBatch batch) {
-  __shared__ Entry<kCurves> entries[kCurves ? kMaxGroupCurvePicks : kMaxGroupPicks];
-  __shared__ WindowSegment segments[kMaxGroupSegments];
-  __shared__ WindowClock clocks[kMaxGroupSegments];
+  extern __shared__ uint4 shared[];  // the group's tables, then an entry for each of its picks
   const WindowPlan& plan = batch.plan;
   const int64_t sample = blockIdx.x;
-  const WindowGroup& group = plan.groups[blockIdx.y];
-  const int segment_count = group.segment_end - group.segment_begin;
-  const int clock_count = group.clock_end - group.clock_begin;
-  copy_to_shared(plan.segments + group.segment_begin, segment_count, segments);
-  copy_to_shared(plan.clocks + group.clock_begin, clock_count, clocks);
+  const WindowGroup group = plan.groups[blockIdx.y];
+  const int table_vectors = group.table_bytes / static_cast<int>(sizeof(uint4));
+  for (int i = threadIdx.x; i < table_vectors; i += kThreads) shared[i] = static_cast<const uint4*>(group.tables)[i];
+  const WindowTables tables = tables_of(group, shared);
+  auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared + table_vectors);
   const Anchor anchor = plan.anchors.at(batch.order.at(batch.first_position + sample));
   auto* const memory = static_cast<char*>(batch.memory);
   if (threadIdx.x == 0 && blockIdx.y == 0) {
@@ -265,11 +262,11 @@ __global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(cons
   __syncthreads();
 
   int at = 0;
-  for (int i = group.moment_begin + threadIdx.x; i < group.moment_end; i += kThreads) {
-    const WindowMoment moment = plan.moments[i];
-    while (at + 1 < clock_count && clocks[at + 1].moment_begin <= i) ++at;
-    const EpisodeRows rows = clocks[at].rows.episodes[anchor.episode];
-    const ClockRow<int64_t> times{clocks[at].rows.time_ns + rows.begin, 1};
+  for (int i = threadIdx.x; i < group.moment_count; i += kThreads) {
+    const WindowMoment moment = tables.moments[i];
+    while (at + 1 < group.clock_count && tables.clocks[at + 1].moment_begin <= i) ++at;
+    const EpisodeRows rows = tables.clocks[at].rows.episodes[anchor.episode];
+    const ClockRow<int64_t> times{tables.clocks[at].rows.time_ns + rows.begin, 1};
     WindowPlace place{};
     if (rows.rows > 0) {
       const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
@@ -277,8 +274,8 @@ __global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(cons
       place = find_place(times, rows.rows, target, plan.snap_ns, hint);
     }
     for (int slot = moment.slot_begin; slot < moment.slot_end; ++slot) {
-      const WindowSlot step = plan.slots[slot];
-      const WindowSegment& s = segments[step.segment];
+      const WindowSlot step = tables.slots[slot];
+      const WindowSegment& s = tables.segments[step.segment];
       const bool valid = enter<kCurves>(s, times, rows, place, entries[step.pick]);
       if (s.pad_offset >= 0) {
         reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample)[step.step] = !valid;
@@ -289,8 +286,8 @@ __global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(cons
 
   at = 0;
   for (int item = threadIdx.x; item < group.items; item += kThreads) {
-    while (at + 1 < segment_count && segments[at + 1].item_begin <= item) ++at;
-    const WindowSegment& s = segments[at];
+    while (at + 1 < group.segment_count && tables.segments[at + 1].item_begin <= item) ++at;
+    const WindowSegment& s = tables.segments[at];
     const int vectors = static_cast<int>(s.features) / s.vector;
     const int step = (item - s.item_begin) / vectors;
     const int v = item - s.item_begin - step * vectors;
@@ -318,11 +315,17 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  const dim3 grid(static_cast<unsigned>(batch->count), static_cast<unsigned>(batch->plan.group_count));
+  const auto launch = [&](auto* kernel, size_t entry_bytes) {
+    const WindowPlan& plan = batch->plan;
+    const dim3 grid(static_cast<unsigned>(batch->count), static_cast<unsigned>(plan.group_count));
+    const size_t shared =
+        static_cast<size_t>(plan.most_table_bytes) + static_cast<size_t>(plan.most_picks) * entry_bytes;
+    kernel<<<grid, kThreads, shared, static_cast<cudaStream_t>(stream)>>>(*batch);
+  };
   if (batch->plan.curved) {
-    window_kernel<true><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*batch);
+    launch(window_kernel<true>, sizeof(CurveEntry));
   } else {
-    window_kernel<false><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*batch);
+    launch(window_kernel<false>, sizeof(PlainEntry));
   }
   return cudaGetLastError();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/host_device.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/order.hpp"
@@ -39,7 +40,7 @@ struct WindowSegment {
 // A time to search a clock for, from the anchor's: once for all steps of the group that aim at it.
 struct WindowMoment {
   int64_t delta_ns;
-  int32_t slot_begin;  // the steps are slots [slot_begin, slot_end)
+  int32_t slot_begin;  // the steps are slots [slot_begin, slot_end) of the group
   int32_t slot_end;
 };
 
@@ -50,7 +51,7 @@ struct WindowSlot {
   uint16_t pick;
 };
 
-// A clock of a group, and its moments [moment_begin, moment_end), ascending.
+// A clock of a group, and its moments [moment_begin, moment_end) among the group's, ascending.
 struct WindowClock {
   StreamClock rows;
   int32_t moment_begin;
@@ -63,25 +64,41 @@ inline constexpr int32_t kMaxGroupPicks = 512;
 inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
 
+// Segments that a block works out together. Their tables lie behind each other, so that it copies them at once.
 struct WindowGroup {
-  int32_t segment_begin;
-  int32_t segment_end;
-  int32_t clock_begin;
-  int32_t clock_end;
-  int32_t moment_begin;
-  int32_t moment_end;
+  const void* tables;   // as tables_of() finds them
+  int32_t table_bytes;  // a multiple of 16
+  int32_t segment_count;
+  int32_t clock_count;
+  int32_t moment_count;
+  int32_t picks;  // and slots
   int32_t items;
 };
 
-// Constant over a loader's life.
-struct WindowPlan {
-  AnchorIndex anchors;
+struct WindowTables {
   const WindowSegment* segments;
   const WindowClock* clocks;
   const WindowMoment* moments;
   const WindowSlot* slots;
+};
+
+// The tables of a group, wherever they have been copied to.
+ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group, const void* tables) {
+  WindowTables found{};
+  found.segments = static_cast<const WindowSegment*>(tables);
+  found.clocks = reinterpret_cast<const WindowClock*>(found.segments + group.segment_count);
+  found.moments = reinterpret_cast<const WindowMoment*>(found.clocks + group.clock_count);
+  found.slots = reinterpret_cast<const WindowSlot*>(found.moments + group.moment_count);
+  return found;
+}
+
+// Constant over a loader's life.
+struct WindowPlan {
+  AnchorIndex anchors;
   const WindowGroup* groups;
   int32_t group_count;
+  int32_t most_table_bytes;  // of a group
+  int32_t most_picks;
   bool curved;             // whether a segment is_curved()
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]
