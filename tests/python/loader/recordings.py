@@ -99,11 +99,8 @@ def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, dev
         if name in ("methods", "max_gap_s", "snap_s", "normalize", "dtype")
     }
     for batch in itertools.islice(loader, batches):
-        expected = expect(dataset, recording, batch, delta_timestamps, **oracle_options)
-        assert set(batch) == set(expected)
-        for key in expected:
-            assert batch[key].device.type == device
-            assert_same_bits(to_numpy(batch[key]), expected[key], key)
+        assert_batch(batch, expect(dataset, recording, batch, delta_timestamps, **oracle_options))
+        assert {array.device.type for array in batch.values()} == {device}
     return loader
 
 

@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 import pytest
-from recordings import STREAMS, anchors_of, assert_same_batches, batches_of, check, ticks_of
+from recordings import STREAMS, anchors_of, assert_same_batches, batches_of, check, ticks_of, write
 
 import robocache
 
@@ -95,3 +95,17 @@ def test_whole_numbers_give_actions_the_horizon_and_the_rest_the_history(dataset
     batch = next(iter(loader))
     for name, (_, _, shape) in STREAMS.items():
         assert batch[name].shape == (4, 5 if name.split(".")[0] == "action" else 2, *shape)
+
+
+def test_a_window_of_history_and_horizon_has_the_anchor_once(dataset):
+    loader = robocache.Loader(dataset, batch_size=4, rate_hz=10, history={"action": 3}, horizon={"action": 2})
+    said = batches_of(loader)
+    deltas = {"action": [-0.2, -0.1, 0.0, 0.1]}
+    assert_same_batches(said, batches_of(robocache.Loader(dataset, batch_size=4, delta_timestamps=deltas)))
+
+
+def test_more_ticks_than_can_be_counted_are_refused(tmp_path):
+    times = np.array([-(2**62), 2**62])
+    dataset = write(tmp_path / "cache", [{"x": (times, np.zeros((2, 1), np.float32))}])
+    with pytest.raises(robocache.ArgumentError, match=r"anchor_hz: expected .*, got 1000000000 Hz.*episode 0"):
+        robocache.Loader(dataset, batch_size=1, delta_timestamps={"x": [0.0]}, anchor_hz=1e9)

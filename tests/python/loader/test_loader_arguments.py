@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from recordings import write
 
 import robocache
 
@@ -19,7 +20,6 @@ import robocache
         ({"delta_timestamps": {"action": 0.0}}, ["delta_timestamps", "action"]),
         ({"delta_timestamps": None}, ["delta_timestamps"]),
         ({"methods": {"action": "cubicle"}}, ["method", "action", "cubicle", "linear", "previous"]),
-        ({"methods": {"action": "pchip"}}, ["method", "action", "pchip", "linear", "previous"]),
         ({"methods": {"nothing": "linear"}}, ["methods", "nothing"]),
         ({"methods": {"mode": "linear"}, "delta_timestamps": {"mode": [0.0]}}, ["mode", "linear", "int16"]),
         ({"normalize": {"action": "zscore"}}, ["normalize", "action", "zscore", "mean_std", "min_max", "q01_q99"]),
@@ -50,7 +50,22 @@ import robocache
         ({"max_gap_s": -1}, ["max_gap_s"]),
         ({"max_gap_s": float("nan")}, ["max_gap_s"]),
         ({"framework": "jacks"}, ["framework", "jacks", "numpy", "torch"]),
-        ({"seed": "one"}, ["seed"]),
+        ({"seed": "one"}, ["seed", "one"]),
+        ({"seed": -1}, ["seed", "-1"]),
+        ({"seed": 2**63}, ["seed", str(2**63)]),
+        ({"seed": True}, ["seed", "True"]),
+        ({"snap_s": -1e-50}, ["snap_s", "-1e-50"]),
+        ({"max_gap_s": -1e-9}, ["max_gap_s['action']", "-1e-09"]),
+        ({"anchor_hz": 1e-300}, ["anchor_hz", "1e-300"]),
+        ({"max_gap_s": "0.1"}, ["max_gap_s", "'0.1'"]),
+        ({"shuffle": "yes"}, ["shuffle", "yes"]),
+        ({"batch_size": None}, ["batch_size", "None"]),
+        ({"batch_size": True}, ["batch_size", "True"]),
+        ({"episodes": 3}, ["episodes", "3"]),
+        ({"rate_hz": 10}, ["rate_hz", "10"]),
+        ({"horizon": {"action": 3}}, ["horizon", "rate_hz"]),
+        ({"rate_hz": 10, "horizon": {"action": "3"}, "delta_timestamps": None}, ["horizon['action']", "'3'"]),
+        ({"rate_hz": float("inf"), "horizon": 3, "delta_timestamps": None}, ["rate_hz", "inf"]),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
@@ -61,6 +76,20 @@ def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
     assert isinstance(caught.value, (ValueError, TypeError))
     for part in parts:
         assert part in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("streams", "key"),
+    [(["a", "a_is_pad"], "a_is_pad"), (["time_ns"], "time_ns"), (["episode_index"], "episode_index")],
+)
+def test_streams_that_would_share_a_key_of_the_batch_are_refused(tmp_path, streams, key):
+    recording = [{name: (np.arange(3), np.zeros((3, 1), np.float32)) for name in [*streams, "b"]}]
+    dataset = write(tmp_path / "cache", recording)
+    with pytest.raises(robocache.ArgumentError, match=f"delta_timestamps: .*'{key}'") as caught:
+        robocache.Loader(dataset, batch_size=1, delta_timestamps={name: [0.0] for name in streams})
+    for name in streams:
+        assert f"'{name}'" in str(caught.value)
+    robocache.Loader(dataset, batch_size=1, delta_timestamps={"b": [0.0]})
 
 
 @pytest.mark.parametrize("dataset_argument", ["a path", None, 3])
@@ -85,7 +114,7 @@ def test_a_missing_gpu_is_said_plainly(dataset):
         ({"rate_hz": 5, "history": 2.0}, "history"),
         ({"delta_timestamps": {"x": [0]}, "episodes": [0.5]}, "episodes"),
         ({"delta_timestamps": {"x": [0]}, "dtype": object()}, "dtype"),
-        ({"delta_timestamps": {"x": [0]}, "methods": object()}, "options"),
+        ({"delta_timestamps": {"x": [0]}, "methods": object()}, "methods"),
     ],
 )
 def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):

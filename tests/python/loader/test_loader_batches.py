@@ -126,3 +126,16 @@ def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, c
     expected = expect(dataset, recording, batch, EVERY)
     for key in expected:
         assert_same_bits(to_numpy(batch[key]), expected[key], key)
+
+
+# ---- The device ----
+
+
+def test_without_a_device_batches_are_where_a_gpu_is(dataset):
+    options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}}
+    loader = robocache.Loader(dataset, **options)
+    there = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
+    assert loader.device == (f"cuda:{torch.cuda.current_device()}" if there else "cpu")
+    assert str(next(loader)["action"].device) == loader.device
+    assert robocache.Loader(dataset, framework="numpy", **options).device == "cpu"
+    assert robocache.Loader(dataset, device=torch.device("cpu"), **options).device == "cpu"

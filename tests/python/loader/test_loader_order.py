@@ -1,7 +1,10 @@
 """Loader: the order of the samples, epochs, and resuming."""
 
 import collections
+import concurrent.futures
 import json
+import multiprocessing
+import pickle
 
 import numpy as np
 import pytest
@@ -145,3 +148,50 @@ def test_a_state_that_fits_no_loader_is_refused(dataset, state):
     with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|step"):
         loader.load_state_dict(state)
     assert loader.state_dict() == {"seed": 3, "epoch": 0, "step": 0}
+
+
+# ---- Copies and threads ----
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
+    options = {
+        "delta_timestamps": {"action": [0.0, 0.1]},
+        "methods": {"action": [(slice(0, 3), "pchip")]},
+        "normalize": "mean_std",
+        "episodes": np.array([0, 2, 3]),
+        "seed": 5,
+    }
+    loader = small(dataset, **options)
+    next(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.state_dict() == loader.state_dict() == {"seed": 5, "epoch": 0, "step": 1}
+    if start_method == "fork":
+        assert_same_batches(batches_of(copy, 100), batches_of(loader, 100))
+        return
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.apply(batches_of, (loader,))
+    assert_same_batches(there, batches_of(loader))
+
+
+def test_a_copy_does_not_move_with_the_original_nor_with_its_arguments(dataset):
+    deltas = {"action": [0.0]}
+    loader = small(dataset, delta_timestamps=deltas)
+    deltas["mode"] = [0.0]
+    copy = pickle.loads(pickle.dumps(loader))
+    next(loader)
+    assert copy.state_dict()["step"] == 0
+    assert "mode" not in next(copy)
+
+
+def test_threads_of_one_epoch_share_its_batches(dataset, recording):
+    """Every batch goes to one of them, and all of them end with the epoch."""
+    loader = small(dataset, batch_size=3)
+    wanted = collections.Counter(ticks_of(recording, "action"))
+    for epoch in range(3):
+        loops = [iter(loader) for _ in range(4)]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            parts = list(pool.map(anchors_of, loops))
+        assert sum((collections.Counter(part) for part in parts), collections.Counter()) == wanted
+        assert loader.state_dict() == {"seed": 0, "epoch": epoch + 1, "step": 0}
+    assert next(iter(loops[0]), None) is None  # a loop that has ended stays so

@@ -5,9 +5,9 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from recordings import EPOCH_NS, EVERY, FLOATS, FLOAT_STREAMS, STREAMS, check, write
+from recordings import EPOCH_NS, EVERY, FLOAT_STREAMS, FLOATS, STREAMS, check, write
 from reference.compare import assert_same_bits, to_numpy
-from reference.window_batch import window_batch
+from reference.window_batch import assert_batch, window_batch
 
 import robocache
 
@@ -203,3 +203,25 @@ def test_a_nan_of_the_data_stays_in_its_own_entries(tmp_path, device):
     loader = robocache.Loader(dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device)
     found = np.argwhere(np.isnan(to_numpy(next(iter(loader))["x"]))).tolist()
     assert found == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
+
+
+def test_targets_beyond_int64_are_its_ends(tmp_path, device):
+    """Rule 24: what a target would wrap to is not what it aims at."""
+    least, most = -(2**63), 2**63 - 1
+    for times in ([most - 10**9, most - 5], [least + 5, least + 10**9], [least, 0, most]):
+        recording = [{"x": (np.array(times), np.arange(len(times), dtype=np.float32)[:, None])}]
+        dataset = write(tmp_path / str(times[0]), recording)
+        deltas = {"x": [-4e9, -1e-9, 0.0, 1e-9, 4e9]}
+        loader = robocache.Loader(
+            dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, methods="previous", snap_s=0
+        )
+        expected = window_batch(
+            recording,
+            [(0, t) for t in times],
+            deltas,
+            dtypes={"x": np.float32},
+            shapes={"x": (1,)},
+            methods={"x": "previous"},
+            snap_s=0,
+        )
+        assert_batch(next(loader), expected)
