@@ -108,7 +108,8 @@ class Loader:
     """Batches of time-aligned windows around moments drawn from a dataset.
 
     An iterator: ``for batch in loader`` gives the rest of the epoch; the next loop is the next epoch. The order is a
-    keyed permutation, a pure function of (seed, epoch, step): the same bytes on every run, device and thread count.
+    keyed permutation, a pure function of (seed, epoch, step): the same bytes on every run and thread count, and on every
+    device but for curves and rotations, which agree within the bounds of docs/rules.md.
 
     Args:
         dataset: from :func:`robocache.open`.
@@ -120,14 +121,19 @@ class Loader:
             is for the streams whose first name part is ``action``, `history` for all others.
         anchor: the stream whose ticks are the anchors; by default the slowest one asked for.
         anchor_hz: or anchors at this rate over the span that all streams asked for cover in an episode.
-        methods: ``"linear"`` (default for floats), ``"nearest"``, ``"previous"`` (default for integers and bool) or
-            ``"next"``: one for all streams, or ``{stream: method}``.
+        methods: ``"linear"`` (default for floats), ``"nearest"``, ``"previous"`` (default for integers and bool),
+            ``"next"``, ``"pchip"``, ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a
+            quaternion) or ``"pose"`` (7, x, y, z and a quaternion), as in :func:`resample_trajectories`: one for all
+            streams, or ``{stream: method}``, where ``[(slice, method), ...]`` names features of a row, counted
+            row-major, and leaves the others the default: ``{"arm": [(slice(3, 7), "slerp")]}``.
         normalize: ``"mean_std"``, ``"min_max"`` or ``"q01_q99"`` (the last two to [-1, 1]) by the cache's statistics: one
             for all floating streams, or ``{stream: mode}``. A feature that never changes is only centred.
         max_gap_s: values interpolated across a longer gap are marked in ``is_pad``; one for all, or ``{stream: s}``.
         dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{stream: dtype}``. Integers and bool
             keep theirs.
-        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``. The streams asked for are copied there once, whole.
+        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
+            both use it, else the CPU. The streams asked for are copied there once, whole; a clock that several of them
+            share is copied once.
         episodes: indices of the episodes to draw from; default all.
         snap_s: a target closer than this to a sample is that sample.
         seed, shuffle, drop_last: the order, and whether a last batch of fewer samples is left out.
@@ -136,6 +142,17 @@ class Loader:
     Each batch is a dict: ``<stream>`` ``[B, T, ...]``, ``<stream>_is_pad`` ``[B, T]`` bool (outside the recording, in a
     gap beyond `max_gap_s`, or missing), ``time_ns`` ``[B]`` int64 (the anchor), ``episode_index`` ``[B]`` int64. Outside the
     recording a value is the edge sample's; where an episode lacks the stream it is 0.
+
+    Several threads may loop over one loader: each batch of the epoch goes to one of them, and all their loops end with it.
+    A loader pickles as its dataset's path, its arguments and its place, so the copy goes on with the batch that would have
+    come next; a device left to the default is chosen anew where it is unpickled.
+
+    Attributes:
+        device: where the batches are: ``"cpu"`` or ``"cuda:N"``.
+        num_samples: samples an epoch: the anchors there are.
+        anchor: the stream whose ticks are the anchors, or None under `anchor_hz`.
+        batch_size, dataset: as they were given.
+        seed, epoch, step: the place in the order; :meth:`load_state_dict` moves it.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -188,7 +205,6 @@ class Loader:
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
-        """Where the batches are: ``"cpu"`` or ``"cuda:N"``."""
 
         plain: Any = methods
         slices: dict[str, Any] = {}
@@ -248,7 +264,6 @@ class Loader:
         self.dataset = dataset
         self.batch_size = batch_size
         self.num_samples: int = described["anchors"]
-        """Samples an epoch: the anchors there are."""
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
