@@ -160,7 +160,7 @@ def voxelize(points, features=None, *, mode, lengths=None, batch_offsets=None, *
     if made:
         stacked = {name: np.stack([one[name] for one, _ in made]) for name in mode}
     else:
-        none = None if features is None else features.reshape(-1, features.shape[-1])[:0]
+        none = None if features is None else np.zeros((0, features.shape[-1]), features.dtype)
         grid_size, fill = options["grid_size"], options.get("fill", 0)
         stacked = {name: _empty(name, none, grid_size, fill)[None][:0] for name in mode}
     return stacked, np.array([dropped for _, dropped in made], np.int64)

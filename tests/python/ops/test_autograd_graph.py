@@ -57,15 +57,6 @@ def test_a_second_derivative_is_refused(device):
         gradient.sum().backward()
 
 
-def test_forward_mode_is_refused(device):
-    values, times = ramp(device)
-    values = values.detach()
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(values, values)
-        with pytest.raises(NotImplementedError, match="forward mode"):
-            robocache.resample_trajectories(dual, times, times)
-
-
 def test_out_carries_no_gradient(device):
     values, times = ramp(device)
     out = torch.empty_like(values, requires_grad=False)

@@ -16,6 +16,15 @@ constexpr std::string_view kModeNames[kVoxelModes] = {"occupancy", "occupancy_bi
                                                       "max",       "first",          "last"};
 
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
+// As a refusal names what was asked for: "'count' and 'sum'".
+std::string modes_text(const VoxelizeOptions& options) {
+  std::string text;
+  for (const VoxelMode mode : options.modes) {
+    text.append(text.empty() ? "'" : " and '").append(voxel_mode_name(mode)).append("'");
+  }
+  return text;
+}
+
 bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; }
 
 // The number of bytes, refused where it is beyond int64.
@@ -85,7 +94,10 @@ void set_fill(const VoxelizeOptions& options, DType features, VoxelReduction& ca
     taken = true;
     by_integers = by_integers || !is_floating(call.outputs[i].dtype);
   }
-  if (!taken && fill != 0) refuse("fill: goes with mean, min, max, first and last; the others hold 0");
+  if (!taken && fill != 0) {
+    refuse("fill: goes with 'mean', 'min', 'max', 'first' and 'last', since the others hold 0, got ", number_text(fill),
+           " with ", modes_text(options));
+  }
   call.fill = rounded_fill(fill, features);
   if (!by_integers) return;
   const int64_t bits = features == DType::kBool ? 1 : 8 * dtype_size(features);
@@ -106,7 +118,10 @@ void set_quantum(const VoxelizeOptions& options, DType features, VoxelReduction&
   if (!options.quantum) return;
   bool sums = false;
   for (int32_t i = 0; i < call.output_count; ++i) sums = sums || is_sum(call.outputs[i].mode);
-  if (!sums || !is_floating(features)) refuse("quantum: goes with sum and mean of floats");
+  if (!sums || !is_floating(features)) {
+    refuse("quantum: goes with 'sum' and 'mean' of floats, got ", number_text(*options.quantum), " with ",
+           modes_text(options), sums ? " of " : "", sums ? dtype_name(features) : "");
+  }
   int exponent = 0;
   const double fraction = std::frexp(*options.quantum, &exponent);
   --exponent;

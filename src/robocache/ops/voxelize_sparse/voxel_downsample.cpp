@@ -21,7 +21,10 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   check_row_count(clouds, device);
   const bool random = options.method == DownsampleMethod::kRandom;
   if (random && !options.seed) refuse("seed: expected an int for method 'random'");
-  if (!random && options.seed) refuse("seed: goes with method 'random' alone");
+  if (!random && options.seed) {
+    refuse("seed: goes with method 'random', got ", std::to_string(*options.seed), " with '",
+           options.method == DownsampleMethod::kFirst ? "first" : "centroid", "'");
+  }
 
   SparseCall call{};
   call.clouds = clouds;
