@@ -121,9 +121,11 @@ def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str
         x, y, z = value
     except (TypeError, ValueError):
         expected = "a number, or three for x, y, z" if scalar else "three numbers, for x, y, z"
-        if not hasattr(value, "__len__"):
+        try:
+            count = len(value)
+        except TypeError:  # an array without dimensions, too
             raise errors.ArgumentTypeError(f"{name}: expected {expected}, got {type(value).__name__}") from None
-        raise errors.ArgumentError(f"{name}: expected {expected}, got {len(value)}") from None
+        raise errors.ArgumentError(f"{name}: expected {expected}, got {count}") from None
     return [convert(name, x), convert(name, y), convert(name, z)]
 
 

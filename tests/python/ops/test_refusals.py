@@ -61,6 +61,11 @@ REFUSED = {
     "half a voxel": (voxelize, {"grid_size": (2, 2, 0.5)}, "grid_size: expected a whole number, got 0.5"),
     "a bool for a size": (voxelize, {"grid_size": (2, 2, True)}, "grid_size: expected a whole number, got True"),
     "two numbers": (voxelize, {"grid_min": (0, 0)}, "grid_min: expected three numbers, for x, y, z, got 2"),
+    "no dimension": (
+        voxelize,
+        {"grid_min": np.array(1.5)},
+        "grid_min: expected three numbers, for x, y, z, got ndarray",
+    ),
     "one number": (voxelize, {"grid_min": 1.5}, "grid_min: expected three numbers, for x, y, z, got float"),
     "a fill of counts": (
         voxelize,
