@@ -134,7 +134,7 @@ def dtype_name(dtype: Any) -> str:
     """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
     name = str(dtype)
     if isinstance(dtype, str) or name.startswith("torch."):
-        return name.removeprefix("torch.")
+        return text("dtype", name.removeprefix("torch."))
     try:
         name = str(np.dtype(dtype).name)
     except TypeError:

@@ -296,7 +296,7 @@ class Loader:
         torch = self._torch
         if device is None:
             device = "cpu" if torch is None or _cuda_unavailable() or not torch.cuda.is_available() else "cuda"
-        name = str(device)
+        name = _lib.text("device", str(device))
         if not name.startswith("cuda"):
             return name  # "cpu", or what the library refuses
         if torch is None:
