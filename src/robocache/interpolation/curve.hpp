@@ -25,9 +25,24 @@ struct Stencil {
   uint8_t after;
 };
 
-// How many samples beyond the bracket a method looks at on each side.
-ROBOCACHE_HD int stencil_reach(InterpolationMethod method) {
-  return method == InterpolationMethod::kAkima ? 2 : method == InterpolationMethod::kPchip ? 1 : 0;
+// How many samples beyond the bracket a method looks at on each side; cubic has its slopes from elsewhere.
+ROBOCACHE_HD constexpr int stencil_reach(InterpolationMethod method) {
+  switch (method) {
+    case InterpolationMethod::kAkima:
+      return 2;
+    case InterpolationMethod::kPchip:
+      return 1;
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+    case InterpolationMethod::kCubic:
+    case InterpolationMethod::kAngle:
+    case InterpolationMethod::kSlerp:
+    case InterpolationMethod::kPose:
+      return 0;
+  }
+  __builtin_unreachable();
 }
 
 // The last row before `row` of another time, or -1. Ascending times.
@@ -102,25 +117,38 @@ ROBOCACHE_HD CurveWeights<Scalar> curve_weights(InterpolationMethod method, Wide
   const Wide rest = Wide(1) - w;
   made.early = static_cast<Scalar>(w < Wide(0) ? w : rest < Wide(0) ? Wide(0) : w * rest * rest);
   made.late = static_cast<Scalar>(w < Wide(0) ? Wide(0) : rest < Wide(0) ? -rest : -(w * w * rest));
-  if (method == InterpolationMethod::kCubic) {
-    made.stretch[1] = static_cast<Scalar>(gaps[2] / span);
-    return made;
-  }
   const Wide one(1);
   const Wide earlier = before > 0 ? gaps[2] / gaps[1] : one;
   const Wide later = after > 0 ? gaps[2] / gaps[3] : one;
-  made.stretch[1] = static_cast<Scalar>(earlier);
-  made.stretch[2] = static_cast<Scalar>(later);
-  if (method == InterpolationMethod::kAkima) {
-    made.stretch[0] = static_cast<Scalar>(before > 1 ? gaps[2] / gaps[0] : one);
-    made.stretch[3] = static_cast<Scalar>(after > 1 ? gaps[2] / gaps[4] : one);
-  } else {
-    const auto inner = [&](Wide r) { return (r + r + one) / (Wide(3) * (r + one)); };
-    const auto end = [&](Wide r) { return r / (r + one); };
-    made.share_left = static_cast<Scalar>(before > 0 ? inner(earlier) : end(later));
-    made.share_right = static_cast<Scalar>(after > 0 ? inner(later) : end(earlier));
+  switch (method) {
+    case InterpolationMethod::kCubic:
+      made.stretch[1] = static_cast<Scalar>(gaps[2] / span);
+      return made;
+    case InterpolationMethod::kAkima:
+      made.stretch[0] = static_cast<Scalar>(before > 1 ? gaps[2] / gaps[0] : one);
+      made.stretch[1] = static_cast<Scalar>(earlier);
+      made.stretch[2] = static_cast<Scalar>(later);
+      made.stretch[3] = static_cast<Scalar>(after > 1 ? gaps[2] / gaps[4] : one);
+      return made;
+    case InterpolationMethod::kPchip: {
+      const auto inner = [&](Wide r) { return (r + r + one) / (Wide(3) * (r + one)); };
+      const auto end = [&](Wide r) { return r / (r + one); };
+      made.stretch[1] = static_cast<Scalar>(earlier);
+      made.stretch[2] = static_cast<Scalar>(later);
+      made.share_left = static_cast<Scalar>(before > 0 ? inner(earlier) : end(later));
+      made.share_right = static_cast<Scalar>(after > 0 ? inner(later) : end(earlier));
+      return made;
+    }
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+    case InterpolationMethod::kAngle:
+    case InterpolationMethod::kSlerp:
+    case InterpolationMethod::kPose:
+      break;
   }
-  return made;
+  __builtin_unreachable();
 }
 
 // The weights of a target that takes the mixture `w` of the stencil's bracket.

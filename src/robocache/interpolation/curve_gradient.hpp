@@ -18,16 +18,6 @@ namespace robocache {
 constexpr int kStencilRows = 6;
 constexpr int kCurveWeights = 9;
 
-ROBOCACHE_HD bool is_curve(InterpolationMethod method) {
-  return method == InterpolationMethod::kPchip || method == InterpolationMethod::kAkima ||
-         method == InterpolationMethod::kCubic;
-}
-
-// The curves that depend on the rows around a bracket alone.
-ROBOCACHE_HD bool is_local_curve(InterpolationMethod method) {
-  return method == InterpolationMethod::kPchip || method == InterpolationMethod::kAkima;
-}
-
 // A target's stencil as the gradient needs it, the same for every feature.
 struct CurvePlace {
   Stencil<int64_t> stencil;
@@ -80,9 +70,22 @@ ROBOCACHE_HD CurvePlace curve_place(InterpolationMethod method, const Times& tim
 template <class Scalar>
 ROBOCACHE_HD Scalar local_curve_at(InterpolationMethod method, const CurveWeights<Scalar>& c,
                                    const Stencil<int64_t>& stencil, const Scalar (&y)[kStencilRows]) {
-  return method == InterpolationMethod::kPchip
-             ? pchip_at(c, stencil.before, stencil.after, y[1], y[2], y[3], y[4])
-             : akima_at(c, stencil.before, stencil.after, y[0], y[1], y[2], y[3], y[4], y[5]);
+  switch (method) {
+    case InterpolationMethod::kPchip:
+      return pchip_at(c, stencil.before, stencil.after, y[1], y[2], y[3], y[4]);
+    case InterpolationMethod::kAkima:
+      return akima_at(c, stencil.before, stencil.after, y[0], y[1], y[2], y[3], y[4], y[5]);
+    case InterpolationMethod::kCubic:
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+    case InterpolationMethod::kAngle:
+    case InterpolationMethod::kSlerp:
+    case InterpolationMethod::kPose:
+      break;
+  }
+  __builtin_unreachable();
 }
 
 // With respect to the rows of pchip or akima.

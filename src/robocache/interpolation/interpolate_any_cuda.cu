@@ -5,7 +5,7 @@
 #include "robocache/interpolation/interpolate_cuda.cuh"
 #include "robocache/interpolation/rotation.hpp"
 
-namespace robocache {
+namespace robocache::interpolation_cuda {
 namespace {
 
 // A block is a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory; a thread
@@ -13,7 +13,7 @@ namespace {
 // target.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int64_t kBlocksWanted = 132 * 3;
+constexpr int64_t kBlocksWanted = 3;  // of a multiprocessor
 
 // How a thread moves features: one by one with any stride and alignment, or a vector of so many bytes of the values.
 enum class Width : uint8_t { kOne, k8Bytes, k16Bytes };
@@ -90,9 +90,7 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
   entry.weight = picked.weight;
   entry.kind = picked.kind;
   if constexpr (kCurves) {
-    const bool curve = s.method == InterpolationMethod::kPchip || s.method == InterpolationMethod::kAkima ||
-                       s.method == InterpolationMethod::kCubic;
-    if (curve && picked.kind == PickKind::kMix) {
+    if (is_curve(s.method) && picked.kind == PickKind::kMix) {
       const auto stencil = stencil_around(times, n, picked.left, picked.right, stencil_reach(s.method));
       entry.before = stencil.before;
       entry.after = stencil.after;
@@ -114,13 +112,9 @@ template <bool kCurves, class Work>
 __device__ void find_by_clock(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
                               int64_t first, int32_t count, void* window, void* entries) {
   auto* const of = static_cast<Entry<kCurves, Work>*>(entries);
-  if (s.clock_dtype == DType::kFloat32) {
-    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<float*>(window), of);
-  } else if (s.clock_dtype == DType::kFloat64) {
-    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<double*>(window), of);
-  } else {
-    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<int64_t*>(window), of);
-  }
+  with_clock(s.clock_dtype, [&](auto clock) {
+    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<decltype(clock)*>(window), of);
+  });
 }
 
 // ---- Features in and out ----------------------------------------------------------------------------------------------
@@ -190,15 +184,7 @@ __device__ void store_as(const Segment& s, char* row, int64_t d, const typename 
 
 template <class Source>
 __device__ void store(const Segment& s, char* row, int64_t d, const typename Source::Work (&y)[Source::kCount]) {
-  if (s.out_dtype == DType::kBFloat16) {
-    store_as<Source, BFloat16>(s, row, d, y);
-  } else if (s.out_dtype == DType::kFloat32) {
-    store_as<Source, float>(s, row, d, y);
-  } else if (s.out_dtype == DType::kFloat16) {
-    store_as<Source, Float16>(s, row, d, y);
-  } else {
-    store_as<Source, double>(s, row, d, y);
-  }
+  with_floating(s.out_dtype, [&](auto element) { store_as<Source, decltype(element)>(s, row, d, y); });
 }
 
 // ---- One target's features from d on ----------------------------------------------------------------------------------
@@ -252,7 +238,8 @@ __device__ void bring(const Segment& s, const TargetEntry& entry, const char* va
 #pragma unroll
       for (int e = 0; e < kCount; ++e) y[e] = cubic_at(c, a[e], b[e], of_a[e], of_b[e]);
     } else {
-      constexpr int kReach = kMethod == InterpolationMethod::kAkima ? 2 : 1;
+      static_assert(kMethod == InterpolationMethod::kAkima || kMethod == InterpolationMethod::kPchip);
+      constexpr int kReach = stencil_reach(kMethod);
       Work before[kCount];
       Work after[kCount];
       Source::load(s, values + entry.around[1] * size, d, before);
@@ -337,32 +324,33 @@ __device__ void copy_features(const Segment& s, int64_t batch, int64_t first, in
 template <InterpolationMethod kMethod, class TargetEntry>
 __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
                               const TargetEntry* entries) {
-  if (width == Width::kOne) {
-    constexpr int kCount = kMethod == InterpolationMethod::kSlerp ? 4 : 1;
-    write_features<ScalarSource<kCount, float>, kMethod>(s, batch, first, count, entries);
-  } else if (width == Width::k16Bytes) {
-    if (s.value_dtype == DType::kBFloat16) {
-      write_features<VectorSource<BFloat16, 8, float>, kMethod>(s, batch, first, count, entries);
-    } else if (s.value_dtype == DType::kFloat32) {
-      write_features<VectorSource<float, 4, float>, kMethod>(s, batch, first, count, entries);
-    } else {
-      write_features<VectorSource<Float16, 8, float>, kMethod>(s, batch, first, count, entries);
+  const auto vectors = [&](auto bytes) {
+    with_floating(s.value_dtype, [&](auto element) {
+      constexpr int kCount = decltype(bytes)::value / static_cast<int>(sizeof(element));
+      // Slerp is never planned for 8 bytes of float32, half a quaternion.
+      constexpr bool kPlanned = sizeof(element) < 8 && (kMethod != InterpolationMethod::kSlerp || kCount >= 4);
+      if constexpr (kPlanned) {
+        write_features<VectorSource<decltype(element), kCount, float>, kMethod>(s, batch, first, count, entries);
+      } else {
+        __builtin_unreachable();
+      }
+    });
+  };
+  switch (width) {
+    case Width::kOne: {
+      constexpr int kCount = kMethod == InterpolationMethod::kSlerp ? 4 : 1;
+      return write_features<ScalarSource<kCount, float>, kMethod>(s, batch, first, count, entries);
     }
-  } else {  // slerp is never planned for 8 bytes of float32
-    if (s.value_dtype == DType::kBFloat16) {
-      write_features<VectorSource<BFloat16, 4, float>, kMethod>(s, batch, first, count, entries);
-    } else if (s.value_dtype == DType::kFloat16) {
-      write_features<VectorSource<Float16, 4, float>, kMethod>(s, batch, first, count, entries);
-    } else if constexpr (kMethod != InterpolationMethod::kSlerp) {
-      write_features<VectorSource<float, 2, float>, kMethod>(s, batch, first, count, entries);
-    }
+    case Width::k8Bytes:
+      return vectors(std::integral_constant<int, 8>{});
+    case Width::k16Bytes:
+      return vectors(std::integral_constant<int, 16>{});
   }
 }
 
 template <bool kCurves>
 __device__ void write_single(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
                              const void* shared) {
-  using M = InterpolationMethod;
   const auto* const entries = static_cast<const Entry<kCurves, float>*>(shared);
   if (!is_floating(s.out_dtype)) {
     switch (dtype_size(s.value_dtype)) {
@@ -372,55 +360,37 @@ __device__ void write_single(const Segment& s, Width width, int64_t batch, int64
         return copy_features<uint16_t>(s, batch, first, count, entries);
       case 4:
         return copy_features<uint32_t>(s, batch, first, count, entries);
-      default:
+      case 8:
         return copy_features<uint64_t>(s, batch, first, count, entries);
     }
+    __builtin_unreachable();
   }
   if constexpr (kCurves) {
-    switch (s.method) {
-      case M::kPchip:
-        return write_by_type<M::kPchip>(s, width, batch, first, count, entries);
-      case M::kAkima:
-        return write_by_type<M::kAkima>(s, width, batch, first, count, entries);
-      case M::kCubic:
-        return write_by_type<M::kCubic>(s, width, batch, first, count, entries);
-      case M::kAngle:
-        return write_by_type<M::kAngle>(s, width, batch, first, count, entries);
-      case M::kSlerp:
-        return write_by_type<M::kSlerp>(s, width, batch, first, count, entries);
-      default:
-        break;
-    }
+    with_method(s.method,
+                [&](auto method) { write_by_type<decltype(method)::value>(s, width, batch, first, count, entries); });
+  } else {
+    write_by_type<InterpolationMethod::kLinear>(s, width, batch, first, count, entries);
   }
-  write_by_type<M::kLinear>(s, width, batch, first, count, entries);
 }
 
 template <bool kCurves>
 __device__ void write_double(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
                              const void* shared) {
   using M = InterpolationMethod;
-  using One = ScalarSource<1, double>;
   const auto* const entries = static_cast<const Entry<kCurves, double>*>(shared);
-  if constexpr (kCurves) {
-    switch (s.method) {
-      case M::kPchip:
-        return write_features<One, M::kPchip>(s, batch, first, count, entries);
-      case M::kAkima:
-        return write_features<One, M::kAkima>(s, batch, first, count, entries);
-      case M::kCubic:
-        return write_features<One, M::kCubic>(s, batch, first, count, entries);
-      case M::kAngle:
-        return write_features<One, M::kAngle>(s, batch, first, count, entries);
-      case M::kSlerp:
-        return write_features<ScalarSource<4, double>, M::kSlerp>(s, batch, first, count, entries);
-      default:
-        break;
+  const auto write = [&](auto method) {
+    constexpr M kMethod = decltype(method)::value;
+    if (kMethod == M::kLinear && width != Width::kOne) {
+      write_features<VectorSource<double, 2, double>, M::kLinear>(s, batch, first, count, entries);
+    } else {
+      constexpr int kCount = kMethod == M::kSlerp ? 4 : 1;
+      write_features<ScalarSource<kCount, double>, kMethod>(s, batch, first, count, entries);
     }
-  }
-  if (width == Width::kOne) {
-    write_features<One, M::kLinear>(s, batch, first, count, entries);
+  };
+  if constexpr (kCurves) {
+    with_method(s.method, write);
   } else {
-    write_features<VectorSource<double, 2, double>, M::kLinear>(s, batch, first, count, entries);
+    write(std::integral_constant<M, M::kLinear>{});
   }
 }
 
@@ -487,7 +457,8 @@ Width width_of(const Segment& s) {
 }
 
 template <int kCapacity>
-cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
+cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
+  const int64_t blocks_wanted = kBlocksWanted * multiprocessors(device);
   AnyCall<kCapacity> any;
   static_assert(sizeof(any) <= 32764, "a kernel's arguments");
   any.call = call;
@@ -503,7 +474,7 @@ cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
     const int64_t vectors = bytes == 0 ? s.features : s.features * dtype_size(s.value_dtype) / bytes;
     int64_t tile = kMaxTile;
     const auto tiles_per_row = [&] { return (call.targets_count + tile - 1) / tile; };
-    while (tile > 8 && call.batch * tiles_per_row() * call.segment_count < kBlocksWanted &&
+    while (tile > 8 && call.batch * tiles_per_row() * call.segment_count < blocks_wanted &&
            tile / 2 * vectors >= kThreads * 2) {
       tile /= 2;
     }
@@ -521,9 +492,9 @@ cudaError_t launch(const Interpolation& call, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_any(const Interpolation& call, cudaStream_t stream) {
+cudaError_t launch_any(const Interpolation& call, int device, cudaStream_t stream) {
   if (call.batch == 0 || call.targets_count == 0 || call.segment_count == 0) return cudaSuccess;
-  return call.segment_count <= 8 ? launch<8>(call, stream) : launch<kMaxSegments>(call, stream);
+  return call.segment_count <= 8 ? launch<8>(call, device, stream) : launch<kMaxSegments>(call, device, stream);
 }
 
-}  // namespace robocache
+}  // namespace robocache::interpolation_cuda

@@ -3,7 +3,7 @@
 //
 //   a mixture of two   (1 - w) g goes to the earlier sample and w g to the later, in the work type; with the slope
 //                      s = sum over features of g (b - a) / (t_b - t_a) in float64, s goes to the target, -(1 - w) s to
-//                      t_a and -w s to t_b. Straight on beyond the ends likewise.
+//                      t_a and -w s to t_b. Straight on beyond the ends likewise. Of angles b - a is the shorter way.
 //   one sample         g goes to it; nothing to times: the value does not move with them.
 //   a hit              g goes to the sample. Times move as in the bracket after it, at the last sample the one before: of
 //                      the slopes on either side one has to be chosen, and 0 would leave a target that starts on a sample

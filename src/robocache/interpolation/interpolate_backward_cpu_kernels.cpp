@@ -52,7 +52,7 @@ struct Target {
   }
 };
 
-template <class Work>
+template <InterpolationMethod kMethod, class Work>
 void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
   if (rows) {
     add_share(Work(1) - t.picked.weight, gradient, n, t.sums(t.picked.left, first), t.g.values_feature);
@@ -63,9 +63,9 @@ void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n,
   Work b[kPiece];
   t.load(t.bracket.left, first, n, a);
   t.load(t.bracket.right, first, n, b);
-  const bool angle = t.s.method == InterpolationMethod::kAngle;
+  constexpr bool kAngle = kMethod == InterpolationMethod::kAngle;
   for (int64_t d = 0; d < n; ++d) {
-    const double way = angle ? shorter_way(a[d], b[d]) : static_cast<double>(b[d]) - static_cast<double>(a[d]);
+    const double way = kAngle ? shorter_way(a[d], b[d]) : static_cast<double>(b[d]) - static_cast<double>(a[d]);
     t.of_weights[0] += share_of(way, static_cast<double>(gradient[d]));
   }
 }
@@ -250,15 +250,19 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
       }
       if (!mixes && !moves) continue;
       const bool rows = mixes && g.values != nullptr;
-      if (cubic) {
-        cubic_piece(t, gradient, first, n, mixes, moves);
-      } else if (curve) {
-        curve_piece(t, gradient, first, n, rows, moves);
-      } else if (s.method == InterpolationMethod::kSlerp) {
-        rotation_piece(t, gradient, first, n, rows, moves);
-      } else {
-        pair_piece(t, gradient, first, n, rows, moves);
-      }
+      with_method(s.method, [&](auto method) {
+        constexpr InterpolationMethod kMethod = decltype(method)::value;
+        if constexpr (kMethod == InterpolationMethod::kLinear || kMethod == InterpolationMethod::kAngle) {
+          pair_piece<kMethod>(t, gradient, first, n, rows, moves);
+        } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
+          rotation_piece(t, gradient, first, n, rows, moves);
+        } else if constexpr (kMethod == InterpolationMethod::kCubic) {
+          cubic_piece(t, gradient, first, n, mixes, moves);
+        } else {
+          static_assert(kMethod == InterpolationMethod::kPchip || kMethod == InterpolationMethod::kAkima);
+          curve_piece(t, gradient, first, n, rows, moves);
+        }
+      });
     }
     if (!moves) continue;
     double of_target = 0;

@@ -5,13 +5,14 @@
 #include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
+#include "robocache/interpolation/interpolate_plan.hpp"
 
-namespace robocache {
+namespace robocache::interpolation_cuda {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarp = 32;
-constexpr int64_t kBlocksWanted = 132 * 8;
+constexpr int64_t kBlocksWanted = 8;  // of a multiprocessor
 constexpr int64_t kMostBlocks = int64_t{1} << 30;
 
 template <class Work>
@@ -558,62 +559,74 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks); }
-
 template <class Work, class Method>
-cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGradient& g, int device,
+                   cudaStream_t stream) {
   if (s.samples == 0 || s.features == 0) return cudaSuccess;
   if (g.values != nullptr || (std::is_same_v<Method, Cubics> && g.times != nullptr)) {
     const int64_t columns = s.features / Method::kFeatures;
     Ownership own{};
     own.columns = columns < kThreads ? columns : kThreads;
-    own.column_tiles = divide_up(columns, own.columns);
+    own.column_tiles = divided_up(columns, own.columns);
     own.ranges = kThreads / own.columns;
     // More blocks a row until every multiprocessor has some; each searches the row's targets again.
     const int64_t others = call.batch * own.column_tiles;
-    const int64_t wanted = divide_up(kBlocksWanted, others);
-    const int64_t most = divide_up(s.samples, own.ranges * 16);
+    const int64_t wanted = divided_up(kBlocksWanted * multiprocessors(device), others);
+    const int64_t most = divided_up(s.samples, own.ranges * 16);
     own.range_tiles = wanted < most ? wanted : most;
-    own.range_length = divide_up(s.samples, own.ranges * own.range_tiles);
+    own.range_length = divided_up(s.samples, own.ranges * own.range_tiles);
     own.blocks = others * own.range_tiles;
-    values_gradient_kernel<Work, Method><<<grid(own.blocks), kThreads, 0, stream>>>(call, s, g, own);
+    values_gradient_kernel<Work, Method>
+        <<<blocks_for(own.blocks, 1, kMostBlocks), kThreads, 0, stream>>>(call, s, g, own);
     if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
   }
   if (!is_step(s.method) && !s.causal && (g.times != nullptr || g.targets != nullptr)) {
-    const int64_t blocks = divide_up(call.batch * call.targets_count, kThreads / kWarp);
-    times_gradient_kernel<Work, Method><<<grid(blocks), kThreads, 0, stream>>>(call, s, g);
+    const unsigned blocks = blocks_for(call.batch * call.targets_count, kThreads / kWarp, kMostBlocks);
+    times_gradient_kernel<Work, Method><<<blocks, kThreads, 0, stream>>>(call, s, g);
     return cudaGetLastError();
   }
   return cudaSuccess;
 }
 
 template <class Work>
-cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
+cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const SegmentGradient& g, int device,
+                         cudaStream_t stream) {
   if (s.samples == 0 || s.features == 0) return cudaSuccess;
-  const unsigned rows = grid(divide_up(call.batch, kThreads));
-  const unsigned columns = grid(divide_up(call.batch * s.features, kThreads));
+  const unsigned rows = blocks_for(call.batch, kThreads, kMostBlocks);
+  const unsigned columns = blocks_for(call.batch * s.features, kThreads, kMostBlocks);
   spline_table_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
   spline_slopes_kernel<<<columns, kThreads, 0, stream>>>(s, g, call.batch);
   if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
-  if (const cudaError_t code = launch<Work, Cubics>(call, s, g, stream); code != cudaSuccess) return code;
+  if (const cudaError_t code = launch<Work, Cubics>(call, s, g, device, stream); code != cudaSuccess) return code;
   spline_sweep_backward_kernel<Work><<<columns, kThreads, 0, stream>>>(s, g, call.batch);
   if (g.times != nullptr) spline_table_backward_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
   return cudaGetLastError();
 }
 
 template <class Work>
-cudaError_t launch_method(const Interpolation& call, const Segment& s, const SegmentGradient& g, cudaStream_t stream) {
-  if (s.method == InterpolationMethod::kAngle) return launch<Work, Angles>(call, s, g, stream);
-  if (s.method == InterpolationMethod::kSlerp) return launch<Work, Rotations>(call, s, g, stream);
-  if (s.method == InterpolationMethod::kCubic && !s.causal) return launch_cubic<Work>(call, s, g, stream);
-  if (is_local_curve(s.method)) return launch<Work, LocalCurves>(call, s, g, stream);
-  return launch<Work, Pairs>(call, s, g, stream);
+cudaError_t launch_method(const Interpolation& call, const Segment& s, const SegmentGradient& g, int device,
+                          cudaStream_t stream) {
+  return with_method(s.method, [&](auto method) {
+    constexpr InterpolationMethod kMethod = decltype(method)::value;
+    if constexpr (kMethod == InterpolationMethod::kLinear) {
+      return launch<Work, Pairs>(call, s, g, device, stream);
+    } else if constexpr (kMethod == InterpolationMethod::kAngle) {
+      return launch<Work, Angles>(call, s, g, device, stream);
+    } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
+      return launch<Work, Rotations>(call, s, g, device, stream);
+    } else if constexpr (kMethod == InterpolationMethod::kCubic) {
+      // What is causal never mixes.
+      return s.causal ? launch<Work, Pairs>(call, s, g, device, stream)
+                      : launch_cubic<Work>(call, s, g, device, stream);
+    } else {
+      static_assert(kMethod == InterpolationMethod::kPchip || kMethod == InterpolationMethod::kAkima);
+      return launch<Work, LocalCurves>(call, s, g, device, stream);
+    }
+  });
 }
 
 }  // namespace
-}  // namespace robocache
+}  // namespace robocache::interpolation_cuda
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate_backward(
     const robocache::Interpolation* call, const robocache::SegmentGradient* gradients, int32_t device,
@@ -624,8 +637,9 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_interpolate
   const auto stream = static_cast<cudaStream_t>(stream_handle);
   for (int32_t i = 0; i < call->segment_count; ++i) {
     const Segment& s = call->segments[i];
-    const cudaError_t code = works_in_double(s) ? launch_method<double>(*call, s, gradients[i], stream)
-                                                : launch_method<float>(*call, s, gradients[i], stream);
+    const cudaError_t code = works_in_double(s)
+                                 ? interpolation_cuda::launch_method<double>(*call, s, gradients[i], device, stream)
+                                 : interpolation_cuda::launch_method<float>(*call, s, gradients[i], device, stream);
     if (code != cudaSuccess) return code;
   }
   return cudaSuccess;

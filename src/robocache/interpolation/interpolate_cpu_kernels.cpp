@@ -71,19 +71,23 @@ RowWriter<Work>* same_type_writer(DType dtype) {
         return write_same<Float16, float>;
       case DType::kBFloat16:
         return write_same<BFloat16, float>;
-      default:
+      case DType::kBool:
+      case DType::kInt8:
+      case DType::kUInt8:
+        return write_same<uint8_t, float>;
+      case DType::kInt16:
+      case DType::kUInt16:
+        return write_same<uint16_t, float>;
+      case DType::kInt32:
+      case DType::kUInt32:
+        return write_same<uint32_t, float>;
+      case DType::kInt64:
+      case DType::kUInt64:
+        return write_same<uint64_t, float>;
+      case DType::kFloat64:  // works in float64
         break;
     }
-    switch (dtype_size(dtype)) {
-      case 1:
-        return write_same<uint8_t, float>;
-      case 2:
-        return write_same<uint16_t, float>;
-      case 4:
-        return write_same<uint32_t, float>;
-      default:
-        return write_same<uint64_t, float>;
-    }
+    __builtin_unreachable();
   }
 }
 
@@ -108,32 +112,7 @@ void load_as(const void* from, int64_t stride, int64_t n, Work* to) {
 template <class Work>
 void load_piece(DType dtype, const char* row, int64_t first, int64_t stride, int64_t n, Work* to) {
   const void* from = row + first * stride * dtype_size(dtype);
-  switch (dtype) {
-    case DType::kFloat64:
-      return load_as<Work, double>(from, stride, n, to);
-    case DType::kFloat32:
-      return load_as<Work, float>(from, stride, n, to);
-    case DType::kFloat16:
-      return load_as<Work, Float16>(from, stride, n, to);
-    case DType::kBFloat16:
-      return load_as<Work, BFloat16>(from, stride, n, to);
-    case DType::kInt8:
-      return load_as<Work, int8_t>(from, stride, n, to);
-    case DType::kInt16:
-      return load_as<Work, int16_t>(from, stride, n, to);
-    case DType::kInt32:
-      return load_as<Work, int32_t>(from, stride, n, to);
-    case DType::kInt64:
-      return load_as<Work, int64_t>(from, stride, n, to);
-    case DType::kUInt16:
-      return load_as<Work, uint16_t>(from, stride, n, to);
-    case DType::kUInt32:
-      return load_as<Work, uint32_t>(from, stride, n, to);
-    case DType::kUInt64:
-      return load_as<Work, uint64_t>(from, stride, n, to);
-    default:  // bool is 0 or 1
-      return load_as<Work, uint8_t>(from, stride, n, to);
-  }
+  with_type(dtype, [&](auto element) { load_as<Work, decltype(element)>(from, stride, n, to); });
 }
 
 template <class Work, class T>
@@ -154,16 +133,7 @@ void store_as(const Work* from, int64_t n, void* to, int64_t stride) {
 template <class Work>
 void store_piece(DType dtype, const Work* from, int64_t n, char* row, int64_t first, int64_t stride) {
   void* to = row + first * stride * dtype_size(dtype);
-  switch (dtype) {
-    case DType::kFloat64:
-      return store_as<Work, double>(from, n, to, stride);
-    case DType::kFloat32:
-      return store_as<Work, float>(from, n, to, stride);
-    case DType::kFloat16:
-      return store_as<Work, Float16>(from, n, to, stride);
-    default:
-      return store_as<Work, BFloat16>(from, n, to, stride);
-  }
+  with_floating(dtype, [&](auto element) { store_as<Work, decltype(element)>(from, n, to, stride); });
 }
 
 template <class Work>
@@ -201,27 +171,27 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
 // ---- curves, angles and rotations between two samples: the rows around them, a piece at a time -------------------------
 
 // `values`: the batch row's first sample.
-template <class Work>
+template <InterpolationMethod kMethod, class Work>
 void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveWeights<Work>& c, const char* values,
                  int64_t batch, char* out) {
   Work x[6][kPiece];
   Work y[kPiece];
-  const int reach = stencil_reach(s.method);
+  constexpr int kReach = stencil_reach(kMethod);
   const int before = stencil.before;
   const int after = stencil.after;
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
-    for (int i = 2 - reach; i <= 3 + reach; ++i) {
+    for (int i = 2 - kReach; i <= 3 + kReach; ++i) {
       const char* const row = values + stencil.rows[i] * s.values_sample * dtype_size(s.value_dtype);
       load_piece(s.value_dtype, row, first, s.values_feature, n, x[i]);
     }
     // The ends' branches fall away where there are all neighbours, which is nearly always.
-    if (s.method == InterpolationMethod::kPchip) {
+    if constexpr (kMethod == InterpolationMethod::kPchip) {
       const auto fill = [&](int earlier, int later) {
         for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, earlier, later, x[1][d], x[2][d], x[3][d], x[4][d]);
       };
       before == 1 && after == 1 ? fill(1, 1) : fill(before, after);
-    } else if (s.method == InterpolationMethod::kAkima) {
+    } else if constexpr (kMethod == InterpolationMethod::kAkima) {
       const auto fill = [&](int earlier, int later) {
         for (int64_t d = 0; d < n; ++d) {
           y[d] = akima_at(c, earlier, later, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
@@ -229,6 +199,7 @@ void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveW
       };
       before == 2 && after == 2 ? fill(2, 2) : fill(before, after);
     } else {
+      static_assert(kMethod == InterpolationMethod::kCubic);
       const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + first;
       const Work* const a = slopes + stencil.rows[2] * s.features;
       const Work* const b = slopes + stencil.rows[3] * s.features;
@@ -309,46 +280,24 @@ void segment_entries(const Interpolation& call, const Segment& s, int64_t begin,
     if (s.features == 0) continue;  // values and out may be null
     const char* const values = static_cast<const char*>(s.values) + batch * s.values_batch * value_size;
     char* const out = static_cast<char*>(s.out) + (batch * s.out_batch + index * s.out_target) * out_size;
-    if (picked.kind != PickKind::kMix) {
+    if (picked.kind != PickKind::kMix) {  // copied by every method alike
       write(s, picked, values, out);
       continue;
     }
-    switch (s.method) {
-      case InterpolationMethod::kLinear:
+    with_method(s.method, [&](auto method) {
+      constexpr InterpolationMethod kMethod = decltype(method)::value;
+      if constexpr (kMethod == InterpolationMethod::kLinear) {
         write(s, picked, values, out);
-        break;
-      case InterpolationMethod::kPchip:
-      case InterpolationMethod::kAkima:
-      case InterpolationMethod::kCubic: {
-        const auto stencil = stencil_around(times, length, picked.left, picked.right, stencil_reach(s.method));
-        const auto weights = weights_around<Work>(s.method, times, length, stencil, picked.weight);
-        write_curve(s, stencil, weights, values, batch, out);
-        break;
-      }
-      case InterpolationMethod::kAngle:
+      } else if constexpr (kMethod == InterpolationMethod::kAngle) {
         write_angles(s, picked, values, out);
-        break;
-      case InterpolationMethod::kSlerp:
+      } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
         write_rotations(s, picked, values, out);
-        break;
-      case InterpolationMethod::kNearest:  // never mix
-      case InterpolationMethod::kPrevious:
-      case InterpolationMethod::kNext:
-      case InterpolationMethod::kPose:  // no segment's
-        __builtin_trap();
-    }
-  }
-}
-
-template <class Work>
-void segment_entries_of_clock(const Interpolation& call, const Segment& s, int64_t begin, int64_t end) {
-  switch (s.clock_dtype) {
-    case DType::kFloat32:
-      return segment_entries<Work, float>(call, s, begin, end);
-    case DType::kFloat64:
-      return segment_entries<Work, double>(call, s, begin, end);
-    default:
-      return segment_entries<Work, int64_t>(call, s, begin, end);
+      } else {
+        const auto stencil = stencil_around(times, length, picked.left, picked.right, stencil_reach(kMethod));
+        const auto weights = weights_around<Work>(kMethod, times, length, stencil, picked.weight);
+        write_curve<kMethod>(s, stencil, weights, values, batch, out);
+      }
+    });
   }
 }
 
@@ -360,11 +309,14 @@ void interpolate_entries(const Interpolation& call, int64_t begin, int64_t end) 
     const int64_t segment = begin / rows;
     const int64_t stop = end < (segment + 1) * rows ? end : (segment + 1) * rows;
     const Segment& s = call.segments[segment];
-    if (works_in_double(s)) {
-      segment_entries_of_clock<double>(call, s, begin - segment * rows, stop - segment * rows);
-    } else {
-      segment_entries_of_clock<float>(call, s, begin - segment * rows, stop - segment * rows);
-    }
+    with_clock(s.clock_dtype, [&](auto clock) {
+      using Clock = decltype(clock);
+      if (works_in_double(s)) {
+        segment_entries<double, Clock>(call, s, begin - segment * rows, stop - segment * rows);
+      } else {
+        segment_entries<float, Clock>(call, s, begin - segment * rows, stop - segment * rows);
+      }
+    });
     begin = stop;
   }
 }

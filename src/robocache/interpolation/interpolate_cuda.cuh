@@ -3,42 +3,20 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include "robocache/core/half.hpp"
+#include "robocache/interpolation/interpolate_plan.hpp"
 #include "robocache/interpolation/number.hpp"
 #include "robocache/interpolation/segment.hpp"
 
-namespace robocache {
+namespace robocache::interpolation_cuda {
 
 // Any call, in one launch: segments of different methods, element types, clocks and widths.
-cudaError_t launch_any(const Interpolation& call, cudaStream_t stream);
+cudaError_t launch_any(const Interpolation& call, int device, cudaStream_t stream);
 
-// ---- The window of a row's clock --------------------------------------------------------------------------------------
-
-// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks ran evenly.
-// What it misses is looked up in the row itself.
-constexpr int32_t kLog2MostTimes = 10;
-constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
-
-struct Window {
-  float samples_per_target;
-  int32_t size;    // samples; 0: what would be needed does not fit, and every target is looked up in the row itself
-  int32_t margin;  // of those, before the even place of the tile's first target
-};
-
-// A window reaches beyond the even place on each side: clocks stray by less, most of them.
-inline Window window_of(int64_t samples, int64_t targets, int64_t tile) {
-  Window made{};
-  made.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
-  made.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
-  const auto even = static_cast<int64_t>(static_cast<float>(tile) * made.samples_per_target);
-  const int64_t size = std::min(samples, even + 2 * made.margin);
-  made.size = size <= kMostTimes ? static_cast<int32_t>(size) : 0;
-  return made;
-}
+// ---- A row's clock ----------------------------------------------------------------------------------------------------
 
 struct Place {
   int32_t begin, size;
@@ -143,4 +121,4 @@ __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
   }
 }
 
-}  // namespace robocache
+}  // namespace robocache::interpolation_cuda

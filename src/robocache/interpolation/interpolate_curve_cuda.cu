@@ -2,19 +2,13 @@
 #include "robocache/interpolation/interpolate_tile.cuh"
 #include "robocache/interpolation/rotation.hpp"
 
-namespace robocache {
+namespace robocache::interpolation_cuda {
 namespace {
 
 // A block is a tile of one row's targets: each thread makes what a target takes, then all write vectors of 16 bytes of any
 // target. The arithmetic of an element is the most of it, so what else there is to do has few instructions: nearly every
 // target has all the samples its method looks at around it, and the others stand apart.
 using M = InterpolationMethod;
-
-struct CurveCall {
-  Tiling cut;
-  Lanes lanes;
-  TiledSegment of;
-};
 
 // ---- What a target takes, in shared memory ----------------------------------------------------------------------------
 
@@ -110,7 +104,7 @@ __device__ void set_curve(const Lookup<Clock>& at, const WindowMemory<Clock>& wi
 }
 
 template <M kMethod, class Clock>
-__device__ void find(const CurveCall& call, const Tile& tile, WindowMemory<Clock>& window,
+__device__ void find(const TileCall& call, const Tile& tile, WindowMemory<Clock>& window,
                      CurveEntry<kMethod>* entries) {
   const Lookup<Clock> at = look_up(call.cut, call.of, tile, window);
   const auto i = static_cast<int32_t>(threadIdx.x);
@@ -194,7 +188,7 @@ __device__ Vector<T, 16 / sizeof(T)> slerp_vector(const TileEntry<float>& entry,
 
 // A thread keeps its place in the rows and goes from target to target, `groups` of them abreast.
 template <class T, M kMethod>
-__device__ void write_tile(const CurveCall& call, const char* values, char* out, const CurveEntry<kMethod>* entries,
+__device__ void write_tile(const TileCall& call, const char* values, char* out, const CurveEntry<kMethod>* entries,
                            int32_t count) {
   using V = Vector<T, 16 / sizeof(T)>;
   constexpr int kReach = kMethod == M::kAkima ? 2 : kMethod == M::kPchip ? 1 : 0;
@@ -227,7 +221,7 @@ __device__ void write_tile(const CurveCall& call, const char* values, char* out,
 }
 
 template <class T, M kMethod>
-__global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_constant__ CurveCall call) {
+__global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_constant__ TileCall call) {
   __shared__ CurveEntry<kMethod> entries[kMaxTile];
   __shared__ WindowMemory<double> window;  // of the clock's type, 8 bytes at most
   const TiledSegment& of = call.of;
@@ -246,40 +240,37 @@ __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_con
 }
 
 template <class T>
-cudaError_t launch_method(const CurveCall& one, cudaStream_t stream) {
+cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
   switch (one.of.segment.method) {
     case M::kPchip:
       return launch_overlapped(curve_kernel<T, M::kPchip>, grid_of(one.cut), kTileThreads, 0, stream, one);
     case M::kAkima:
       return launch_overlapped(curve_kernel<T, M::kAkima>, grid_of(one.cut), kTileThreads, 0, stream, one);
-    default:
+    case M::kSlerp:
       return launch_overlapped(curve_kernel<T, M::kSlerp>, grid_of(one.cut), kTileThreads, 0, stream, one);
+    case M::kLinear:
+    case M::kNearest:
+    case M::kPrevious:
+    case M::kNext:
+    case M::kCubic:
+    case M::kAngle:
+    case M::kPose:
+      break;
   }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace
 
-bool is_curve(const Segment& s, int32_t vector_bytes) {
-  return vector_bytes == 16 && !works_in_double(s) &&
-         (s.method == M::kPchip || s.method == M::kAkima || s.method == M::kSlerp);
+cudaError_t launch_curve(const Interpolation& call, int64_t blocks_at_once, cudaStream_t stream) {
+  const TileCall one = tile_call(call, call.segments[0], 16, blocks_at_once);
+  return with_floating(call.segments[0].value_dtype, [&](auto element) -> cudaError_t {
+    if constexpr (std::is_same_v<WorkType<decltype(element)>, float>) {
+      return launch_method<decltype(element)>(one, stream);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  });
 }
 
-cudaError_t launch_curve(const Interpolation& call, cudaStream_t stream) {
-  const Segment& s = call.segments[0];
-  CurveCall one{};
-  one.of = tiled_segment(s, 16);
-  one.lanes = lanes_for(one.of.vectors);
-  const int64_t work = work_of(s);
-  one.cut = tiling_of(call, one.of, std::clamp<int64_t>(kMostWork / work, 1, kMaxTile), divided_up(kLeastWork, work),
-                      kBlocksAtOnce);
-  switch (s.value_dtype) {
-    case DType::kFloat32:
-      return launch_method<float>(one, stream);
-    case DType::kFloat16:
-      return launch_method<Float16>(one, stream);
-    default:
-      return launch_method<BFloat16>(one, stream);
-  }
-}
-
-}  // namespace robocache
+}  // namespace robocache::interpolation_cuda

@@ -4,61 +4,12 @@
 
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/interpolation/interpolate_cuda.cuh"
+#include "robocache/interpolation/interpolate_plan.hpp"
 
-namespace robocache {
+namespace robocache::interpolation_cuda {
 
-// What these take, whatever the method: floating values as they are, both clocks of one type, strides that one instruction
-// multiplies.
-bool is_tiled(const Interpolation& call, const Segment& s);
-// One such segment of pchip, akima or slerp, of rows that are made of vectors of 16 bytes.
-bool is_curve(const Segment& s, int32_t vector_bytes);
-cudaError_t launch_curve(const Interpolation& call, cudaStream_t stream);
-
-constexpr int kTileThreads = 256;
-constexpr int kMaxTile = kTileThreads;
-constexpr int kTimesPerThread = kMostTimes / kTileThreads;
-constexpr int64_t kBlocksAtOnce = 132 * 4;
-constexpr int64_t kMostWork =
-    kTileThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
-constexpr int64_t kLeastWork = kTileThreads * 2;
-constexpr int64_t kLeastTile = 64;  // targets: of narrow rows too, idle multiprocessors cost more than idle threads
-
-// A segment as these kernels get it: what every block reads stands together.
-struct TiledSegment {
-  const void* times;
-  const void* values;
-  void* out;
-  const void* lengths;
-  bool* valid;
-  int64_t times_batch, values_batch, out_batch;
-  Window window;
-  int32_t samples;
-  int32_t log2_span;                   // room for a row's clock in shared memory
-  int32_t vectors;                     // of a row
-  int32_t value_sample, value_vector;  // strides in bytes
-  int32_t out_target, out_vector;
-  bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
-  Segment segment;
-};
-
-// How the targets of a call are cut.
-struct Tiling {
-  const void* targets;
-  int64_t targets_batch;
-  int64_t batch;
-  int32_t targets_count;
-  int32_t target_stride;  // in bytes
-  int32_t tile;           // targets
-  int32_t tiles;          // of a row
-  int32_t rows;           // of a block: of short rows it takes several, which lie one after the other
-};
-
-// Threads side by side on a row, and so many such groups, each on a row of its own.
-struct Lanes {
-  int32_t width;
-  int32_t groups;
-  uint32_t reciprocal;  // of width, times 2^16
-};
+// The call is one segment of Way::kCurve.
+cudaError_t launch_curve(const Interpolation& call, int64_t blocks_at_once, cudaStream_t stream);
 
 // A thread's place among them: thread = group * width + lane. A division of a number below 256, by its reciprocal.
 struct LanePlace {
@@ -78,54 +29,6 @@ struct alignas(16) TileEntry {
   Work weight;
   int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
-
-// The widest vector, in bytes, that rows and output of a segment are made of.
-int32_t vector_bytes_of(const Interpolation& call, const Segment& s);
-
-TiledSegment tiled_segment(const Segment& s, int32_t vector_bytes);
-
-// For rows of so many vectors: a row in a few passes, so that few threads stay idle.
-Lanes lanes_for(int64_t vectors);
-
-inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-// What a target's features cost to copy, in vectors of 16 bytes.
-inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
-
-// Cuts a call's rows into tiles that a block has room for, so many that all of so many blocks run at once, but none of
-// fewer targets than `worth_a_block` or kLeastTile, and smaller still where that makes the window of the clock fit. Of short
-// rows that lie one after the other a block takes as many as fit and make it worth.
-inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
-                        int64_t blocks) {
-  const Segment& s = of.segment;
-  const int64_t targets = call.targets_count;
-  Tiling made{};
-  made.targets = call.targets;
-  made.targets_batch = call.targets_batch;
-  made.targets_count = static_cast<int32_t>(targets);
-  made.batch = call.batch;
-  made.target_stride = static_cast<int32_t>(call.targets_target * dtype_size(call.target_dtype));
-  made.rows = 1;
-  const int64_t least = divided_up(targets, room);
-  const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
-  int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  const auto fits = [&](int64_t tile) { return window_of(s.samples, targets, tile).size > 0; };
-  // For a few targets a tile, looking them up in the row itself is quicker: such tiles stay large.
-  if (fits(16)) {
-    while (!fits(divided_up(targets, tiles))) tiles = std::min(targets, 2 * tiles);
-  }
-  made.tile = static_cast<int32_t>(divided_up(targets, tiles));
-  made.tiles = static_cast<int32_t>(divided_up(targets, made.tile));
-  of.window = window_of(s.samples, targets, made.tile);
-  const bool in_line = made.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
-                       s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
-  while (in_line && 2 * made.rows * made.tile <= kMaxTile && made.rows * made.tile < worth_a_block &&
-         s.samples <= 1 << (of.log2_span - 1) && call.batch >= blocks * 2 * made.rows) {
-    made.rows *= 2;
-    --of.log2_span;
-  }
-  return made;
-}
 
 // A block for each tile of each row, or of so many rows.
 inline dim3 grid_of(const Tiling& cut) {
@@ -306,4 +209,4 @@ __device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T
   return absent_vector<T, kVector>();
 }
 
-}  // namespace robocache
+}  // namespace robocache::interpolation_cuda

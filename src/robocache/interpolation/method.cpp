@@ -31,6 +31,8 @@ constexpr std::array<std::pair<std::string_view, M>, 10> kMethods{{{"linear", M:
                                                                    {"angle", M::kAngle},
                                                                    {"slerp", M::kSlerp},
                                                                    {"pose", M::kPose}}};
+constexpr std::array<std::pair<std::string_view, Boundary>, 2> kBoundaries{
+    {{"not-a-knot", Boundary::kNotAKnot}, {"natural", Boundary::kNatural}}};
 
 }  // namespace
 
@@ -47,9 +49,9 @@ Extrapolate extrapolate_from_name(std::string_view name, std::string_view argume
 }
 
 Boundary boundary_from_name(std::string_view name, std::string_view argument) {
-  static constexpr std::array<std::pair<std::string_view, Boundary>, 2> kNames{
-      {{"not-a-knot", Boundary::kNotAKnot}, {"natural", Boundary::kNatural}}};
-  return from_name(kNames, name, argument);
+  return from_name(kBoundaries, name, argument);
 }
+
+std::string_view boundary_name(Boundary boundary) { return kBoundaries[static_cast<size_t>(boundary)].first; }
 
 }  // namespace robocache

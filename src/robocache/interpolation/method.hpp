@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
 #include "robocache/core/host_device.hpp"
@@ -36,9 +37,68 @@ enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
 // The two conditions that a C2 spline still lacks.
 enum class Boundary : uint8_t { kNotAKnot, kNatural };
 
-ROBOCACHE_HD bool is_step(InterpolationMethod method) {
-  return method == InterpolationMethod::kNearest || method == InterpolationMethod::kPrevious ||
-         method == InterpolationMethod::kNext;
+ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
+  switch (method) {
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+      return true;
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kPchip:
+    case InterpolationMethod::kAkima:
+    case InterpolationMethod::kCubic:
+    case InterpolationMethod::kAngle:
+    case InterpolationMethod::kSlerp:
+    case InterpolationMethod::kPose:
+      return false;
+  }
+  __builtin_unreachable();
+}
+
+ROBOCACHE_HD constexpr bool is_curve(InterpolationMethod method) {
+  switch (method) {
+    case InterpolationMethod::kPchip:
+    case InterpolationMethod::kAkima:
+    case InterpolationMethod::kCubic:
+      return true;
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+    case InterpolationMethod::kAngle:
+    case InterpolationMethod::kSlerp:
+    case InterpolationMethod::kPose:
+      return false;
+  }
+  __builtin_unreachable();
+}
+
+// Returns body(std::integral_constant<InterpolationMethod, METHOD>{}) for how a segment's mixtures are made. The steps go
+// as linear: they take what linear takes of one sample, and never mix. Kernels too choose by this function alone, since
+// nvcc's compiler of device code does not say which enumerator a switch has forgotten.
+template <class Body>
+ROBOCACHE_HD auto with_method(InterpolationMethod method, const Body& body) {
+  using M = InterpolationMethod;
+  switch (method) {
+    case M::kLinear:
+    case M::kNearest:
+    case M::kPrevious:
+    case M::kNext:
+      return body(std::integral_constant<M, M::kLinear>{});
+    case M::kPchip:
+      return body(std::integral_constant<M, M::kPchip>{});
+    case M::kAkima:
+      return body(std::integral_constant<M, M::kAkima>{});
+    case M::kCubic:
+      return body(std::integral_constant<M, M::kCubic>{});
+    case M::kAngle:
+      return body(std::integral_constant<M, M::kAngle>{});
+    case M::kSlerp:
+      return body(std::integral_constant<M, M::kSlerp>{});
+    case M::kPose:  // no segment's: blocks.hpp
+      break;
+  }
+  __builtin_unreachable();
 }
 
 // By name: "linear", "nearest", "previous", "next", "pchip", "akima", "cubic", "angle", "slerp", "pose";
@@ -48,6 +108,7 @@ Extrapolate extrapolate_from_name(std::string_view name, std::string_view argume
 Boundary boundary_from_name(std::string_view name, std::string_view argument = "bc_type");
 
 std::string_view method_name(InterpolationMethod method);
+std::string_view boundary_name(Boundary boundary);
 
 // In the clock's unit: seconds, or for int64 clocks whole nanoseconds.
 using Duration = std::variant<int64_t, double>;

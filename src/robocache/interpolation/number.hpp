@@ -15,9 +15,16 @@ namespace robocache {
 // Returns body(Clock{}) with the type of a clock.
 template <class Body>
 ROBOCACHE_HD auto with_clock(DType dtype, const Body& body) {
-  if (dtype == DType::kFloat32) return body(float{});
-  if (dtype == DType::kFloat64) return body(double{});
-  return body(int64_t{});
+  switch (dtype) {
+    case DType::kFloat32:
+      return body(float{});
+    case DType::kFloat64:
+      return body(double{});
+    case DType::kInt64:
+      return body(int64_t{});
+    default:
+      __builtin_unreachable();
+  }
 }
 
 // The type arithmetic on T runs in; void where there is none (integers and bool are only ever copied).

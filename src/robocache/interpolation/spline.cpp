@@ -21,8 +21,9 @@ void table_of(const SplineCall& call, int64_t batch, SplineRow* table) {
   spline_table(times, row_length(s, batch), Clock{}, s.boundary, table);
 }
 
-template <class T, class Work>
+template <class T>
 void sweep_row(const SplineCall& call, int64_t batch, const SplineRow* table) {
+  using Work = WorkType<T>;
   constexpr int kLanes = 8;
   const Segment& s = call.segment;
   const int64_t n = row_length(s, batch);
@@ -43,23 +44,8 @@ void spline_row(const SplineCall& call, int64_t batch) {
   const Segment& s = call.segment;
   if (row_length(s, batch) == 0) return;
   SplineRow* const table = call.table + batch * s.samples;
-  if (s.clock_dtype == DType::kFloat32) {
-    table_of<float>(call, batch, table);
-  } else if (s.clock_dtype == DType::kFloat64) {
-    table_of<double>(call, batch, table);
-  } else {
-    table_of<int64_t>(call, batch, table);
-  }
-  switch (s.value_dtype) {
-    case DType::kFloat64:
-      return sweep_row<double, double>(call, batch, table);
-    case DType::kFloat32:
-      return sweep_row<float, float>(call, batch, table);
-    case DType::kFloat16:
-      return sweep_row<Float16, float>(call, batch, table);
-    default:
-      return sweep_row<BFloat16, float>(call, batch, table);
-  }
+  with_clock(s.clock_dtype, [&](auto clock) { table_of<decltype(clock)>(call, batch, table); });
+  with_floating(s.value_dtype, [&](auto element) { sweep_row<decltype(element)>(call, batch, table); });
 }
 
 void make_spline(Segment& s, int64_t batch, char* workspace, Device device, CudaStream stream) {

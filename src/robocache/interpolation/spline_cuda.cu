@@ -1,11 +1,9 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/interpolation/spline.hpp"
 
-namespace robocache {
+namespace robocache::interpolation_cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -41,46 +39,26 @@ __global__ void __launch_bounds__(kThreads, 4) sweep_kernel(const __grid_constan
   }
 }
 
-unsigned blocks_for(int64_t threads, int size) {
-  return static_cast<unsigned>(std::min<int64_t>((threads + size - 1) / size, INT32_MAX));
-}
-
 cudaError_t launch(const SplineCall& call, cudaStream_t stream) {
   const Segment& s = call.segment;
   if (call.batch * s.samples * s.features == 0) return cudaSuccess;
   const unsigned rows = blocks_for(call.batch, kRowsPerBlock);
-  if (s.clock_dtype == DType::kFloat32) {
-    table_kernel<float><<<rows, kRowsPerBlock, 0, stream>>>(call);
-  } else if (s.clock_dtype == DType::kFloat64) {
-    table_kernel<double><<<rows, kRowsPerBlock, 0, stream>>>(call);
-  } else {
-    table_kernel<int64_t><<<rows, kRowsPerBlock, 0, stream>>>(call);
-  }
+  with_clock(s.clock_dtype,
+             [&](auto clock) { table_kernel<decltype(clock)><<<rows, kRowsPerBlock, 0, stream>>>(call); });
   if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
   const unsigned blocks = blocks_for(call.batch * s.features, kThreads);
-  switch (s.value_dtype) {
-    case DType::kFloat64:
-      sweep_kernel<double><<<blocks, kThreads, 0, stream>>>(call);
-      break;
-    case DType::kFloat32:
-      sweep_kernel<float><<<blocks, kThreads, 0, stream>>>(call);
-      break;
-    case DType::kFloat16:
-      sweep_kernel<Float16><<<blocks, kThreads, 0, stream>>>(call);
-      break;
-    default:
-      sweep_kernel<BFloat16><<<blocks, kThreads, 0, stream>>>(call);
-  }
+  with_floating(s.value_dtype,
+                [&](auto element) { sweep_kernel<decltype(element)><<<blocks, kThreads, 0, stream>>>(call); });
   return cudaGetLastError();
 }
 
 }  // namespace
-}  // namespace robocache
+}  // namespace robocache::interpolation_cuda
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_spline(const robocache::SplineCall* call,
                                                                             int32_t device, void* stream) {
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  return launch(*call, static_cast<cudaStream_t>(stream));
+  return interpolation_cuda::launch(*call, static_cast<cudaStream_t>(stream));
 }

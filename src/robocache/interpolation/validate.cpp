@@ -1,5 +1,6 @@
 #include "robocache/interpolation/validate.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -32,7 +33,7 @@ void set_duration(const std::optional<Duration>& duration, std::string_view argu
   if (!has) return;
   const bool whole = std::holds_alternative<int64_t>(*duration);
   const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
-  if (!(value >= 0)) refuse(of(argument), ": expected 0 or more, got ", std::to_string(value));
+  if (!(value >= 0)) refuse(of(argument), ": expected 0 or more, got ", number_text(value));
   seconds = value;
   if (clock != DType::kInt64) return;
   if (whole) {
@@ -42,7 +43,7 @@ void set_duration(const std::optional<Duration>& duration, std::string_view argu
   } else if (value == std::floor(value)) {
     ns = static_cast<uint64_t>(value);
   } else {
-    refuse(of(argument), ": expected whole nanoseconds for an int64 clock, got ", std::to_string(value));
+    refuse(of(argument), ": expected whole nanoseconds for an int64 clock, got ", number_text(value));
   }
 }
 
@@ -64,6 +65,11 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
 
 namespace {
 
+std::string duration_text(const Duration& duration) {
+  return std::holds_alternative<int64_t>(duration) ? std::to_string(std::get<int64_t>(duration))
+                                                   : number_text(std::get<double>(duration));
+}
+
 // What the method of some features asks of the other arguments.
 void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
                   const ArgumentsOf& of) {
@@ -77,10 +83,11 @@ void check_method(InterpolationMethod method, DType values, const InterpolationO
     refuse(of("extrapolate"), ": 'linear' goes with no step method, got ", name());
   }
   if (!step && options.tolerance) {
-    refuse(of("tolerance"), ": goes with 'nearest', 'previous' and 'next', not with ", name());
+    refuse(of("tolerance"), ": goes with 'nearest', 'previous' and 'next', got ", duration_text(*options.tolerance),
+           " with ", name());
   }
   if (options.causal && method == InterpolationMethod::kNext) {
-    refuse(of("causal"), ": method 'next' takes samples later than the target");
+    refuse(of("causal"), ": goes with no method that takes samples later than the target, got True with ", name());
   }
 }
 
@@ -99,22 +106,18 @@ std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& 
 }
 
 void check_methods(int64_t features, DType values, const InterpolationOptions& options, const ArgumentsOf& of) {
-  bool cubic = options.method == InterpolationMethod::kCubic;
   if (has_one_method(options)) {
     check_method(options.method, values, options, of);
   } else {
-    cubic = false;
     const auto runs = runs_of(features, options, of);
     for (const FeatureBlock& run : runs) {
       check_method(run.method, values, options, of);
-      cubic = cubic || run.method == InterpolationMethod::kCubic;
       if (options.tolerance && run.method != runs[0].method) {
         refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
                method_name(run.method), "'");  // a target would be valid by one and not by the other
       }
     }
   }
-  if (!cubic && options.boundary != Boundary::kNotAKnot) refuse(of("bc_type"), ": goes with 'cubic' alone");
 }
 
 int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of,
@@ -215,6 +218,16 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
   }
 }
 
+void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of) {
+  if (options.boundary == Boundary::kNotAKnot) return;  // the default, which nobody need have asked for
+  const auto takes_it = [&](const Segment& s) {
+    return s.method == InterpolationMethod::kCubic && s.boundary == options.boundary;
+  };
+  if (std::any_of(segments.begin(), segments.end(), takes_it)) return;
+  refuse(of("bc_type"), ": goes with 'cubic', got '", boundary_name(options.boundary), "' with '",
+         method_name(options.method), "'");
+}
+
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch) {
   Interpolation call{};
   call.batch = batch;
@@ -235,18 +248,8 @@ namespace {
 
 void check_sums(const TensorView& gradient, std::string_view argument, DType dtype, Device device,
                 std::initializer_list<int64_t> shape, const ArgumentsOf& of) {
-  const TensorView expected = TensorView::contiguous(nullptr, dtype, shape);
-  if (gradient.dtype != dtype) {
-    refuse_type(of(argument), ": expected ", dtype_name(dtype), ", got ", dtype_name(gradient.dtype));
-  }
-  check_device(gradient, argument, device, of);
-  if (gradient.ndim != expected.ndim || gradient.shape != expected.shape) {
-    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-           shape_string(gradient.shape.data(), gradient.ndim));
-  }
-  if (gradient.numel() > 0 && !gradient.is_contiguous()) {
-    refuse(of(argument), ": expected a dense array, got ", gradient.describe());
-  }
+  check_expected(gradient, argument, TensorView::contiguous(nullptr, dtype, shape, device), of);
+  check_dense(gradient, argument, of);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,7 @@ struct InterpolationOptions {
   bool causal = false;
   std::optional<Duration> max_gap = {};
   std::optional<Duration> tolerance = {};   // step methods alone
-  Boundary boundary = Boundary::kNotAKnot;  // cubic alone
+  Boundary boundary = Boundary::kNotAKnot;  // cubic alone: see check_boundary
 };
 
 // A clock is [N] for every row or [B, N]; `length` is the letter of its last extent.
@@ -59,6 +60,10 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
 // That segment with the place of its results, as one for each run of features of one method. Valid and age go with the
 // first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
+
+// Refuses a bc_type of which none of the call's segments is a cubic by it: one value for several streams passes where one
+// of them takes it.
+void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of = {});
 
 // A call on these targets, which have been checked; its segments are still to come.
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);

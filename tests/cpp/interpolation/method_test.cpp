@@ -31,6 +31,7 @@ TEST(Names, ComeBackOrAreRefusedWithTheKnownOnes) {
   EXPECT_EQ(extrapolate_from_name("linear"), Extrapolate::kLinear);
   EXPECT_EQ(boundary_from_name("natural"), Boundary::kNatural);
   EXPECT_EQ(boundary_from_name("not-a-knot"), Boundary::kNotAKnot);
+  for (const char* name : {"not-a-knot", "natural"}) EXPECT_EQ(boundary_name(boundary_from_name(name)), name);
   EXPECT_EQ(refusal([] { interpolation_method_from_name("spline"); }),
             "method: expected 'linear', 'nearest', 'previous', 'next', 'pchip', 'akima', 'cubic', 'angle', 'slerp' or "
             "'pose', got 'spline'");

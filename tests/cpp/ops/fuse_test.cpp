@@ -11,6 +11,7 @@
 
 #include "robocache/interpolation/interpolate.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/reference.hpp"
 
@@ -19,6 +20,7 @@ namespace {
 
 using test::DeviceArray;
 using test::Element;
+using test::expect_refused;
 using test::Random;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -224,16 +226,6 @@ TEST_P(Fuse, APoseAmongOtherFeaturesTakesTwoMethods) {
 }
 
 // ---- What is refused ----
-
-template <class Exception, class Call>
-void expect_refused(const Call& call, const std::string& begins) {
-  try {
-    call();
-    FAIL() << "nothing was refused; expected " << begins;
-  } catch (const Exception& error) {
-    EXPECT_EQ(std::string(error.what()).substr(0, begins.size()), begins);
-  }
-}
 
 TEST_P(Fuse, RefusalsNameTheStream) {
   const DeviceArray<double> values = doubles({1, 2, 3, 4}, {2, 2});

@@ -152,6 +152,20 @@ def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):
         assert_same_bits(to_numpy(fused)[..., features], expected, method)
 
 
+def test_rule_10_one_bc_type_is_for_the_streams_that_are_cubic(rng, device):
+    values, times = rng.standard_normal((9, 2)), np.cumsum(rng.random(9) + 0.5)
+    targets = np.linspace(times[0], times[-1], 33)
+    stream = (to_torch(values, device), to_torch(times, device))
+    streams, on = {"arm": stream, "imu": stream}, to_torch(targets, device)
+    fused = robocache.fuse_multimodal(streams, on, method={"arm": "cubic"}, bc_type="natural")
+    assert_same_bits(to_numpy(fused)[:, 2:], oracle([(values, times)], targets)[0])
+    alone = robocache.resample_trajectories(*stream, on, method="cubic", bc_type="natural")
+    assert_same_bits(to_numpy(fused)[:, :2], to_numpy(alone))
+    for bc_type in ("natural", {"imu": "natural"}):
+        with pytest.raises(robocache.ArgumentError, match=r"bc_type: goes with 'cubic', got 'natural' with 'linear'"):
+            robocache.fuse_multimodal(streams, on, bc_type=bc_type)
+
+
 def test_rule_9_methods_are_for_all_streams_or_one_a_stream(rng, device):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)) for _ in range(2)]
     targets = targets_of(rng, np.dtype(np.float64))

@@ -589,7 +589,7 @@ def test_rule_10_several_cubics_in_one_row(rng, device):
 def test_rule_10_what_the_ends_may_be(device):
     for options, message in (
         ({"method": "cubic", "bc_type": "clamped"}, "bc_type: expected 'not-a-knot' or 'natural', got 'clamped'"),
-        ({"method": "pchip", "bc_type": "natural"}, "bc_type: goes with 'cubic'"),
+        ({"method": "pchip", "bc_type": "natural"}, "bc_type: goes with 'cubic', got 'natural' with 'pchip'"),
     ):
         with pytest.raises(robocache.ArgumentError, match=message):
             resample(np.zeros((3, 2)), np.arange(3.0), np.arange(3.0), device, **options)

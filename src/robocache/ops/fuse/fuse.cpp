@@ -218,6 +218,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     append_segments(s, from.options, segments);
     call.stream_of.resize(segments.size(), i);
   }
+  for (size_t i = 0; i < streams.size(); ++i) check_boundary(streams[i].options, segments, arguments_of(streams, i));
   if (segments.size() > kMaxSegments) {
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));

@@ -40,15 +40,10 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_check_times
   if (code != cudaSuccess) return code;
   code = cudaMemsetAsync(found, 0xff, sizeof(*found), stream);
   if (code == cudaSuccess) {
-    const int64_t blocks = (params->batch * params->samples + 255) / 256;
-    const auto grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
-    if (params->clock_dtype == DType::kFloat32) {
-      check_times_kernel<float><<<grid, 256, 0, stream>>>(*params, found);
-    } else if (params->clock_dtype == DType::kFloat64) {
-      check_times_kernel<double><<<grid, 256, 0, stream>>>(*params, found);
-    } else {
-      check_times_kernel<int64_t><<<grid, 256, 0, stream>>>(*params, found);
-    }
+    with_clock(params->clock_dtype, [&](auto clock) {
+      check_times_kernel<decltype(clock)>
+          <<<blocks_for(params->batch * params->samples, 256, 4096), 256, 0, stream>>>(*params, found);
+    });
     code = cudaGetLastError();
   }
   if (code == cudaSuccess) code = cudaMemcpyAsync(flat, found, sizeof(*found), cudaMemcpyDeviceToHost, stream);

@@ -79,6 +79,7 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
   }
 
   append_segments(s, options, call.segments);
+  check_boundary(options, call.segments);
   if (call.segments.size() > kMaxSegments) {
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
            std::to_string(call.segments.size()));
@@ -184,9 +185,7 @@ void check_times(const TensorView& times, CudaStream stream, const std::optional
   } else {
     for (int64_t b = 0; b < p.batch && index < 0; ++b) {
       row = b;
-      index = p.clock_dtype == DType::kFloat32   ? first_bad_time<float>(p, b)
-              : p.clock_dtype == DType::kFloat64 ? first_bad_time<double>(p, b)
-                                                 : first_bad_time<int64_t>(p, b);
+      index = with_clock(p.clock_dtype, [&](auto clock) { return first_bad_time<decltype(clock)>(p, b); });
     }
   }
   if (index >= 0) {

@@ -1,0 +1,262 @@
+// How CUDA takes a call of interpolate: by which of its kernels, and how targets are cut into blocks. Decided on the host in
+// plain C++, so that a test can ask whether a call goes the way that it was made for. No result depends on it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "robocache/interpolation/segment.hpp"
+
+namespace robocache::interpolation_cuda {
+
+inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// ---- The window of a row's clock --------------------------------------------------------------------------------------
+
+// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks ran evenly.
+// What it misses is looked up in the row itself.
+constexpr int32_t kLog2MostTimes = 10;
+constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
+
+struct Window {
+  float samples_per_target;
+  int32_t size;    // samples; 0: what would be needed does not fit, and every target is looked up in the row itself
+  int32_t margin;  // of those, before the even place of the tile's first target
+};
+
+// A window reaches beyond the even place on each side: clocks stray by less, most of them.
+inline Window window_of(int64_t samples, int64_t targets, int64_t tile) {
+  Window made{};
+  made.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
+  made.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
+  const auto even = static_cast<int64_t>(static_cast<float>(tile) * made.samples_per_target);
+  const int64_t size = std::min(samples, even + 2 * made.margin);
+  made.size = size <= kMostTimes ? static_cast<int32_t>(size) : 0;
+  return made;
+}
+
+// ---- Which way -----------------------------------------------------------------------------------------------------
+
+// kTiles and kCurve are made for the usual calls, kAny takes every call.
+enum class Way : uint8_t {
+  kTiles,  // linear and the steps
+  kCurve,  // one segment of pchip, akima or slerp in rows that are made of vectors of 16 bytes
+  kAny
+};
+
+// What kTiles and kCurve take, whatever the method: floating values as they are, both clocks of one type, strides that one
+// instruction multiplies.
+inline bool is_tiled(const Interpolation& call, const Segment& s) {
+  const auto small = [](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
+  return call.targets_count < int64_t{1} << 31 && is_floating(s.value_dtype) && s.value_dtype == s.out_dtype &&
+         !s.scaled && s.clock_dtype == call.target_dtype && s.offset == 0 && s.offset_ns == 0 && s.age == nullptr &&
+         call.target_lengths == nullptr && s.samples > 0 && s.features > 0 && s.times_sample == 1 &&
+         small(s.values_sample) && small(s.values_feature) && small(s.out_target) && small(s.out_feature) &&
+         small(call.targets_target);
+}
+
+// The widest vector, in bytes, that rows and output of a segment are made of.
+inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
+  const int64_t size = dtype_size(s.value_dtype);
+  if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
+  const int64_t rows =
+      s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
+  const auto all =
+      static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) | reinterpret_cast<uintptr_t>(s.out);
+  for (int32_t bytes = 16; bytes > size; bytes /= 2) {
+    if (all % static_cast<uint64_t>(bytes) == 0) return bytes;
+  }
+  return static_cast<int32_t>(size);
+}
+
+// A call of 2^31 blocks or more goes by kAny after all.
+struct Choice {
+  Way way;
+  int32_t vector_bytes;  // of kTiles and kCurve: the widest that all segments are made of
+};
+
+constexpr int32_t kMostTiledCalls = 8;  // segments side by side in one launch
+
+// The way of a segment by itself.
+inline Way way_of(const Segment& s, int32_t vector_bytes) {
+  switch (s.method) {
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
+      return Way::kTiles;
+    case InterpolationMethod::kPchip:
+    case InterpolationMethod::kAkima:
+    case InterpolationMethod::kSlerp:
+      return vector_bytes == 16 && !works_in_double(s) ? Way::kCurve : Way::kAny;
+    case InterpolationMethod::kCubic:
+    case InterpolationMethod::kAngle:
+    case InterpolationMethod::kPose:
+      return Way::kAny;
+  }
+  __builtin_unreachable();
+}
+
+inline Choice choose_way(const Interpolation& call) {
+  constexpr Choice kNoTiles{Way::kAny, 0};
+  if (call.segment_count > kMostTiledCalls) return kNoTiles;
+  Choice choice{Way::kTiles, 16};
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    const Segment& s = call.segments[i];
+    if (!is_tiled(call, s) || s.value_dtype != call.segments[0].value_dtype) return kNoTiles;
+    choice.vector_bytes = std::min(choice.vector_bytes, vector_bytes_of(call, s));
+  }
+  for (int32_t i = 0; i < call.segment_count; ++i) {
+    const Way way = way_of(call.segments[i], choice.vector_bytes);
+    if (way == Way::kCurve && call.segment_count == 1) return {way, choice.vector_bytes};
+    if (way != Way::kTiles) return kNoTiles;
+  }
+  return choice;
+}
+
+// ---- Tiles of targets, a block for each: what kTiles and kCurve have in common ----------------------------------------
+
+constexpr int kTileThreads = 256;
+constexpr int kMaxTile = kTileThreads;
+constexpr int kTimesPerThread = kMostTimes / kTileThreads;
+constexpr int64_t kBlocksAtOnce = 4;  // of a multiprocessor
+constexpr int64_t kMostWork =
+    kTileThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
+constexpr int64_t kLeastWork = kTileThreads * 2;
+constexpr int64_t kLeastTile = 64;  // targets: of narrow rows too, idle multiprocessors cost more than idle threads
+
+// A segment as these kernels get it: what every block reads stands together.
+struct TiledSegment {
+  const void* times;
+  const void* values;
+  void* out;
+  const void* lengths;
+  bool* valid;
+  int64_t times_batch, values_batch, out_batch;
+  Window window;
+  int32_t samples;
+  int32_t log2_span;                   // room for a row's clock in shared memory
+  int32_t vectors;                     // of a row
+  int32_t value_sample, value_vector;  // strides in bytes
+  int32_t out_target, out_vector;
+  bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
+  Segment segment;
+};
+
+// How the targets of a call are cut.
+struct Tiling {
+  const void* targets;
+  int64_t targets_batch;
+  int64_t batch;
+  int32_t targets_count;
+  int32_t target_stride;  // in bytes
+  int32_t tile;           // targets
+  int32_t tiles;          // of a row
+  int32_t rows;           // of a block: of short rows it takes several, which lie one after the other
+};
+
+// Threads side by side on a row, and so many such groups, each on a row of its own.
+struct Lanes {
+  int32_t width;
+  int32_t groups;
+  uint32_t reciprocal;  // of width, times 2^16
+};
+
+// For rows of so many vectors: a row in a few passes, so that few threads stay idle.
+inline Lanes lanes_for(int64_t vectors) {
+  int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
+  if (best > kTileThreads / 4) {
+    double best_busy = 0;
+    for (int64_t passes = divided_up(vectors, kTileThreads), last = passes + 4; passes <= last; ++passes) {
+      const int64_t width = divided_up(vectors, passes);
+      const double busy =
+          static_cast<double>(vectors * (kTileThreads / width)) / static_cast<double>(passes * kTileThreads);
+      if (busy <= best_busy) continue;
+      best = width;
+      best_busy = busy;
+    }
+  }
+  const auto width = static_cast<int32_t>(best);
+  return {width, kTileThreads / width, (65536u + static_cast<uint32_t>(width) - 1) / static_cast<uint32_t>(width)};
+}
+
+inline TiledSegment tiled_segment(const Segment& s, int32_t vector_bytes) {
+  const int64_t size = dtype_size(s.value_dtype);
+  TiledSegment made{};
+  made.times = s.times;
+  made.values = s.values;
+  made.out = s.out;
+  made.lengths = s.lengths;
+  made.valid = s.valid;
+  made.times_batch = s.times_batch;
+  made.values_batch = s.values_batch;
+  made.out_batch = s.out_batch;
+  made.samples = static_cast<int32_t>(s.samples);
+  made.log2_span = kLog2MostTimes;
+  made.vectors = static_cast<int32_t>(s.features * size / vector_bytes);
+  made.value_sample = static_cast<int32_t>(s.values_sample * size);
+  made.value_vector = static_cast<int32_t>(s.values_feature * vector_bytes);
+  made.out_target = static_cast<int32_t>(s.out_target * size);
+  made.out_vector = static_cast<int32_t>(s.out_feature * vector_bytes);
+  made.only_mix = !is_step(s.method) && !s.causal && !s.has_max_gap;
+  made.segment = s;
+  return made;
+}
+
+// What a target's features cost to copy, in vectors of 16 bytes.
+inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
+
+// Cuts a call's rows into tiles that a block has room for, so many that all of so many blocks run at once, but none of
+// fewer targets than `worth_a_block` or kLeastTile, and smaller still where that makes the window of the clock fit. Of short
+// rows that lie one after the other a block takes as many as fit and make it worth.
+inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
+                        int64_t blocks) {
+  const Segment& s = of.segment;
+  const int64_t targets = call.targets_count;
+  Tiling made{};
+  made.targets = call.targets;
+  made.targets_batch = call.targets_batch;
+  made.targets_count = static_cast<int32_t>(targets);
+  made.batch = call.batch;
+  made.target_stride = static_cast<int32_t>(call.targets_target * dtype_size(call.target_dtype));
+  made.rows = 1;
+  const int64_t least = divided_up(targets, room);
+  const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
+  int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
+  const auto fits = [&](int64_t tile) { return window_of(s.samples, targets, tile).size > 0; };
+  // For a few targets a tile, looking them up in the row itself is quicker: such tiles stay large.
+  if (fits(16)) {
+    while (!fits(divided_up(targets, tiles))) tiles = std::min(targets, 2 * tiles);
+  }
+  made.tile = static_cast<int32_t>(divided_up(targets, tiles));
+  made.tiles = static_cast<int32_t>(divided_up(targets, made.tile));
+  of.window = window_of(s.samples, targets, made.tile);
+  const bool in_line = made.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
+                       s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
+  while (in_line && 2 * made.rows * made.tile <= kMaxTile && made.rows * made.tile < worth_a_block &&
+         s.samples <= 1 << (of.log2_span - 1) && call.batch >= blocks * 2 * made.rows) {
+    made.rows *= 2;
+    --of.log2_span;
+  }
+  return made;
+}
+
+// A segment's share of a launch.
+struct TileCall {
+  Tiling cut;
+  Lanes lanes;
+  TiledSegment of;
+};
+
+// `blocks`: of how many the segment may consist to run at once.
+inline TileCall tile_call(const Interpolation& call, const Segment& s, int32_t vector_bytes, int64_t blocks) {
+  TileCall made{};
+  made.of = tiled_segment(s, vector_bytes);
+  made.lanes = lanes_for(made.of.vectors);
+  const int64_t work = work_of(s);
+  made.cut = tiling_of(call, made.of, std::clamp<int64_t>(kMostWork / work, 1, kMaxTile), divided_up(kLeastWork, work),
+                       blocks);
+  return made;
+}
+
+}  // namespace robocache::interpolation_cuda

@@ -1,0 +1,354 @@
+#include "robocache/ops/resample/resample.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/thread_pool.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/ops/resample_problem.hpp"
+
+namespace robocache {
+namespace {
+
+using test::all_options;
+using test::DeviceArray;
+using test::Element;
+using test::expect_reference;
+using test::Layout;
+using test::Random;
+using test::random_problem;
+using test::Sizes;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class ResampleReference : public test::OnDevice {};
+ROBOCACHE_ON_EACH_DEVICE(ResampleReference);
+
+TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
+  // Features that fill 16-byte vectors, pairs, and neither.
+  constexpr int64_t kFeatures[] = {1, 2, 3, 4, 6, 8, 16, 17, 32, 48};
+  Random random(11);
+  size_t turn = 0;
+  const auto check = [&](auto value, auto clock) {
+    using V = decltype(value);
+    using C = decltype(clock);
+    const std::vector<ResampleOptions> all = all_options<typename C::Type>(test::kIsFloat<typename V::Type>);
+    // Under a GPU's sanitizer each launch is slow: there, one in seven, another one for each pair of types.
+    const size_t every = device().is_cuda() ? 7 : 1;
+    for (size_t i = turn % every; i < all.size(); i += every) {
+      const int64_t features = kFeatures[++turn % std::size(kFeatures)];
+      const Sizes sizes{random.below(3) + 1, random.one_in(6) ? random.below(3) : random.below(40),
+                        random.below(70) + 1, features};
+      expect_reference(random_problem<V, C>(random, sizes, random.one_in(3)), all[i], device());
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  };
+  const auto for_each_pair = [&](auto value) { test::for_each_clock([&](auto clock) { check(value, clock); }); };
+  test::for_each_float(for_each_pair);
+  test::for_each_integer(for_each_pair);
+}
+
+TEST_P(ResampleReference, EveryLayoutGivesTheReferencesBits) {
+  Random random(12);
+  const auto check = [&](auto value, auto clock) {
+    using V = decltype(value);
+    using C = decltype(clock);
+    for (const Layout layout :
+         {Layout::kGaps, Layout::kWideGaps, Layout::kSwapped, Layout::kReversed, Layout::kSpread}) {
+      for (const int64_t features : {1, 3, 16}) {
+        for (const int64_t batch : {1, 3}) {
+          ResampleOptions options;
+          if (!test::kIsFloat<typename V::Type>) options.method = InterpolationMethod::kNearest;
+          const auto p = random_problem<V, C>(random, {batch, 9, 21, features}, random.one_in(2));
+          expect_reference(p, options, device(), layout);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  };
+  check(Element<double, DType::kFloat64>{}, Element<float, DType::kFloat32>{});
+  check(Element<float, DType::kFloat32>{}, Element<int64_t, DType::kInt64>{});
+  check(Element<Float16, DType::kFloat16>{}, Element<double, DType::kFloat64>{});
+  check(Element<BFloat16, DType::kBFloat16>{}, Element<int64_t, DType::kInt64>{});
+  check(Element<int16_t, DType::kInt16>{}, Element<double, DType::kFloat64>{});
+  check(Element<uint8_t, DType::kUInt8>{}, Element<float, DType::kFloat32>{});
+}
+
+TEST_P(ResampleReference, RowsFeaturesAndSamplesMayShareMemory) {
+  // values [3, 2, 2] whose stride is 0 in one dimension after the other; times and targets expanded to every row.
+  const std::vector<float> values{0, 1, 10, 11, 100, 101, 110, 111, 200, 201, 210, 211};
+  const DeviceArray<float> times({0, 1, 0, 1, 0, 1}, DType::kFloat32, {3, 2}, device(), {0, 1});
+  const DeviceArray<float> targets({0.5F, 0.5F, 0.5F}, DType::kFloat32, {3, 1}, device(), {0, 1});
+  for (const std::vector<int64_t>& strides : {std::vector<int64_t>{0, 2, 1}, std::vector<int64_t>{2, 0, 1},
+                                              std::vector<int64_t>{2, 1, 0}, std::vector<int64_t>{0, 0, 0}}) {
+    const DeviceArray<float> in(values, DType::kFloat32, {3, 2, 2}, device(), strides);
+    const DeviceArray<float> out(std::vector<float>(6), DType::kFloat32, {3, 1, 2}, device());
+    resample_trajectories(in.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
+    const std::vector<float> seen = in.read();
+    std::vector<float> expected;
+    for (size_t b = 0; b < 3; ++b) {
+      for (size_t d = 0; d < 2; ++d) expected.push_back((seen[4 * b + d] + seen[4 * b + 2 + d]) / 2);
+    }
+    EXPECT_EQ(out.read(), expected) << strides[0] << ", " << strides[1] << ", " << strides[2];
+  }
+  // A clock of stride 0 holds one time: the last of its samples.
+  const DeviceArray<float> in({1, 2, 3}, DType::kFloat32, {3, 1}, device());
+  const DeviceArray<float> stopped({5, 5, 5}, DType::kFloat32, {3}, device(), {0});
+  const DeviceArray<float> asked({4, 5, 6}, DType::kFloat32, {3}, device());
+  const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
+  resample_trajectories(in.view(), stopped.view(), asked.view(), {}, out.view(), CudaStream{});
+  EXPECT_EQ(out.read(), (std::vector<float>{3, 3, 3}));
+}
+
+TEST_P(ResampleReference, RowsMayBeginOffAVectorsBoundary) {
+  // Eight features inside rows of sixteen, beginning at each of the first elements.
+  Random random(13);
+  const Element<float, DType::kFloat32> element;
+  const std::vector<float> memory = random.values(element, 5 * 16);
+  const DeviceArray<float> times({0, 1, 2, 3, 4}, DType::kFloat32, {5}, device());
+  const DeviceArray<float> targets({0.25F, 3.75F, 2}, DType::kFloat32, {3}, device());
+  for (size_t begin = 0; begin <= 8; ++begin) {
+    const DeviceArray<float> in(memory, DType::kFloat32, {5, 16}, device());
+    const DeviceArray<float> out(std::vector<float>(3 * 16, -1), DType::kFloat32, {3, 16}, device());
+    TensorView from = in.view();
+    TensorView to = out.view();
+    from.shape[1] = to.shape[1] = 8;
+    from.data = static_cast<float*>(from.data) + begin;
+    to.data = static_cast<float*>(to.data) + begin;
+    resample_trajectories(from, times.view(), targets.view(), {}, to, CudaStream{});
+    const std::vector<float> got = out.read();
+    for (size_t d = 0; d < 16; ++d) {
+      const bool inside = d >= begin && d < begin + 8;
+      const auto mix = [&](size_t row, double weight) {
+        return test::mixed<float>(memory[row * 16 + d], memory[(row + 1) * 16 + d], weight);
+      };
+      ASSERT_TRUE(test::same(got[d], inside ? mix(0, 0.25) : -1)) << begin << ", " << d;
+      ASSERT_TRUE(test::same(got[16 + d], inside ? mix(3, 0.75) : -1)) << begin << ", " << d;
+      ASSERT_TRUE(test::same(got[32 + d], inside ? memory[32 + d] : -1)) << begin << ", " << d;
+    }
+  }
+}
+
+TEST_P(ResampleReference, LongClocksAndWideRows) {
+  Random random(14);
+  using V = Element<float, DType::kFloat32>;
+  for (const int64_t samples : {511, 512, 513, 1024, 1025, 3001}) {
+    expect_reference(random_problem<V, Element<double, DType::kFloat64>>(random, {1, samples, 150, 1}, false), {},
+                     device());
+    expect_reference(random_problem<V, Element<int64_t, DType::kInt64>>(random, {2, samples, 150, 1}, true),
+                     {.method = InterpolationMethod::kNearest}, device());
+  }
+  for (const int64_t features : {127, 128, 129, 260, 1024}) {
+    expect_reference(random_problem<V, Element<double, DType::kFloat64>>(random, {2, 7, 11, features}, false), {},
+                     device());
+  }
+}
+
+// Targets and rows enough, and features few and many, that a GPU's tile of targets takes each of its sizes.
+TEST_P(ResampleReference, ManyTargetsAndRows) {
+  Random random(15);
+  using C = Element<int64_t, DType::kInt64>;
+  std::set<int32_t> tiles;
+  const auto check = [&](auto element, Sizes sizes) {
+    const auto p = random_problem<decltype(element), C>(random, sizes, false);
+    const test::Plan plan = plan_of(p, {}, device());
+    EXPECT_EQ(plan.way, interpolation_cuda::Way::kTiles);
+    tiles.insert(plan.tiles.cut.tile);
+    expect_reference(p, {}, device());
+    return plan.tiles;
+  };
+  for (const int64_t features : {16, 32, 64, 128, 256}) check(Element<float, DType::kFloat32>{}, {2, 6, 300, features});
+  for (const int64_t batch : {70, 500}) check(Element<BFloat16, DType::kBFloat16>{}, {batch, 6, 260, 2});
+  EXPECT_GE(tiles.size(), 4U);
+  // Rows so short that a block takes several, with clocks that fill their part of its memory and with some that do not.
+  bool fills[2] = {};
+  for (const int64_t samples : {5, 16, 64, 256}) {
+    const auto planned = check(Element<BFloat16, DType::kBFloat16>{}, {2500, samples, 20, 3});
+    EXPECT_GT(planned.cut.rows, 1);
+    fills[samples == 1 << planned.of.log2_span] = true;
+  }
+  EXPECT_TRUE(fills[false] && fills[true]);
+}
+
+// All samples are one, in memory: a row may be longer than 32 bits count.
+TEST_P(ResampleReference, RowsOfMoreSamplesThan32BitsCount) {
+  const DeviceArray<float> values({7}, DType::kFloat32, {1, 1}, device());
+  const DeviceArray<double> times({3}, DType::kFloat64, {1}, device());
+  const DeviceArray<double> targets({2, 3, 4}, DType::kFloat64, {3}, device());
+  for (const int64_t samples : {int64_t{1} << 30, int64_t{1} << 31, (int64_t{1} << 32) + 1, int64_t{1} << 40}) {
+    TensorView many_values = values.view();
+    TensorView many_times = times.view();
+    many_values.shape[0] = many_times.shape[0] = samples;
+    many_values.strides[0] = many_times.strides[0] = 0;
+    for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan}) {
+      const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
+      const DeviceArray<uint8_t> valid({7, 7, 7}, DType::kBool, {3}, device());
+      if (device().is_cuda() && samples > int64_t{1} << 30) {
+        EXPECT_THROW(resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate},
+                                           out.view(), CudaStream{}, std::nullopt, valid.view()),
+                     ArgumentError);
+        continue;
+      }
+      resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate}, out.view(),
+                            CudaStream{}, std::nullopt, valid.view());
+      EXPECT_EQ(out.read()[1], 7) << samples;
+      EXPECT_EQ(std::isnan(out.read()[0]), extrapolate == Extrapolate::kNan) << samples;
+      EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 1, 0})) << samples;
+    }
+  }
+}
+
+TEST_P(ResampleReference, EmptyDimensions) {
+  Random random(16);
+  using V = Element<float, DType::kFloat32>;
+  using C = Element<double, DType::kFloat64>;
+  for (const Sizes& sizes : {Sizes{0, 3, 2, 4}, Sizes{2, 0, 3, 4}, Sizes{2, 3, 0, 4}, Sizes{2, 3, 4, 0},
+                             Sizes{0, 0, 0, 0}, Sizes{2, 0, 3, 0}}) {
+    expect_reference(random_problem<V, C>(random, sizes, false), {}, device());
+    expect_reference(random_problem<V, C>(random, sizes, true), {.method = InterpolationMethod::kPrevious}, device());
+  }
+}
+
+TEST_P(ResampleReference, LengthsOfEitherTypeCutTheirRow) {
+  const DeviceArray<float> values({1, 2, 9, 9, 9, 9}, DType::kFloat32, {2, 3, 1}, device());
+  const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
+  const DeviceArray<float> targets({2}, DType::kFloat32, {1}, device());
+  const auto check = [&](const TensorView& lengths) {
+    const DeviceArray<float> out({-1, -1}, DType::kFloat32, {2, 1, 1}, device());
+    const DeviceArray<uint8_t> valid({7, 7}, DType::kBool, {2, 1}, device());
+    resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{}, lengths,
+                          valid.view());
+    EXPECT_EQ(out.read()[0], 2);
+    EXPECT_TRUE(std::isnan(out.read()[1]));
+    EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 0}));
+  };
+  check(DeviceArray<int64_t>({2, 0}, DType::kInt64, {2}, device()).view());
+  check(DeviceArray<int32_t>({2, 0}, DType::kInt32, {2}, device()).view());
+  check(DeviceArray<int32_t>({2, 0}, DType::kInt32, {2}, device(), {3}).view());
+}
+
+TEST_P(ResampleReference, LengthsOutsideTheRowAreRefusedOnTheCpuAndCutOnCuda) {
+  const DeviceArray<float> values({1, 2, 3, 4}, DType::kFloat32, {2, 2, 1}, device());
+  const DeviceArray<float> times({0, 1}, DType::kFloat32, {2}, device());
+  const DeviceArray<float> targets({1}, DType::kFloat32, {1}, device());
+  const DeviceArray<float> out({-1, -1}, DType::kFloat32, {2, 1, 1}, device());
+  for (const auto& [first, second] : {std::pair<int64_t, int64_t>{3, 2}, {2, -1}, {INT64_MAX, INT64_MIN}}) {
+    const DeviceArray<int64_t> lengths({first, second}, DType::kInt64, {2}, device());
+    const auto call = [&] {
+      resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{}, lengths.view());
+    };
+    if (!device().is_cuda()) {
+      EXPECT_THROW(call(), ArgumentError);
+      EXPECT_EQ(out.read(), (std::vector<float>{-1, -1}));
+    } else {
+      call();
+      EXPECT_EQ(out.read()[0], 2);
+      EXPECT_TRUE(second < 0 ? std::isnan(out.read()[1]) : out.read()[1] == 4);
+    }
+  }
+}
+
+// For the sanitizers too: clocks that break the contract, in memory of exactly their size, between rows and behind
+// samples that must not be seen.
+TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
+  Random random(17);
+  const auto check = [&](auto clock, const ResampleOptions& options, int64_t samples) {
+    using Clock = typename decltype(clock)::Type;
+    constexpr bool kFloating = std::is_floating_point_v<Clock>;
+    const int64_t length = samples - random.below(std::min<int64_t>(samples, 3));
+    const auto anything = [&]() -> Clock {
+      if (random.one_in(12))
+        return random.one_in(2) ? std::numeric_limits<Clock>::max() : std::numeric_limits<Clock>::lowest();
+      if (kFloating && random.one_in(4))
+        return static_cast<Clock>(random.one_in(2) ? kNan : random.one_in(2) ? kInfinity : -kInfinity);
+      return static_cast<Clock>(random.below(9) - 4);
+    };
+    constexpr float kOutside = 1e9F;
+    std::vector<float> values;
+    std::vector<Clock> times;
+    std::vector<Clock> targets;
+    for (int64_t i = 0; i < 3 * samples; ++i) {
+      values.push_back(i / samples == 1 && i % samples < length ? 1 : kOutside);
+      times.push_back(anything());
+    }
+    for (int64_t t = 0; t < 40; ++t) targets.push_back(anything());
+    // The row under test once in the middle of others and once alone, where nothing else is mapped.
+    for (const bool alone : {false, true}) {
+      const auto begin = static_cast<ptrdiff_t>(alone ? samples : 0);
+      const auto end = static_cast<ptrdiff_t>(alone ? samples + length : 3 * samples);
+      const int64_t rows = alone ? 1 : 3;
+      const int64_t width = alone ? length : samples;
+      const DeviceArray<float> in({values.begin() + begin, values.begin() + end}, DType::kFloat32, {rows, width, 1},
+                                  device());
+      const DeviceArray<Clock> at({times.begin() + begin, times.begin() + end}, decltype(clock)::kDType, {rows, width},
+                                  device());
+      const DeviceArray<Clock> wanted(targets, decltype(clock)::kDType, {40}, device());
+      const DeviceArray<int64_t> lengths(std::vector<int64_t>(static_cast<size_t>(rows), length), DType::kInt64, {rows},
+                                         device());
+      const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(rows * 40)), DType::kFloat32, {rows, 40, 1},
+                                   device());
+      resample_trajectories(in.view(), at.view(), wanted.view(), options, out.view(), CudaStream{}, lengths.view());
+      const std::vector<float> got = out.read();
+      const size_t first = alone ? 0 : 40;
+      for (size_t t = first; t < first + 40; ++t) {
+        // Any mixture of ones is one, or NaN where a weight is.
+        ASSERT_TRUE(got[t] == 1 || std::isnan(got[t])) << got[t];
+      }
+    }
+  };
+  for (const int64_t samples : {1, 2, 3, 4, 5, 9, 17}) {
+    test::for_each_clock([&](auto clock) {
+      const auto all = all_options<typename decltype(clock)::Type>(true);
+      const size_t every = device().is_cuda() ? 7 : 1;
+      for (size_t i = static_cast<size_t>(samples) % every; i < all.size(); i += every) check(clock, all[i], samples);
+    });
+  }
+  for (const int64_t samples : {513, 1030}) {
+    test::for_each_clock([&](auto clock) {
+      check(clock, {.extrapolate = Extrapolate::kLinear}, samples);
+      check(clock, {.method = InterpolationMethod::kNearest}, samples);
+    });
+  }
+}
+
+// ---- Threads ----
+
+TEST(ResampleThreads, TheirNumberChangesNothing) {
+  Random random(18);
+  using V = Element<float, DType::kFloat32>;
+  const auto p = random_problem<V, Element<double, DType::kFloat64>>(random, {4, 50, 3001, 5}, true);
+  const int before = num_threads();
+  for (const int threads : {1, 2, 7}) {
+    set_num_threads(threads);
+    expect_reference(p, {}, {});
+  }
+  set_num_threads(before);
+}
+
+TEST(ResampleThreads, CallersAtTheSameTimeDoNotDisturbEachOther) {
+  std::vector<std::thread> callers;
+  for (uint64_t caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([caller] {
+      Random random(19 + caller);
+      using V = Element<float, DType::kFloat32>;
+      for (int round = 0; round < 5; ++round) {
+        const auto p = random_problem<V, Element<int64_t, DType::kInt64>>(random, {3, 20, 1500, 8}, false);
+        expect_reference(p, {}, {});
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+}  // namespace
+}  // namespace robocache
