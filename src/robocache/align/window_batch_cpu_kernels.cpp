@@ -187,13 +187,15 @@ struct Group : WindowTables {
   explicit Group(const WindowGroup& group)
       : WindowTables(tables_of(group, group.tables)),
         segment_count(group.segment_count),
-        clock_count(group.clock_count) {}
+        clock_count(group.clock_count),
+        picks(group.picks) {}
 
   int32_t segment_count;
   int32_t clock_count;
+  int32_t picks;
 };
 
-// Asks for what find() and pick() of a sample read, and for the first of the values.
+// Asks for what find() of a sample reads, and for the first of the values.
 void prefetch_sample(const Group& group, const Anchor& anchor) {
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
@@ -213,56 +215,60 @@ void prefetch_sample(const Group& group, const Anchor& anchor) {
   }
 }
 
-// Where on their clocks the steps of a sample aim at.
-void find(const Group& group, const Anchor& anchor, int64_t snap_ns, WindowPlace* places) {
+// What each step of a sample takes, and whether that is padding. `memory`: the batch's, `sample`: its place there. Values are
+// asked for one step at a time, while the next one is searched: asked for all at once they come later.
+void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sample, char* memory,
+          Pick<double>* picks) {
+  struct Stream {
+    const char* values;  // of the episode's first row
+    const char* asked;   // up to where they are on their way
+    bool* is_pad;
+    int64_t row_bytes;
+    int64_t bytes;
+  };
+  Stream streams[kMaxGroupSegments];  // of each segment
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const EpisodeRows& rows = group.clocks[s.clock].rows.episodes[anchor.episode];
+    streams[at].values = row_address(s, rows, 0);
+    streams[at].asked = nullptr;
+    streams[at].is_pad =
+        s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample);
+    streams[at].row_bytes = s.row_features * dtype_size(s.value_dtype);
+    streams[at].bytes = s.features * dtype_size(s.value_dtype);
+  }
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
     const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
     const int64_t n = rows.rows;
-    if (n == 0) continue;
     const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
     int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
-      const WindowMoment& moment = group.moments[m];
-      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
-      hint = advanced(times.data, n, target, hint);
-      const WindowPlace place = find_place(times, n, target, snap_ns, hint);
-      for (int32_t slot = moment.slot_begin; slot < moment.slot_end; ++slot) places[group.slots[slot].pick] = place;
-    }
-  }
-}
-
-// What the steps of a sample take there, and whether that is padding. `memory`: the batch's, `sample`: its place there.
-void pick(const Group& group, const Anchor& anchor, int64_t sample, const WindowPlace* places, char* memory,
-          Pick<double>* picks) {
-  for (int32_t at = 0; at < group.segment_count; ++at) {
-    const WindowSegment& s = group.segments[at];
-    const StreamClock& clock = group.clocks[s.clock].rows;
-    const EpisodeRows& rows = clock.episodes[anchor.episode];
-    const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
-    const int64_t bytes = s.features * dtype_size(s.value_dtype);
-    auto* const is_pad =
-        s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample);
-    const char* asked = nullptr;
-    for (int32_t k = 0; k < s.steps; ++k) {
-      Pick<double>& picked = picks[s.pick_begin + k];
-      if (rows.rows == 0) {
-        picked.kind = PickKind::kAbsent;
-        if (is_pad != nullptr) is_pad[k] = true;
-        continue;
+      const WindowMoment moment = group.moments[m];
+      WindowPlace place{};
+      if (n > 0) {
+        const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
+        hint = advanced(times.data, n, target, hint);
+        place = find_place(times, n, target, snap_ns, hint);
       }
-      // Field by field: a whole Pick read back right after its fields were written waits for every one of them.
-      const Pick<double> found = pick_at(times, rows.rows, places[s.pick_begin + k], s);
-      picked.left = found.left;
-      picked.right = found.right;
-      picked.weight = found.weight;
-      picked.kind = found.kind;
-      if (is_pad != nullptr) is_pad[k] = !found.valid;
-      const char* line = row_address(s, rows, found.left);
-      const char* stop = row_address(s, rows, found.right) + bytes;
-      if (line < asked && stop > asked) line = asked;
-      for (; line < stop; line += 64) prefetch(line);
-      asked = stop;
+      for (int32_t slot = moment.slot_begin; slot < moment.slot_end; ++slot) {
+        const WindowSlot step = group.slots[slot];
+        Stream& stream = streams[step.segment];
+        Pick<double> found{0, 0, 0, PickKind::kAbsent, false};
+        if (n > 0) found = pick_at(times, n, place, group.segments[step.segment]);
+        // Field by field: a whole Pick read back right after its fields were written waits for every one of them.
+        Pick<double>& picked = picks[step.pick];
+        picked.left = found.left;
+        picked.right = found.right;
+        picked.weight = found.weight;
+        picked.kind = found.kind;
+        if (stream.is_pad != nullptr) stream.is_pad[step.step] = !found.valid;
+        const char* line = stream.values + found.left * stream.row_bytes;
+        const char* stop = stream.values + found.right * stream.row_bytes + stream.bytes;
+        if (line < stream.asked && stop > stream.asked) line = stream.asked;
+        for (; line < stop; line += 64) prefetch(line);
+        stream.asked = stop;
+      }
     }
   }
 }
@@ -285,8 +291,7 @@ void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<
 void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   auto* const memory = static_cast<char*>(batch.memory);
-  WindowPlace places[kMaxGroupPicks];
-  Pick<double> picks[kTogether][kMaxGroupPicks];
+  Pick<double> picks[kTogether * kMaxGroupPicks];  // close together: strides of a power of two share lines of the cache
   for (int64_t first = begin; first < end; first += kTogether) {
     const int count = end - first < kTogether ? static_cast<int>(end - first) : kTogether;
     Anchor anchors[kTogether];
@@ -304,10 +309,9 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
       const Group group(plan.groups[g]);
       for (int i = 0; i < count; ++i) prefetch_sample(group, anchors[i]);
       for (int i = 0; i < count; ++i) {
-        find(group, anchors[i], plan.snap_ns, places);
-        pick(group, anchors[i], first + i, places, memory, picks[i]);
+        find(group, anchors[i], plan.snap_ns, first + i, memory, picks + i * group.picks);
       }
-      for (int i = 0; i < count; ++i) write(group, anchors[i], first + i, picks[i], memory);
+      for (int i = 0; i < count; ++i) write(group, anchors[i], first + i, picks + i * group.picks, memory);
     }
   }
 }
