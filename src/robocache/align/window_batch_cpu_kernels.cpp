@@ -308,10 +308,10 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
     for (int32_t g = 0; g < plan.group_count; ++g) {
       const Group group(plan.groups[g]);
       for (int i = 0; i < count; ++i) prefetch_sample(group, anchors[i]);
-      for (int i = 0; i < count; ++i) {
+      for (int64_t i = 0; i < count; ++i) {
         find(group, anchors[i], plan.snap_ns, first + i, memory, picks + i * group.picks);
       }
-      for (int i = 0; i < count; ++i) write(group, anchors[i], first + i, picks + i * group.picks, memory);
+      for (int64_t i = 0; i < count; ++i) write(group, anchors[i], first + i, picks + i * group.picks, memory);
     }
   }
 }

@@ -66,7 +66,7 @@ inline bool suits_tiles(const VoxelReduction& call) {
 // Whether rows of features are whole vectors, at most 32 of them.
 inline constexpr int kWide = 4;
 inline bool goes_wide(const Features& f) {
-  return f.count % kWide == 0 && f.count <= 32 * kWide && f.row_stride % kWide == 0;
+  return f.count % kWide == 0 && f.count <= int64_t{32} * kWide && f.row_stride % kWide == 0;
 }
 
 // Of calls that suit tiles: which of the two serves better, a sample on the device says.

@@ -201,6 +201,8 @@ def test_rule_18_torch_compile_breaks_where_the_number_of_voxels_is_data(rng, de
 
 
 def test_rule_18_opcheck(rng, device):
+    from robocache.ops._torch import voxel_downsample, voxelize_sparse  # noqa: F401  defines the operators
+
     points = to_torch(random_points(rng, (60,)), device)
     features = torch.randn(60, 2, device=device, requires_grad=True)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
