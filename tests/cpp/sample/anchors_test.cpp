@@ -83,7 +83,7 @@ TEST(AnchorsOfTicks, LookUpsStayShort) {
 
 // ---- Ticks of a rate ----
 
-// By counting: k / hz to the nearest ns from the latest first row, as long as no clock has ended.
+// By counting, with digits to spare: k / hz to the nearest ns from the latest first row, as long as no clock has ended.
 Moments counted(const std::vector<Episodes>& clocks, double hz) {
   Moments moments;
   for (size_t episode = 0; episode < clocks[0].size(); ++episode) {
@@ -98,7 +98,7 @@ Moments counted(const std::vector<Episodes>& clocks, double hz) {
     const int64_t start = *std::max_element(firsts.begin(), firsts.end());
     const int64_t end = *std::min_element(lasts.begin(), lasts.end());
     for (int64_t k = 0;; ++k) {
-      const int64_t time = start + std::llrint(static_cast<double>(k) * (1e9 / hz));
+      const int64_t time = start + std::llrint(static_cast<long double>(k) * 1e9L / static_cast<long double>(hz));
       if (time > end) break;
       moments.emplace_back(episode, time);
     }
