@@ -68,7 +68,7 @@ int main(int argc, char** argv) try {
   for (int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
     loader.fill({.seed = 7, .epoch = 0, .step = step}, memory.data(), {});
     for (const robocache::BatchArray& array : loader.arrays()) {
-      const robocache::TensorView view = loader.view(array, step, memory.data(), {});
+      const robocache::TensorView view = loader.view(array, step, memory.data());
       if (step == 0) std::printf("%-24s %s\n", array.name.c_str(), view.describe().c_str());
     }
   }
