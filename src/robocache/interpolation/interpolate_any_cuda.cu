@@ -324,27 +324,24 @@ __device__ void copy_features(const Segment& s, int64_t batch, int64_t first, in
 template <InterpolationMethod kMethod, class TargetEntry>
 __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
                               const TargetEntry* entries) {
-  const auto vectors = [&](auto bytes) {
-    with_floating(s.value_dtype, [&](auto element) {
-      constexpr int kCount = decltype(bytes)::value / static_cast<int>(sizeof(element));
-      // Slerp is never planned for 8 bytes of float32, half a quaternion.
-      constexpr bool kPlanned = sizeof(element) < 8 && (kMethod != InterpolationMethod::kSlerp || kCount >= 4);
-      if constexpr (kPlanned) {
-        write_features<VectorSource<decltype(element), kCount, float>, kMethod>(s, batch, first, count, entries);
-      } else {
-        __builtin_unreachable();
-      }
-    });
-  };
-  switch (width) {
-    case Width::kOne: {
-      constexpr int kCount = kMethod == InterpolationMethod::kSlerp ? 4 : 1;
-      return write_features<ScalarSource<kCount, float>, kMethod>(s, batch, first, count, entries);
+  if (width == Width::kOne) {
+    constexpr int kCount = kMethod == InterpolationMethod::kSlerp ? 4 : 1;
+    return write_features<ScalarSource<kCount, float>, kMethod>(s, batch, first, count, entries);
+  }
+  const auto vectors = [&](auto element) {
+    constexpr int kSize = sizeof(element);
+    if (width == Width::k16Bytes) {
+      write_features<VectorSource<decltype(element), 16 / kSize, float>, kMethod>(s, batch, first, count, entries);
+    } else if constexpr (kMethod != InterpolationMethod::kSlerp || kSize == 2) {  // never planned: half a quaternion
+      write_features<VectorSource<decltype(element), 8 / kSize, float>, kMethod>(s, batch, first, count, entries);
     }
-    case Width::k8Bytes:
-      return vectors(std::integral_constant<int, 8>{});
-    case Width::k16Bytes:
-      return vectors(std::integral_constant<int, 16>{});
+  };
+  if (s.value_dtype == DType::kBFloat16) {
+    vectors(BFloat16{});
+  } else if (s.value_dtype == DType::kFloat32) {
+    vectors(float{});
+  } else if (s.value_dtype == DType::kFloat16) {
+    vectors(Float16{});
   }
 }
 

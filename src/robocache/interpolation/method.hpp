@@ -34,6 +34,17 @@ enum class InterpolationMethod : uint8_t {
 // Outside the samples: hold the end one, NaN, or straight on.
 enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
 
+ROBOCACHE_HD constexpr bool goes_on(Extrapolate extrapolate) {
+  switch (extrapolate) {
+    case Extrapolate::kLinear:
+      return true;
+    case Extrapolate::kClamp:
+    case Extrapolate::kNan:
+      break;
+  }
+  return false;
+}
+
 // The two conditions that a C2 spline still lacks.
 enum class Boundary : uint8_t { kNotAKnot, kNatural };
 
