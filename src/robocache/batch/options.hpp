@@ -19,10 +19,9 @@ namespace robocache {
 // What is said of one stream. What it leaves out the LoaderOptions say for all.
 struct StreamRequest {
   std::string stream;
-  std::vector<double>
-      delta_timestamps;                 // seconds from the anchor, any order, at least one; none where rate_hz is given
-  std::optional<int64_t> history = {};  // with rate_hz: steps that end at the anchor
-  std::optional<int64_t> horizon = {};  // with rate_hz: steps that begin at it
+  std::vector<double> delta_timestamps;  // seconds from the anchor, any order, at least one; none with rate_hz
+  std::optional<int64_t> history = {};   // with rate_hz: steps that end at the anchor
+  std::optional<int64_t> horizon = {};   // with rate_hz: steps that begin at it
   std::optional<InterpolationMethod> method = {};
   std::vector<FeatureBlock> methods = {};  // of some of a row's features, counted row-major; the others by `method`
   std::optional<Normalize> normalize = {};
