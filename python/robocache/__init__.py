@@ -13,7 +13,7 @@ from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
-from .loader import Loader
+from .loader import Loader, Source
 from .ops.fuse import fuse_multimodal
 from .ops.integrate_tsdf import integrate_tsdf
 from .ops.resample import check_times, resample_trajectories
@@ -29,6 +29,7 @@ __all__ = [
     "Error",
     "FileError",
     "Loader",
+    "Source",
     "SparseVoxels",
     "Writer",
     "check_installation",

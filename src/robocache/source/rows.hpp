@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/host_device.hpp"
 
 namespace robocache {
 
@@ -19,7 +20,11 @@ struct EpisodeRows {
 // When rows were recorded. Streams that were recorded together are on one clock: the same pointers.
 struct StreamClock {
   const int64_t* time_ns;       // [rows], non-decreasing within an episode
-  const EpisodeRows* episodes;  // [episodes]
+  const EpisodeRows* episodes;  // [episodes], or null: the clock of a stream that is not there, without rows anywhere
+
+  ROBOCACHE_HD EpisodeRows rows_of(int64_t episode) const {
+    return episodes == nullptr ? EpisodeRows{0, 0, 0, 0.0} : episodes[episode];
+  }
 
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };
@@ -27,9 +32,11 @@ struct StreamClock {
 // What was recorded: the values of a stream, a row for each of its clock's.
 struct StreamRows {
   StreamClock clock;
-  const void* values;  // [rows, features] of dtype, row-major
+  const void* values;  // [rows, features] of dtype, row-major; null where they are read from `file`
   int64_t features;
   DType dtype;
+  int32_t file = -1;        // open for reading, to hosts alone
+  int64_t file_offset = 0;  // of the first row
 };
 
 }  // namespace robocache
