@@ -6,6 +6,7 @@
 #include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/rotation.hpp"
+#include "robocache/source/read_rows.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
@@ -279,8 +280,8 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 }
 
 // Steps whose rows lie in a file: read as runs of neighbouring rows, over gaps that are shorter than a read is long.
-WindowFault write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times,
-                            const Pick<double>* picks, char* out, int64_t step_bytes) {
+void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>* picks,
+                     char* out, int64_t step_bytes) {
   constexpr int64_t kShortGap = 16 << 10;  // bytes
   const int64_t bytes_a_row = row_bytes(s);
   for (int32_t k = 0; k < s.steps;) {
@@ -301,16 +302,13 @@ WindowFault write_from_file(const WindowSegment& s, const EpisodeRows& rows, con
     const int64_t bytes =
         run.begin == run.end ? 0 : (run.end - run.begin - 1) * bytes_a_row + s.features * dtype_size(s.value_dtype);
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
-    const WindowFault fault =
-        read_window(s.file, s.file_offset + (rows.begin + run.begin) * bytes_a_row, bytes, scratch);
-    if (fault.file >= 0) return fault;
+    read_rows(s.file, (rows.begin + run.begin) * bytes_a_row, static_cast<size_t>(bytes), scratch);
     const char* const values = scratch - run.begin * bytes_a_row;
     for (; k < end; ++k) write_step(s, rows, values, times, picks[k], out + k * step_bytes);
   }
-  return {};
 }
 
-WindowFault write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, char* memory) {
+void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, char* memory) {
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
     const StreamClock& clock = group.clocks[s.clock].rows;
@@ -319,15 +317,13 @@ WindowFault write(const Group& group, const Anchor& anchor, int64_t sample, cons
     const Pick<double>* const own = picks + s.pick_begin;
     char* const out = memory + s.out_offset + sample * s.out_sample;
     const int64_t step_bytes = s.step_features * dtype_size(s.out_dtype);
-    if (s.file >= 0) {
-      if (const WindowFault fault = write_from_file(s, rows, times, own, out, step_bytes); fault.file >= 0)
-        return fault;
+    if (s.file.descriptor >= 0) {
+      write_from_file(s, rows, times, own, out, step_bytes);
       continue;
     }
     const char* const values = values_of(s, rows);
     for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, values, times, own[k], out + k * step_bytes);
   }
-  return {};
 }
 
 // What each sample of the source has besides its windows.
@@ -341,7 +337,7 @@ void write_constants(const WindowSource& source, int64_t sample, char* memory) {
 
 }  // namespace
 
-WindowFault window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
+void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   auto* const memory = static_cast<char*>(batch.memory);
   Pick<double> picks[kTogether * kMaxGroupPicks];  // close together: strides of a power of two share lines of the cache
@@ -378,12 +374,10 @@ WindowFault window_samples(const WindowBatch& batch, int64_t begin, int64_t end)
       for (int64_t i = 0; i < count; ++i) {
         if (!has_group(i)) continue;
         const Group group(sources[i]->groups[g]);
-        const WindowFault fault = write(group, anchors[i], first + i, picks + i * plan.most_picks, memory);
-        if (fault.file >= 0) return fault;
+        write(group, anchors[i], first + i, picks + i * plan.most_picks, memory);
       }
     }
   }
-  return {};
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

@@ -16,7 +16,7 @@ namespace robocache {
 // Some steps of some features of one stream's window, by one method. A stream of many steps is several segments, so that a
 // group of segments always fits a block's shared memory; one of several methods has a segment for each run of features.
 struct WindowSegment {
-  const void* values;  // the first row's first feature of the segment; where `file` is open, null
+  const void* values;  // the first row's first feature of the segment; null where it is in `file`
   const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   int64_t features;
@@ -31,8 +31,7 @@ struct WindowSegment {
       pad_offset;  // the same for is_pad, [samples, mask_steps]; below 0 where another segment of these steps writes it
   int64_t age_offset;  // the same for ages, int64; below 0: none
   int64_t mask_steps;
-  int64_t file_offset;  // of the first row's first feature
-  int32_t file;         // to read values from, on the CPU alone; -1 where they are in memory
+  FileRows file;  // its offset that of the segment's first feature; for the CPU alone
   int32_t steps;
   int32_t vector;      // elements handled at once: 1, 2 or 4; divides features
   int32_t pick_begin;  // place of the first step among its group's picks

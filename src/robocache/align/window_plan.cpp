@@ -92,10 +92,10 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   const auto count = static_cast<int64_t>(stream.delta_ns.size());
   WindowSegment whole{};
   whole.file = stream.rows.file;
+  whole.file.offset += block.begin * value_bytes;
   if (stream.rows.values != nullptr) {
     whole.values = static_cast<const char*>(stream.rows.values) + block.begin * value_bytes;
   }
-  whole.file_offset = stream.rows.file_offset + block.begin * value_bytes;
   if (stream.scale != nullptr) {
     const int64_t skipped = block.begin * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
     whole.scale = static_cast<const char*>(stream.scale) + skipped;

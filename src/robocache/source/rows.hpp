@@ -29,14 +29,20 @@ struct StreamClock {
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };
 
+// Rows in a file that is read with pread: a read of one that was cut short comes out short, where a mapping would end
+// the process.
+struct FileRows {
+  int32_t descriptor = -1;  // open for reading as long as whoever keeps the rows; below 0: they are in memory
+  int64_t offset = 0;       // of row 0, in bytes
+};
+
 // What was recorded: the values of a stream, a row for each of its clock's.
 struct StreamRows {
   StreamClock clock;
-  const void* values;  // [rows, features] of dtype, row-major; null where they are read from `file`
+  const void* values;  // [rows, features] of dtype, row-major; null where they are in `file`
   int64_t features;
   DType dtype;
-  int32_t file = -1;        // open for reading, to hosts alone
-  int64_t file_offset = 0;  // of the first row
+  FileRows file = {};
 };
 
 }  // namespace robocache

@@ -69,7 +69,7 @@ class EveryConversion {
     batch.mixture = mixture_.mixture().at_epoch(1, 2);
     batch.count = count();
     batch.memory = memory.data();
-    EXPECT_EQ(samples(batch, begin, end).file, -1);
+    samples(batch, begin, end);
     return memory;
   }
 
