@@ -8,11 +8,12 @@ import math
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,7 +33,8 @@ _add_stream = _lib.function("loader_add_stream")
 _add_method = _lib.function("loader_add_method")
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
-_fill = _lib.function("loader_fill")
+_next = _lib.function("loader_next")
+_slot = _lib.function("loader_slot")
 _gather = _lib.function("loader_gather")
 _check_tolerance = _lib.function("loader_check_tolerance")
 _array = _lib.function("batch_array")
@@ -207,6 +209,65 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     return 0, 1
 
 
+class Placement(NamedTuple):
+    """Where the rows of one of a batch's keys lie: a tier, their size in all sources together, and why."""
+
+    key: str
+    tier: str
+    bytes: int
+    why: str
+
+
+class Explanation(list[Placement]):
+    """What :meth:`Loader.explain` gives."""
+
+    def __str__(self) -> str:
+        rows = [("key", "tier", "MB", "why"), *((p.key, p.tier, f"{p.bytes / 1e6:,.1f}", p.why) for p in self)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            f"{key:<{widths[0]}}  {tier:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()
+            for key, tier, size, why in rows
+        )
+
+
+class Meter:
+    """How much of a training loop waited for its data: the time spent inside ``next(loader)``.
+
+    Attributes:
+        batches: given since the beginning, or since :meth:`reset`.
+        waited_s: seconds inside the loader. On CUDA that is until a batch's kernel is queued, not until it has run.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.batches = 0
+        self.waited_s = 0.0
+        self._first: float | None = None
+        self._last = 0.0
+
+    def _add(self, began: float, ended: float) -> None:
+        if self._first is None:
+            self._first = began
+        self.batches += 1
+        self.waited_s += ended - began
+        self._last = ended
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the first batch's beginning to the last one's end."""
+        return 0.0 if self._first is None else self._last - self._first
+
+    @property
+    def share(self) -> float:
+        """Of that time, what was waited: from 0 to 1."""
+        return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.batches:,} batches: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"
+
+
 class Loader:
     """Batches of time-aligned windows around moments drawn from datasets.
 
@@ -249,8 +310,18 @@ class Loader:
         dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{key: dtype}``. Integers and bool
             keep theirs.
         device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
-            both use it, else the CPU. The streams asked for are copied there once, whole; a clock that several of them
-            share is copied once.
+            both use it, else the CPU.
+        residency: where the rows lie that batches are made of: ``"device"``, its memory; ``"pinned"``, the host's, which the
+            same kernel reads across the link; ``"mapped"``, the cache's files, read ahead by threads of the host; or
+            ``"auto"``, the first of these that `memory_budget` has room for, the largest streams moving down first. One for
+            all keys, or ``{key: tier}``. On the CPU the first two are one copy in memory. :meth:`explain` says what was
+            chosen; the batches are the same.
+        memory_budget: bytes, or a share of what is free (a float, at most 1): of the device's memory, on the CPU of the
+            host's; or ``{"device": ..., "host": ...}``. Default half of each, for the host of what its control group leaves.
+        prefetch: batches made ahead by a thread, on the CPU whole, on CUDA of what is read from files; 0 for none.
+        reuse_buffers: a batch takes the memory of the one before it: whoever keeps batches copies them.
+        stream: a torch.cuda.Stream that makes batches one ahead, beside what torch's current one does; by default the current
+            one makes them when they are asked for.
         temperature: instead of weights: sources weigh as their number of anchors to the power 1/`temperature`.
         samples_per_epoch: with weights or a temperature: draws an epoch; default the number of all anchors.
         pad_features: streams of one key may differ in width between sources: rows are filled with 0 up to the widest.
@@ -320,6 +391,11 @@ class Loader:
         normalize: str | Mapping[str, str] | None = None,
         dtype: Any = "float32",
         device: str | torch.device | None = None,
+        residency: str | Mapping[str, str] = "auto",
+        memory_budget: float | Mapping[str, float] | None = None,
+        prefetch: int = 2,
+        reuse_buffers: bool = False,
+        stream: torch.cuda.Stream | None = None,
         temperature: float | None = None,
         samples_per_epoch: int | None = None,
         pad_features: bool = False,
@@ -332,7 +408,7 @@ class Loader:
         world_size: int | None = None,
         framework: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "stream")}
         # Copies: what the caller changes later is not what this loader was asked for.
         self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
         sources, mixture = _sources(dataset)
@@ -360,9 +436,9 @@ class Loader:
             for place, source in enumerate(sources)
         ]
         keys = _Keys(sources)
-        for stream in rename or {}:
-            if not any(stream in source.dataset.streams for source in sources):
-                raise errors.ArgumentError(f"rename: no stream {stream!r} in {keys.where}; there are {', '.join(keys)}")
+        for name in rename or {}:
+            if not any(name in source.dataset.streams for source in sources):
+                raise errors.ArgumentError(f"rename: no stream {name!r} in {keys.where}; there are {', '.join(keys)}")
         options = _options(
             mixture,
             whole("batch_size", batch_size),
@@ -380,6 +456,7 @@ class Loader:
             self.world_size,
             return_age,
             pad_features,
+            *self._budget(memory_budget),
         )
         for place, source in enumerate(sources):
             name = f"sources[{place}]." if mixture else ""
@@ -392,11 +469,11 @@ class Loader:
                 None if chosen is None else _lib.from_numpy(chosen),
                 _given(_lib.text, f"{name}anchor", source.anchor),
             )
-            for stream, key in (source.rename or {}).items():
-                _add_rename(options, _lib.text(f"{name}rename", stream), _lib.text(f"{name}rename", key))
+            for renamed, key in (source.rename or {}).items():
+                _add_rename(options, _lib.text(f"{name}rename", renamed), _lib.text(f"{name}rename", key))
         self._add_streams(options, keys, self._arguments)
 
-        self._handle = _open(options)
+        self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
         self.dataset = dataset
         self.batch_size = batch_size
@@ -405,7 +482,13 @@ class Loader:
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
-        self._drop_last = drop_last
+        self._placements = [Placement(**placement) for placement in described["placements"]]
+        self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
+        self._stream = self._given_stream(stream)
+        self._ahead: tuple[Any, ...] | None = None
+        if stream is not None and reuse_buffers:
+            raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
+        self.meter = Meter()
         self._lock = threading.Lock()  # of the place in the order
         self._loops: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self.seed: int
@@ -442,6 +525,7 @@ class Loader:
             _PerKey(keys, "causal", given["causal"], _truth),
             _PerKey(keys, "tolerance_s", given["tolerance_s"], _number),
             _PerKey(keys, "dtype", given["dtype"], _dtype),
+            _PerKey(keys, "residency", given["residency"], _lib.text),
         ]
         rate_hz = _given(_number, "rate_hz", given["rate_hz"])
         _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
@@ -489,6 +573,25 @@ class Loader:
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
 
+    def _given_stream(self, stream: Any) -> Any:
+        if stream is None:
+            return None
+        if self._torch is None or not isinstance(stream, self._torch.cuda.Stream):
+            raise errors.ArgumentTypeError(f"stream: expected a torch.cuda.Stream, got {stream!r}")
+        if str(stream.device) != self.device:
+            raise errors.ArgumentError(f"stream: expected one of {self.device}, got one of {stream.device}")
+        return stream
+
+    def _budget(self, given: Any) -> tuple[Any, Any]:
+        """Bytes or shares of the device's memory and the host's."""
+        if not isinstance(given, Mapping):
+            given = {"device" if self.device.startswith("cuda") else "host": given}
+        for of in given:
+            if of not in ("device", "host"):
+                raise errors.ArgumentError(f"memory_budget: expected 'device' and 'host', got {of!r}")
+        budget = [_given(number, "memory_budget", given.get(of)) for of in ("device", "host")]
+        return budget[0], budget[1]
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._lock:
             thread = threading.get_ident()
@@ -507,13 +610,49 @@ class Loader:
         with self._lock:
             if epoch is not None and epoch != self.epoch:
                 raise StopIteration
-            batch = _fill(self._handle, self._like, self.seed, self.epoch, self.samples)
+            began = time.perf_counter()
+            place = self.seed, self.epoch, self.samples
+            batch = self._made(place) if self._stream is None else self._made_ahead(place)
             if batch is None:
                 self._place(self.seed, self.epoch + 1, 0)
                 raise StopIteration
-            self.samples = min(self.samples + self.batch_size * self.world_size, self.num_samples)
+            self.samples = self._after(self.samples)
             self._begun = self._begun or epoch is not None
-        return self._as_dict(batch)
+            self.meter._add(began, time.perf_counter())
+        return batch
+
+    def _after(self, samples: int) -> int:
+        return min(samples + self.batch_size * self.world_size, self.num_samples)
+
+    def _made(self, place: tuple[int, int, int], stream: int | None = None) -> dict[str, Any] | None:
+        """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
+        batch = _next(self._handle, self._like, *place, stream)
+        if batch is None or self._reused is None:
+            return None if batch is None else self._as_dict(batch)
+        of_slot = batch, min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
+        if of_slot not in self._reused:
+            self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot))
+        return self._reused[of_slot].copy()
+
+    def _made_ahead(self, place: tuple[int, int, int]) -> dict[str, Any] | None:
+        """The same on the loader's own stream, begun one batch before. Memory is the current stream's: what it has queued so far
+        may still read what was there."""
+        current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
+
+        def queued(place: tuple[int, int, int]) -> tuple[Any, ...]:
+            self._stream.wait_stream(current)
+            return place, self._made(place, self._stream.cuda_stream), self._stream.record_event()
+
+        if self._ahead is None or self._ahead[0] != place:
+            self._ahead = queued(place)
+        _, batch, made = self._ahead
+        if batch is None:
+            return None
+        seed, epoch, samples = place
+        samples = self._after(samples)
+        self._ahead = queued((seed, epoch + 1, 0) if samples == self.num_samples else (seed, epoch, samples))
+        current.wait_event(made)
+        return batch
 
     def _as_dict(self, batch: Any) -> dict[str, Any]:
         if self._exchange:
@@ -542,6 +681,10 @@ class Loader:
         if listed is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         return self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)))
+
+    def explain(self) -> Explanation:
+        """Where each key's rows lie, how large they are, and why: prints as a table."""
+        return Explanation(self._placements)
 
     def check_tolerance(self) -> None:
         """Looks at every anchor for a target within the recording whose sample is farther than `tolerance_s`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -20,14 +21,14 @@ namespace {
 
 // Where a key's arrays lie.
 struct Key {
-  int64_t features;
-  int64_t out_offset;
-  int64_t pad_offset;
+  int64_t features = 1;
+  int64_t out_offset = -1;
+  int64_t pad_offset = -1;
   int64_t age_offset = -1;
   int64_t feature_pad_offset = -1;
 };
 
-// One source, resident.
+// One source, brought to where it is drawn from.
 struct Source {
   std::vector<std::shared_ptr<const ResidentStream>> streams;  // of each request; null where there is none
   std::shared_ptr<const ResidentClock> ticks;                  // those of the anchors, unless they have a rate
@@ -38,38 +39,95 @@ struct Source {
 
 struct Loader::Impl {
   explicit Impl(LoaderOptions asked)
-      : options(complete_options(std::move(asked))), layout(options.batch_size), tables(options.device) {
-    for (size_t request = 0; request < options.streams.size(); ++request) keys.push_back(key_of(request));
-    const int64_t time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
-    const int64_t episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
-    if (options.mixture) index_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
-
-    std::vector<WindowStreams> windows;
-    std::vector<int64_t> anchors;  // of each source
-    for (size_t place = 0; place < options.sources.size(); ++place) {
-      sources.push_back(resident(place));
-      windows.push_back(windows_of(place));
-      anchors.push_back(sources.back().anchors.index().anchors);
+      : options(complete_options(std::move(asked))),
+        layout(options.batch_size),
+        tables(options.device),
+        keys(options.streams.size()) {
+    bring_streams();
+    // What the host makes for a device comes last, so that it is one piece.
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (!by_host(request)) keys[request] = key_of(request);
     }
-    plan = window_plan(windows, tables);
-    plan.time_offset = time_offset;
-    plan.episode_offset = episode_offset;
-    plan.snap_ns = checked_ns(options.snap_s, "snap_s");
+    const bool all_by_host = layout.bytes() == 0;
+    if (all_by_host) host_offset = 0;
+    time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
+    episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
+    if (options.mixture) index_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
+    if (!all_by_host) host_offset = layout.bytes();
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (by_host(request)) keys[request] = key_of(request);
+    }
+    make_anchors();
+    make_mixture();
+    if (has_device_part()) plan = plan_of(false, !all_by_host, tables);
+    if (host_bytes() > 0) host_plan = plan_of(true, all_by_host, host_tables);
+  }
 
-    MixtureOptions mixing{.weights = {},
-                          .temperature = options.temperature,
-                          .samples_per_epoch = options.samples_per_epoch,
-                          .shuffle = options.shuffle};
-    for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
-    const MixtureTables mixed(anchors, mixing);
-    mixture = mixed.mixture();
-    mixture.table = tables.put(mixed.table());
-    if (options.drop_last && mixture.samples < options.batch_size * options.world_size) {
-      refuse("batch_size: expected at most the ", std::to_string(mixture.samples / options.world_size),
-             " samples there are", options.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
-             std::to_string(options.batch_size));
+  // ---- where rows lie --------------------------------------------------------------------------------------------------
+
+  const Dataset& dataset(size_t source) const { return *options.sources[source].dataset; }
+
+  void bring_streams() {
+    std::vector<ResidencyRequest> requests;
+    std::set<std::pair<const Dataset*, int64_t>> counted;
+    std::set<std::pair<const Dataset*, uint64_t>> clocks;
+    BudgetBytes taken;
+    int64_t present = 0;
+    const auto take_clock = [&](size_t source, int64_t stream) {
+      const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
+      if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
+      const int64_t bytes = ResidentClock::bytes(dataset(source), stream);
+      taken.host += bytes;
+      taken.device += options.device.is_cuda() ? bytes : 0;
+    };
+    for (size_t request = 0; request < keys.size(); ++request) {
+      ResidencyRequest asked{
+          .stream = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
+      int64_t whole = 0;
+      for (size_t source = 0; source < options.sources.size(); ++source) {
+        const std::optional<int64_t> stream = options.sources[source].streams[request];
+        if (!stream) continue;
+        const int64_t bytes = ResidentStream::bytes(dataset(source), *stream);
+        whole += bytes;
+        take_clock(source, *stream);
+        if (!counted.emplace(&dataset(source), *stream).second) continue;
+        asked.bytes += bytes;
+        present += shared_bytes_present(dataset(source), *stream);
+      }
+      requests.push_back(asked);
+      placements.push_back({asked.stream, Tier::kDevice, whole, ""});
+    }
+    std::vector<Residency> decided =
+        decide_residency(requests, options.device, budget_bytes(options.memory_budget, options.device, present), taken);
+    sources.resize(options.sources.size());
+    for (Source& source : sources) source.streams.resize(keys.size());
+    for (size_t request = 0; request < keys.size(); ++request) {
+      bring(request, decided[request]);
+      placements[request].tier = decided[request].tier;
+      placements[request].why = decided[request].why;
     }
   }
+
+  // A key's streams, for a device all by its kernel or all by the host: one that had to move to its file takes the others
+  // along.
+  void bring(size_t request, Residency& residency) {
+    for (size_t source = 0; source < sources.size();) {
+      const std::optional<int64_t> stream = options.sources[source].streams[request];
+      const Tier before = residency.tier;
+      if (stream) {
+        sources[source].streams[request] =
+            robocache::bring(options.sources[source].dataset, *stream, options.device, residency);
+        const std::string& note = sources[source].streams[request]->note();
+        if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
+      }
+      const bool moved = residency.tier == Tier::kMapped && before != Tier::kMapped && options.device.is_cuda();
+      source = moved && source > 0 ? 0 : source + 1;
+    }
+  }
+
+  bool by_host(size_t request) const { return options.device.is_cuda() && placements[request].tier == Tier::kMapped; }
+
+  // ---- what a batch is -------------------------------------------------------------------------------------------------
 
   Key key_of(size_t place) {
     const StreamRequest& request = options.streams[place];
@@ -79,8 +137,7 @@ struct Loader::Impl {
     if (!request.one_step) steps.push_back(static_cast<int64_t>(request.delta_timestamps.size()));
     std::vector<int64_t> shape = steps;
     shape.insert(shape.end(), row.begin(), row.end());
-    Key key{};
-    key.features = 1;
+    Key key;
     for (const int64_t extent : row) key.features *= extent;
     key.out_offset = layout.add(request.stream, *request.dtype, shape, name);
     key.pad_offset = layout.add(request.stream + "_is_pad", DType::kBool, steps, "what is padding of " + name);
@@ -94,29 +151,28 @@ struct Loader::Impl {
     return key;
   }
 
-  Source resident(size_t place) const {
-    const SourceRequest& request = options.sources[place];
-    Source source;
-    for (const std::optional<int64_t>& stream : request.streams) {
-      source.streams.push_back(stream ? ResidentStream::get(request.dataset, *stream, options.device) : nullptr);
-    }
-    const AnchorEdges edges = edges_of(source);
-    if (options.anchor_hz) {
-      std::vector<StreamClock> clocks;
-      for (const auto& stream : source.streams) {
-        if (stream) clocks.push_back(stream->clock().on_host());
+  // ---- which moments ---------------------------------------------------------------------------------------------------
+
+  void make_anchors() {
+    for (size_t place = 0; place < sources.size(); ++place) {
+      Source& source = sources[place];
+      const SourceRequest& request = options.sources[place];
+      const AnchorEdges edges = edges_of(source);
+      if (options.anchor_hz) {
+        std::vector<StreamClock> clocks;
+        for (const auto& stream : source.streams) {
+          if (stream) clocks.push_back(stream->clock().on_host());
+        }
+        source.anchors = Anchors::at_rate(*options.anchor_hz, clocks, *request.episodes, edges);
+      } else {
+        source.ticks = ResidentClock::get(request.dataset, dataset(place).index_of(request.anchor), options.device);
+        source.anchors = Anchors::of_ticks(source.ticks->on_host(), *request.episodes, edges);
       }
-      source.anchors = Anchors::at_rate(*options.anchor_hz, clocks, *request.episodes, edges);
-    } else {
-      const int64_t stream = request.dataset->index_of(request.anchor);
-      source.ticks = ResidentClock::get(request.dataset, stream, options.device);
-      source.anchors = Anchors::of_ticks(source.ticks->on_host(), *request.episodes, edges);
+      if (source.anchors.table().empty()) {
+        refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the episodes asked for",
+               options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
+      }
     }
-    if (source.anchors.table().empty()) {
-      refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the episodes asked for",
-             options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
-    }
-    return source;
   }
 
   AnchorEdges edges_of(const Source& source) const {
@@ -131,6 +187,28 @@ struct Loader::Impl {
     return edges;
   }
 
+  void make_mixture() {
+    MixtureOptions mixing{.weights = {},
+                          .temperature = options.temperature,
+                          .samples_per_epoch = options.samples_per_epoch,
+                          .shuffle = options.shuffle};
+    for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
+    std::vector<int64_t> anchors;
+    for (const Source& source : sources) anchors.push_back(source.anchors.index().anchors);
+    const MixtureTables mixed(anchors, mixing);
+    mixture = mixed.mixture();
+    mixture.table = tables.put(mixed.table());
+    host_mixture = mixture;
+    host_mixture.table = host_tables.put(mixed.table());
+    if (options.drop_last && mixture.samples < options.batch_size * options.world_size) {
+      refuse("batch_size: expected at most the ", std::to_string(mixture.samples / options.world_size),
+             " samples there are", options.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
+             std::to_string(options.batch_size));
+    }
+  }
+
+  // ---- how a batch is made of them -------------------------------------------------------------------------------------
+
   // From the anchor to what a stream stamps with the moments that are asked for.
   static std::vector<int64_t> offsets(const StreamRequest& request) {
     std::vector<int64_t> delta_ns;
@@ -140,29 +218,41 @@ struct Loader::Impl {
     return delta_ns;
   }
 
-  WindowStreams windows_of(size_t place) {
-    const Source& source = sources[place];
-    WindowStreams windows{.anchors = source.anchors.index(), .streams = {}, .constants = {}};
-    windows.anchors.table = tables.put(source.anchors.table());
-    windows.anchors.first_of = tables.put(source.anchors.first_of());
-    if (source.ticks) windows.anchors.tick_ns = source.ticks->on_device().time_ns;
-    for (size_t request = 0; request < keys.size(); ++request) {
-      windows.streams.push_back(window_of(place, request));
-      if (const int64_t offset = keys[request].feature_pad_offset; offset >= 0) {
-        std::vector<uint8_t> mask(static_cast<size_t>(keys[request].features), 1);
-        const auto& stream = source.streams[request];
-        if (stream) std::fill_n(mask.begin(), stream->rows().features, uint8_t{0});
-        windows.constants.push_back({tables.put(mask), keys[request].features, offset});
+  // The plan of the keys that the host makes for a device, or of the others; `anchors`: and of what the anchors are.
+  WindowPlan plan_of(bool host, bool anchors, DeviceTables& to) {
+    std::vector<WindowStreams> windows;
+    for (size_t place = 0; place < sources.size(); ++place) {
+      const Source& source = sources[place];
+      WindowStreams made{.anchors = source.anchors.index(), .streams = {}, .constants = {}};
+      if (!host && options.device.is_cuda()) {
+        made.anchors.table = to.put(source.anchors.table());
+        made.anchors.first_of = to.put(source.anchors.first_of());
+        if (source.ticks) made.anchors.tick_ns = source.ticks->on_device().time_ns;
       }
+      for (size_t request = 0; request < keys.size(); ++request) {
+        if (by_host(request) != host) continue;
+        made.streams.push_back(window_of(place, request, to));
+        if (const int64_t offset = keys[request].feature_pad_offset; offset >= 0) {
+          std::vector<uint8_t> mask(static_cast<size_t>(keys[request].features), 1);
+          const auto& stream = source.streams[request];
+          if (stream) std::fill_n(mask.begin(), stream->rows().features, uint8_t{0});
+          made.constants.push_back({to.put(mask), keys[request].features, offset});
+        }
+      }
+      if (options.mixture && anchors) {
+        const std::vector<int64_t> index{static_cast<int64_t>(place)};
+        made.constants.push_back({to.put(index), 8, index_offset});
+      }
+      windows.push_back(std::move(made));
     }
-    if (options.mixture) {
-      const std::vector<int64_t> index{static_cast<int64_t>(place)};
-      windows.constants.push_back({tables.put(index), 8, index_offset});
-    }
-    return windows;
+    WindowPlan planned = window_plan(windows, to);
+    planned.time_offset = anchors ? time_offset : -1;
+    planned.episode_offset = anchors ? episode_offset : -1;
+    planned.snap_ns = checked_ns(options.snap_s, "snap_s");
+    return planned;
   }
 
-  WindowStream window_of(size_t place, size_t of_request) {
+  WindowStream window_of(size_t place, size_t of_request, DeviceTables& to) const {
     const StreamRequest& request = options.streams[of_request];
     const auto& resident = sources[place].streams[of_request];
     WindowStream window{};
@@ -183,22 +273,57 @@ struct Loader::Impl {
     }
     window.rows = resident->rows();
     window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
-    const auto streams = options.sources[place].dataset->streams();
-    const AffineTables affine = affine_tables(streams[static_cast<size_t>(*options.sources[place].streams[of_request])],
-                                              *request.normalize, tables);
+    const Stream& stream = dataset(place).streams()[static_cast<size_t>(*options.sources[place].streams[of_request])];
+    const AffineTables affine = affine_tables(stream, *request.normalize, to);
     window.scale = affine.scale;
     window.shift = affine.shift;
     return window;
   }
 
+  WindowBatch batch_at(const BatchPosition& position, int64_t count, bool host) const {
+    WindowBatch batch{};
+    batch.plan = host ? host_plan : plan;
+    batch.mixture = (host ? host_mixture : mixture).at_epoch(position.seed, position.epoch);
+    batch.count = count;
+    batch.first_position = position.samples + options.rank * count;
+    return batch;
+  }
+
+  size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
+
+  // What the host makes, in its own memory.
+  void run_host(WindowBatch batch, void* memory) const {
+    batch.memory = static_cast<char*>(memory) - host_offset;
+    window_batch(batch, {}, {});
+  }
+
+  // From host memory to its place in the batch; waited for.
+  void copy_host_part(const void* from, void* memory, CudaStream stream) const {
+    const int32_t device = options.device.index;
+    check_cuda(cuda_backend().copy_from_host(device, static_cast<char*>(memory) + host_offset, from, host_bytes(),
+                                             stream.handle),
+               "batch");
+    check_cuda(cuda_backend().synchronize(device, stream.handle), "batch");
+  }
+
+  // Whether there is anything else.
+  bool has_device_part() const { return host_offset > 0; }
+
   LoaderOptions options;
   BatchLayout layout;
   DeviceTables tables;
+  DeviceTables host_tables{Device{}};
   std::vector<Key> keys;  // of each request
-  int64_t index_offset = -1;
+  std::vector<Placement> placements;
   std::vector<Source> sources;
+  int64_t time_offset = -1;
+  int64_t episode_offset = -1;
+  int64_t index_offset = -1;
+  int64_t host_offset = 0;  // behind this lies what the host makes
   WindowPlan plan{};
+  WindowPlan host_plan{};
   Mixture mixture{};
+  Mixture host_mixture{};
 };
 
 Loader::Loader(LoaderOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -241,14 +366,27 @@ BatchPosition Loader::after(const BatchPosition& position) const {
   return {position.seed, position.epoch, std::min(end, samples())};
 }
 
-void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
-  WindowBatch batch{};
-  batch.plan = impl_->plan;
-  batch.mixture = impl_->mixture.at_epoch(position.seed, position.epoch);
-  batch.count = samples_at(position);
-  batch.first_position = position.samples + impl_->options.rank * batch.count;
+const std::vector<Placement>& Loader::placements() const { return impl_->placements; }
+
+size_t Loader::host_bytes() const { return impl_->host_bytes(); }
+
+void Loader::fill_host(const BatchPosition& position, void* memory) const {
+  if (host_bytes() > 0) impl_->run_host(impl_->batch_at(position, samples_at(position), true), memory);
+}
+
+void Loader::fill_device(const BatchPosition& position, void* memory, CudaStream stream) const {
+  if (!impl_->has_device_part()) return;
+  WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
   batch.memory = memory;
   window_batch(batch, impl_->options.device, stream);
+}
+
+void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
+  fill_device(position, memory, stream);
+  if (host_bytes() == 0) return;
+  const PinnedBuffer staging(impl_->options.device, host_bytes());
+  fill_host(position, staging.data());
+  impl_->copy_host_part(staging.data(), memory, stream);
 }
 
 void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const {
@@ -262,15 +400,22 @@ void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream s
     refuse("indices[", std::to_string(i), "]: expected in [0, ", std::to_string(this->anchors()), "), got ",
            std::to_string(anchors[i]));
   }
-  DeviceTables copy(device);
-  WindowBatch batch{};
-  batch.plan = impl_->plan;
-  batch.mixture = impl_->mixture;
-  batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
-  batch.count = static_cast<int64_t>(anchors.size());
-  batch.memory = memory;
-  window_batch(batch, device, stream);
-  if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+  const auto count = static_cast<int64_t>(anchors.size());
+  if (impl_->has_device_part()) {
+    DeviceTables copy(device);
+    WindowBatch batch = impl_->batch_at({}, count, false);
+    batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
+    batch.memory = memory;
+    window_batch(batch, device, stream);
+    if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+  }
+  if (host_bytes() > 0) {
+    const PinnedBuffer staging(device, host_bytes());
+    WindowBatch batch = impl_->batch_at({}, count, true);
+    batch.anchors = anchors.data();
+    impl_->run_host(batch, staging.data());
+    impl_->copy_host_part(staging.data(), memory, stream);
+  }
 }
 
 TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) const {

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "robocache/batch/layout.hpp"
@@ -29,6 +30,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
+#include "robocache/source/tier.hpp"
 
 namespace robocache {
 
@@ -37,6 +39,14 @@ struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
   int64_t samples = 0;  // of the epoch's, that all ranks together have had
+};
+
+// Where the rows of a key lie.
+struct Placement {
+  std::string key;
+  Tier tier;
+  int64_t bytes;    // of all its sources' streams
+  std::string why;  // for people
 };
 
 // Immutable; any number of threads may use one.
@@ -73,6 +83,16 @@ class Loader {
   // The same with these anchors, counted over all sources, each in [0, anchors()) and at most batch_size of them. On CUDA
   // waited for. Throws ArgumentError for others.
   void gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const;
+
+  // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes their arrays, the last
+  // host_bytes() of the batch, anywhere in host memory; the device makes the others, before or after they have been copied to
+  // their place. On the CPU, and where no stream stays in its file, host_bytes() is 0 and fill_device is all.
+  size_t host_bytes() const;
+  void fill_host(const BatchPosition& position, void* memory) const;
+  void fill_device(const BatchPosition& position, void* memory, CudaStream stream) const;
+
+  // Where the rows of each of the batch's keys lie.
+  const std::vector<Placement>& placements() const;
 
   // An array of the batch of `samples` samples that fill wrote to `memory`.
   TensorView view(const BatchArray& array, int64_t samples, void* memory) const;

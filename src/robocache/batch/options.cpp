@@ -253,6 +253,7 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
     }
   }
   if (!request.causal) request.causal = options.causal;
+  if (!request.residency) request.residency = options.residency;
   if (!request.method) request.method = options.method;
   if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
   for (const Stream* const other : streams) check_methods(request, *other);

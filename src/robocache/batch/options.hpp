@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "robocache/batch/normalisation.hpp"
+#include "robocache/batch/residency.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/dtype.hpp"
@@ -32,8 +33,9 @@ struct StreamRequest {
   std::optional<double> max_gap_s = {};
   std::optional<double> offset_s = {};  // latency: what is stamped t was taken at t - offset_s
   std::optional<bool> causal = {};
-  std::optional<double> tolerance_s = {};  // steps alone: a sample farther than this is padding
-  std::optional<DType> dtype = {};         // floats: any floating one; integers and bool keep their own
+  std::optional<double> tolerance_s = {};             // steps alone: a sample farther than this is padding
+  std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
+  std::optional<std::optional<Tier>> residency = {};  // where its rows lie; none of either: chosen by memory_budget
 };
 
 // What is drawn from: episodes of a dataset.
@@ -77,6 +79,8 @@ struct LoaderOptions {
   DType dtype = DType::kFloat32;  // of floating streams in the batch
   bool return_age = false;        // "<key>_age", int64 ns: what a step aims at less the sample used
   bool pad_features = false;      // rows of one axis may differ in width between sources
+  std::optional<Tier> residency;  // where rows lie; none: chosen by memory_budget
+  MemoryBudget memory_budget;
 
   int64_t batch_size = 1;           // of each rank
   std::string anchor;               // a key or stream whose ticks are drawn; empty: the slowest of the batch's

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "robocache/batch/feed.hpp"
 #include "robocache/batch/loader.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
@@ -15,13 +16,14 @@ namespace {
 struct LoaderHandle {
   static constexpr const char* kTypeKey = "robocache.Loader";
   std::shared_ptr<const Loader> loader;
+  std::shared_ptr<Feed> feed;
 };
 
 // One batch, alive as long as Python holds it or an array of it.
 struct BatchHandle {
   static constexpr const char* kTypeKey = "robocache.Batch";
   std::shared_ptr<const Loader> loader;
-  std::shared_ptr<const OwnedTensor> memory;
+  std::shared_ptr<void> memory;
   int64_t samples;
 };
 
@@ -44,16 +46,27 @@ std::string of_stream(const char* argument, std::string_view stream) {
   return std::string(argument) + "['" + std::string(stream) + "']";
 }
 
-// Memory for a batch, of the call's framework.
-std::shared_ptr<const OwnedTensor> allocated(const Loader& loader) {
-  return std::make_shared<const OwnedTensor>(
-      OwnedTensor::allocate(DType::kUInt8, loader.options().device, {static_cast<int64_t>(loader.batch_bytes())}));
+// Memory for batches, of the call's framework.
+auto allocator(const Loader& loader) {
+  return [device = loader.options().device](size_t bytes) -> std::shared_ptr<void> {
+    const auto tensor = std::make_shared<const OwnedTensor>(
+        OwnedTensor::allocate(DType::kUInt8, device, {static_cast<int64_t>(bytes)}));
+    return {tensor, tensor->view().data};
+  };
+}
+
+// Bytes, or a share of what is free.
+MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) {
+  if (args.is_none(i)) return otherwise;
+  if (args.is_integer(i)) return args.integer(i, "memory_budget");
+  return args.real(i, "memory_budget");
 }
 
 }  // namespace
 
 // (mixture, batch_size, anchor, anchor_hz, edges, drop_n_last, temperature, samples_per_epoch, snap_s, shuffle, drop_last,
-// device, rank, world_size, return_age, pad_features) -> options; None is what is left out
+// device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's)
+// -> options; None is what is left out
 ROBOCACHE_FFI(loader_options, args, result) {
   LoaderOptions options;
   options.mixture = args.boolean(0, "mixture");
@@ -72,11 +85,13 @@ ROBOCACHE_FFI(loader_options, args, result) {
   options.world_size = args.integer(13, "world_size");
   options.return_age = args.boolean(14, "return_age");
   options.pad_features = args.boolean(15, "pad_features");
+  options.memory_budget.device = memory_share(args, 16, options.memory_budget.device);
+  options.memory_budget.host = memory_share(args, 17, options.memory_budget.host);
   result.set_object(LoaderOptionsHandle{std::move(options)});
 }
 
-// (options, rate_hz, history, horizon, method, normalize, max_gap_s, offset, causal, tolerance_s, dtype): what holds for all
-// keys; None is what is left out
+// (options, rate_hz, history, horizon, method, normalize, max_gap_s, offset, causal, tolerance_s, dtype, residency): what
+// holds for all keys; None is what is left out
 ROBOCACHE_FFI(loader_set_all, args, result) {
   LoaderOptions& options = args.object<LoaderOptionsHandle>(0, "options").options;
   options.rate_hz = optional_real(args, 1, "rate_hz");
@@ -89,6 +104,7 @@ ROBOCACHE_FFI(loader_set_all, args, result) {
   if (!args.is_none(8)) options.causal = args.boolean(8, "causal");
   options.tolerance_s = optional_real(args, 9, "tolerance_s");
   if (!args.is_none(10)) options.dtype = dtype_from_name(args.string(10, "dtype"));
+  if (!args.is_none(11)) options.residency = tier_from_name(args.string(11, "residency"));
 }
 
 // (options, dataset, weight, int64 episodes, anchor); None is what is left out
@@ -109,7 +125,7 @@ ROBOCACHE_FFI(loader_add_rename, args, result) {
 }
 
 // (options, key, float64 delta_timestamps, whether without an axis of steps, history, horizon, method, normalize, max_gap_s,
-// offset, causal, tolerance_s, dtype); None is what is left out
+// offset, causal, tolerance_s, dtype, residency); None is what is left out
 ROBOCACHE_FFI(loader_add_stream, args, result) {
   StreamRequest request;
   request.stream = args.string(1, "stream");
@@ -134,6 +150,10 @@ ROBOCACHE_FFI(loader_add_stream, args, result) {
     const std::string name = named("dtype");
     request.dtype = dtype_from_name(args.string(12, name.c_str()), name);
   }
+  if (!args.is_none(13)) {
+    const std::string name = named("residency");
+    request.residency = tier_from_name(args.string(13, name.c_str()), name);
+  }
   args.object<LoaderOptionsHandle>(0, "options").options.streams.push_back(std::move(request));
 }
 
@@ -145,10 +165,12 @@ ROBOCACHE_FFI(loader_add_method, args, result) {
   request.methods.push_back({args.integer(1, "methods"), args.integer(2, "methods"), method});
 }
 
-// (options) -> loader
+// (options, prefetch, reuse_buffers) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
-  result.set_object(
-      LoaderHandle{std::make_shared<const Loader>(args.object<LoaderOptionsHandle>(0, "options").options)});
+  const FeedOptions feeding{.prefetch = args.integer(1, "prefetch"), .reuse = args.boolean(2, "reuse_buffers")};
+  auto loader = std::make_shared<const Loader>(args.object<LoaderOptionsHandle>(0, "options").options);
+  auto feed = std::make_shared<Feed>(loader, feeding);
+  result.set_object(LoaderHandle{std::move(loader), std::move(feed)});
 }
 
 // (loader) -> JSON of what it will give
@@ -158,35 +180,46 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   for (const BatchArray& array : loader.arrays()) {
     arrays.push_back({{"name", array.name}, {"dtype", std::string(dtype_name(array.dtype))}});
   }
-  const nlohmann::json described = {{"anchors", loader.anchors()},
-                                    {"samples", loader.samples()},
-                                    {"steps_per_epoch", loader.steps_per_epoch()},
-                                    {"anchor", loader.options().anchor},
-                                    {"arrays", arrays}};
+  auto placements = nlohmann::json::array();
+  for (const Placement& placement : loader.placements()) {
+    placements.push_back({{"key", placement.key},
+                          {"tier", std::string(tier_name(placement.tier))},
+                          {"bytes", placement.bytes},
+                          {"why", placement.why}});
+  }
+  const nlohmann::json described = {{"placements", placements},          {"anchors", loader.anchors()},
+                                    {"samples", loader.samples()},       {"steps_per_epoch", loader.steps_per_epoch()},
+                                    {"anchor", loader.options().anchor}, {"arrays", arrays}};
   result.set(std::string_view(described.dump()));
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples) -> a batch, or None at the
-// epoch's end
-ROBOCACHE_FFI(loader_fill, args, result) {
-  const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
+// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples, CUDA stream, or None for the
+// current one) -> a batch; with reuse_buffers which of the memories it lies in; None at the epoch's end
+ROBOCACHE_FFI(loader_next, args, result) {
+  const auto& [loader, feed] = args.object<LoaderHandle>(0, "loader");
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
                                .epoch = args.integer(3, "epoch"),
                                .samples = args.integer(4, "samples")};
-  const int64_t samples = loader->samples_at(position);
-  if (samples == 0) return;
-  const Device device = loader->options().device;
-  const auto memory = allocated(*loader);
-  loader->fill(position, memory->view().data, current_stream(device));
-  result.set_object(BatchHandle{loader, memory, samples});
+  const CudaStream stream = args.is_none(5) ? current_stream(loader->options().device)
+                                            : CudaStream{reinterpret_cast<void*>(args.integer(5, "stream"))};
+  auto batch = feed->next(position, allocator(*loader), stream, check_signals);
+  if (!batch) return;
+  if (feed->reuses()) return result.set(batch->slot);
+  result.set_object(BatchHandle{loader, std::move(batch->memory), batch->samples});
+}
+
+// (loader, one of its memories, samples) -> the batch of so many samples there
+ROBOCACHE_FFI(loader_slot, args, result) {
+  const auto& [loader, feed] = args.object<LoaderHandle>(0, "loader");
+  result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
 }
 
 // (loader, a tensor of the framework and device to allocate in, or None, int64 indices) -> a batch of these anchors
 ROBOCACHE_FFI(loader_gather, args, result) {
   const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
   const auto indices = numbers<int64_t>(args, 2, "indices");
-  const auto memory = allocated(*loader);
-  loader->gather(indices, memory->view().data, current_stream(loader->options().device));
+  const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
+  loader->gather(indices, memory.get(), current_stream(loader->options().device));
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
@@ -201,8 +234,7 @@ ROBOCACHE_FFI(batch_array, args, result) {
   const auto& arrays = batch.loader->arrays();
   const auto index = static_cast<size_t>(args.integer(2, "index"));
   if (index >= arrays.size()) throw ArgumentError("index: expected fewer than " + std::to_string(arrays.size()));
-  result.set(
-      OwnedTensor::share(batch.loader->view(arrays[index], batch.samples, batch.memory->view().data), batch.memory));
+  result.set(OwnedTensor::share(batch.loader->view(arrays[index], batch.samples, batch.memory.get()), batch.memory));
 }
 
 // (batch, address of the framework's DLPackExchangeAPI, address of a list as long as the arrays): puts them into it.
@@ -210,7 +242,7 @@ ROBOCACHE_FFI(batch_arrays, args, result) {
   const auto& batch = args.object<BatchHandle>(0, "batch");
   std::vector<TensorView> views;
   for (const BatchArray& array : batch.loader->arrays()) {
-    views.push_back(batch.loader->view(array, batch.samples, batch.memory->view().data));
+    views.push_back(batch.loader->view(array, batch.samples, batch.memory.get()));
   }
   fill_list(args.integer(2, "list"), args.integer(1, "exchange"), views, batch.memory);
 }
