@@ -335,19 +335,20 @@ class Stats(NamedTuple):
     """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
 
     `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. The
-    quantiles are those of ``numpy.quantile(values.astype(float64), q)``.
+    quantiles are those of ``numpy.quantile(values.astype(float64), q)``. A dataset's has every field; of statistics from
+    elsewhere what they lack is None.
     """
 
-    mean: np.ndarray
-    std: np.ndarray
-    min: np.ndarray
-    max: np.ndarray
-    q01: np.ndarray
-    q10: np.ndarray
-    q50: np.ndarray
-    q90: np.ndarray
-    q99: np.ndarray
-    count: np.ndarray  # type: ignore[assignment]  # not tuple's method of that name
+    mean: np.ndarray = None  # type: ignore[assignment]
+    std: np.ndarray = None  # type: ignore[assignment]
+    min: np.ndarray = None  # type: ignore[assignment]
+    max: np.ndarray = None  # type: ignore[assignment]
+    q01: np.ndarray = None  # type: ignore[assignment]
+    q10: np.ndarray = None  # type: ignore[assignment]
+    q50: np.ndarray = None  # type: ignore[assignment]
+    q90: np.ndarray = None  # type: ignore[assignment]
+    q99: np.ndarray = None  # type: ignore[assignment]
+    count: np.ndarray = None  # type: ignore[assignment]  # and not tuple's method of that name
 
 
 class Stream:

@@ -184,8 +184,11 @@ struct Loader::Impl {
     window.rows = resident->rows();
     window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
     const auto streams = options.sources[place].dataset->streams();
-    const AffineTables affine = affine_tables(streams[static_cast<size_t>(*options.sources[place].streams[of_request])],
-                                              *request.normalize, tables);
+    const Stream& stream = streams[static_cast<size_t>(*options.sources[place].streams[of_request])];
+    const AffineTables affine =
+        affine_tables(affines(stream.stats, stream.features, stream.dtype, *request.normalize, Constant::kCenter,
+                              "stream '" + request.stream + "'"),
+                      stream.dtype, tables);
     window.scale = affine.scale;
     window.shift = affine.shift;
     return window;
