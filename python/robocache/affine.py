@@ -73,7 +73,10 @@ class Affine:
 
     @classmethod
     def of_sources(cls, affines: Sequence[Affine]) -> Affine:
-        """Of several sources, in their order. Features that a source lacks at the end of the last axis stay as they are."""
+        """Of several sources, in their order; of float64 where one of them is.
+
+        Features that a source lacks, at the end of an axis, stay as they are.
+        """
         tables = [np.concatenate([a.scale, a.shift, a.spread, a.centre]) for a in affines]
         shape = np.max([table.shape for table in tables], axis=0)
         parts = np.zeros((len(tables), *shape), np.result_type(*tables))
@@ -97,11 +100,13 @@ class Affine:
         Raises:
             ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
         """
-        return self._apply(x, dataset_index, 0)
+        made: Array = self._apply(x, dataset_index, 0)
+        return made
 
     def unnormalize(self, x: Array, dataset_index: Any = None) -> Array:
         """The inverse of :meth:`normalize`, of the same arguments: recorded values again, within rule 38 of docs/rules.md."""
-        return self._apply(x, dataset_index, 2)
+        made: Array = self._apply(x, dataset_index, 2)
+        return made
 
     def _apply(self, x: Any, dataset_index: Any, first: int) -> Any:
         torch = _lib.torch_module()
@@ -139,12 +144,11 @@ class Affine:
             if not 0 <= number < sources:
                 raise errors.ArgumentError(f"dataset_index: expected in [0, {sources}), got {number}")
             return number
-        torch = _lib.torch_module()
+        torch: Any = _lib.torch_module()
         rows: Any = dataset_index
-        if not (torch is not None and isinstance(rows, torch.Tensor)):
+        if torch is None or not isinstance(rows, torch.Tensor):
             rows = np.asarray(rows)
-        integers = rows.dtype.kind in "iu" if isinstance(rows, np.ndarray) else not rows.is_floating_point()
-        if not integers or str(rows.dtype) in ("torch.bool", "torch.complex64", "torch.complex128"):
+        if "int" not in str(rows.dtype):
             raise errors.ArgumentTypeError(f"dataset_index: expected integers, got {rows.dtype}")
         if tuple(rows.shape) != tuple(x.shape[:1]) or x.ndim < self.scale.ndim:
             raise errors.ArgumentError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
-from .dataset import Stats
+from .dataset import Stats, _path
 from .ingest.files import check_file
 from .ingest.recording import naming
 
@@ -269,7 +269,7 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
     Example:
         >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
     """
-    file = _file_of(Path(path))
+    file = _file_of(Path(_path(path)))
     with naming(file):
         tables, openpi = _tables(file)
         there = list(dict.fromkeys(key for _, table in tables for key in table))
@@ -311,7 +311,7 @@ def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         if len(lines) < 2:
             raise
-        tables = []
+        tables: list[tuple[str, Mapping[str, Any]]] = []
         for number, line in lines:
             with naming(f"{file}: line {number}"):
                 tables.append((f"line {number}: ", _object("stats", _object("", json.loads(line)).get("stats"))))
@@ -368,7 +368,7 @@ def save_norm_stats(
         name = f"stats[{ours!r}]"
         written[theirs] = (_openpi if format == "openpi" else _lerobot)(name, as_stats(name, stats[ours]))
     text = json.dumps({"norm_stats": written} if format == "openpi" else written, indent=2)
-    file = Path(path)
+    file = Path(_path(path))
     unfinished = file.with_name(f"{file.name}.{os.getpid()}.partial")
     with naming(file):
         try:

@@ -185,10 +185,9 @@ struct Loader::Impl {
     window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
     const auto streams = options.sources[place].dataset->streams();
     const Stream& stream = streams[static_cast<size_t>(*options.sources[place].streams[of_request])];
-    const AffineTables affine =
-        affine_tables(affines(stream.stats, stream.features, stream.dtype, *request.normalize, Constant::kCenter,
-                              "stream '" + request.stream + "'"),
-                      stream.dtype, tables);
+    const AffineTables affine = affine_tables(affines(stream.stats, stream.features, stream.dtype, *request.normalize,
+                                                      Constant::kCenter, "stream '" + request.stream + "'"),
+                                              stream.dtype, tables);
     window.scale = affine.scale;
     window.shift = affine.shift;
     return window;

@@ -33,7 +33,8 @@ class _MultiplyAdd(Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         (factor,) = ctx.saved_tensors
-        return (tangent * factor).to(tangent.dtype)
+        made: Tensor = (tangent * factor).to(tangent.dtype)
+        return made
 
 
 def multiply_add(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
