@@ -94,8 +94,8 @@ class Affine:
                 out where all sources are normalised alike. On CUDA numbers outside are taken for the nearest source.
 
         Returns:
-            of x's dtype, shape, framework and device; of torch with gradients to x, of any order. With x of float32 or
-            float64 the bits are those of a batch of that dtype; the narrower ones are rounded from the work type.
+            of x's dtype, shape, framework and device; of torch with gradients to x, of any order. Where x is of the work
+            type the bits are the batch's. A narrower x is rounded from that; one of float64 keeps its digits.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -171,7 +171,7 @@ class Affine:
         if device not in self._on_device:
             import torch
 
-            self._on_device[device] = [torch.tensor(part, device=device) for part in parts]
+            self._on_device[device] = [torch.as_tensor(part, device=device) for part in parts]
         return self._on_device[device]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -331,6 +331,9 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
+_LACKING: Any = None
+
+
 class Stats(NamedTuple):
     """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
 
@@ -339,16 +342,16 @@ class Stats(NamedTuple):
     elsewhere what they lack is None.
     """
 
-    mean: np.ndarray = None  # type: ignore[assignment]
-    std: np.ndarray = None  # type: ignore[assignment]
-    min: np.ndarray = None  # type: ignore[assignment]
-    max: np.ndarray = None  # type: ignore[assignment]
-    q01: np.ndarray = None  # type: ignore[assignment]
-    q10: np.ndarray = None  # type: ignore[assignment]
-    q50: np.ndarray = None  # type: ignore[assignment]
-    q90: np.ndarray = None  # type: ignore[assignment]
-    q99: np.ndarray = None  # type: ignore[assignment]
-    count: np.ndarray = None  # type: ignore[assignment]  # and not tuple's method of that name
+    mean: np.ndarray = _LACKING
+    std: np.ndarray = _LACKING
+    min: np.ndarray = _LACKING
+    max: np.ndarray = _LACKING
+    q01: np.ndarray = _LACKING
+    q10: np.ndarray = _LACKING
+    q50: np.ndarray = _LACKING
+    q90: np.ndarray = _LACKING
+    q99: np.ndarray = _LACKING
+    count: np.ndarray = _LACKING  # type: ignore[assignment]  # not tuple's method of that name
 
 
 class Stream:

@@ -148,7 +148,7 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
     shape = next(array for array in head if array is not None).shape
     for name, part in parts.items():
         got = next(array for array in part if array is not None).shape
-        if got != shape:
+        if got != shape and not math.prod(got) == math.prod(shape) == 1:  # one number is () or, LeRobot's way, [1]
             raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
         if part.count is None:
             raise errors.ArgumentError(

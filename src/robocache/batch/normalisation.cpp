@@ -125,11 +125,13 @@ Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bo
   const double second = (stats.*mode.second)[feature];
   const bool standard = normalize == Normalize::kMeanStd;
   double distance = standard ? second : second - first;  // of two ends twice the spread
-  const bool flat = distance == 0;
+  const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
+  const bool flat = constant != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);
+  if (flat) distance = 0;  // what is left of it is the rounding of the statistics
   if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
   if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
   double spread = standard ? distance : distance / 2;
-  if (flat && constant != Constant::kCenter) {
+  if (flat) {
     const double y = standard ? 0 : -1;
     return wide ? through<double>(first, y, spread) : through<float>(first, y, spread);
   }

@@ -31,7 +31,8 @@ enum class Normalize : uint8_t {
 // "mean_std", "min_max", "q01_q99", "q10_q90". Throws ArgumentError.
 Normalize normalize_from_name(std::string_view name, std::string_view argument = "normalize");
 
-// What becomes of a feature without spread: a std of 0, or two ends in one place.
+// What becomes of a feature without spread: a std, or a distance of the two ends, of 0, but by kCenter of at most 2^-24
+// (float64 2^-53) of the mean or the lower end: what rounded statistics leave of a constant.
 enum class Constant : uint8_t {
   kCenter,   // x - centre
   kLeRobot,  // LeRobot's numbers: 1e-8 is added to every std, and is the distance of two ends in one place
