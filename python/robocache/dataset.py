@@ -331,23 +331,27 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
+_LACKING: Any = None
+
+
 class Stats(NamedTuple):
     """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
 
     `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. The
-    quantiles are those of ``numpy.quantile(values.astype(float64), q)``.
+    quantiles are those of ``numpy.quantile(values.astype(float64), q)``. A dataset's has every field; of statistics from
+    elsewhere what they lack is None.
     """
 
-    mean: np.ndarray
-    std: np.ndarray
-    min: np.ndarray
-    max: np.ndarray
-    q01: np.ndarray
-    q10: np.ndarray
-    q50: np.ndarray
-    q90: np.ndarray
-    q99: np.ndarray
-    count: np.ndarray  # type: ignore[assignment]  # not tuple's method of that name
+    mean: np.ndarray = _LACKING
+    std: np.ndarray = _LACKING
+    min: np.ndarray = _LACKING
+    max: np.ndarray = _LACKING
+    q01: np.ndarray = _LACKING
+    q10: np.ndarray = _LACKING
+    q50: np.ndarray = _LACKING
+    q90: np.ndarray = _LACKING
+    q99: np.ndarray = _LACKING
+    count: np.ndarray = _LACKING  # type: ignore[assignment]  # not tuple's method of that name
 
 
 class Stream:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .arithmetic import fma, is_floating, round_to, work_type
 from .compare import assert_same_bits, assert_within, to_numpy
+from .normalisation import ENDS
 from .resample import Expected, only_last_of_each_time, output_rounding, resample_curve, weight
 
 NANOSECONDS = np.dtype(np.int64)
@@ -46,12 +47,11 @@ def default_method(dtype):
 
 
 def affine(stats, mode):
-    """(scale, shift) in float64 of a normalisation: mean_std to mean 0 and std 1, min_max and q01_q99 to [-1, 1]."""
+    """(scale, shift) in float64 of a normalisation: mean_std to mean 0 and std 1, the others their ends to [-1, 1]."""
     if mode == "mean_std":
         spread, centre = np.float64(stats.std), np.float64(stats.mean)
     else:
-        low, high = {"min_max": (stats.min, stats.max), "q01_q99": (stats.q01, stats.q99)}[mode]
-        low, high = np.float64(low), np.float64(high)
+        low, high = (np.float64(getattr(stats, end)) for end in ENDS[mode])
         spread, centre = (high - low) / 2, low + (high - low) / 2
     constant = spread == 0
     scale = np.where(constant, 1.0, 1.0 / np.where(constant, 1.0, spread))
@@ -83,7 +83,7 @@ def window_batch(
     delta_timestamps: dict stream -> offsets in seconds. dtypes, shapes: dict stream -> of the recording's values.
     methods: dict stream -> a name, or [(slice, name), ...] of the features, row-major.
     offset, tolerance_s, causal: dict stream -> seconds, seconds, bool.
-    normalize: dict stream -> mode, with stats: dict stream -> an object with mean, std, min, max, q01, q99.
+    normalize: dict stream -> mode, with stats: dict stream -> an object with the fields of `Stats`.
     Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], with return_age stream + "_age":
     int64 [B, T], "time_ns": int64 [B], "episode_index": int64 [B]}.
     """

@@ -252,6 +252,25 @@ struct Loader::Impl {
     return planned;
   }
 
+  // How a key of a source is normalised: by statistics given for the source, else for all, else by the cache's own.
+  std::vector<Affine> affines_of(size_t place, size_t of_request) const {
+    const StreamRequest& request = options.streams[of_request];
+    const SourceRequest& source = options.sources[place];
+    if (!source.streams[of_request]) return {};
+    const Stream& stream = dataset(place).streams()[static_cast<size_t>(*source.streams[of_request])];
+    const auto by = [&](const FeatureStats& stats, const std::string& name) {
+      return affines(stats, stream.features, stream.dtype, *request.normalize, options.constant, name);
+    };
+    const std::string name = "norm_stats['" + request.stream + "']";
+    if (const auto given = source.norm_stats.find(request.stream); given != source.norm_stats.end()) {
+      return by(given->second.view(), source_name(options, place) + name);
+    }
+    if (const auto given = options.norm_stats.find(request.stream); given != options.norm_stats.end()) {
+      return by(given->second.view(), name);
+    }
+    return by(stream.stats, "stream '" + request.stream + "'");
+  }
+
   WindowStream window_of(size_t place, size_t of_request, DeviceTables& to) const {
     const StreamRequest& request = options.streams[of_request];
     const auto& resident = sources[place].streams[of_request];
@@ -273,8 +292,7 @@ struct Loader::Impl {
     }
     window.rows = resident->rows();
     window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
-    const Stream& stream = dataset(place).streams()[static_cast<size_t>(*options.sources[place].streams[of_request])];
-    const AffineTables affine = affine_tables(stream, *request.normalize, to);
+    const AffineTables affine = affine_tables(affines_of(place, of_request), window.rows.dtype, to);
     window.scale = affine.scale;
     window.shift = affine.shift;
     return window;
@@ -367,6 +385,8 @@ BatchPosition Loader::after(const BatchPosition& position) const {
 }
 
 const std::vector<Placement>& Loader::placements() const { return impl_->placements; }
+
+std::vector<Affine> Loader::affines(size_t source, size_t request) const { return impl_->affines_of(source, request); }
 
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 

@@ -91,6 +91,9 @@ class Loader {
   void fill_host(const BatchPosition& position, void* memory) const;
   void fill_device(const BatchPosition& position, void* memory, CudaStream stream) const;
 
+  // How the key of a request is normalised in a source: of each feature, none where it is not.
+  std::vector<Affine> affines(size_t source, size_t request) const;
+
   // Where the rows of each of the batch's keys lie.
   const std::vector<Placement>& placements() const;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,10 +77,12 @@ struct LoaderOptions {
   double offset_s = 0;
   bool causal = false;
   std::optional<double> tolerance_s;
-  DType dtype = DType::kFloat32;  // of floating streams in the batch
-  bool return_age = false;        // "<key>_age", int64 ns: what a step aims at less the sample used
-  bool pad_features = false;      // rows of one axis may differ in width between sources
-  std::optional<Tier> residency;  // where rows lie; none: chosen by memory_budget
+  DType dtype = DType::kFloat32;                // of floating streams in the batch
+  bool return_age = false;                      // "<key>_age", int64 ns: what a step aims at less the sample used
+  bool pad_features = false;                    // rows of one axis may differ in width between sources
+  std::map<std::string, NormStats> norm_stats;  // by key: instead of the caches' statistics
+  Constant constant = Constant::kCenter;        // what normalising does to a feature without spread
+  std::optional<Tier> residency;                // where rows lie; none: chosen by memory_budget
   MemoryBudget memory_budget;
 
   int64_t batch_size = 1;           // of each rank
