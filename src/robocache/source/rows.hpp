@@ -24,12 +24,20 @@ struct StreamClock {
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };
 
+// Rows in a file that is read with pread: a read of one that was cut short comes out short, where a mapping would end
+// the process.
+struct FileRows {
+  int32_t descriptor = -1;  // open for reading as long as whoever keeps the rows; below 0: they are in memory
+  int64_t offset = 0;       // of row 0, in bytes
+};
+
 // What was recorded: the values of a stream, a row for each of its clock's.
 struct StreamRows {
   StreamClock clock;
-  const void* values;  // [rows, features] of dtype, row-major
+  const void* values;  // [rows, features] of dtype, row-major; null where they are in `file`
   int64_t features;
   DType dtype;
+  FileRows file = {};
 };
 
 }  // namespace robocache

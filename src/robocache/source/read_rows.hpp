@@ -1,0 +1,15 @@
+// Reading rows that lie in a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "robocache/source/rows.hpp"
+
+namespace robocache {
+
+// Reads `bytes` bytes from `begin` bytes behind row 0 on, whole. Any number of threads may read one file. Throws
+// FileError "PATH: at byte N: expected M bytes, got K: it was cut short" and "PATH: reading it: ...".
+void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to);
+
+}  // namespace robocache
