@@ -50,7 +50,7 @@ struct Loader::Impl {
     const AffineTables affine = affine_tables(stream, *request.normalize, tables);
     window.scale = affine.scale;
     window.shift = affine.shift;
-    resident.push_back(ResidentStream::get(dataset, index, options.device));
+    resident.push_back(ResidentStream::get(dataset, index, options.device, Tier::kDevice));
     window.rows = resident.back()->rows();
     return window;
   }

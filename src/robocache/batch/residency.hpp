@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/source/resident.hpp"
 #include "robocache/source/tier.hpp"
@@ -20,41 +21,48 @@ using MemoryShare = std::variant<int64_t, double>;
 
 struct MemoryBudget {
   MemoryShare device = 0.5;
-  MemoryShare host = 0.5;  // of what the control group leaves free
+  MemoryShare host = 0.5;  // what is free of it is what the control group leaves
 };
 
-struct BudgetBytes {
-  int64_t device = 0;  // of a CUDA device's memory; on the CPU nothing is asked of it
+struct MemoryBytes {
+  int64_t device = 0;  // a CUDA device's; nothing is ever taken of the CPU's, whose memory is the host's
   int64_t host = 0;
 };
 
-// Reads what is free now. `present`: bytes that copies shared with other ranks already take of the host's memory, which
-// count as free, since the decision counts them. Throws ArgumentError that names memory_budget for less than 0 bytes
-// and a share outside (0, 1], DeviceError.
-BudgetBytes budget_bytes(const MemoryBudget& asked, Device device, int64_t present);
+// Reads what is free now. `shared`: what copies that the ranks of this host share have taken already of the host's
+// memory; it counts as free, since the decision counts those copies whole. Throws DeviceError, and ArgumentError that
+// names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
+MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, int64_t shared);
 
+// A key of the batch, or several that draw from the same streams: then they go together, and their bytes count once.
 struct ResidencyRequest {
-  std::string stream;             // the key, for errors and for people
-  int64_t bytes = 0;              // of all its values; 0 where an earlier one of the list has counted them
+  std::string key;                // for errors and for people
+  int64_t bytes = 0;              // of all values that it draws from
   std::optional<Tier> tier = {};  // none: auto
 };
 
 struct Residency {
   Tier tier = Tier::kDevice;
-  bool automatic = false;  // may move down
-  std::string why;         // a sentence
+  bool automatic = false;  // so it may still move down
+  std::string why;         // for people
 };
 
-// A tier for each request, in their order. Asked for by name, a tier is taken first and refused with DeviceError,
-// naming the stream, what it needs and what the budget leaves, where it does not fit. Of the others the largest go one
-// tier down until the rest fits: device, pinned, mapped; on the CPU, where the first two are one copy in memory,
-// memory, mapped. `taken`: what clocks and tables need beside the values; it goes off the budget first.
-std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device, BudgetBytes budget,
-                                        BudgetBytes taken);
+// A tier for each request, in their order. One that was asked for by name gets it, or DeviceError where the budget has
+// no room for it, with both sizes. Of the others the largest move a tier down until the rest fits, and then on: device,
+// pinned, mapped; on the CPU, where the first two are one copy in memory, device, mapped. `taken`: what clocks and
+// tables need; it goes off the budget first.
+std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
+                                        const MemoryBytes& budget, const MemoryBytes& taken);
 
-// Brings a stream to its tier. Where memory does not suffice although the budget allowed it, an automatic one moves
-// down, and `residency` says so; one asked for by name throws OutOfMemory.
-std::shared_ptr<const ResidentStream> bring(const std::shared_ptr<const Dataset>& dataset, int64_t stream,
-                                            Device device, Residency& residency);
+struct DatasetStream {
+  std::shared_ptr<const Dataset> dataset;
+  int64_t stream;
+};
+
+// Brings all that a key draws from to its tier. Where memory does not suffice although the budget said so, an automatic
+// key moves down, and `residency` says so; one that was asked for by name throws OutOfMemory. Throws as
+// ResidentStream::get.
+std::vector<std::shared_ptr<const ResidentStream>> bring(std::span<const DatasetStream> streams, Device device,
+                                                         Residency& residency);
 
 }  // namespace robocache

@@ -82,11 +82,11 @@ struct Stream {
 struct StreamFile {
   cache::FileDescriptor file;  // none where the cache was replaced or removed since: nobody finds its files to cut them
   int64_t offset = 0;          // of the first element, in bytes
-  std::string identity;        // of its content on this host: device, inode, size, and the checksum of its checksums
+  std::string identity;        // tells its content on this host from others: device, inode, and a checksum of checksums
 };
 
-// Whether two streams of one dataset have the same stamps in the same episodes, as those of one recorder often do.
-// Reads the stamps only where the checksums agree.
+// Whether two streams of one dataset have the same stamps in the same episodes, as those of one recorder often do. Reads
+// the stamps only where the checksums agree.
 bool same_clock(const Stream& a, const Stream& b);
 
 // Immutable; any number of threads may use one. Keep the shared_ptr as long as anything it gave out is in use.

@@ -1,8 +1,8 @@
 // A dataset's rows where they are drawn from: a clock in memory, the values in the tier that was asked for. Immutable,
 // and shared by all loaders on one dataset, device and tier.
 //
-// All that is copied is read with pread: a file that was cut short throws FileError, and does nothing to rows that are
-// in memory already. What was opened goes on where another cache takes the name of its folder.
+// What is copied is read with pread: a file that was cut short throws FileError, and does nothing to rows that are in
+// memory already. What was opened goes on where another cache takes the name of its folder.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ namespace robocache {
 class ResidentClock {
  public:
   // Copies the clock unless it is there already; waits until it is. Streams whose times are equal give one clock.
-  // Throws FileError, DeviceError, and OutOfMemory with both sizes.
+  // Throws FileError, DeviceError, and OutOfMemory that names the stream, what its clock needs and what is free.
   static std::shared_ptr<const ResidentClock> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                   Device device);
 
-  // What a clock takes of the host's memory, and of a CUDA device's as much again.
+  // What it takes of the host's memory, and of a CUDA device's as much again.
   static int64_t bytes(const Dataset& dataset, int64_t stream);
 
-  StreamClock on_host() const { return on_host_; }
+  StreamClock on_host() const { return host_ == nullptr ? on_device_ : host_->on_device_; }
   StreamClock on_device() const { return on_device_; }
 
  private:
@@ -41,43 +41,43 @@ class ResidentClock {
   std::shared_ptr<const Dataset> dataset_;
   Device device_;
   mutable std::vector<int64_t> streams_;       // known to be on this clock
-  std::shared_ptr<const ResidentClock> host_;  // of a CUDA device's: who keeps on_host()
+  std::shared_ptr<const ResidentClock> host_;  // of a clock on a CUDA device
   DeviceBuffer time_memory_;
   DeviceBuffer episode_memory_;
-  StreamClock on_host_;
   StreamClock on_device_;
 };
 
 // A stream's values and its clock.
-//
-// - kDevice: values and clock in the device's memory. On the CPU a copy in memory, as kPinned is there: they are one.
-// - kPinned: values in pinned host memory, clock in the device's. Where LOCAL_WORLD_SIZE says that several ranks run on
-//   this
-//   host, and for the CPU too, the first of them fills a copy in /dev/shm and all use it.
-// - kMapped: values in their file, clock in host memory, whatever the device: rows for a loop of the host.
 class ResidentStream {
  public:
-  // Brings the stream there unless it is there already; waits until it is. Throws FileError, DeviceError, and
-  // OutOfMemory that names the stream, what it needs and what is free: then a roomier tier may do.
+  // Brings the stream to the tier unless it is there already; waits until it is.
+  // - kDevice: values and clock in the device's memory.
+  // - kPinned: values in pinned host memory, the clock in the device's. On the CPU the same as kDevice: a copy in
+  //   memory.
+  // - kMapped: values in their file and the clock in host memory, whatever the device, for a loop of the host.
+  // A copy in host memory is one for all ranks of this host (local_world_size()), in /dev/shm. Where that cannot be,
+  // each rank has its own, if there is memory for one each.
+  // Throws FileError, DeviceError, and OutOfMemory that names the stream, what it needs and what is free: a roomier
+  // tier may do.
   static std::shared_ptr<const ResidentStream> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                    Device device, Tier tier);
 
-  // What the values take of the memory that their tier says; of kMapped nothing.
+  // What the values take, of the memory that the tier says; of kMapped only the page cache's.
   static int64_t bytes(const Dataset& dataset, int64_t stream);
 
-  Tier tier() const { return tier_; }  // on the CPU never kPinned
+  Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
 
-  // For a kernel on the device; of kMapped for a loop of the host: `file` is set, or, where another cache has taken the
-  // dataset's name before this was made, `values` are those of the mapping.
+  // For a kernel on the device; of kMapped for the host: with `file`, or, where the cache was replaced before this was
+  // made, with values in the mapping, which nobody can cut short any more.
   StreamRows rows() const { return rows_; }
 
-  // What happened to a copy in host memory, for people to read: that ranks share it, or why they do not; else empty.
+  // For people, of a copy in host memory: that the ranks share it, or why they do not; else empty.
   const std::string& note() const { return note_; }
 
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier);
-  void copy_to_host(const StreamFile& file, size_t bytes);
+  void copy_to_host(const StreamFile& file, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;
@@ -93,11 +93,11 @@ class ResidentStream {
   std::string note_;
 };
 
-// Ranks on this host: LOCAL_WORLD_SIZE of the environment, 1 where it says nothing.
+// Ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
 int64_t local_world_size();
 
-// Of the copy that the ranks of this host share of a stream, what is in memory already: free memory has lost it, and a
-// rank that uses it takes no more.
+// What is in memory already of the copy of a stream that the ranks of this host share: free memory has lost it, and a
+// rank that comes to it takes no more.
 int64_t shared_bytes_present(const Dataset& dataset, int64_t stream);
 
 }  // namespace robocache

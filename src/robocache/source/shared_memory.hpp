@@ -11,33 +11,37 @@
 
 namespace robocache {
 
-// A file FOLDER/robocache-USER-NAME, mapped. It has that name only once it is filled whole: until then it is
-// "....partial", and one left by a process that was killed is thrown away by the next that comes. Users hold a lock
-// (flock) as long as they live, so that what nobody uses any more is known and removed.
+// A file FOLDER/robocache-USER-NAME, mapped. It has that name only once it is filled whole; one that a killed process
+// left half filled, "....partial", is thrown away by whoever comes next. A user holds a lock (flock) on it as long as
+// it lives: what nobody uses any more, because all were killed, is removed by the next that shares anything.
 class SharedMemory {
  public:
   SharedMemory() = default;
 
-  // `bytes` bytes of that name: those of whoever filled them, or filled here by `fill(memory)` while others wait. What
-  // it throws passes on, and nothing is left. Where the folder is missing, too small, or of a file system that cannot:
-  // throws OutOfMemory that says so.
+  // `bytes` bytes of that name: those of whoever was first, or filled here by `fill(memory)` while others wait. What it
+  // throws passes on, and nothing is left. Where the folder is missing, too small or refuses, data() is null and
+  // why_not() says so.
   SharedMemory(const std::string& name, size_t bytes, const std::function<void(void* memory)>& fill,
                const std::string& folder = "/dev/shm");
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  void* data() const { return data_; }  // [bytes], at the start of a page
+  const std::string& why_not() const { return why_not_; }
 
   // What the memory of that name takes now, filled or being filled; 0 where there is none.
-  static int64_t bytes_present(const std::string& name, const std::string& folder = "/dev/shm");
+  static int64_t bytes_present(const std::string& name, size_t bytes, const std::string& folder = "/dev/shm");
 
  private:
+  bool map();  // or why_not_
+
   cache::FileDescriptor file_;
   std::string path_;
   size_t bytes_ = 0;
   void* data_ = nullptr;
+  int64_t process_ = 0;  // a forked child shares the lock of its parent, which is not the child's to give back
+  std::string why_not_;
 };
 
 }  // namespace robocache
