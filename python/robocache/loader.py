@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from . import _lib, errors
+from .affine import Affine
 from .dataset import Dataset
-from .ops._call import number, whole
+from .norm_stats import as_stats
+from .ops._call import Array, number, whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,6 +37,8 @@ _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _next = _lib.function("loader_next")
 _slot = _lib.function("loader_slot")
+_add_norm_stats = _lib.function("loader_add_norm_stats")
+_affines = _lib.function("loader_affines")
 _gather = _lib.function("loader_gather")
 _check_tolerance = _lib.function("loader_check_tolerance")
 _array = _lib.function("batch_array")
@@ -140,6 +144,7 @@ class Source:
         episodes: indices of the episodes to draw from; default all.
         where: or those that :meth:`Dataset.select` finds; with `episodes`, those of them.
         rename: ``{stream: key}``: the batch's key that a stream fills, where it is not its own name.
+        norm_stats: ``{key: statistics}`` to normalise by instead of the dataset's own.
         anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
     """
 
@@ -148,6 +153,7 @@ class Source:
     episodes: Sequence[int] | None = None
     where: Any = None
     rename: Mapping[str, str] | None = None
+    norm_stats: Mapping[str, Any] | None = None
     anchor: str | None = None
 
 
@@ -207,6 +213,46 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return 0, 1
+
+
+def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: _Keys) -> None:
+    """Statistics for keys of the batch."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {given!r}")
+    if not any(key in keys for key in given):
+        raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {', '.join(given)}")
+    for key, of_key in given.items():
+        if key in keys:
+            stats = as_stats(f"{name}[{key!r}]", of_key)
+            fields = {field: array for field, array in stats._asdict().items() if array is not None}
+            table = np.stack([array.ravel() for array in fields.values()])
+            _add_norm_stats(options, of_source, key, ",".join(fields), _lib.from_numpy(table))
+
+
+class _AffineOf(dict[str, Affine]):
+    """How each floating key is normalised; made when it is first asked for."""
+
+    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]], sources: int) -> None:
+        self._handle, self._keys, self._sources = handle, {key["name"]: key for key in keys}, sources
+
+    def __missing__(self, name: str) -> Affine:
+        if name not in self._keys:
+            raise errors.ArgumentError(f"key: expected one of {', '.join(self._keys)}, got {name!r}")
+        key = self._keys[name]
+        work = np.float64 if "float64" in key["dtypes"] else np.float32
+        parts = []
+        for source in range(self._sources):
+            table = _affines(self._handle, source, key["place"])
+            identity = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(key["shape"]), axis=1)
+            if table is not None:
+                given = _lib.to_numpy(table)
+                identity[:, : given.shape[1]] = given
+            parts.append(identity)
+        made = np.stack(parts, axis=1).astype(work).reshape(4, self._sources, *key["shape"])
+        self[name] = Affine(*made)
+        return self[name]
 
 
 class Placement(NamedTuple):
@@ -305,8 +351,13 @@ class Loader:
         offset: latency in seconds: what is stamped t was taken at t - `offset`. Anchors ignore it.
         causal: never use a sample later than the moment asked for: every method then holds the last one.
         return_age: give ``<key>_age`` too.
-        normalize: ``"mean_std"``, ``"min_max"`` or ``"q01_q99"`` (the last two to [-1, 1]) by the cache's statistics: one
-            for all floating streams, or ``{key: mode}``. A feature that never changes is only centred.
+        normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"`` or ``"q10_q90"`` (the last three to [-1, 1]) by the cache's
+            statistics: one for all floating streams, or ``{key: mode}``. :meth:`normalize` does the same to any array, and
+            :meth:`unnormalize` undoes it.
+        norm_stats: ``{key: statistics}`` to normalise by instead, such as what :func:`merge_stats` and
+            :func:`load_norm_stats` give; keys that it lacks keep the cache's.
+        constant: what normalising does to a feature that never changes: ``"center"`` only centres it, ``"lerobot"`` and
+            ``"openpi"`` give the numbers that those give.
         dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{key: dtype}``. Integers and bool
             keep theirs.
         device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
@@ -389,6 +440,8 @@ class Loader:
         causal: bool | Mapping[str, bool] | None = None,
         return_age: bool = False,
         normalize: str | Mapping[str, str] | None = None,
+        norm_stats: Mapping[str, Any] | None = None,
+        constant: str = "center",
         dtype: Any = "float32",
         device: str | torch.device | None = None,
         residency: str | Mapping[str, str] = "auto",
@@ -457,7 +510,9 @@ class Loader:
             return_age,
             pad_features,
             *self._budget(memory_budget),
+            _lib.text("constant", constant),
         )
+        _add_stats(options, False, "norm_stats", norm_stats, keys)
         for place, source in enumerate(sources):
             name = f"sources[{place}]." if mixture else ""
             # The library borrows the memory of arrays during a call.
@@ -471,6 +526,7 @@ class Loader:
             )
             for renamed, key in (source.rename or {}).items():
                 _add_rename(options, _lib.text(f"{name}rename", renamed), _lib.text(f"{name}rename", key))
+            _add_stats(options, True, f"{name}norm_stats", source.norm_stats, keys)
         self._add_streams(options, keys, self._arguments)
 
         self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
@@ -482,6 +538,7 @@ class Loader:
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
+        self._affine_of = _AffineOf(self._handle, described["keys"], len(sources))
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
         self._stream = self._given_stream(stream)
@@ -681,6 +738,27 @@ class Loader:
         if listed is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         return self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)))
+
+    def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
+        """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.
+
+        Args:
+            key: one of the batch's floating keys; what is not normalised stays as it is.
+            x: ``[..., *shape]`` of the key's rows: numpy, or torch on any device: float64, float32, float16 or bfloat16.
+            dataset_index: of a mixture, whose each of the first axis's rows is: int64 ``[B]``, or one number for all. May be
+                left out where all sources are normalised alike.
+
+        Returns:
+            of x's dtype, shape, framework and device, with gradients to x.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        """
+        return self._affine_of[key].normalize(x, dataset_index)
+
+    def unnormalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
+        """The inverse of :meth:`normalize`, of the same arguments: a policy's output in the recording's units."""
+        return self._affine_of[key].unnormalize(x, dataset_index)
 
     def explain(self) -> Explanation:
         """Where each key's rows lie, how large they are, and why: prints as a table."""

@@ -71,7 +71,7 @@ struct Loader::Impl {
     std::vector<ResidencyRequest> requests;
     std::set<std::pair<const Dataset*, int64_t>> counted;
     std::set<std::pair<const Dataset*, uint64_t>> clocks;
-    BudgetBytes taken;
+    MemoryBytes taken;
     int64_t present = 0;
     const auto take_clock = [&](size_t source, int64_t stream) {
       const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
@@ -82,7 +82,7 @@ struct Loader::Impl {
     };
     for (size_t request = 0; request < keys.size(); ++request) {
       ResidencyRequest asked{
-          .stream = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
+          .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
       int64_t whole = 0;
       for (size_t source = 0; source < options.sources.size(); ++source) {
         const std::optional<int64_t> stream = options.sources[source].streams[request];
@@ -95,7 +95,7 @@ struct Loader::Impl {
         present += shared_bytes_present(dataset(source), *stream);
       }
       requests.push_back(asked);
-      placements.push_back({asked.stream, Tier::kDevice, whole, ""});
+      placements.push_back({asked.key, Tier::kDevice, whole, ""});
     }
     std::vector<Residency> decided =
         decide_residency(requests, options.device, budget_bytes(options.memory_budget, options.device, present), taken);
@@ -108,20 +108,20 @@ struct Loader::Impl {
     }
   }
 
-  // A key's streams, for a device all by its kernel or all by the host: one that had to move to its file takes the others
-  // along.
   void bring(size_t request, Residency& residency) {
-    for (size_t source = 0; source < sources.size();) {
+    std::vector<DatasetStream> wanted;
+    std::vector<size_t> of_source;
+    for (size_t source = 0; source < sources.size(); ++source) {
       const std::optional<int64_t> stream = options.sources[source].streams[request];
-      const Tier before = residency.tier;
-      if (stream) {
-        sources[source].streams[request] =
-            robocache::bring(options.sources[source].dataset, *stream, options.device, residency);
-        const std::string& note = sources[source].streams[request]->note();
-        if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
-      }
-      const bool moved = residency.tier == Tier::kMapped && before != Tier::kMapped && options.device.is_cuda();
-      source = moved && source > 0 ? 0 : source + 1;
+      if (!stream) continue;
+      wanted.push_back({options.sources[source].dataset, *stream});
+      of_source.push_back(source);
+    }
+    const auto brought = robocache::bring(wanted, options.device, residency);
+    for (size_t i = 0; i < brought.size(); ++i) {
+      sources[of_source[i]].streams[request] = brought[i];
+      const std::string& note = brought[i]->note();
+      if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
     }
   }
 
@@ -259,7 +259,7 @@ struct Loader::Impl {
     if (!source.streams[of_request]) return {};
     const Stream& stream = dataset(place).streams()[static_cast<size_t>(*source.streams[of_request])];
     const auto by = [&](const FeatureStats& stats, const std::string& name) {
-      return affines(stats, stream.features, stream.dtype, *request.normalize, options.constant, name);
+      return robocache::affines(stats, stream.features, stream.dtype, *request.normalize, options.constant, name);
     };
     const std::string name = "norm_stats['" + request.stream + "']";
     if (const auto given = source.norm_stats.find(request.stream); given != source.norm_stats.end()) {

@@ -47,8 +47,10 @@ struct SourceRequest {
   std::vector<std::pair<std::string, std::string>> rename = {};  // a stream, and the key that it fills
   std::string anchor = {};                                       // a key or stream; else the LoaderOptions'
 
-  std::vector<std::optional<int64_t>> streams =
-      {};  // complete_options: the place of each request's stream, if it is there
+  std::map<std::string, NormStats> norm_stats = {};  // by key: instead of the dataset's statistics
+
+  // Of complete options: the place of each request's stream, where it is there.
+  std::vector<std::optional<int64_t>> streams = {};
 };
 
 // Anchors whose window reaches over an end of the recording.

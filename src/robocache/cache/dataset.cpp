@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 
@@ -104,9 +105,9 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
 }
 
 // FNV-1a over the files' checksums.
-uint64_t clock_checksum(const File& times, const File& row_offsets) {
+uint64_t checksum_of(std::initializer_list<const File*> files) {
   uint64_t hash = 0xcbf29ce484222325;
-  for (const File* file : {&times, &row_offsets}) {
+  for (const File* file : files) {
     for (const uint32_t crc : file->record.crc32) hash = (hash ^ crc) * 0x100000001b3;
   }
   return hash;
@@ -149,8 +150,10 @@ struct Dataset::Impl {
 
   File open_file(const cache::FileDescriptor& directory, const std::string& name);
   void map_stream(const cache::FileDescriptor& directory, Stream& stream);
+  StreamFile open_again(int64_t stream, const char* name, const File& mapped, const void* first) const;
   void verify() const;
 
+  cache::FileDescriptor home;  // the directory, whatever it is called by now
   std::string path;
   cache::Manifest manifest;
   std::string episode_columns;
@@ -203,7 +206,7 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
   const std::vector<int64_t> offsets{manifest.episodes + 1};
   stream.row_offsets = {elements<int64_t>(files.row_offsets, DType::kInt64, offsets), static_cast<size_t>(offsets[0])};
   check_row_offsets(files.row_offsets, stream.row_offsets, stream.rows);
-  stream.clock_checksum = clock_checksum(files.times, files.row_offsets);
+  stream.clock_checksum = checksum_of({&files.times, &files.row_offsets});
 
   shape[0] = cache::kStatistics;
   const auto* table = elements<double>(files.stats, DType::kFloat64, shape);
@@ -214,6 +217,18 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
     table += stream.features;
   }
   mappings.push_back(std::move(files));
+}
+
+StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const File& mapped, const void* first) const {
+  const cache::FileIdentity& identity = mapped.mapping.identity();
+  const std::string inside = cache::stream_directory(manifest.streams[static_cast<size_t>(stream)].name) + "/" + name;
+  StreamFile opened{cache::open_below(home, inside, mapped.mapping.path()),
+                    static_cast<const std::byte*>(first) - mapped.bytes().data(),
+                    std::to_string(identity.device) + "-" + std::to_string(identity.inode) + "-" +
+                        std::to_string(checksum_of({&mapped}))};
+  // Another file of that name, in the folder of the cache that was opened: the mapped one was removed.
+  if (opened.file.get() >= 0 && cache::identity_of(opened.file) != identity) opened.file = {};
+  return opened;
 }
 
 void Dataset::Impl::verify() const {
@@ -253,9 +268,10 @@ void Dataset::Impl::verify() const {
 std::shared_ptr<const Dataset> Dataset::open(const std::string& path, bool verify) {
   std::shared_ptr<const Dataset> dataset;
   for (int tries_left = kOpenTries; dataset == nullptr; --tries_left) {
-    const cache::FileDescriptor directory = cache::open_directory(path);
+    cache::FileDescriptor directory = cache::open_directory(path);
     try {
       dataset.reset(new Dataset(std::make_unique<Impl>(directory, path)));
+      dataset->impl_->home = std::move(directory);
     } catch (const FileError&) {
       // Whoever replaces a cache removes the old one's files, and some may not have been opened yet.
       if (tries_left == 1 || cache::is_named(directory, path)) throw;
@@ -300,6 +316,16 @@ int64_t Dataset::index_of(std::string_view name) const {
 }
 
 const Stream& Dataset::stream(std::string_view name) const { return streams()[static_cast<size_t>(index_of(name))]; }
+
+StreamFile Dataset::open_values(int64_t stream) const {
+  return impl_->open_again(stream, cache::kValuesFile, impl_->mappings.at(static_cast<size_t>(stream)).values,
+                           streams()[static_cast<size_t>(stream)].values);
+}
+
+StreamFile Dataset::open_times(int64_t stream) const {
+  return impl_->open_again(stream, cache::kTimeFile, impl_->mappings.at(static_cast<size_t>(stream)).times,
+                           streams()[static_cast<size_t>(stream)].time_ns);
+}
 
 std::string_view Dataset::episode_json(int64_t episode) const {
   if (episode < 0 || episode >= num_episodes()) {

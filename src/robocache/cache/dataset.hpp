@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "robocache/cache/file.hpp"
 #include "robocache/core/dtype.hpp"
 
 namespace robocache {
@@ -76,6 +77,14 @@ struct Stream {
   uint64_t clock_checksum = 0;
 };
 
+// A file of a stream, opened to be read with pread: what another program cuts off it is missed by a read, where the
+// mapping would end the process (SIGBUS).
+struct StreamFile {
+  cache::FileDescriptor file;  // none where the cache was replaced or removed since: nobody finds its files to cut them
+  int64_t offset = 0;          // of the first element, in bytes
+  std::string identity;        // tells its content on this host from others: device, inode, and a checksum of checksums
+};
+
 // Whether two streams of one dataset have the same stamps in the same episodes, as those of one recorder often do. Reads
 // the stamps only where the checksums agree.
 bool same_clock(const Stream& a, const Stream& b);
@@ -108,6 +117,10 @@ class Dataset {
   // The place of a stream in streams(). Throws ArgumentError that names the streams there are.
   int64_t index_of(std::string_view name) const;
   const Stream& stream(std::string_view name) const;
+
+  // The file of a stream's values and that of its times. Throws FileError.
+  StreamFile open_values(int64_t stream) const;
+  StreamFile open_times(int64_t stream) const;
 
   // Episode e's metadata, one line of JSON: {"episode_index": e, "start_ns": ..., "end_ns": ..., then the writer's}.
   std::string_view episode_json(int64_t episode) const;

@@ -33,6 +33,18 @@ FileDescriptor open_directory(const std::string& path) {
   return directory;
 }
 
+FileIdentity identity_of(const FileDescriptor& file) {
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+FileDescriptor open_below(const FileDescriptor& directory, const std::string& name, const std::string& path) {
+  FileDescriptor file(::openat(directory.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0 && errno != ENOENT) refuse_errno(path, "opening it");
+  return file;
+}
+
 bool is_named(const FileDescriptor& file, const std::string& path) {
   struct stat open_file{};
   struct stat named_file{};
@@ -48,11 +60,12 @@ void sync_directory(const std::string& path) {
 
 MappedFile::MappedFile(const FileDescriptor& directory, const std::string& name, std::string path)
     : path_(std::move(path)) {
-  const FileDescriptor file(::openat(directory.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor file = open_below(directory, name, path_);
   if (file.get() < 0) refuse_errno(path_, "opening it");
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) refuse_errno(path_, "reading its size");
   if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a file, got something else of that name");
+  identity_ = {status.st_dev, status.st_ino};
   if (status.st_size == 0) return;
   void* data = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) refuse_errno(path_, "mapping it");

@@ -44,6 +44,20 @@ bool is_named(const FileDescriptor& file, const std::string& path);
 // Makes a directory's entries durable. Throws FileError.
 void sync_directory(const std::string& path);
 
+// Which file of this host; an inode counts for another file once this one is removed.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+FileIdentity identity_of(const FileDescriptor& file);
+
+// Opens `name` below the open `directory` for reading; `path` is what errors call it. None where there is nothing of that
+// name. Throws FileError.
+FileDescriptor open_below(const FileDescriptor& directory, const std::string& name, const std::string& path);
+
 // A whole file, mapped read-only.
 class MappedFile {
  public:
@@ -55,10 +69,12 @@ class MappedFile {
 
   MappedFile(MappedFile&& other) noexcept
       : path_(std::move(other.path_)),
+        identity_(other.identity_),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
   MappedFile& operator=(MappedFile&& other) noexcept {
     std::swap(path_, other.path_);
+    std::swap(identity_, other.identity_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
@@ -66,11 +82,13 @@ class MappedFile {
   ~MappedFile();
 
   const std::string& path() const { return path_; }
+  const FileIdentity& identity() const { return identity_; }
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
 
  private:
   std::string path_;
+  FileIdentity identity_;
   void* data_ = nullptr;
   size_t size_ = 0;
 };

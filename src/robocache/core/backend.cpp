@@ -1,6 +1,7 @@
 #include "robocache/core/backend.hpp"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -73,6 +74,21 @@ const Plugin& plugin() {
   return opened;
 }
 
+// Rows are drawn from anywhere, and huge pages spare each visit a walk through the tables of small ones.
+constexpr size_t kHugePage = size_t{1} << 21;
+
+std::align_val_t host_alignment(size_t bytes) { return std::align_val_t{bytes < kHugePage ? 64 : kHugePage}; }
+
+void* allocate_host(size_t bytes) {
+  void* const memory = ::operator new(bytes, host_alignment(bytes), std::nothrow);
+  if (memory == nullptr)
+    throw OutOfMemory("allocating " + std::to_string(bytes) + " bytes of host memory: out of memory");
+  if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish
+  return memory;
+}
+
+void release_host(void* memory, size_t bytes) { ::operator delete(memory, host_alignment(bytes)); }
+
 }  // namespace
 
 const CudaBackend* cuda_backend_or_null() { return plugin().backend; }
@@ -87,7 +103,10 @@ const CudaBackend& cuda_backend() {
 }
 
 void check_cuda(int code, const char* what) {
-  if (code != 0) throw DeviceError(std::string(what) + ": " + plugin().backend->error_text(code));
+  if (code == 0) return;
+  const std::string text = std::string(what) + ": " + plugin().backend->error_text(code);
+  if (code == plugin().backend->out_of_memory) throw OutOfMemory(text);
+  throw DeviceError(text);
 }
 
 void* cuda_symbol(const char* name) {
@@ -103,7 +122,7 @@ DeviceBuffer::DeviceBuffer(Device device, size_t bytes) : device_(device), bytes
     const int code = cuda_backend().allocate(device.index, bytes, &data_);
     check_cuda(code, ("allocating " + std::to_string(bytes) + " bytes on " + device_name(device)).c_str());
   } else {
-    data_ = ::operator new(bytes, std::align_val_t{64});
+    data_ = allocate_host(bytes);
   }
 }
 
@@ -121,7 +140,7 @@ DeviceBuffer::~DeviceBuffer() {
   if (device_.is_cuda()) {
     plugin().backend->release(device_.index, data_);
   } else {
-    ::operator delete(data_, std::align_val_t{64});
+    release_host(data_, bytes_);
   }
 }
 
@@ -133,6 +152,124 @@ void DeviceBuffer::fill_from_host(const void* from, size_t bytes) {
   } else {
     std::memcpy(data_, from, bytes);
   }
+}
+
+PinnedBuffer::PinnedBuffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
+  if (bytes == 0) return;
+  if (!device.is_cuda()) {
+    data_ = on_device_ = allocate_host(bytes);
+    return;
+  }
+  const CudaBackend& backend = cuda_backend();
+  const std::string what = "pinning " + std::to_string(bytes) + " bytes of host memory";
+  check_cuda(backend.allocate_pinned(device.index, bytes, &data_), what.c_str());
+  if (const int code = backend.pinned_on_device(device.index, data_, &on_device_); code != 0) {
+    backend.release_pinned(device.index, data_);
+    check_cuda(code, what.c_str());
+  }
+}
+
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(data_, other.data_);
+  std::swap(on_device_, other.on_device_);
+  return *this;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ == nullptr) return;
+  if (device_.is_cuda()) {
+    plugin().backend->release_pinned(device_.index, data_);
+  } else {
+    release_host(data_, bytes_);
+  }
+}
+
+HostRegistration::HostRegistration(Device device, void* memory, size_t bytes) : device_(device), on_device_(memory) {
+  if (!device.is_cuda() || bytes == 0) return;
+  const CudaBackend& backend = cuda_backend();
+  const std::string what = "pinning " + std::to_string(bytes) + " bytes of shared memory";
+  check_cuda(backend.register_host(device.index, memory, bytes), what.c_str());
+  if (const int code = backend.pinned_on_device(device.index, memory, &on_device_); code != 0) {
+    backend.unregister_host(device.index, memory);
+    check_cuda(code, what.c_str());
+  }
+  memory_ = memory;
+}
+
+HostRegistration::HostRegistration(HostRegistration&& other) noexcept { *this = std::move(other); }
+
+HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(memory_, other.memory_);
+  std::swap(on_device_, other.on_device_);
+  return *this;
+}
+
+HostRegistration::~HostRegistration() {
+  if (memory_ != nullptr) plugin().backend->unregister_host(device_.index, memory_);
+}
+
+OwnedCudaStream::OwnedCudaStream(Device device) : device_(device) {
+  if (device.is_cuda()) check_cuda(cuda_backend().create_stream(device.index, &stream_.handle), "making a CUDA stream");
+}
+
+OwnedCudaStream::OwnedCudaStream(OwnedCudaStream&& other) noexcept { *this = std::move(other); }
+
+OwnedCudaStream& OwnedCudaStream::operator=(OwnedCudaStream&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(stream_, other.stream_);
+  return *this;
+}
+
+OwnedCudaStream::~OwnedCudaStream() {
+  if (stream_.handle != nullptr) plugin().backend->destroy_stream(device_.index, stream_.handle);
+}
+
+void OwnedCudaStream::wait() const {
+  if (stream_.handle == nullptr) return;
+  check_cuda(cuda_backend().synchronize(device_.index, stream_.handle), "waiting for a CUDA stream");
+}
+
+CudaEvent::CudaEvent(Device device) : device_(device) {
+  if (device.is_cuda()) check_cuda(cuda_backend().create_event(device.index, &event_), "making a CUDA event");
+}
+
+CudaEvent::CudaEvent(CudaEvent&& other) noexcept { *this = std::move(other); }
+
+CudaEvent& CudaEvent::operator=(CudaEvent&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+CudaEvent::~CudaEvent() {
+  if (event_ != nullptr) plugin().backend->destroy_event(device_.index, event_);
+}
+
+void CudaEvent::record(CudaStream stream) {
+  if (event_ == nullptr) return;
+  check_cuda(cuda_backend().record_event(device_.index, event_, stream.handle), "recording a CUDA event");
+}
+
+void CudaEvent::make_wait(CudaStream stream) const {
+  if (event_ == nullptr) return;
+  check_cuda(cuda_backend().stream_wait_event(device_.index, stream.handle, event_), "making a CUDA stream wait");
+}
+
+void CudaEvent::wait() const {
+  if (event_ == nullptr) return;
+  check_cuda(cuda_backend().synchronize_event(device_.index, event_), "waiting for a CUDA event");
+}
+
+bool CudaEvent::reached() const {
+  if (event_ == nullptr) return true;
+  int32_t done = 0;
+  check_cuda(cuda_backend().query_event(device_.index, event_, &done), "asking for a CUDA event");
+  return done != 0;
 }
 
 }  // namespace robocache

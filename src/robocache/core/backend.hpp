@@ -25,6 +25,7 @@ struct CudaDeviceInfo {
 // Every function returns 0 or a cudaError_t; error_text explains it. `device` is made current only for the call.
 struct CudaBackend {
   int32_t runtime_version;  // CUDA runtime the plugin was built with, as 13000
+  int32_t out_of_memory;    // the code that says so
   int (*driver_version)(int32_t* version);
   int (*device_count)(int32_t* count);
   int (*device_info)(int32_t device, CudaDeviceInfo* info);
@@ -33,6 +34,20 @@ struct CudaBackend {
   int (*copy_from_host)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
   int (*copy_to_host)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
   int (*synchronize)(int32_t device, void* stream);
+  // Host memory that every device reaches: allocated so, or someone's made so.
+  int (*allocate_pinned)(int32_t device, size_t bytes, void** memory);
+  int (*release_pinned)(int32_t device, void* memory);
+  int (*register_host)(int32_t device, void* memory, size_t bytes);
+  int (*unregister_host)(int32_t device, void* memory);
+  int (*pinned_on_device)(int32_t device, void* memory, void** on_device);
+  int (*create_stream)(int32_t device, void** stream);  // one that does not wait for the default stream
+  int (*destroy_stream)(int32_t device, void* stream);
+  int (*create_event)(int32_t device, void** event);
+  int (*destroy_event)(int32_t device, void* event);
+  int (*record_event)(int32_t device, void* event, void* stream);
+  int (*stream_wait_event)(int32_t device, void* stream, void* event);
+  int (*synchronize_event)(int32_t device, void* event);
+  int (*query_event)(int32_t device, void* event, int32_t* done);
   const char* (*error_text)(int code);
 };
 
@@ -47,7 +62,7 @@ int cuda_device_count();
 // The table; throws DeviceError with the reason.
 const CudaBackend& cuda_backend();
 
-// Throws DeviceError "WHAT: TEXT" if code is not 0.
+// Throws DeviceError "WHAT: TEXT" if code is not 0, OutOfMemory where the code says that.
 void check_cuda(int code, const char* what);
 
 // A launcher the plugin exports as `name`; throws DeviceError.
@@ -57,7 +72,7 @@ void* cuda_symbol(const char* name);
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  DeviceBuffer(Device device, size_t bytes);
+  DeviceBuffer(Device device, size_t bytes);  // throws DeviceError, OutOfMemory
   DeviceBuffer(DeviceBuffer&& other) noexcept;
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
   ~DeviceBuffer();
@@ -73,6 +88,81 @@ class DeviceBuffer {
   Device device_;
   size_t bytes_ = 0;
   void* data_ = nullptr;
+};
+
+// Host memory that the kernels of `device` read and write across the link, and that copies to it do not stage: pinned,
+// for every other CUDA device too. For the CPU plain memory. 64-byte aligned, freed with it.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  PinnedBuffer(Device device, size_t bytes);  // throws DeviceError, OutOfMemory
+  PinnedBuffer(PinnedBuffer&& other) noexcept;
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  ~PinnedBuffer();
+
+  size_t bytes() const { return bytes_; }
+  void* data() const { return data_; }            // for the host
+  void* on_device() const { return on_device_; }  // for a kernel
+
+ private:
+  Device device_;
+  size_t bytes_ = 0;
+  void* data_ = nullptr;
+  void* on_device_ = nullptr;
+};
+
+// Makes host memory that someone else owns pinned as long as it lives: mapped files of /dev/shm, say. For the CPU it
+// does nothing.
+class HostRegistration {
+ public:
+  HostRegistration() = default;
+  HostRegistration(Device device, void* memory, size_t bytes);  // throws DeviceError, OutOfMemory
+  HostRegistration(HostRegistration&& other) noexcept;
+  HostRegistration& operator=(HostRegistration&& other) noexcept;
+  ~HostRegistration();
+
+  void* on_device() const { return on_device_; }  // for a kernel
+
+ private:
+  Device device_;
+  void* memory_ = nullptr;
+  void* on_device_ = nullptr;
+};
+
+// A CUDA stream of its own, which the default stream does not wait for, nor it for that one. On the CPU none.
+class OwnedCudaStream {
+ public:
+  OwnedCudaStream() = default;
+  explicit OwnedCudaStream(Device device);  // throws DeviceError
+  OwnedCudaStream(OwnedCudaStream&& other) noexcept;
+  OwnedCudaStream& operator=(OwnedCudaStream&& other) noexcept;
+  ~OwnedCudaStream();  // what is queued on it still runs
+
+  CudaStream get() const { return stream_; }
+  void wait() const;  // for all that is queued on it
+
+ private:
+  Device device_;
+  CudaStream stream_;
+};
+
+// A mark in a CUDA stream. One that was never recorded has been reached, and so has every one on the CPU.
+class CudaEvent {
+ public:
+  CudaEvent() = default;
+  explicit CudaEvent(Device device);  // throws DeviceError
+  CudaEvent(CudaEvent&& other) noexcept;
+  CudaEvent& operator=(CudaEvent&& other) noexcept;
+  ~CudaEvent();
+
+  void record(CudaStream stream);           // behind all that is queued on it; forgets where it was before
+  void make_wait(CudaStream stream) const;  // what is queued on it from now on runs after the mark
+  void wait() const;                        // the calling thread
+  bool reached() const;
+
+ private:
+  Device device_;
+  void* event_ = nullptr;
 };
 
 }  // namespace robocache

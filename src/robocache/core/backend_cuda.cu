@@ -58,10 +58,95 @@ int synchronize(int32_t device, void* stream) {
   return on_device(device, [&] { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); });
 }
 
+int allocate_pinned(int32_t device, size_t bytes, void** memory) {
+  return on_device(device, [&] { return cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped); });
+}
+
+int release_pinned(int32_t device, void* memory) {
+  return on_device(device, [&] { return cudaFreeHost(memory); });
+}
+
+int register_host(int32_t device, void* memory, size_t bytes) {
+  return on_device(device,
+                   [&] { return cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped); });
+}
+
+int unregister_host(int32_t device, void* memory) {
+  return on_device(device, [&] { return cudaHostUnregister(memory); });
+}
+
+int pinned_on_device(int32_t device, void* memory, void** on_device_pointer) {
+  return on_device(device, [&] { return cudaHostGetDevicePointer(on_device_pointer, memory, 0); });
+}
+
+int create_stream(int32_t device, void** stream) {
+  return on_device(device, [&] {
+    return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
+  });
+}
+
+int destroy_stream(int32_t device, void* stream) {
+  return on_device(device, [&] { return cudaStreamDestroy(static_cast<cudaStream_t>(stream)); });
+}
+
+int create_event(int32_t device, void** event) {
+  return on_device(
+      device, [&] { return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventDisableTiming); });
+}
+
+int destroy_event(int32_t device, void* event) {
+  return on_device(device, [&] { return cudaEventDestroy(static_cast<cudaEvent_t>(event)); });
+}
+
+int record_event(int32_t device, void* event, void* stream) {
+  return on_device(device,
+                   [&] { return cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)); });
+}
+
+int stream_wait_event(int32_t device, void* stream, void* event) {
+  return on_device(device, [&] {
+    return cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0);
+  });
+}
+
+int synchronize_event(int32_t device, void* event) {
+  return on_device(device, [&] { return cudaEventSynchronize(static_cast<cudaEvent_t>(event)); });
+}
+
+int query_event(int32_t device, void* event, int32_t* done) {
+  return on_device(device, [&] {
+    const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    *done = code == cudaSuccess ? 1 : 0;
+    return code == cudaErrorNotReady ? cudaSuccess : code;
+  });
+}
+
 const char* error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
-constexpr CudaBackend kBackend{CUDART_VERSION, driver_version, device_count, device_info, allocate,
-                               release,        copy_from_host, copy_to_host, synchronize, error_text};
+constexpr CudaBackend kBackend{.runtime_version = CUDART_VERSION,
+                               .out_of_memory = cudaErrorMemoryAllocation,
+                               .driver_version = driver_version,
+                               .device_count = device_count,
+                               .device_info = device_info,
+                               .allocate = allocate,
+                               .release = release,
+                               .copy_from_host = copy_from_host,
+                               .copy_to_host = copy_to_host,
+                               .synchronize = synchronize,
+                               .allocate_pinned = allocate_pinned,
+                               .release_pinned = release_pinned,
+                               .register_host = register_host,
+                               .unregister_host = unregister_host,
+                               .pinned_on_device = pinned_on_device,
+                               .create_stream = create_stream,
+                               .destroy_stream = destroy_stream,
+                               .create_event = create_event,
+                               .destroy_event = destroy_event,
+                               .record_event = record_event,
+                               .stream_wait_event = stream_wait_event,
+                               .synchronize_event = synchronize_event,
+                               .query_event = query_event,
+                               .error_text = error_text};
 
 }  // namespace
 }  // namespace robocache

@@ -37,4 +37,10 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+// Memory does not suffice: of a device, or pinned or shared memory of the host.
+class OutOfMemory : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
 }  // namespace robocache

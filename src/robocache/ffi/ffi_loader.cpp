@@ -9,6 +9,7 @@
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/ffi/norm_stats.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -65,8 +66,8 @@ MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) 
 }  // namespace
 
 // (mixture, batch_size, anchor, anchor_hz, edges, drop_n_last, temperature, samples_per_epoch, snap_s, shuffle, drop_last,
-// device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's)
-// -> options; None is what is left out
+// device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's,
+// constant) -> options; None is what is left out
 ROBOCACHE_FFI(loader_options, args, result) {
   LoaderOptions options;
   options.mixture = args.boolean(0, "mixture");
@@ -87,6 +88,7 @@ ROBOCACHE_FFI(loader_options, args, result) {
   options.pad_features = args.boolean(15, "pad_features");
   options.memory_budget.device = memory_share(args, 16, options.memory_budget.device);
   options.memory_budget.host = memory_share(args, 17, options.memory_budget.host);
+  options.constant = constant_from_name(args.string(18, "constant"));
   result.set_object(LoaderOptionsHandle{std::move(options)});
 }
 
@@ -157,6 +159,13 @@ ROBOCACHE_FFI(loader_add_stream, args, result) {
   args.object<LoaderOptionsHandle>(0, "options").options.streams.push_back(std::move(request));
 }
 
+// (options, whether of the source added last, key, names of fields, float64 [fields, features]): statistics for a key
+ROBOCACHE_FFI(loader_add_norm_stats, args, result) {
+  LoaderOptions& options = args.object<LoaderOptionsHandle>(0, "options").options;
+  auto& by_key = args.boolean(1, "norm_stats") ? options.sources.back().norm_stats : options.norm_stats;
+  by_key[std::string(args.string(2, "norm_stats"))] = norm_stats(args, 3);
+}
+
 // (options, begin, end, method): features of the stream added last
 ROBOCACHE_FFI(loader_add_method, args, result) {
   StreamRequest& request = args.object<LoaderOptionsHandle>(0, "options").options.streams.back();
@@ -187,9 +196,26 @@ ROBOCACHE_FFI(loader_describe, args, result) {
                           {"bytes", placement.bytes},
                           {"why", placement.why}});
   }
-  const nlohmann::json described = {{"placements", placements},          {"anchors", loader.anchors()},
-                                    {"samples", loader.samples()},       {"steps_per_epoch", loader.steps_per_epoch()},
-                                    {"anchor", loader.options().anchor}, {"arrays", arrays}};
+  auto keys = nlohmann::json::array();
+  const LoaderOptions& options = loader.options();
+  for (size_t place = 0; place < options.streams.size(); ++place) {
+    auto dtypes = nlohmann::json::array();  // of the sources' streams
+    for (const SourceRequest& source : options.sources) {
+      if (!source.streams[place]) continue;
+      dtypes.push_back(dtype_name(source.dataset->streams()[static_cast<size_t>(*source.streams[place])].dtype));
+    }
+    keys.push_back({{"name", options.streams[place].stream},
+                    {"place", place},
+                    {"shape", key_shape(options, place)},
+                    {"dtypes", dtypes}});
+  }
+  const nlohmann::json described = {{"keys", keys},
+                                    {"placements", placements},
+                                    {"anchors", loader.anchors()},
+                                    {"samples", loader.samples()},
+                                    {"steps_per_epoch", loader.steps_per_epoch()},
+                                    {"anchor", loader.options().anchor},
+                                    {"arrays", arrays}};
   result.set(std::string_view(described.dump()));
 }
 
@@ -221,6 +247,14 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
   loader->gather(indices, memory.get(), current_stream(loader->options().device));
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
+}
+
+// (loader, source, place of a key) -> float64 [4, features]: scale, shift, spread, centre; None where it is not normalised
+ROBOCACHE_FFI(loader_affines, args, result) {
+  const auto affines =
+      args.object<LoaderHandle>(0, "loader")
+          .loader->affines(static_cast<size_t>(args.integer(1, "source")), static_cast<size_t>(args.integer(2, "key")));
+  if (!affines.empty()) result.set(table_of(affines));
 }
 
 // (loader): throws where a sample is too far away

@@ -1,4 +1,4 @@
-// Given statistics, decoded.
+// Statistics and what is made of them, across.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,16 @@ inline NormStats norm_stats(const Args& args, int i) {
     names.remove_prefix(std::min(names.size(), names.find(',') + 1));
   }
   return stats;
+}
+
+// float64 [4, features]: scale, shift, spread, centre.
+inline OwnedTensor table_of(const std::vector<Affine>& affines) {
+  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, static_cast<int64_t>(affines.size())});
+  auto* number = static_cast<double*>(table.view().data);
+  for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
+    for (const Affine& y : affines) *number++ = y.*part;
+  }
+  return table;
 }
 
 }  // namespace robocache::ffi

@@ -1,36 +1,104 @@
 #include "robocache/source/resident.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <mutex>
 #include <utility>
 
+#include "robocache/core/error.hpp"
+#include "robocache/core/host_memory.hpp"
+#include "robocache/core/thread_pool.hpp"
 #include "robocache/core/time.hpp"
+#include "robocache/source/read_rows.hpp"
 
 namespace robocache {
 namespace {
 
-std::vector<EpisodeRows> episode_rows(const Stream& stream) {
-  std::vector<EpisodeRows> episodes;
-  episodes.reserve(stream.row_offsets.size() - 1);
+const Stream& stream_of(const Dataset& dataset, int64_t stream) {
+  return dataset.streams()[static_cast<size_t>(stream)];
+}
+
+void fill_episodes(const Stream& stream, const int64_t* time_ns, EpisodeRows* episodes) {
   for (size_t e = 0; e + 1 < stream.row_offsets.size(); ++e) {
     EpisodeRows entry{stream.row_offsets[e], stream.row_offsets[e + 1] - stream.row_offsets[e], 0, 0.0};
     if (entry.rows > 0) {
-      const int64_t last_ns = stream.time_ns[entry.begin + entry.rows - 1];
-      entry.first_ns = stream.time_ns[entry.begin];
+      const int64_t last_ns = time_ns[entry.begin + entry.rows - 1];
+      entry.first_ns = time_ns[entry.begin];
       if (last_ns > entry.first_ns) {
         entry.rows_per_ns =
             static_cast<double>(entry.rows - 1) / static_cast<double>(ns_between(last_ns, entry.first_ns));
       }
     }
-    episodes.push_back(entry);
+    episodes[e] = entry;
   }
-  return episodes;
 }
 
-DeviceBuffer copied(Device device, const void* data, size_t bytes) {
-  DeviceBuffer memory(device, bytes);
-  memory.fill_from_host(data, bytes);
-  return memory;
+// Bytes [begin, begin + bytes) of the file's elements. `mapped`: the first in the mapping, for a file without a name.
+void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t bytes, void* to) {
+  constexpr int64_t kPiece = int64_t{16} << 20;
+  const FileRows file{from.file.get(), from.offset};
+  parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
+    auto* const at = static_cast<char*>(to) + first;
+    const auto size = static_cast<size_t>(end - first);
+    if (file.descriptor >= 0) {
+      read_rows(file, begin + first, size, at);
+    } else {
+      std::memcpy(at, static_cast<const char*>(mapped) + begin + first, size);
+    }
+  });
+}
+
+// A piece is read while the one before it is copied.
+void copy_to_device(const StreamFile& from, const void* mapped, DeviceBuffer& to) {
+  constexpr int64_t kPiece = int64_t{32} << 20;
+  const Device device = to.device();
+  const auto bytes = static_cast<int64_t>(to.bytes());
+  struct Piece {
+    PinnedBuffer memory;
+    CudaEvent copied;
+  } pieces[2];
+  const OwnedCudaStream stream(device);
+  try {
+    for (int64_t at = 0; at < bytes; at += kPiece) {
+      Piece& piece = pieces[at / kPiece % 2];
+      const int64_t size = std::min(kPiece, bytes - at);
+      if (piece.memory.data() == nullptr) {
+        piece.memory = PinnedBuffer(device, static_cast<size_t>(size));
+        piece.copied = CudaEvent(device);
+      }
+      piece.copied.wait();
+      read(from, mapped, at, size, piece.memory.data());
+      check_cuda(cuda_backend().copy_from_host(device.index, static_cast<char*>(to.data()) + at, piece.memory.data(),
+                                               static_cast<size_t>(size), stream.get().handle),
+                 "copying to the device");
+      piece.copied.record(stream.get());
+    }
+  } catch (...) {
+    cuda_backend().synchronize(device.index, stream.get().handle);  // the pieces may still be read
+    throw;
+  }
+  stream.wait();
+}
+
+// Where memory does not suffice for `what`, says what it needs and what there is.
+template <class Make>
+auto named(const std::string& what, int64_t bytes, Device device, const Make& make) {
+  try {
+    return make();
+  } catch (const OutOfMemory& refusal) {
+    std::string free;
+    if (device.is_cuda()) {
+      CudaDeviceInfo info{};
+      check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
+      free = std::to_string(info.memory_free_bytes) + " on " + device_name(device) + " and ";
+    }
+    throw OutOfMemory(what + ": needs " + std::to_string(bytes) + " bytes, free are " + free +
+                      std::to_string(host_memory().free_bytes) + " of host memory: " + refusal.what());
+  }
 }
 
 // The first of the living that `is` the one looked for, or what `make` gives.
@@ -52,52 +120,121 @@ std::shared_ptr<const Resident> living_or_made(const Is& is, const Make& make) {
 
 std::shared_ptr<const ResidentClock> ResidentClock::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                         Device device) {
+  const auto host = device.is_cuda() ? get(dataset, stream, {}) : nullptr;
   const auto is = [&](const ResidentClock& clock) {
     if (clock.dataset_ != dataset || clock.device_ != device) return false;
     if (std::find(clock.streams_.begin(), clock.streams_.end(), stream) != clock.streams_.end()) return true;
-    const auto streams = dataset->streams();
-    if (!same_clock(streams[static_cast<size_t>(clock.streams_[0])], streams[static_cast<size_t>(stream)]))
-      return false;
+    if (!same_clock(stream_of(*dataset, clock.streams_[0]), stream_of(*dataset, stream))) return false;
     clock.streams_.push_back(stream);
     return true;
   };
-  return living_or_made<ResidentClock>(
-      is, [&] { return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device)); });
+  return living_or_made<ResidentClock>(is, [&] {
+    return named(
+        "the clock of stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device,
+        [&] { return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host)); });
+  });
 }
 
-ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device)
-    : dataset_(std::move(dataset)), device_(device), streams_{stream} {
-  const Stream& from = dataset_->streams()[static_cast<size_t>(stream)];
-  time_ns_ = from.time_ns;
-  episodes_ = episode_rows(from);
-  on_device_ = on_host();
-  if (device.is_cuda()) {
-    time_memory_ = copied(device, time_ns_, static_cast<size_t>(from.rows) * sizeof(int64_t));
-    episode_memory_ = copied(device, episodes_.data(), episodes_.size() * sizeof(EpisodeRows));
-    on_device_ = {static_cast<const int64_t*>(time_memory_.data()),
-                  static_cast<const EpisodeRows*>(episode_memory_.data())};
+int64_t ResidentClock::bytes(const Dataset& dataset, int64_t stream) {
+  return stream_of(dataset, stream).rows * static_cast<int64_t>(sizeof(int64_t)) +
+         dataset.num_episodes() * static_cast<int64_t>(sizeof(EpisodeRows));
+}
+
+ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device,
+                             std::shared_ptr<const ResidentClock> host)
+    : dataset_(std::move(dataset)), device_(device), streams_{stream}, host_(std::move(host)) {
+  const Stream& from = stream_of(*dataset_, stream);
+  time_memory_ = DeviceBuffer(device, static_cast<size_t>(from.rows) * sizeof(int64_t));
+  episode_memory_ = DeviceBuffer(device, static_cast<size_t>(dataset_->num_episodes()) * sizeof(EpisodeRows));
+  on_device_ = {static_cast<const int64_t*>(time_memory_.data()),
+                static_cast<const EpisodeRows*>(episode_memory_.data())};
+  if (host_ != nullptr) {
+    time_memory_.fill_from_host(on_host().time_ns, time_memory_.bytes());
+    episode_memory_.fill_from_host(on_host().episodes, episode_memory_.bytes());
+  } else {
+    read(dataset_->open_times(stream), from.time_ns, 0, static_cast<int64_t>(time_memory_.bytes()),
+         time_memory_.data());
+    fill_episodes(from, on_device_.time_ns, static_cast<EpisodeRows*>(episode_memory_.data()));
   }
 }
 
 std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                          Device device) {
+                                                          Device device, Tier tier) {
+  if (tier == Tier::kMapped) device = {};
+  if (tier == Tier::kPinned && !device.is_cuda()) tier = Tier::kDevice;
   const auto is = [&](const ResidentStream& resident) {
-    return resident.dataset_ == dataset && resident.stream_ == stream && resident.device_ == device;
+    return resident.dataset_ == dataset && resident.stream_ == stream && resident.device_ == device &&
+           resident.tier_ == tier;
   };
-  return living_or_made<ResidentStream>(
-      is, [&] { return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device)); });
+  return living_or_made<ResidentStream>(is, [&] {
+    return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device, [&] {
+      return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier));
+    });
+  });
 }
 
-ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device)
-    : dataset_(std::move(dataset)), stream_(stream), device_(device) {
+int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream) {
+  const Stream& from = stream_of(dataset, stream);
+  return from.rows * from.features * dtype_size(from.dtype);
+}
+
+ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier)
+    : dataset_(std::move(dataset)), stream_(stream), device_(device), tier_(tier) {
   clock_ = ResidentClock::get(dataset_, stream, device);
-  const Stream& from = dataset_->streams()[static_cast<size_t>(stream)];
-  rows_ = {clock_->on_device(), from.values, from.features, from.dtype};
-  if (device.is_cuda()) {
-    value_memory_ =
-        copied(device, from.values, static_cast<size_t>(from.rows * from.features * dtype_size(from.dtype)));
-    rows_.values = value_memory_.data();
+  const Stream& from = stream_of(*dataset_, stream);
+  rows_ = {clock_->on_device(), nullptr, from.features, from.dtype};
+  const int64_t size = bytes(*dataset_, stream);
+  StreamFile file = dataset_->open_values(stream);
+  if (tier == Tier::kMapped) {
+    if (file.file.get() < 0) {
+      rows_.values = from.values;
+      return;
+    }
+    // Windows lie anywhere: what comes behind one is not what is read next.
+    ::posix_fadvise(file.file.get(), 0, 0, POSIX_FADV_RANDOM);
+    file_ = std::move(file.file);
+    rows_.file = {file_.get(), file.offset};
+  } else if (tier == Tier::kDevice && device.is_cuda()) {
+    device_memory_ = DeviceBuffer(device, static_cast<size_t>(size));
+    copy_to_device(file, from.values, device_memory_);
+    rows_.values = device_memory_.data();
+  } else {
+    copy_to_host(file, size);
   }
+}
+
+void ResidentStream::copy_to_host(const StreamFile& file, int64_t bytes) {
+  const void* const mapped = stream_of(*dataset_, stream_).values;
+  const auto fill = [&](void* memory) { read(file, mapped, 0, bytes, memory); };
+  const int64_t ranks = local_world_size();
+  // Where a control group is full nothing refuses: the process ends.
+  if (bytes - shared_bytes_present(*dataset_, stream_) > host_memory().free_bytes) throw OutOfMemory("not tried");
+  if (ranks > 1 && bytes > 0) {
+    shared_memory_ = SharedMemory(file.identity, static_cast<size_t>(bytes), fill);
+    if (shared_memory_.data() != nullptr) {
+      shared_registration_ = HostRegistration(device_, shared_memory_.data(), static_cast<size_t>(bytes));
+      rows_.values = shared_registration_.on_device();
+      note_ = "one copy for all ranks of this host";
+      return;
+    }
+    note_ = "each rank has a copy of its own, since " + shared_memory_.why_not();
+    // The others are about to do the same.
+    if (bytes > host_memory().free_bytes / ranks) throw OutOfMemory(note_);
+  }
+  pinned_memory_ = PinnedBuffer(device_, static_cast<size_t>(bytes));
+  fill(pinned_memory_.data());
+  rows_.values = pinned_memory_.on_device();
+}
+
+int64_t local_world_size() {
+  const char* text = std::getenv("LOCAL_WORLD_SIZE");
+  return text == nullptr ? 1 : std::max(1, std::atoi(text));
+}
+
+int64_t shared_bytes_present(const Dataset& dataset, int64_t stream) {
+  const int64_t bytes = ResidentStream::bytes(dataset, stream);
+  if (local_world_size() == 1 || bytes == 0) return 0;
+  return SharedMemory::bytes_present(dataset.open_values(stream).identity, static_cast<size_t>(bytes));
 }
 
 }  // namespace robocache

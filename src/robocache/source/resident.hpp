@@ -1,36 +1,47 @@
-// A dataset's rows where a kernel can read them: the mapped files for the CPU, a copy in device memory for CUDA. Immutable,
-// and shared by all loaders on one dataset and device.
+// A dataset's rows where they are drawn from: a clock in memory, the values in the tier that was asked for. Immutable,
+// and shared by all loaders on one dataset, device and tier.
+//
+// What is copied is read with pread: a file that was cut short throws FileError, and does nothing to rows that are in
+// memory already. What was opened goes on where another cache takes the name of its folder.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "robocache/cache/dataset.hpp"
+#include "robocache/cache/file.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/source/rows.hpp"
+#include "robocache/source/shared_memory.hpp"
+#include "robocache/source/tier.hpp"
 
 namespace robocache {
 
-// The clock that a stream and all those of its dataset with the same times and episodes are on.
+// The clock that a stream and all those of its dataset with the same times and episodes are on: in host memory, and in
+// the device's.
 class ResidentClock {
  public:
-  // Copies the clock to the device unless it is there already; waits until it is. Streams whose times are equal give one
-  // clock. Throws DeviceError, also where the memory does not suffice.
+  // Copies the clock unless it is there already; waits until it is. Streams whose times are equal give one clock.
+  // Throws FileError, DeviceError, and OutOfMemory that names the stream, what its clock needs and what is free.
   static std::shared_ptr<const ResidentClock> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                   Device device);
 
-  StreamClock on_host() const { return {time_ns_, episodes_.data()}; }
+  // What it takes of the host's memory, and of a CUDA device's as much again.
+  static int64_t bytes(const Dataset& dataset, int64_t stream);
+
+  StreamClock on_host() const { return host_ == nullptr ? on_device_ : host_->on_device_; }
   StreamClock on_device() const { return on_device_; }
 
  private:
-  ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device);
+  ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device,
+                std::shared_ptr<const ResidentClock> host);
 
-  std::shared_ptr<const Dataset> dataset_;  // whose mapped files are on_host()
+  std::shared_ptr<const Dataset> dataset_;
   Device device_;
-  mutable std::vector<int64_t> streams_;  // known to be on this clock
-  const int64_t* time_ns_;
-  std::vector<EpisodeRows> episodes_;
+  mutable std::vector<int64_t> streams_;       // known to be on this clock
+  std::shared_ptr<const ResidentClock> host_;  // of a clock on a CUDA device
   DeviceBuffer time_memory_;
   DeviceBuffer episode_memory_;
   StreamClock on_device_;
@@ -39,22 +50,54 @@ class ResidentClock {
 // A stream's values and its clock.
 class ResidentStream {
  public:
-  // As ResidentClock::get.
+  // Brings the stream to the tier unless it is there already; waits until it is.
+  // - kDevice: values and clock in the device's memory.
+  // - kPinned: values in pinned host memory, the clock in the device's. On the CPU the same as kDevice: a copy in
+  //   memory.
+  // - kMapped: values in their file and the clock in host memory, whatever the device, for a loop of the host.
+  // A copy in host memory is one for all ranks of this host (local_world_size()), in /dev/shm. Where that cannot be,
+  // each rank has its own, if there is memory for one each.
+  // Throws FileError, DeviceError, and OutOfMemory that names the stream, what it needs and what is free: a roomier
+  // tier may do.
   static std::shared_ptr<const ResidentStream> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                   Device device);
+                                                   Device device, Tier tier);
 
+  // What the values take, of the memory that the tier says; of kMapped only the page cache's.
+  static int64_t bytes(const Dataset& dataset, int64_t stream);
+
+  Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
-  StreamRows rows() const { return rows_; }  // on the device
+
+  // For a kernel on the device; of kMapped for the host: with `file`, or, where the cache was replaced before this was
+  // made, with values in the mapping, which nobody can cut short any more.
+  StreamRows rows() const { return rows_; }
+
+  // For people, of a copy in host memory: that the ranks share it, or why they do not; else empty.
+  const std::string& note() const { return note_; }
 
  private:
-  ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device);
+  ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier);
+  void copy_to_host(const StreamFile& file, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;
   Device device_;
+  Tier tier_;
   std::shared_ptr<const ResidentClock> clock_;
-  DeviceBuffer value_memory_;
+  DeviceBuffer device_memory_;
+  PinnedBuffer pinned_memory_;
+  SharedMemory shared_memory_;
+  HostRegistration shared_registration_;
+  cache::FileDescriptor file_;
   StreamRows rows_;
+  std::string note_;
 };
+
+// Ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
+int64_t local_world_size();
+
+// What is in memory already of the copy of a stream that the ranks of this host share: free memory has lost it, and a
+// rank that comes to it takes no more.
+int64_t shared_bytes_present(const Dataset& dataset, int64_t stream);
 
 }  // namespace robocache

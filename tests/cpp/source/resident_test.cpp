@@ -1,12 +1,21 @@
 #include "robocache/source/resident.hpp"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "robocache/source/read_rows.hpp"
+#include "tests/cpp/cache/files.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/temporary_cache.hpp"
 
@@ -15,9 +24,11 @@ namespace {
 
 using F32 = Element<float, DType::kFloat32>;
 
-// a and b on one clock, c on the same times in other episodes, d on others, none without a row.
-std::shared_ptr<const Dataset> written() {
-  CacheWriter writer;
+constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kMapped};
+
+// a and b on one clock, c on the same times in other episodes, d on others, none without a row. Its files last as long as
+// `writer`.
+std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   writer.begin_episode();
   writer.append("a", F32{}, {10, 20, 30}, {1, 2, 3});
   writer.append("b", F32{}, {10, 20, 30}, {4, 5, 6});
@@ -32,12 +43,99 @@ std::shared_ptr<const Dataset> written() {
   return writer.dataset();
 }
 
+// Its files have no names any more.
+std::shared_ptr<const Dataset> written() {
+  CacheWriter writer;
+  return written(writer);
+}
+
+// The rows of a stream, wherever they are.
+std::vector<float> values_of(const ResidentStream& resident, size_t count, Device device) {
+  std::vector<float> values(count);
+  const StreamRows rows = resident.rows();
+  const size_t bytes = count * sizeof(float);
+  if (rows.file.descriptor >= 0) {
+    EXPECT_EQ(rows.values, nullptr);
+    read_rows(rows.file, 0, bytes, values.data());
+  } else if (device.is_cuda() && resident.tier() != Tier::kMapped) {
+    check_cuda(cuda_backend().copy_to_host(device.index, values.data(), rows.values, bytes, nullptr), "read");
+    check_cuda(cuda_backend().synchronize(device.index, nullptr), "read");
+  } else if (bytes > 0) {
+    std::memcpy(values.data(), rows.values, bytes);
+  }
+  return values;
+}
+
 class Resident : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(Resident);
 
+TEST_P(Resident, EveryTierHoldsTheSameValues) {
+  for (const bool with_files : {true, false}) {
+    auto writer = std::make_unique<CacheWriter>();
+    const auto dataset = written(*writer);
+    if (!with_files) writer.reset();
+    for (const Tier tier : kTiers) {
+      const auto get = [&](const char* name) {
+        return ResidentStream::get(dataset, dataset->index_of(name), device(), tier);
+      };
+      EXPECT_EQ(values_of(*get("b"), 3, device()), (std::vector<float>{4, 5, 6})) << tier_name(tier);
+      EXPECT_EQ(values_of(*get("c"), 3, device()), (std::vector<float>{7, 8, 9})) << tier_name(tier);
+      EXPECT_EQ(values_of(*get("none"), 0, device()), std::vector<float>{}) << tier_name(tier);
+      EXPECT_EQ(get("b")->rows().features, 1);
+      EXPECT_EQ(get("b")->rows().dtype, DType::kFloat32);
+      EXPECT_EQ(get("b")->note(), "");
+      EXPECT_EQ(get("b")->rows().file.descriptor >= 0, with_files && tier == Tier::kMapped);
+    }
+  }
+}
+
+// More than the pieces that a copy goes by.
+TEST_P(Resident, LongStreamsAreCopiedWhole) {
+  CacheWriter writer;
+  constexpr int64_t kRows = 90'000;
+  constexpr int64_t kFeatures = 200;
+  std::vector<int64_t> times(kRows);
+  std::vector<float> values(kRows * kFeatures);
+  for (size_t i = 0; i < times.size(); ++i) times[i] = static_cast<int64_t>(i) * 1000;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 16'777'213);
+  writer.begin_episode();
+  writer.append("long", F32{}, times, values, {kFeatures});
+  writer.end_episode();
+  const auto dataset = writer.dataset();
+  EXPECT_EQ(ResidentStream::bytes(*dataset, 0), kRows * kFeatures * 4);
+  EXPECT_EQ(ResidentClock::bytes(*dataset, 0), kRows * 8 + 32);
+  for (const Tier tier : kTiers) {
+    const auto stream = ResidentStream::get(dataset, 0, device(), tier);
+    EXPECT_TRUE(values_of(*stream, values.size(), device()) == values) << tier_name(tier);
+  }
+}
+
+TEST_P(Resident, ATierIsBroughtOnceWhileItLives) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const auto get = [&](Tier tier) { return ResidentStream::get(dataset, 0, device(), tier); };
+  const auto on_device = get(Tier::kDevice);
+  const auto pinned = get(Tier::kPinned);
+  const auto mapped = get(Tier::kMapped);
+  EXPECT_EQ(get(Tier::kDevice), on_device);
+  EXPECT_EQ(get(Tier::kPinned), pinned);
+  EXPECT_EQ(get(Tier::kMapped), mapped);
+  EXPECT_NE(mapped, on_device);
+  EXPECT_EQ(on_device->tier(), Tier::kDevice);
+  EXPECT_EQ(pinned->tier(), device().is_cuda() ? Tier::kPinned : Tier::kDevice);
+  EXPECT_EQ(mapped->tier(), Tier::kMapped);
+  EXPECT_EQ(pinned == on_device, !device().is_cuda());
+  // The clock is where the rows are read: by a kernel, or by the host.
+  EXPECT_EQ(on_device->rows().clock, on_device->clock().on_device());
+  EXPECT_EQ(pinned->rows().clock, on_device->rows().clock);
+  EXPECT_EQ(mapped->rows().clock, on_device->clock().on_host());
+}
+
 TEST_P(Resident, StreamsOfTheSameTimesAndEpisodesAreOnOneClock) {
   const auto dataset = written();
-  const auto get = [&](const char* name) { return ResidentStream::get(dataset, dataset->index_of(name), device()); };
+  const auto get = [&](const char* name) {
+    return ResidentStream::get(dataset, dataset->index_of(name), device(), Tier::kDevice);
+  };
   const auto a = get("a");
   const auto b = get("b");
   EXPECT_EQ(a->rows().clock, b->rows().clock);
@@ -47,13 +145,14 @@ TEST_P(Resident, StreamsOfTheSameTimesAndEpisodesAreOnOneClock) {
   EXPECT_EQ(get("b"), b);  // as long as one lives
   // Another dataset of the same files' contents has its own.
   const auto elsewhere = written();
-  EXPECT_NE(&ResidentStream::get(elsewhere, 0, device())->clock(), &a->clock());
+  EXPECT_NE(&ResidentStream::get(elsewhere, 0, device(), Tier::kDevice)->clock(), &a->clock());
 }
 
 TEST_P(Resident, AClockAloneIsThatOfItsStream) {
   const auto dataset = written();
   const auto clock = ResidentClock::get(dataset, dataset->index_of("b"), device());
-  EXPECT_EQ(&ResidentStream::get(dataset, dataset->index_of("a"), device())->clock(), clock.get());
+  EXPECT_EQ(&ResidentStream::get(dataset, dataset->index_of("a"), device(), Tier::kPinned)->clock(), clock.get());
+  EXPECT_EQ(ResidentClock::get(dataset, 0, {})->on_host(), clock->on_host());  // kept once for all devices
 }
 
 TEST_P(Resident, EpisodesSayWhereRowsAreAndHowDense) {
@@ -69,16 +168,172 @@ TEST_P(Resident, EpisodesSayWhereRowsAreAndHowDense) {
   EXPECT_EQ(c.episodes[1].first_ns, 30);
   EXPECT_EQ(c.episodes[1].rows_per_ns, 0);
   EXPECT_EQ(c.time_ns[2], 30);
-  EXPECT_EQ(ResidentClock::get(dataset, dataset->index_of("none"), device())->on_host().episodes[1].rows, 0);
+  const auto none = ResidentClock::get(dataset, dataset->index_of("none"), device());
+  EXPECT_EQ(none->on_host().episodes[1].rows, 0);
 }
 
 TEST_P(Resident, OutlivesTheDatasetThatItWasAskedFor) {
-  auto dataset = written();
-  const auto b = ResidentStream::get(dataset, dataset->index_of("b"), {});
-  dataset.reset();
-  EXPECT_EQ(static_cast<const float*>(b->rows().values)[2], 6);
-  EXPECT_EQ(b->rows().clock.time_ns[2], 30);
+  for (const Tier tier : kTiers) {
+    auto dataset = written();
+    const auto b = ResidentStream::get(dataset, dataset->index_of("b"), device(), tier);
+    dataset.reset();
+    EXPECT_EQ(values_of(*b, 3, device()), (std::vector<float>{4, 5, 6}));
+    EXPECT_EQ(b->clock().on_host().time_ns[2], 30);
+  }
 }
+
+// ---- Files that change under an open dataset ----
+
+// A mapping would end the process here (SIGBUS).
+TEST_P(Resident, FilesCutShortAreAnErrorOrWithoutEffect) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const std::string folder = dataset->path() + "/streams/b/";
+  const int64_t b = dataset->index_of("b");
+  const auto copied = ResidentStream::get(dataset, b, device(), Tier::kDevice);
+  const auto pinned = ResidentStream::get(dataset, b, device(), Tier::kPinned);
+  const auto mapped = ResidentStream::get(dataset, b, device(), Tier::kMapped);
+  const auto size = std::filesystem::file_size(folder + "values.npy");
+  std::filesystem::resize_file(folder + "values.npy", size - sizeof(float));
+  std::filesystem::resize_file(folder + "time_ns.npy", 0);
+  EXPECT_EQ(values_of(*copied, 3, device()), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(values_of(*pinned, 3, device()), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(values_of(*mapped, 2, device()), (std::vector<float>{4, 5}));  // what is left of it
+  expect_refused<FileError>([&] { values_of(*mapped, 3, device()); },
+                            folder + "values.npy: at byte " + std::to_string(size - sizeof(float)) +
+                                ": expected 4 more bytes, got the end: it was cut short");
+  EXPECT_EQ(mapped->rows().clock.time_ns[2], 30);
+}
+
+TEST_P(Resident, AFileCutShortIsRefusedWhenItIsCopied) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const std::string folder = dataset->path() + "/streams/";
+  constexpr int kHeader = 128;
+  std::filesystem::resize_file(folder + "b/values.npy", kHeader + 4);
+  std::filesystem::resize_file(folder + "d/time_ns.npy", kHeader + 8);
+  for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    expect_refused<FileError>([&] { ResidentStream::get(dataset, dataset->index_of("b"), device(), tier); },
+                              folder + "b/values.npy: at byte 132: expected 8 more bytes, got the end");
+  }
+  for (const Tier tier : kTiers) {
+    expect_refused<FileError>([&] { ResidentStream::get(dataset, dataset->index_of("d"), device(), tier); },
+                              folder + "d/time_ns.npy: at byte 136: expected 16 more bytes");
+  }
+}
+
+TEST_P(Resident, GoesOnWithTheOldFilesWhereTheCacheIsReplaced) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const auto mapped = ResidentStream::get(dataset, dataset->index_of("b"), device(), Tier::kMapped);
+  {
+    Writer replacing(dataset->path(), true);
+    const std::vector<int64_t> times{1, 2, 3};
+    const std::vector<float> values{-1, -1, -1};
+    const DeviceArray<int64_t> clock(times, DType::kInt64, {3}, Device{});
+    const DeviceArray<float> rows(values, DType::kFloat32, {3}, Device{});
+    replacing.begin_episode();
+    for (const char* name : {"a", "b", "c"}) replacing.append(name, clock.view(), rows.view());
+    replacing.end_episode();
+    replacing.close();
+  }
+  EXPECT_EQ(values_of(*mapped, 3, device()), (std::vector<float>{4, 5, 6}));
+  for (const Tier tier : kTiers) {
+    const auto a = ResidentStream::get(dataset, dataset->index_of("a"), device(), tier);
+    EXPECT_EQ(values_of(*a, 3, device()), (std::vector<float>{1, 2, 3})) << tier_name(tier);
+    EXPECT_EQ(a->rows().file.descriptor, -1);
+    EXPECT_EQ(a->clock().on_host().time_ns[2], 30);
+  }
+  const auto now = Dataset::open(dataset->path());
+  const auto b = ResidentStream::get(now, now->index_of("b"), device(), Tier::kMapped);
+  EXPECT_EQ(values_of(*b, 3, device()), (std::vector<float>{-1, -1, -1}));
+}
+
+// ---- Ranks of one host ----
+
+class ResidentOfRanks : public OnDevice {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+  }
+  void TearDown() override { unsetenv("LOCAL_WORLD_SIZE"); }
+};
+ROBOCACHE_ON_EACH_DEVICE(ResidentOfRanks);
+
+TEST(LocalWorldSize, IsWhatTheEnvironmentSays) {
+  for (const auto& [text, ranks] : {std::pair{"1", 1}, {"8", 8}, {"0", 1}, {"-3", 1}, {"many", 1}}) {
+    setenv("LOCAL_WORLD_SIZE", text, 1);
+    EXPECT_EQ(local_world_size(), ranks) << text;
+  }
+  unsetenv("LOCAL_WORLD_SIZE");
+  EXPECT_EQ(local_world_size(), 1);
+}
+
+TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const int64_t b = dataset->index_of("b");
+  EXPECT_EQ(shared_bytes_present(*dataset, b), 0);
+  auto mine = ResidentStream::get(dataset, b, device(), Tier::kPinned);
+  EXPECT_EQ(mine->note(), "one copy for all ranks of this host");
+  EXPECT_GE(shared_bytes_present(*dataset, b), 12);
+  // As another rank opens it.
+  const auto opened_again = Dataset::open(dataset->path());
+  const auto others = ResidentStream::get(opened_again, b, device(), Tier::kPinned);
+  EXPECT_NE(others, mine);
+  EXPECT_EQ(others->note(), mine->note());
+  EXPECT_EQ(values_of(*mine, 3, device()), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
+  mine.reset();
+  EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
+  if (device().is_cuda()) {
+    EXPECT_EQ(ResidentStream::get(dataset, b, device(), Tier::kDevice)->note(), "");
+  }
+  // What has no name cannot be known to be the same.
+  const auto removed = written();
+  EXPECT_EQ(values_of(*ResidentStream::get(removed, b, device(), Tier::kPinned), 3, device()),
+            (std::vector<float>{4, 5, 6}));
+}
+
+TEST_P(ResidentOfRanks, AnEmptyStreamNeedsNone) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  EXPECT_EQ(ResidentStream::get(dataset, dataset->index_of("none"), device(), Tier::kPinned)->note(), "");
+}
+
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
+
+TEST(ResidentOfProcesses, ShareOneMemory) {
+  setenv("LOCAL_WORLD_SIZE", "2", 1);
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const int64_t b = dataset->index_of("b");
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const auto opened = Dataset::open(dataset->path());
+    for (int tries = 0; tries < 5000; ++tries) {
+      const auto others = ResidentStream::get(opened, b, {}, Tier::kPinned);
+      auto* const values = static_cast<float*>(const_cast<void*>(others->rows().values));
+      if (values[1] == 5 && values[0] == 4) values[2] = 66;  // nobody but this test writes there
+      if (values[0] == 44) _exit(0);
+      usleep(1000);
+    }
+    _exit(1);
+  }
+  const auto mine = ResidentStream::get(dataset, b, {}, Tier::kPinned);
+  auto* const values = static_cast<volatile float*>(const_cast<void*>(mine->rows().values));
+  for (int tries = 0; tries < 5000 && values[2] != 66; ++tries) usleep(1000);
+  EXPECT_EQ(values[2], 66);
+  values[0] = 44;
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  unsetenv("LOCAL_WORLD_SIZE");
+}
+
+#endif
 
 }  // namespace
 }  // namespace robocache::test

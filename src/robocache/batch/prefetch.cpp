@@ -1,0 +1,263 @@
+#include "robocache/batch/prefetch.hpp"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
+
+namespace robocache {
+namespace {
+
+// Forks that lie between the first process and this one.
+std::atomic<uint64_t> forks{0};
+
+void count_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+  (void)registered;
+}
+
+// Small batches follow each other within microseconds, and to wake a sleeping thread takes longer.
+template <class Ready>
+void await_briefly(const Ready& ready) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+  while (!ready() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+}
+
+}  // namespace
+
+// Batch n lies in slot n % depth from submit() until take() or cancel() has gone past it. What submit() wrote to the slot the
+// thread only reads: so a forked child finds it whole.
+class Prefetcher::Worker {
+ public:
+  Worker(Device device, int64_t depth, size_t staging_bytes, std::vector<StagedCopy> copies)
+      : device_(device), staging_bytes_(staging_bytes), copies_(std::move(copies)), slots_(static_cast<size_t>(depth)) {
+    count_forks();
+    forks_ = forks;
+  }
+
+  // One for a forked child, with what was pending in the parent's, whose thread and locks are not here.
+  explicit Worker(const Worker& parents)
+      : Worker(parents.device_, parents.depth(), parents.staging_bytes_, parents.copies_) {
+    const uint64_t pending = parents.submitted_ - parents.taken_;
+    for (uint64_t i = 0; i < pending; ++i) {
+      const Slot& slot = parents.slots_[(parents.taken_ + i) % parents.slots_.size()];
+      submit(slot.make, slot.memory, slot.stream);
+    }
+  }
+
+  Worker& operator=(const Worker&) = delete;
+
+  ~Worker() {
+    cancel();
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+    await_copies();
+  }
+
+  bool is_this_process() const { return forks_ == forks; }
+  int64_t depth() const { return static_cast<int64_t>(slots_.size()); }
+  int64_t pending() const { return static_cast<int64_t>(submitted_ - taken_); }
+
+  void submit(Make make, void* memory, CudaStream stream) {
+    if (pending() == depth()) {
+      throw ArgumentError("prefetch: expected a batch to be taken first, got one beyond the " +
+                          std::to_string(depth()) + " that are pending");
+    }
+    Slot& next = slot(submitted_);
+    if (!copies_.empty()) {
+      if (next.staging.data() == nullptr) {
+        if (submitted_ == 0) side_ = OwnedCudaStream(device_);
+        next.staging = PinnedBuffer(device_, staging_bytes_);
+        next.writable = CudaEvent(device_);
+        next.copied = CudaEvent(device_);
+      }
+      next.writable.record(stream);
+    }
+    next.make = std::move(make);
+    next.memory = memory;
+    next.stream = stream;
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      submitted_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_one();
+  }
+
+  void take(CudaStream stream, const std::function<void()>& check) {
+    if (pending() == 0) throw ArgumentError("prefetch: expected a batch to be submitted first, got none pending");
+    const auto is_made = [this] { return made_.load(std::memory_order_acquire) > taken_; };
+    await_briefly(is_made);
+    while (!is_made()) {
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        done_.wait_for(lock, std::chrono::milliseconds(10), is_made);
+      }
+      if (check && !is_made()) check();
+    }
+    Slot& oldest = slot(taken_);
+    ++taken_;
+    oldest.make = nullptr;
+    if (oldest.error) std::rethrow_exception(std::exchange(oldest.error, nullptr));
+    if (!copies_.empty()) oldest.copied.make_wait(stream);
+  }
+
+  void cancel() noexcept {
+    if (pending() == 0) return;
+    cancelled_ = true;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      done_.wait(lock, [this] { return made_ == submitted_; });
+    }
+    cancelled_ = false;
+    for (; taken_ != submitted_; ++taken_) {
+      slot(taken_).make = nullptr;
+      slot(taken_).error = nullptr;
+    }
+    await_copies();
+  }
+
+  // In a forked child, of what was pending in the parent's.
+  void forget() noexcept { taken_ = submitted_; }
+
+ private:
+  struct Slot {
+    Make make;
+    void* memory = nullptr;
+    CudaStream stream;
+    PinnedBuffer staging;
+    CudaEvent writable;  // the batch's memory
+    CudaEvent copied;    // and so writable the staging
+    std::exception_ptr error;
+  };
+
+  void await_copies() const noexcept {
+    try {
+      side_.wait();
+    } catch (const DeviceError&) {
+      // Whoever uses the device next is told.
+    }
+  }
+
+  Slot& slot(uint64_t batch) { return slots_[batch % slots_.size()]; }
+
+  void run() {
+    for (uint64_t batch = 0;; ++batch) {
+      const auto is_submitted = [&] { return submitted_.load(std::memory_order_acquire) > batch; };
+      await_briefly(is_submitted);
+      if (!is_submitted()) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wake_.wait(lock, [&] { return stopping_ || is_submitted(); });
+        if (!is_submitted()) return;
+      }
+      Slot& next = slot(batch);
+      try {
+        if (!cancelled_) make(next);
+      } catch (...) {
+        next.error = std::current_exception();
+        await_copies();  // of those before the one that failed
+      }
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        made_.store(batch + 1, std::memory_order_release);
+      }
+      done_.notify_one();
+    }
+  }
+
+  void make(Slot& slot) {
+    if (copies_.empty()) {
+      slot.make(slot.memory, cancelled_);
+      return;
+    }
+    slot.copied.wait();
+    slot.make(slot.staging.data(), cancelled_);
+    if (cancelled_) return;
+    slot.writable.make_wait(side_.get());
+    for (const StagedCopy& copy : copies_) {
+      char* const to = static_cast<char*>(slot.memory) + copy.to;
+      const char* const from = static_cast<const char*>(slot.staging.data()) + copy.from;
+      const auto bytes = static_cast<size_t>(copy.bytes);
+      if (device_.is_cuda()) {
+        check_cuda(cuda_backend().copy_from_host(device_.index, to, from, bytes, side_.get().handle),
+                   "copying a batch's part to the device");
+      } else {
+        std::memcpy(to, from, bytes);
+      }
+    }
+    slot.copied.record(side_.get());
+  }
+
+  const Device device_;
+  const size_t staging_bytes_;
+  const std::vector<StagedCopy> copies_;
+  uint64_t forks_ = 0;
+  OwnedCudaStream side_;
+  std::vector<Slot> slots_;
+  uint64_t taken_ = 0;  // batches that take() and cancel() are past
+  std::atomic<uint64_t> submitted_{0};
+  std::atomic<uint64_t> made_{0};
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;  // held where submitted_, made_ and stopping_ change, so that nobody falls asleep meanwhile
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+Prefetcher::Prefetcher(Device device, int64_t depth, size_t staging_bytes, std::vector<StagedCopy> copies) {
+  if (depth < 1 || depth > 64) {
+    throw ArgumentError("prefetch: expected 1 to 64 batches, got " + std::to_string(depth));
+  }
+  worker_ = std::make_unique<Worker>(device, depth, staging_bytes, std::move(copies));
+}
+
+Prefetcher::~Prefetcher() {
+  // In a forked child there is no thread to wait for, and what it held stays behind.
+  if (worker_ != nullptr && !worker_->is_this_process()) (void)worker_.release();
+}
+
+Prefetcher::Prefetcher(Prefetcher&&) noexcept = default;
+
+Prefetcher::Worker& Prefetcher::worker() {
+  if (!worker_->is_this_process()) {
+    auto own = std::make_unique<Worker>(*worker_);
+    (void)worker_.release();
+    worker_ = std::move(own);
+  }
+  return *worker_;
+}
+
+int64_t Prefetcher::depth() const { return worker_->depth(); }
+
+int64_t Prefetcher::pending() const { return worker_->pending(); }
+
+void Prefetcher::submit(Make make, void* memory, CudaStream stream) {
+  worker().submit(std::move(make), memory, stream);
+}
+
+void Prefetcher::take(CudaStream stream, const std::function<void()>& check) { worker().take(stream, check); }
+
+void Prefetcher::cancel() noexcept {
+  if (worker_->is_this_process()) {
+    worker_->cancel();
+  } else {
+    worker_->forget();
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,157 @@
+#include "robocache/batch/residency.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <numeric>
+#include <utility>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/core/host_memory.hpp"
+
+namespace robocache {
+namespace {
+
+// "1.50 GiB"
+std::string size_text(int64_t bytes) {
+  constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto size = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", size, kUnits[unit]);
+  return text;
+}
+
+int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
+  if (const auto* bytes = std::get_if<int64_t>(&asked)) {
+    if (*bytes < 0) {
+      throw ArgumentError("memory_budget: expected at least 0 bytes, got " + std::to_string(*bytes));
+    }
+    return *bytes;
+  }
+  const double share = std::get<double>(asked);
+  if (!(share > 0 && share <= 1)) {
+    throw ArgumentError("memory_budget: expected bytes, an int, or a share in (0, 1], got " + std::to_string(share));
+  }
+  return static_cast<int64_t>(share * static_cast<double>(free_bytes));
+}
+
+// From the fastest to the roomiest, as far as they differ.
+std::vector<Tier> tiers_of(Device device) {
+  if (device.is_cuda()) return {Tier::kDevice, Tier::kPinned, Tier::kMapped};
+  return {Tier::kDevice, Tier::kMapped};
+}
+
+// The memory that a tier takes.
+struct Room {
+  std::string name;
+  int64_t budget;
+  int64_t left;
+};
+
+class Rooms {
+ public:
+  Rooms(Device device, const MemoryBytes& budget, const MemoryBytes& taken)
+      : cuda_(device.is_cuda()),
+        device_{device_name(device), budget.device, std::max<int64_t>(0, budget.device - taken.device)},
+        host_{"host memory", budget.host, std::max<int64_t>(0, budget.host - taken.host)} {}
+
+  // Null: it takes none.
+  Room* of(Tier tier) {
+    if (tier == Tier::kMapped) return nullptr;
+    return tier == Tier::kDevice && cuda_ ? &device_ : &host_;
+  }
+
+ private:
+  bool cuda_;
+  Room device_;
+  Room host_;
+};
+
+// What a tier is, behind "so".
+std::string tier_text(Tier tier, Device device) {
+  if (tier == Tier::kMapped) return "its files are read ahead of time";
+  if (!device.is_cuda()) return "a copy in memory";
+  return tier == Tier::kDevice ? "a copy in the device's memory" : "a copy in pinned host memory";
+}
+
+}  // namespace
+
+MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, int64_t shared) {
+  MemoryBytes budget;
+  if (device.is_cuda()) {
+    CudaDeviceInfo info{};
+    check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
+    budget.device = share_of(asked.device, static_cast<int64_t>(info.memory_free_bytes));
+  }
+  budget.host = share_of(asked.host, host_memory().free_bytes + shared);
+  return budget;
+}
+
+std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
+                                        const MemoryBytes& budget, const MemoryBytes& taken) {
+  Rooms rooms(device, budget, taken);
+  std::vector<Residency> decided(requests.size());
+  std::vector<size_t> open;  // still to be decided, the smallest first
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const ResidencyRequest& request = requests[i];
+    if (!request.tier) {
+      open.push_back(i);
+      continue;
+    }
+    if (Room* room = rooms.of(*request.tier)) {
+      if (request.bytes > room->left) {
+        throw DeviceError("residency: '" + request.key + "' as '" + std::string(tier_name(*request.tier)) + "' needs " +
+                          std::to_string(request.bytes) + " bytes of " + room->name + ", the memory budget of " +
+                          std::to_string(room->budget) + " has " + std::to_string(room->left) +
+                          " left; a larger memory_budget or residency='auto' may do");
+      }
+      room->left -= request.bytes;
+    }
+    decided[i] = {*request.tier, false, "asked for: " + tier_text(*request.tier, device)};
+  }
+  std::stable_sort(open.begin(), open.end(), [&](size_t a, size_t b) { return requests[a].bytes < requests[b].bytes; });
+  std::string passed;  // the budgets that those left over do not fit
+  for (const Tier tier : tiers_of(device)) {
+    Room* const room = rooms.of(tier);
+    size_t fit = 0;
+    for (; fit < open.size(); ++fit) {
+      const int64_t bytes = requests[open[fit]].bytes;
+      if (room != nullptr) {
+        if (bytes > room->left) break;
+        room->left -= bytes;
+      }
+      std::string why = size_text(bytes);
+      if (!passed.empty()) why += ", beside the smaller ones more than the budget of " + passed;
+      decided[open[fit]] = {tier, true, why + ": " + tier_text(tier, device)};
+    }
+    open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(fit));
+    if (room != nullptr) {
+      passed += (passed.empty() ? "" : " and that of ") + size_text(room->budget) + " of " + room->name;
+    }
+  }
+  return decided;
+}
+
+std::vector<std::shared_ptr<const ResidentStream>> bring(std::span<const DatasetStream> streams, Device device,
+                                                         Residency& residency) {
+  for (;;) {
+    try {
+      std::vector<std::shared_ptr<const ResidentStream>> brought;
+      for (const DatasetStream& from : streams) {
+        brought.push_back(ResidentStream::get(from.dataset, from.stream, device, residency.tier));
+      }
+      return brought;
+    } catch (const OutOfMemory& refusal) {
+      const std::vector<Tier> tiers = tiers_of(device);
+      const auto next = std::upper_bound(tiers.begin(), tiers.end(), residency.tier);
+      if (!residency.automatic || next == tiers.end()) throw;
+      residency.tier = *next;
+      residency.why = std::string(refusal.what()) + ": " + tier_text(*next, device);
+    }
+  }
+}
+
+}  // namespace robocache

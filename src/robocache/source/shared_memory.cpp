@@ -1,0 +1,160 @@
+#include "robocache/source/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace robocache {
+namespace {
+
+namespace fs = std::filesystem;
+using cache::FileDescriptor;
+
+constexpr const char* kPartial = ".partial";
+
+std::string of_user(const std::string& folder) { return folder + "/robocache-" + std::to_string(::geteuid()); }
+
+std::string path_of(const std::string& folder, const std::string& name, size_t bytes) {
+  return of_user(folder) + "-" + name + "-" + std::to_string(bytes);
+}
+
+std::string refused(const std::string& path, const char* doing, int code = errno) {
+  return path + ": " + doing + ": " + std::system_category().message(code);
+}
+
+// Everyone may write to /dev/shm: another's file is not to be trusted, and a link leads elsewhere.
+FileDescriptor open_own(const std::string& path, int flags) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  struct stat status{};
+  if (file.get() >= 0 && (::fstat(file.get(), &status) != 0 || status.st_uid != ::geteuid())) {
+    errno = EPERM;
+    return {};
+  }
+  return file;
+}
+
+bool lock(const FileDescriptor& file, int how) {
+  int code = 0;
+  do {
+    code = ::flock(file.get(), how);
+  } while (code != 0 && errno == EINTR);
+  return code == 0;
+}
+
+// Removes the file where no other process holds it.
+void remove_unused(const FileDescriptor& file, const std::string& path) {
+  if (lock(file, LOCK_EX | LOCK_NB) && cache::is_named(file, path)) ::unlink(path.c_str());
+}
+
+// What killed processes left of this user's. The lock of all is held: nobody fills anything.
+void sweep(const std::string& folder, const std::string& wanted) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if (!path.starts_with(of_user(folder) + "-") || path == wanted) continue;
+    if (path.ends_with(kPartial)) {
+      ::unlink(path.c_str());
+    } else if (const FileDescriptor file = open_own(path, 0); file.get() >= 0) {
+      remove_unused(file, path);
+    }
+  }
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::function<void(void* memory)>& fill,
+                           const std::string& folder)
+    : path_(path_of(folder, name, bytes)), bytes_(bytes), process_(::getpid()) {
+  // Held until the memory is there. It ends with this process at the latest.
+  const std::string lock_path = of_user(folder) + ".lock";
+  const FileDescriptor all = open_own(lock_path, O_CREAT);
+  if (all.get() < 0 || !lock(all, LOCK_EX)) {
+    why_not_ = refused(lock_path, "locking it");
+    return;
+  }
+  sweep(folder, path_);
+  file_ = open_own(path_, 0);
+  // The last of its users may be about to remove it: then it has no name once it lets go.
+  if (file_.get() >= 0 && lock(file_, LOCK_SH) && cache::is_named(file_, path_)) {
+    map();
+    return;
+  }
+
+  struct statvfs space{};
+  if (::statvfs(folder.c_str(), &space) == 0 && space.f_bavail * space.f_frsize < bytes) {
+    why_not_ = folder + ": " + std::to_string(bytes) + " bytes are needed, " +
+               std::to_string(space.f_bavail * space.f_frsize) + " are free";
+    return;
+  }
+  const std::string partial = path_ + kPartial;
+  file_ = open_own(partial, O_CREAT | O_EXCL);
+  if (file_.get() < 0) {
+    why_not_ = refused(partial, "making it");
+    return;
+  }
+  try {
+    // All of it now: a page that cannot be had later ends the process.
+    if (const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)); code != 0) {
+      why_not_ = refused(partial, "reserving its bytes", code);
+    } else if (map()) {
+      fill(data_);
+      if (!lock(file_, LOCK_SH) || ::rename(partial.c_str(), path_.c_str()) != 0) {
+        why_not_ = refused(partial, "giving it its name");
+      }
+    }
+  } catch (...) {
+    ::unlink(partial.c_str());
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+    throw;
+  }
+  if (why_not_.empty()) return;
+  ::unlink(partial.c_str());
+  if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), bytes_);
+}
+
+bool SharedMemory::map() {
+  void* const data = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  if (data == MAP_FAILED) {
+    why_not_ = refused(path_, "mapping it");
+    return false;
+  }
+  ::madvise(data, bytes_, MADV_HUGEPAGE);  // a wish
+  data_ = data;
+  return true;
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(file_, other.file_);
+  std::swap(path_, other.path_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(data_, other.data_);
+  std::swap(process_, other.process_);
+  std::swap(why_not_, other.why_not_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_ == nullptr) return;
+  ::munmap(data_, bytes_);
+  if (process_ == ::getpid()) remove_unused(file_, path_);
+}
+
+int64_t SharedMemory::bytes_present(const std::string& name, size_t bytes, const std::string& folder) {
+  const std::string path = path_of(folder, name, bytes);
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0 && ::stat((path + kPartial).c_str(), &status) != 0) return 0;
+  return int64_t{status.st_blocks} * 512;
+}
+
+}  // namespace robocache

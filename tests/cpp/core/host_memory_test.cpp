@@ -1,0 +1,162 @@
+#include "robocache/core/host_memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "robocache/core/error.hpp"
+#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace robocache::test {
+namespace {
+
+constexpr const char* kMeminfo =
+    "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    600 kB\nHugePages_Total: 0\n";
+
+// /proc and /sys as a kernel would show them, in a folder.
+class FakeHost {
+ public:
+  FakeHost() { write("/proc/meminfo", kMeminfo); }
+
+  void write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+
+  // Version 2, the process in `inside`; `mounted` is the group that /sys/fs/cgroup shows.
+  void version2(const std::string& inside, const std::string& mounted = "/") const {
+    write("/proc/self/cgroup", "0::" + inside + "\n");
+    write("/proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n30 23 0:26 " + mounted +
+                                      " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+  }
+  void group2(const std::string& folder, const std::string& max, const std::string& current,
+              const std::string& stat = "anon 5\n") const {
+    write(folder + "/cgroup.procs", "1\n");
+    write(folder + "/memory.max", max + "\n");
+    write(folder + "/memory.current", current + "\n");
+    write(folder + "/memory.stat", stat);
+  }
+
+  // Version 1, with a version 2 that has no memory beside it, as systemd's hybrid mode has.
+  void version1(const std::string& inside, const std::string& mounted = "/") const {
+    write("/proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:" + inside + "\n0::/\n");
+    write("/proc/self/mountinfo", "35 31 0:32 " + mounted +
+                                      " /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+                                      "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  }
+  void group1(const std::string& folder, const std::string& limit, const std::string& usage,
+              const std::string& stat = "rss 5\n") const {
+    write(folder + "/cgroup.procs", "1\n");
+    write(folder + "/memory.limit_in_bytes", limit + "\n");
+    write(folder + "/memory.usage_in_bytes", usage + "\n");
+    write(folder + "/memory.stat", stat);
+  }
+
+  std::string root() const { return folder_.path(); }
+  HostMemory memory() const { return host_memory(root()); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST(HostMemory, OfThisHostMakesSense) {
+  const HostMemory memory = host_memory();
+  EXPECT_GT(memory.limit_bytes, 0);
+  EXPECT_GE(memory.free_bytes, 0);
+  EXPECT_LE(memory.free_bytes, memory.limit_bytes);
+  EXPECT_EQ(memory.used_bytes() + memory.free_bytes, memory.limit_bytes);
+}
+
+TEST(HostMemory, WithoutGroupsIsTheMachines) {
+  const FakeHost host;
+  EXPECT_EQ(host.memory().limit_bytes, 1000 * 1024);
+  EXPECT_EQ(host.memory().free_bytes, 600 * 1024);
+  EXPECT_EQ(host.memory().used_bytes(), 400 * 1024);
+  EXPECT_EQ(host.memory().limited_by, "the machine");
+}
+
+TEST(HostMemory, WithoutMeminfoIsRefused) {
+  const TemporaryFolder nothing;
+  expect_refused<FileError>([&] { host_memory(nothing.path()); }, nothing.path() + "/proc/meminfo: ");
+}
+
+TEST(HostMemory, TheTightestGroupOfVersion2Rules) {
+  const FakeHost host;
+  host.version2("/outer/inner");
+  host.write("/sys/fs/cgroup/cgroup.procs", "1\n");
+  host.group2("/sys/fs/cgroup/outer", "200000", "150000");
+  host.group2("/sys/fs/cgroup/outer/inner", "max", "20000");
+  EXPECT_EQ(host.memory().limit_bytes, 200000);
+  EXPECT_EQ(host.memory().free_bytes, 50000);
+  EXPECT_EQ(host.memory().limited_by, host.root() + "/sys/fs/cgroup/outer");
+  // The inner one is tighter by its limit, the outer one by what is left of it.
+  host.group2("/sys/fs/cgroup/outer/inner", "100000", "20000");
+  EXPECT_EQ(host.memory().limit_bytes, 100000);
+  EXPECT_EQ(host.memory().free_bytes, 50000);
+  host.write("/sys/fs/cgroup/outer/inner/memory.high", "60000\n");
+  EXPECT_EQ(host.memory().limit_bytes, 60000);
+  EXPECT_EQ(host.memory().free_bytes, 40000);
+}
+
+TEST(HostMemory, PagesOfFilesGiveWay) {
+  const FakeHost host;
+  host.version2("/");
+  host.group2("/sys/fs/cgroup", "100000", "90000",
+              "anon 10000\nfile 80000\nshmem 20000\ninactive_file 50000\nactive_file 10000\n");
+  EXPECT_EQ(host.memory().free_bytes, 70000);
+  host.version1("/");
+  host.group1("/sys/fs/cgroup/memory", "100000", "90000",
+              "inactive_file 1\nactive_file 1\ntotal_inactive_file 30000\ntotal_active_file 20000\n");
+  EXPECT_EQ(host.memory().free_bytes, 60000);
+}
+
+TEST(HostMemory, AFullGroupHasNothingFree) {
+  const FakeHost host;
+  host.version2("/");
+  host.group2("/sys/fs/cgroup", "1000", "2000");
+  EXPECT_EQ(host.memory().free_bytes, 0);
+  EXPECT_EQ(host.memory().used_bytes(), 1000);
+}
+
+TEST(HostMemory, AGroupThatAllowsMoreThanTheMachineHasChangesNothing) {
+  const FakeHost host;
+  host.version1("/");
+  host.group1("/sys/fs/cgroup/memory", "9223372036854771712", "5000");  // version 1's "no limit"
+  EXPECT_EQ(host.memory().limit_bytes, 1000 * 1024);
+  EXPECT_EQ(host.memory().free_bytes, 600 * 1024);
+  EXPECT_EQ(host.memory().limited_by, "the machine");
+}
+
+TEST(HostMemory, GroupsOfVersion1AreNestedToo) {
+  const FakeHost host;
+  host.version1("/a/b");
+  host.group1("/sys/fs/cgroup/memory", "9223372036854771712", "500000");
+  host.group1("/sys/fs/cgroup/memory/a", "300000", "260000");
+  host.group1("/sys/fs/cgroup/memory/a/b", "400000", "100000");
+  EXPECT_EQ(host.memory().limit_bytes, 300000);
+  EXPECT_EQ(host.memory().free_bytes, 40000);
+}
+
+// Without a namespace of its own a container is told its path on the host, and shown its own group alone.
+TEST(HostMemory, TheMountMayBeginAtTheProcessesGroup) {
+  for (const std::string inside : {"/docker/0123", "/docker/0123/worker"}) {
+    const FakeHost host;
+    host.version1(inside, "/docker/0123");
+    host.group1("/sys/fs/cgroup/memory", "300000", "100000");
+    host.group1("/sys/fs/cgroup/memory/worker", "200000", "90000");
+    EXPECT_EQ(host.memory().limit_bytes, inside.ends_with("worker") ? 200000 : 300000);
+    EXPECT_EQ(host.memory().free_bytes, inside.ends_with("worker") ? 110000 : 200000);
+  }
+  const FakeHost elsewhere;
+  elsewhere.version2("/../other");
+  elsewhere.group2("/sys/fs/cgroup", "70000", "20000");
+  EXPECT_EQ(elsewhere.memory().free_bytes, 50000);
+}
+
+}  // namespace
+}  // namespace robocache::test

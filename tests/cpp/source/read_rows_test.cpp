@@ -1,0 +1,37 @@
+#include "robocache/source/read_rows.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "robocache/cache/file.hpp"
+#include "robocache/core/error.hpp"
+#include "tests/cpp/cache/files.hpp"
+#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace robocache::test {
+namespace {
+
+TEST(ReadRows, ReadsFromRowZeroOn) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/rows";
+  write_file(path, "header0123456789");
+  const cache::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string got(4, ' ');
+  read_rows({file.get(), 6}, 3, 4, got.data());
+  EXPECT_EQ(got, "3456");
+  read_rows({file.get(), 6}, 100, 0, nullptr);  // of nothing, nothing
+  expect_refused<FileError>([&] { read_rows({file.get(), 6}, 8, 4, got.data()); },
+                            path + ": at byte 16: expected 2 more bytes, got the end: it was cut short");
+  std::filesystem::resize_file(path, 8);
+  expect_refused<FileError>([&] { read_rows({file.get(), 6}, 3, 4, got.data()); },
+                            path + ": at byte 9: expected 4 more bytes, got the end: it was cut short");
+  const cache::FileDescriptor closed(::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC));
+  expect_refused<FileError>([&] { read_rows({closed.get(), 0}, 0, 4, got.data()); }, folder.path() + ": reading it: ");
+}
+
+}  // namespace
+}  // namespace robocache::test
