@@ -1,11 +1,8 @@
-#include <array>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/ffi/ffi.hpp"
-#include "robocache/ffi/norm_stats.hpp"
+#include "robocache/ffi/normalisation.hpp"
 
 namespace robocache::ffi {
 
@@ -14,16 +11,10 @@ namespace robocache::ffi {
 ROBOCACHE_FFI(normalisation_affines, args, result) {
   const NormStats stats = norm_stats(args, 0);
   const int64_t features = args.integer(2, "features");
-  const std::vector<Affine> of_features =
-      affines(stats.view(), features, dtype_from_name(args.string(3, "dtype")),
-              normalize_from_name(args.string(4, "normalize")), constant_from_name(args.string(5, "constant")),
-              args.string(6, "name"));
-  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, features});
-  auto* number = static_cast<double*>(table.view().data);
-  for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
-    for (const Affine& y : of_features) *number++ = y.*part;
-  }
-  result.set(std::move(table));
+  result.set(affine_table(affines(stats.view(), features, dtype_from_name(args.string(3, "dtype")),
+                                  normalize_from_name(args.string(4, "normalize")),
+                                  constant_from_name(args.string(5, "constant")), args.string(6, "name")),
+                          features));
 }
 
 }  // namespace robocache::ffi
