@@ -60,16 +60,18 @@ class Affine:
         Raises:
             ArgumentError, ArgumentTypeError: the mode needs what the statistics lack, or their width is another.
         """
-        features = math.prod(shape)
-        parts = np.repeat([[1.0], [0.0], [1.0], [0.0]], features, axis=1)
-        if stats is not None and normalize is not None:
-            given = {field: array for field, array in as_stats(name, stats)._asdict().items() if array is not None}
-            table = np.stack([array.ravel() for array in given.values()])
-            parts = _lib.to_numpy(
-                _affines(",".join(given), _lib.from_numpy(table), features, dtype, normalize, constant, name)
-            )
+        if stats is None or normalize is None:
+            return cls.of_table(np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1), shape, dtype)
+        given = {field: array for field, array in as_stats(name, stats)._asdict().items() if array is not None}
+        numbers = np.stack([array.ravel() for array in given.values()])
+        table = _affines(",".join(given), _lib.from_numpy(numbers), math.prod(shape), dtype, normalize, constant, name)
+        return cls.of_table(_lib.to_numpy(table), shape, dtype)
+
+    @classmethod
+    def of_table(cls, table: npt.NDArray[np.float64], shape: Sequence[int], dtype: str) -> Affine:
+        """Of one source, of the library's ``[4, features]``: scale, shift, spread and centre."""
         work = np.float64 if dtype == "float64" else np.float32
-        return cls(*parts.astype(work).reshape(4, 1, *shape))
+        return cls(*table.astype(work).reshape(4, 1, *shape))
 
     @classmethod
     def of_sources(cls, affines: Sequence[Affine]) -> Affine:

@@ -234,24 +234,20 @@ def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: _Keys
 class _AffineOf(dict[str, Affine]):
     """How each floating key is normalised; made when it is first asked for."""
 
-    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]], sources: int) -> None:
-        self._handle, self._keys, self._sources = handle, {key["name"]: key for key in keys}, sources
+    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]]) -> None:
+        self._handle, self._keys = handle, {key["name"]: key for key in keys}
 
     def __missing__(self, name: str) -> Affine:
         if name not in self._keys:
             raise errors.ArgumentError(f"key: expected one of {', '.join(self._keys)}, got {name!r}")
-        key = self._keys[name]
-        work = np.float64 if "float64" in key["dtypes"] else np.float32
-        parts = []
-        for source in range(self._sources):
-            table = _affines(self._handle, source, key["place"])
-            identity = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(key["shape"]), axis=1)
-            if table is not None:
-                given = _lib.to_numpy(table)
-                identity[:, : given.shape[1]] = given
-            parts.append(identity)
-        made = np.stack(parts, axis=1).astype(work).reshape(4, self._sources, *key["shape"])
-        self[name] = Affine(*made)
+        place, shape, dtypes = (self._keys[name][of] for of in ("place", "shape", "dtypes"))
+        tables = [_affines(self._handle, source, place, math.prod(shape)) for source in range(len(dtypes))]
+        self[name] = Affine.of_sources(
+            [
+                Affine.of_table(_lib.to_numpy(table), shape, dtype or "float32")
+                for table, dtype in zip(tables, dtypes, strict=True)
+            ]
+        )
         return self[name]
 
 
@@ -538,7 +534,7 @@ class Loader:
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
-        self._affine_of = _AffineOf(self._handle, described["keys"], len(sources))
+        self._affine_of = _AffineOf(self._handle, described["keys"])
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
         self._stream = self._given_stream(stream)

@@ -308,7 +308,7 @@ def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError:
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise
         tables: list[tuple[str, Mapping[str, Any]]] = []

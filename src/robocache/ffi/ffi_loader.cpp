@@ -9,7 +9,7 @@
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
-#include "robocache/ffi/norm_stats.hpp"
+#include "robocache/ffi/normalisation.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -199,10 +199,11 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   auto keys = nlohmann::json::array();
   const LoaderOptions& options = loader.options();
   for (size_t place = 0; place < options.streams.size(); ++place) {
-    auto dtypes = nlohmann::json::array();  // of the sources' streams
+    auto dtypes = nlohmann::json::array();  // of the sources' streams, null where there is none
     for (const SourceRequest& source : options.sources) {
-      if (!source.streams[place]) continue;
-      dtypes.push_back(dtype_name(source.dataset->streams()[static_cast<size_t>(*source.streams[place])].dtype));
+      const auto& stream = source.streams[place];
+      dtypes.push_back(
+          stream ? nlohmann::json(dtype_name(source.dataset->streams()[static_cast<size_t>(*stream)].dtype)) : nullptr);
     }
     keys.push_back({{"name", options.streams[place].stream},
                     {"place", place},
@@ -249,12 +250,12 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
-// (loader, source, place of a key) -> float64 [4, features]: scale, shift, spread, centre; None where it is not normalised
+// (loader, source, place of a key, its features) -> float64 [4, features]: scale, shift, spread, centre
 ROBOCACHE_FFI(loader_affines, args, result) {
   const auto affines =
       args.object<LoaderHandle>(0, "loader")
           .loader->affines(static_cast<size_t>(args.integer(1, "source")), static_cast<size_t>(args.integer(2, "key")));
-  if (!affines.empty()) result.set(table_of(affines));
+  result.set(affine_table(affines, args.integer(3, "features")));
 }
 
 // (loader): throws where a sample is too far away

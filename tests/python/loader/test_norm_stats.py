@@ -240,7 +240,9 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
         of = oracle.stats_of(rows)
         stats = {field: of[field].tolist() for field in ("min", "max", "mean", "std")} | {"count": [len(rows)]}
         image = {"mean": [[[0.5]], [[0.25]], [[number]]], "std": [[[0.1]], [[0.0]], [[1]]], "count": [100 + number]}
-        lines.append(json.dumps({"episode_index": number, "stats": {"action": stats, "observation.images.top": image}}))
+        stats["names"] = "a line separator \u2028 within a line"
+        of_episode = {"action": stats, "observation.images.top": image}
+        lines.append(json.dumps({"episode_index": number, "stats": of_episode}, ensure_ascii=False))
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join(lines) + "\n")
     loaded = robocache.load_norm_stats(tmp_path)
     pooled = oracle.stats_of(np.concatenate(episodes))

@@ -1,7 +1,9 @@
-// Statistics and what is made of them, across.
+// Given statistics, decoded; what becomes of them, encoded.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -23,12 +25,14 @@ inline NormStats norm_stats(const Args& args, int i) {
   return stats;
 }
 
-// float64 [4, features]: scale, shift, spread, centre.
-inline OwnedTensor table_of(const std::vector<Affine>& affines) {
-  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, static_cast<int64_t>(affines.size())});
+// float64 [4, features]: scale, shift, spread and centre; features behind the last affine stay as they are.
+inline OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
+  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, features});
   auto* number = static_cast<double*>(table.view().data);
   for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
-    for (const Affine& y : affines) *number++ = y.*part;
+    for (size_t feature = 0; feature < static_cast<size_t>(features); ++feature) {
+      *number++ = (feature < affines.size() ? affines[feature] : Affine{}).*part;
+    }
   }
   return table;
 }
