@@ -503,9 +503,9 @@ class Dataset:
         Example:
             >>> import pyarrow.compute as pc
             >>> ds.select((pc.field("duration_s") > 2) & ~pc.field("task").isin(["calibrate", "home"]))
-            [0, 1, 4]
+            [0, 2, 3]
             >>> ds.select({"success": True})
-            [0, 4]
+            [0, 1, 2]
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -515,7 +515,7 @@ class Dataset:
                 "where: expected an expression of pyarrow.compute, such as pc.field('success'), or {column: value}, got "
                 + type(where).__name__
             )
-        table = self._selectable
+        table = self._selectable()
         try:
             if isinstance(where, Mapping):
                 expression = pc.scalar(True)
@@ -532,7 +532,6 @@ class Dataset:
             ) from error
         return cast(list[int], np.sort(chosen.to_numpy()).tolist())
 
-    @cached_property
     def _selectable(self) -> pyarrow.Table:
         """`episodes` and what :meth:`select` knows beside it."""
         import pyarrow as pa

@@ -162,6 +162,11 @@ def test_a_difference_of_stamps_beyond_int64(tmp_path):
     assert robocache.open(tmp_path / "cache").select(pc.field("duration_s") > 1.8e10) == [0]
 
 
+def test_select_of_no_episodes(tmp_path):
+    ds = make(tmp_path / "cache", 0)
+    assert ds.select({}) == ds.select(pc.field("duration_s") > 0) == ds.select({"start_ns": None}) == []
+
+
 def test_an_order_of_many_episodes(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w:
         for e in range(100_000):
