@@ -685,7 +685,7 @@ class Loader:
         of_slot = batch, min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
         if of_slot not in self._reused:
             self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot))
-        return self._reused[of_slot].copy()
+        return dict(self._reused[of_slot])
 
     def _made_ahead(self, place: tuple[int, int, int]) -> dict[str, Any] | None:
         """The same on the loader's own stream, begun one batch before. Memory is the current stream's: what it has queued so far
@@ -698,6 +698,7 @@ class Loader:
 
         if self._ahead is None or self._ahead[0] != place:
             self._ahead = queued(place)
+        batch: dict[str, Any] | None
         _, batch, made = self._ahead
         if batch is None:
             return None

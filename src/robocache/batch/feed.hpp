@@ -66,11 +66,11 @@ class Feed {
 
   std::shared_ptr<const Loader> loader_;
   bool reuse_;
-  std::optional<Prefetcher> ahead_;
   std::deque<Coming> coming_;
   std::vector<std::shared_ptr<void>> memories_;  // with reuse
   std::vector<int64_t> free_;                    // slots of them
   std::optional<int64_t> given_;                 // the slot of the batch that the caller has
+  std::optional<Prefetcher> ahead_;              // destroyed first: it writes to the memories
 };
 
 }  // namespace robocache
