@@ -204,14 +204,17 @@ TEST_P(PrefetchTest, DestructionEndsWhatHasBegunAndDropsTheRest) {
 TEST_P(PrefetchTest, AWaitThatIsInterruptedLeavesTheBatch) {
   struct Interrupt {};
   Prefetcher ahead = prefetcher(1);
+  std::atomic<bool> begun = false;
   std::atomic<bool> go = false;
   const DeviceBuffer made = memory();
   ahead.submit(
       [&](void* to, const std::atomic<bool>&) {
+        begun = true;
         while (!go) std::this_thread::yield();
         make(3, to);
       },
       made.data(), consumer_.get());
+  while (!begun) std::this_thread::yield();
   int checks = 0;
   EXPECT_THROW(ahead.take(consumer_.get(),
                           [&] {
@@ -249,19 +252,23 @@ TEST_P(PrefetchTest, AMovedOneGoesOn) {
   EXPECT_TRUE(is_made(made, 9, consumer_.get()));
 }
 
-// Both sides fall asleep and are woken, in every order.
+// Both sides fall asleep and are woken, in every order; each batch is made once.
 TEST_P(PrefetchTest, NobodySleepsForever) {
   Prefetcher ahead = prefetcher(2);
   const DeviceBuffer memories[2] = {memory(), memory()};
+  std::vector<std::atomic<int>> made(1000);
   for (int i = 0; i < 1000; ++i) {
     ahead.submit(
-        [i](void*, const std::atomic<bool>&) {
+        [i, &made](void*, const std::atomic<bool>&) {
+          ++made[static_cast<size_t>(i)];
           if (i % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 130));
         },
         memories[i % 2].data(), consumer_.get());
     if (i % 11 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 150));
     if (ahead.pending() == 2) ahead.take(consumer_.get());
   }
+  while (ahead.pending() > 0) ahead.take(consumer_.get());
+  for (const std::atomic<int>& times : made) EXPECT_EQ(times, 1);
 }
 
 // ---- On CUDA ----
