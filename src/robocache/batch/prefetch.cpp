@@ -25,11 +25,16 @@ void count_forks() {
   (void)registered;
 }
 
-// Small batches follow each other within microseconds, and to wake a sleeping thread takes longer.
+// Small batches follow each other within microseconds, and to wake a sleeping thread takes longer. It does not yield: where
+// cores are short, that gives away a whole slice of time, and who sleeps is woken sooner.
 template <class Ready>
 void await_briefly(const Ready& ready) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
-  while (!ready() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+  while (!ready() && std::chrono::steady_clock::now() < until) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
 }
 
 }  // namespace
@@ -91,6 +96,7 @@ class Prefetcher::Worker {
     next.memory = memory;
     next.stream = stream;
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    next.made = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       submitted_.fetch_add(1, std::memory_order_release);
@@ -100,16 +106,21 @@ class Prefetcher::Worker {
 
   void take(CudaStream stream, const std::function<void()>& check) {
     if (pending() == 0) throw ArgumentError("prefetch: expected a batch to be submitted first, got none pending");
-    const auto is_made = [this] { return made_.load(std::memory_order_acquire) > taken_; };
-    await_briefly(is_made);
-    while (!is_made()) {
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        done_.wait_for(lock, std::chrono::milliseconds(10), is_made);
-      }
-      if (check && !is_made()) check();
-    }
     Slot& oldest = slot(taken_);
+    await_briefly([&] { return begun_.load(std::memory_order_relaxed) > taken_; });
+    if (uint64_t place = taken_; begun_.compare_exchange_strong(place, taken_ + 1)) {
+      make(oldest);  // sooner than the thread would be awake
+    } else {
+      const auto is_made = [&] { return oldest.made.load(std::memory_order_acquire); };
+      await_briefly(is_made);
+      while (!is_made()) {
+        {
+          std::unique_lock<std::mutex> lock(mutex_);
+          done_.wait_for(lock, std::chrono::milliseconds(10), is_made);
+        }
+        if (check && !is_made()) check();
+      }
+    }
     ++taken_;
     oldest.make = nullptr;
     if (oldest.error) std::rethrow_exception(std::exchange(oldest.error, nullptr));
@@ -119,15 +130,17 @@ class Prefetcher::Worker {
   void cancel() noexcept {
     if (pending() == 0) return;
     cancelled_ = true;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      done_.wait(lock, [this] { return made_ == submitted_; });
+    const uint64_t begun = begun_.exchange(submitted_);  // nobody begins the others
+    for (; taken_ != submitted_; ++taken_) {
+      Slot& dropped = slot(taken_);
+      if (taken_ < begun) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        done_.wait(lock, [&] { return dropped.made.load(std::memory_order_acquire); });
+      }
+      dropped.make = nullptr;
+      dropped.error = nullptr;
     }
     cancelled_ = false;
-    for (; taken_ != submitted_; ++taken_) {
-      slot(taken_).make = nullptr;
-      slot(taken_).error = nullptr;
-    }
     await_copies();
   }
 
@@ -143,6 +156,7 @@ class Prefetcher::Worker {
     CudaEvent writable;  // the batch's memory
     CudaEvent copied;    // and so writable the staging
     std::exception_ptr error;
+    std::atomic<bool> made{false};  // and so the error there, if any
   };
 
   void await_copies() const noexcept {
@@ -156,37 +170,44 @@ class Prefetcher::Worker {
   Slot& slot(uint64_t batch) { return slots_[batch % slots_.size()]; }
 
   void run() {
-    for (uint64_t batch = 0;; ++batch) {
-      const auto is_submitted = [&] { return submitted_.load(std::memory_order_acquire) > batch; };
-      await_briefly(is_submitted);
-      if (!is_submitted()) {
-        std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, [&] { return stopping_ || is_submitted(); });
-        if (!is_submitted()) return;
+    const auto is_work = [this] { return begun_.load(std::memory_order_relaxed) < submitted_.load(); };
+    for (;;) {
+      await_briefly(is_work);
+      uint64_t next = begun_.load();
+      while (next < submitted_.load(std::memory_order_acquire) && !begun_.compare_exchange_weak(next, next + 1)) {
       }
-      Slot& next = slot(batch);
-      try {
-        if (!cancelled_) make(next);
-      } catch (...) {
-        next.error = std::current_exception();
-        await_copies();  // of those before the one that failed
+      if (next < submitted_) {
+        make(slot(next));
+        continue;
       }
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        made_.store(batch + 1, std::memory_order_release);
-      }
-      done_.notify_one();
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [&] { return stopping_ || is_work(); });
+      if (stopping_) return;
     }
   }
 
+  // On the thread, or on the taker's.
   void make(Slot& slot) {
-    if (copies_.empty()) {
-      slot.make(slot.memory, cancelled_);
-      return;
+    try {
+      if (copies_.empty()) {
+        slot.make(slot.memory, cancelled_);
+      } else {
+        slot.copied.wait();
+        slot.make(slot.staging.data(), cancelled_);
+        if (!cancelled_) copy(slot);
+      }
+    } catch (...) {
+      slot.error = std::current_exception();
+      await_copies();  // of those before the one that failed
     }
-    slot.copied.wait();
-    slot.make(slot.staging.data(), cancelled_);
-    if (cancelled_) return;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      slot.made.store(true, std::memory_order_release);
+    }
+    done_.notify_one();
+  }
+
+  void copy(Slot& slot) {
     slot.writable.make_wait(side_.get());
     for (const StagedCopy& copy : copies_) {
       char* const to = static_cast<char*>(slot.memory) + copy.to;
@@ -208,11 +229,11 @@ class Prefetcher::Worker {
   uint64_t forks_ = 0;
   OwnedCudaStream side_;
   std::vector<Slot> slots_;
-  uint64_t taken_ = 0;  // batches that take() and cancel() are past
+  uint64_t taken_ = 0;              // batches that take() and cancel() are past
+  std::atomic<uint64_t> begun_{0};  // or dropped
   std::atomic<uint64_t> submitted_{0};
-  std::atomic<uint64_t> made_{0};
   std::atomic<bool> cancelled_{false};
-  std::mutex mutex_;  // held where submitted_, made_ and stopping_ change, so that nobody falls asleep meanwhile
+  std::mutex mutex_;  // held where submitted_, made and stopping_ change, so that nobody falls asleep meanwhile
   std::condition_variable wake_;
   std::condition_variable done_;
   bool stopping_ = false;

@@ -29,8 +29,9 @@ struct StagedCopy {
   int64_t bytes = 0;
 };
 
-// A queue of at most `depth` batches, made one after the other in the order in which they were submitted. Not for
-// several threads at once; `make` is called on another.
+// A queue of at most `depth` batches, begun in the order in which they were submitted: by the prefetcher's thread, or
+// by take() where that has not come to it yet, so `make` may run on two threads at once. Otherwise not for several
+// threads.
 //
 // Without staging `make` writes to the batch's memory itself. With staging it writes to a slot of pinned memory, which
 // is copied into the batch on a CUDA stream of the prefetcher's: after what was queued on the batch's stream when it
@@ -58,9 +59,9 @@ class Prefetcher {
   // depth() are pending, DeviceError, OutOfMemory.
   void submit(Make make, void* memory, CudaStream stream);
 
-  // Waits until the oldest is made, takes it off the queue, and lets `stream` wait for its copies. `check` is called
-  // every few milliseconds meanwhile (for signals, say); what it throws ends the wait and leaves the batch. Throws what
-  // `make` threw, ArgumentError where nothing is pending, DeviceError.
+  // Makes the oldest or waits until it is made, takes it off the queue, and lets `stream` wait for its copies. `check`
+  // is called every few milliseconds meanwhile (for signals, say); what it throws ends the wait and leaves the batch.
+  // Throws what `make` threw, ArgumentError where nothing is pending, DeviceError.
   void take(CudaStream stream, const std::function<void()>& check = {});
 
   // Drops all that is pending; what has begun sees `cancelled` and is waited for, with its copies.

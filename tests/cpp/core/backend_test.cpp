@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
+#include "tests/cpp/device_array.hpp"
 
 namespace robocache {
 namespace {
@@ -83,7 +84,9 @@ TEST(Backend, HasATableOrAReason) {
     EXPECT_TRUE(std::string(error.what()).starts_with("what was done: ")) << error.what();
   }
   EXPECT_THROW(cuda_symbol("robocache_cuda_nothing_of_this_name"), DeviceError);
-  EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), DeviceError);
+  EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), OutOfMemory);
+  EXPECT_THROW(PinnedBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), OutOfMemory);
+  EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 1000}, 16), DeviceError);
   // A failed call is not what the next one reports.
   EXPECT_NO_THROW(DeviceBuffer({DeviceType::kCuda, 0}, 16));
 }
@@ -117,6 +120,91 @@ TEST(DeviceBuffer, MovesWithItsMemory) {
   third = std::move(second);
   EXPECT_EQ(third.data(), memory);
   EXPECT_EQ(third.bytes(), 16u);
+}
+
+TEST(DeviceBuffer, OfMoreMemoryThanThereIsSaysSo) {
+  try {
+    const DeviceBuffer buffer({}, size_t{1} << 60);
+    FAIL();
+  } catch (const OutOfMemory& error) {
+    EXPECT_STREQ(error.what(), "allocating 1152921504606846976 bytes of host memory: out of memory");
+  }
+}
+
+// ---- What a side stream stands on: on the CPU each does nothing, and so what it says has been done ----
+
+class Pinned : public test::OnDevice {
+ protected:
+  static std::vector<int32_t> read(const void* on_device, size_t count) {
+    std::vector<int32_t> values(count);
+    if (device().is_cuda()) {
+      check_cuda(cuda_backend().copy_to_host(0, values.data(), on_device, count * 4, nullptr), "read");
+      check_cuda(cuda_backend().synchronize(0, nullptr), "read");
+    } else {
+      std::memcpy(values.data(), on_device, count * 4);
+    }
+    return values;
+  }
+};
+ROBOCACHE_ON_EACH_DEVICE(Pinned);
+
+TEST_P(Pinned, MemoryIsTheHostsAndTheDevices) {
+  for (const size_t count : {size_t{1}, size_t{1000}, size_t{1} << 20}) {
+    PinnedBuffer buffer(device(), count * 4);
+    EXPECT_EQ(buffer.bytes(), count * 4);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    std::vector<int32_t> values(count);
+    for (size_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>(7 * i);
+    std::memcpy(buffer.data(), values.data(), count * 4);
+    EXPECT_TRUE(read(buffer.on_device(), count) == values);
+    void* const memory = buffer.data();
+    PinnedBuffer moved(std::move(buffer));
+    EXPECT_EQ(moved.data(), memory);
+    EXPECT_TRUE(read(moved.on_device(), count) == values);
+  }
+  const PinnedBuffer nothing(device(), 0);
+  EXPECT_EQ(nothing.data(), nullptr);
+  EXPECT_EQ(nothing.on_device(), nullptr);
+}
+
+TEST_P(Pinned, MemoryOfSomeoneElseToo) {
+  std::vector<int32_t> values(100'000, 5);
+  {
+    HostRegistration registration(device(), values.data(), values.size() * 4);
+    EXPECT_EQ(read(registration.on_device(), values.size()), values);
+    const HostRegistration moved(std::move(registration));
+    values[99'999] = 6;
+    EXPECT_EQ(read(moved.on_device(), values.size()), values);
+  }
+  const HostRegistration again(device(), values.data(), values.size() * 4);  // what was registered still is nobody's
+  EXPECT_EQ(read(again.on_device(), values.size()), values);
+}
+
+TEST_P(Pinned, AnEventIsReachedAfterWhatWasQueuedBefore) {
+  const OwnedCudaStream stream(device());
+  const OwnedCudaStream second(device());
+  CudaEvent event(device());
+  EXPECT_TRUE(event.reached());  // never recorded
+  event.wait();
+  event.make_wait(stream.get());
+  stream.wait();
+  EXPECT_EQ(stream.get().handle != nullptr, device().is_cuda());
+  if (!device().is_cuda()) return;
+  constexpr size_t kBytes = size_t{256} << 20;
+  const DeviceBuffer on_device(device(), kBytes);
+  const PinnedBuffer from(device(), kBytes);
+  const PinnedBuffer to(device(), kBytes);
+  for (int round = 1; round < 4; ++round) {
+    std::memset(from.data(), round, kBytes);
+    check_cuda(cuda_backend().copy_from_host(0, on_device.data(), from.data(), kBytes, stream.get().handle), "copy");
+    event.record(stream.get());
+    event.make_wait(second.get());
+    check_cuda(cuda_backend().copy_to_host(0, to.data(), on_device.data(), kBytes, second.get().handle), "copy");
+    event.wait();
+    EXPECT_TRUE(event.reached());
+    second.wait();
+    EXPECT_EQ(std::memcmp(to.data(), from.data(), kBytes), 0);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,209 @@
+#include "robocache/batch/residency.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/core/host_memory.hpp"
+#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/random_data.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace robocache::test {
+namespace {
+
+constexpr Device kCuda{DeviceType::kCuda, 1};
+constexpr Device kCpu{};
+constexpr Tier D = Tier::kDevice;
+constexpr Tier P = Tier::kPinned;
+constexpr Tier M = Tier::kMapped;
+
+std::vector<Tier> tiers(const std::vector<Residency>& decided) {
+  std::vector<Tier> found;
+  for (const Residency& residency : decided) found.push_back(residency.tier);
+  return found;
+}
+
+// Of keys "a", "b", ... of so many bytes, all automatic.
+std::vector<Tier> automatic(const std::vector<int64_t>& bytes, Device device, MemoryBytes budget,
+                            MemoryBytes taken = {}) {
+  std::vector<ResidencyRequest> requests;
+  for (size_t i = 0; i < bytes.size(); ++i) requests.push_back({std::string(1, static_cast<char>('a' + i)), bytes[i]});
+  const std::vector<Residency> decided = decide_residency(requests, device, budget, taken);
+  for (const Residency& residency : decided) EXPECT_TRUE(residency.automatic);
+  return tiers(decided);
+}
+
+TEST(DecideResidency, WhatFitsIsOnTheDevice) {
+  EXPECT_EQ(automatic({}, kCuda, {0, 0}), (std::vector<Tier>{}));
+  EXPECT_EQ(automatic({60, 40}, kCuda, {100, 0}), (std::vector{D, D}));
+  EXPECT_EQ(automatic({0, 0}, kCuda, {0, 0}), (std::vector{D, D}));
+}
+
+TEST(DecideResidency, TheLargestMoveDownFirst) {
+  EXPECT_EQ(automatic({60, 41}, kCuda, {100, 60}), (std::vector{P, D}));
+  EXPECT_EQ(automatic({60, 41}, kCuda, {100, 59}), (std::vector{M, D}));
+  EXPECT_EQ(automatic({10, 1000, 10, 500, 10}, kCuda, {100, 600}), (std::vector{D, M, D, P, D}));
+  EXPECT_EQ(automatic({10, 1000, 10, 500, 10}, kCuda, {20, 600}), (std::vector{D, M, D, P, P}));
+  EXPECT_EQ(automatic({10, 20}, kCuda, {0, 0}), (std::vector{M, M}));
+}
+
+TEST(DecideResidency, OfEqualOnesTheFirstStay) {
+  EXPECT_EQ(automatic({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));
+}
+
+TEST(DecideResidency, ClocksAndTablesComeFirst) {
+  EXPECT_EQ(automatic({60, 40}, kCuda, {100, 60}, {1, 0}), (std::vector{P, D}));
+  EXPECT_EQ(automatic({60, 40}, kCuda, {100, 60}, {1, 1}), (std::vector{M, D}));
+  EXPECT_EQ(automatic({1, 0}, kCuda, {100, 100}, {101, 101}), (std::vector{M, D}));
+}
+
+TEST(DecideResidency, OnTheCpuACopyInMemoryOrTheFile) {
+  EXPECT_EQ(automatic({60, 40}, kCpu, {0, 100}), (std::vector{D, D}));
+  EXPECT_EQ(automatic({60, 40}, kCpu, {0, 99}), (std::vector{M, D}));
+  EXPECT_EQ(automatic({60, 40}, kCpu, {1000, 39}), (std::vector{M, M}));
+}
+
+TEST(DecideResidency, WhatIsAskedForByNameComesFirst) {
+  const std::vector<ResidencyRequest> requests{{"a", 50}, {"b", 80, D}, {"c", 10, M}, {"d", 70, P}, {"e", 15}};
+  const auto decided = decide_residency(requests, kCuda, {100, 100}, {});
+  EXPECT_EQ(tiers(decided), (std::vector{M, D, M, P, D}));
+  EXPECT_TRUE(decided[0].automatic);
+  EXPECT_FALSE(decided[1].automatic);
+  EXPECT_FALSE(decided[2].automatic);
+  EXPECT_EQ(tiers(decide_residency(requests, kCuda, {100, 120}, {})), (std::vector{P, D, M, P, D}));
+}
+
+TEST(DecideResidency, WhatDoesNotFitByNameIsRefusedWithBothSizes) {
+  const std::vector<ResidencyRequest> requests{{"small", 30, D}, {"state", 71, D}};
+  expect_refused<DeviceError>(
+      [&] { decide_residency(requests, kCuda, {100, 0}, {}); },
+      "residency: 'state' as 'device' needs 71 bytes of cuda:1, the memory budget of 100 has 70 left");
+  EXPECT_EQ(tiers(decide_residency(requests, kCuda, {101, 0}, {})), (std::vector{D, D}));
+  const std::vector<ResidencyRequest> pinned{{"state", 71, P}};
+  expect_refused<DeviceError>(
+      [&] { decide_residency(pinned, kCuda, {100, 100}, {0, 30}); },
+      "residency: 'state' as 'pinned' needs 71 bytes of host memory, the memory budget of 100 has 70 left");
+  for (const Tier tier : {D, P}) {
+    const std::vector<ResidencyRequest> on_cpu{{"state", 71, tier}};
+    expect_refused<DeviceError>([&] { decide_residency(on_cpu, kCpu, {100, 70}, {}); }, "residency: 'state' as '",
+                                "' needs 71 bytes of host memory, the memory budget of 70 has 70 left");
+  }
+  const std::vector<ResidencyRequest> mapped{{"state", int64_t{1} << 60, M}};
+  EXPECT_EQ(tiers(decide_residency(mapped, kCuda, {0, 0}, {})), std::vector{M});
+}
+
+TEST(DecideResidency, SaysWhy) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const std::vector<ResidencyRequest> requests{
+      {"small", 1536}, {"wide", 3 * kGiB / 2}, {"huge", 9000 * kGiB}, {"named", 7, M}};
+  const auto decided = decide_residency(requests, kCuda, {kGiB, 2 * kGiB}, {});
+  EXPECT_EQ(decided[0].why, "1.50 KiB: a copy in the device's memory");
+  EXPECT_EQ(
+      decided[1].why,
+      "1.50 GiB, beside the smaller ones more than the budget of 1.00 GiB of cuda:1: a copy in pinned host memory");
+  EXPECT_EQ(decided[2].why,
+            "8.79 TiB, beside the smaller ones more than the budget of 1.00 GiB of cuda:1 and that of 2.00 GiB of host "
+            "memory: its files are read ahead of time");
+  EXPECT_EQ(decided[3].why, "asked for: its files are read ahead of time");
+  EXPECT_EQ(decide_residency(std::vector<ResidencyRequest>{{"a", 7}}, kCpu, {0, 8}, {})[0].why,
+            "7 bytes: a copy in memory");
+}
+
+TEST(BudgetBytes, AreBytesOrAShareOfWhatIsFree) {
+  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, 100).host, 7);
+  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, 100).device, 0);
+  EXPECT_EQ(budget_bytes({int64_t{0}, int64_t{0}}, kCpu, 0).host, 0);
+  // What is free changes while others work; twice as much it does not become.
+  const auto free = static_cast<double>(host_memory().free_bytes);
+  const auto half = static_cast<double>(budget_bytes({}, kCpu, 0).host);
+  EXPECT_GT(half, 0.25 * free);
+  EXPECT_LT(half, free);
+  // Shared copies count as free.
+  constexpr int64_t kShared = int64_t{1} << 50;
+  const int64_t with_shared = budget_bytes({0.5, 1.0}, kCpu, kShared).host;
+  EXPECT_GT(with_shared, kShared);
+  EXPECT_LT(with_shared, kShared + 4 * static_cast<int64_t>(free));
+}
+
+TEST(BudgetBytes, OfTheDeviceAreOfWhatIsFreeThere) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+  CudaDeviceInfo info{};
+  check_cuda(cuda_backend().device_info(0, &info), "device_info");
+  const int64_t half = budget_bytes({}, {DeviceType::kCuda, 0}, 0).device;
+  EXPECT_NEAR(static_cast<double>(half), static_cast<double>(info.memory_free_bytes) / 2, 1e9);
+  EXPECT_EQ(budget_bytes({int64_t{9}, 0.5}, {DeviceType::kCuda, 0}, 0).device, 9);
+}
+
+TEST(BudgetBytes, RefusesWhatIsNone) {
+  for (const MemoryShare bad : {MemoryShare{int64_t{-1}}, MemoryShare{0.0}, MemoryShare{-0.5}, MemoryShare{1.5},
+                                MemoryShare{std::numeric_limits<double>::quiet_NaN()}}) {
+    expect_refused<ArgumentError>([&] { budget_bytes({0.5, bad}, kCpu, 0); }, "memory_budget: expected ");
+  }
+}
+
+// ---- Bringing ----
+
+using F32 = Element<float, DType::kFloat32>;
+
+// Of 8 MiB.
+std::shared_ptr<const Dataset> written() {
+  CacheWriter writer;
+  constexpr int64_t kRows = 2048;
+  std::vector<int64_t> times(kRows);
+  for (size_t i = 0; i < times.size(); ++i) times[i] = static_cast<int64_t>(i);
+  writer.begin_episode();
+  writer.append("wide", F32{}, times, std::vector<float>(kRows * 1024, 1.5F), {1024});
+  writer.end_episode();
+  return writer.dataset();
+}
+
+class Bring : public OnDevice {};
+ROBOCACHE_ON_EACH_DEVICE(Bring);
+
+TEST_P(Bring, ToTheTierThatWasDecided) {
+  const auto dataset = written();
+  const std::vector<DatasetStream> streams{{dataset, 0}, {written(), 0}};
+  for (const Tier tier : {D, P, M}) {
+    Residency residency{tier, true, "why"};
+    const auto brought = bring(streams, device(), residency);
+    ASSERT_EQ(brought.size(), 2u);
+    EXPECT_EQ(brought[0], ResidentStream::get(dataset, 0, device(), tier));
+    EXPECT_NE(brought[0], brought[1]);
+    EXPECT_EQ(residency.tier, tier);
+    EXPECT_EQ(residency.why, "why");
+  }
+}
+
+// The budget allows it, and then there is no memory.
+TEST(BringOnCuda, MovesDownWhereMemoryDoesNotSuffice) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+  const Device device{DeviceType::kCuda, 0};
+  const std::vector<DatasetStream> streams{{written(), 0}};
+  const auto clock = ResidentClock::get(streams[0].dataset, 0, device);  // which finds room
+  std::vector<DeviceBuffer> everything;
+  for (size_t bytes = size_t{1} << 34; bytes >= size_t{1} << 20;) {
+    try {
+      everything.emplace_back(device, bytes);
+    } catch (const OutOfMemory&) {
+      bytes /= 2;
+    }
+  }
+  Residency residency{D, true, "it fits"};
+  EXPECT_EQ(bring(streams, device, residency)[0]->tier(), P);
+  EXPECT_EQ(residency.tier, P);
+  EXPECT_TRUE(residency.why.starts_with("stream 'wide': needs 8388608 bytes, free are ")) << residency.why;
+  EXPECT_TRUE(residency.why.ends_with(": a copy in pinned host memory")) << residency.why;
+  Residency by_name{D, false, "asked for"};
+  expect_refused<OutOfMemory>([&] { bring(streams, device, by_name); }, "stream 'wide': needs 8388608 bytes, free are ",
+                              " on cuda:0 and ");
+}
+
+}  // namespace
+}  // namespace robocache::test
