@@ -336,6 +336,7 @@ class Loader:
         # Copies: what the caller changes later is not what this loader was asked for.
         self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
         sources, mixture = _sources(dataset)
+        self.dataset = sources if mixture else dataset
         if (delta_timestamps is None) == (rate_hz is None):
             raise errors.ArgumentError(
                 "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
@@ -398,7 +399,6 @@ class Loader:
 
         self._handle = _open(options)
         described = json.loads(_describe(self._handle))
-        self.dataset = dataset
         self.batch_size = batch_size
         self.num_anchors: int = described["anchors"]
         self.num_samples: int = described["samples"]
