@@ -203,8 +203,17 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return _of_environment("RANK"), _of_environment("WORLD_SIZE")
     return 0, 1
+
+
+def _of_environment(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except ValueError:
+        raise errors.ArgumentError(
+            f"{name}: expected an int in the environment, got {os.environ[name]!r}; rank= and world_size= go before it"
+        ) from None
 
 
 class Loader:

@@ -102,8 +102,9 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
     curved = set()
     for key, asked in deltas.items():
         steps = (count,) if asked is None else (count, len(asked))
-        (stored, *_), shapes = zip(*((part.dtypes[key], part.shapes[key]) for part in parts if key in part.dtypes))
-        shape = max(shapes, key=np.prod)
+        having = [part for part in parts if key in part.dtypes]
+        stored = having[0].dtypes[key]
+        shape = max((part.shapes[key] for part in having), key=np.prod)
         out = np.zeros((*steps, *shape), dtype if is_floating(stored) else stored)
         batch[key] = Window(out, *(np.zeros(out.shape) for _ in range(3)))
         batch[key + "_is_pad"] = np.ones(steps, bool)
@@ -128,9 +129,9 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
             if name not in part.dtypes:
                 batch[name][places] = rows
                 continue
-            if isinstance(rows, Window):
-                curved.add(name)
-            for to, made in zip(batch[name], rows if isinstance(rows, Window) else [rows]):
+            curved |= {name} if isinstance(rows, Window) else set()
+            windows = rows if isinstance(rows, Window) else (rows,)
+            for to, made in zip(batch[name][: len(windows)], windows, strict=True):
                 wide = np.zeros((len(places), *to.shape[1:]), to.dtype)
                 wide[tuple(map(slice, made.shape))] = made
                 to[places] = wide

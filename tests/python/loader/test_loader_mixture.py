@@ -165,9 +165,7 @@ def test_rule_35_blocks_run_on_across_epochs(robots, device, samples):
         for start in {0, max(samples - 150, 0), min((-epoch * samples - 100) % BLOCK, samples - 1)}:
             loader.load_state_dict({"seed": 5, "epoch": epoch, "samples": start})
             stop = min(start + 256, samples)
-            wanted = expected_places(
-                parts, range(start, stop), seed=5, epoch=epoch, weights=weights, samples=samples
-            )
+            wanted = expected_places(parts, range(start, stop), seed=5, epoch=epoch, weights=weights, samples=samples)
             assert places_of(itertools.islice(loader, 2)) == wanted
 
 

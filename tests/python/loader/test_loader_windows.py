@@ -157,7 +157,10 @@ def test_rule_33_age_of_every_kind_of_method(tmp_path, device, method, value, ag
 def test_rule_33_age_where_there_is_no_sample_is_the_least_int64(tmp_path, device):
     values, is_pad, age = of_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
     assert (values, is_pad, age) == ([[0], [0], [0]], [[True], [False], [False]], [[LEAST], [0], [1]])
-    recording = [{"a": (np.array([5]), np.ones(1)), "b": (np.array([7]), np.ones(1))}, {"a": (np.array([6]), np.ones(1))}]
+    recording = [
+        {"a": (np.array([5]), np.ones(1)), "b": (np.array([7]), np.ones(1))},
+        {"a": (np.array([6]), np.ones(1))},
+    ]
     loader = robocache.Loader(
         write(tmp_path / "lacking", recording),
         batch_size=2,
@@ -222,7 +225,8 @@ def test_causal_uses_nothing_later_than_the_target(dataset, recording, device):
     options = {"device": device, "causal": True, "snap_s": 0, "anchor": "mode", "batch_size": 20, "return_age": True}
     for method in ["linear", "nearest", "previous", "pchip"]:
         by_method = {"methods": dict.fromkeys(FLOAT_STREAMS, method)}
-        loader = check(dataset, recording, dict.fromkeys(FLOAT_STREAMS, [-0.1, 0.0, 0.1]), **options, **by_method)
+        deltas = {name: [-0.1, 0.0, 0.1] for name in FLOAT_STREAMS}
+        loader = check(dataset, recording, deltas, **options, **by_method)
         for batch in loader:
             for name in FLOAT_STREAMS:
                 age = to_numpy(batch[name + "_age"])
@@ -393,7 +397,7 @@ def test_rule_34_what_is_drawn_is_what_brute_force_finds(dataset, recording, dev
     wanted = drawn(recording, ticks, WINDOWS, edges=edges, drop_n_last=drop_n_last)
     options |= {"edges": edges, "drop_n_last": drop_n_last, "delta_timestamps": WINDOWS, "device": device}
     if not wanted:
-        with pytest.raises(robocache.ArgumentError, match="anchor: .*edges and drop_n_last"):
+        with pytest.raises(robocache.ArgumentError, match=r"anchor: .*edges and drop_n_last"):
             small(dataset, shuffle=False, **options)
         return
     loader = small(dataset, shuffle=False, **options)
