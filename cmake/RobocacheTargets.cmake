@@ -24,6 +24,10 @@ function(robocache_compile_options target)
   if(ROBOCACHE_SANITIZE)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ROBOCACHE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+    if(ROBOCACHE_SANITIZE MATCHES address)  # checks by a call each, not inline: the kernels compile in half the time
+      target_compile_options(${target} PRIVATE
+        $<$<COMPILE_LANGUAGE:CXX>:--param=asan-instrumentation-with-call-threshold=0>)
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${ROBOCACHE_SANITIZE})
   endif()
 endfunction()
