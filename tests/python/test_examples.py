@@ -83,7 +83,7 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
     exec(source, names)
     assert len(seen) == 10 * (sum(lengths) // 1024)
     np.testing.assert_allclose(seen, [(0, 1)] * len(seen), atol=0.1)
-    assert names["loader"].state_dict() == {"seed": 0, "epoch": 10, "step": 0}
+    assert names["loader"].state_dict() == {"seed": 0, "epoch": 10, "samples": 0}
 
 
 def test_a_recorder_of_ones_own(rng, folder):
@@ -151,6 +151,14 @@ def test_the_examples_of_an_operations_page(device, page):
     examples = [snippet for snippet in snippets("python", text) if snippet.startswith(">>>")]
     assert len(examples) >= 2
     assert any('device="cuda"' in example for example in examples)
+    names = {}
+    for example in examples:
+        run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
+
+
+def test_the_examples_of_the_loaders_page(folder, device):
+    examples = snippets("python", (ROOT / "docs/loader.md").read_text())
+    assert len(examples) >= 7
     names = {}
     for example in examples:
         run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
