@@ -26,11 +26,14 @@ TIMES = np.array([0.0, 0.3, 0.5, 0.7, 1.3, 1.55, 2.1, 2.35, 3.0, 3.5, 3.8])
 VALUES = np.array([0.1, 0.45, 0.8, 0.6, 0.55, -0.35, -0.5, 0.35, 0.35, 0.35, 0.9])
 TARGETS = np.linspace(-0.3, 4.1, 881)
 STEPS = ["nearest", "previous", "next"]
-METHODS = ["linear", *STEPS, "pchip", "akima", "cubic", "slerp", "pose"]
+METHODS = ["linear", *STEPS, "pchip", "akima", "cubic", "angle", "slerp", "pose"]
+TURNED = (VALUES + 1.6) % 2 - 1  # as an angle in half turns that passes from 1 to -1
 
 
 def resampled(method: str) -> np.ndarray:
-    """The samples by a method at TARGETS: [T, 1]; of slerp a rotation's angle, of pose x and the angle."""
+    """The samples by a method at TARGETS: [T, 1]; TURNED by angle, of slerp a rotation's angle, of pose x and the angle."""
+    if method == "angle":
+        return robocache.resample_trajectories(np.pi * TURNED[:, None], TIMES, TARGETS, method="angle") / np.pi
     if method not in ("slerp", "pose"):
         return robocache.resample_trajectories(VALUES[:, None], TIMES, TARGETS, method=method)
     rotation = quaternions(VALUES)
@@ -113,16 +116,17 @@ def voxelized() -> list[np.ndarray] | None:
 
 
 def draw_methods(plt, numbers: list[np.ndarray]):
-    figure, places = plt.subplots(3, 3, figsize=(11, 6.6), sharex=True, sharey=True, layout="constrained")
+    figure, places = plt.subplots(2, 5, figsize=(11, 4.4), sharex=True, sharey=True, layout="constrained")
+    titles = {"angle": "angle: the shorter way", "slerp": "slerp: a rotation's angle"}
     for place, method, lines in zip(places.flat, METHODS, numbers, strict=True):
         for number, line in enumerate(lines.T):
-            jumps = (np.diff(line, prepend=line[0]) != 0) & (method in STEPS)
+            jumps = np.abs(np.diff(line, prepend=line[0])) > {"angle": 1}.get(method, 0 if method in STEPS else np.inf)
             place.plot(TARGETS, np.where(jumps, np.nan, line), color=f"C{number}", label=["position", "angle"][number])
-        for sample in [VALUES, VALUES - 0.5] if method == "pose" else [VALUES]:
+        for sample in {"angle": [TURNED], "pose": [VALUES, VALUES - 0.5]}.get(method, [VALUES]):
             place.plot(TIMES, sample, "o", color="black", markersize=4)
         place.axvspan(TARGETS[0], TIMES[0], color="0.92", zorder=0)
         place.axvspan(TIMES[-1], TARGETS[-1], color="0.92", zorder=0)
-        place.set_title("slerp: the angle of a rotation" if method == "slerp" else method)
+        place.set_title(titles.get(method, method), fontsize=10)
     places.flat[METHODS.index("pose")].legend(fontsize=8, loc="upper center", ncols=2)
     places[0, 0].set(xlim=TARGETS[[0, -1]], ylim=(-1.35, 1.35))
     return figure

@@ -65,12 +65,14 @@ int main(int argc, char** argv) try {
   const robocache::Loader loader(dataset, options);
 
   robocache::DeviceBuffer memory(options.device, loader.batch_bytes());
-  for (int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
-    loader.fill({.seed = 7, .epoch = 0, .step = step}, memory.data(), {});
+  robocache::BatchPosition position{.seed = 7};
+  while (const int64_t samples = loader.samples_at(position)) {
+    loader.fill(position, memory.data(), {});
     for (const robocache::BatchArray& array : loader.arrays()) {
-      const robocache::TensorView view = loader.view(array, step, memory.data());
-      if (step == 0) std::printf("%-24s %s\n", array.name.c_str(), view.describe().c_str());
+      const robocache::TensorView view = loader.view(array, samples, memory.data());
+      if (position.samples == 0) std::printf("%-24s %s\n", array.name.c_str(), view.describe().c_str());
     }
+    position = loader.after(position);
   }
   std::printf("%lld samples in %lld batches\n", static_cast<long long>(loader.anchors()),
               static_cast<long long>(loader.steps_per_epoch()));

@@ -13,7 +13,8 @@ from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
-from .loader import Loader
+from .loader import Loader, Source
+from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
 from .ops.fuse import fuse_multimodal
 from .ops.integrate_tsdf import integrate_tsdf
 from .ops.resample import check_times, resample_trajectories
@@ -29,6 +30,8 @@ __all__ = [
     "Error",
     "FileError",
     "Loader",
+    "NormStatsWarning",
+    "Source",
     "SparseVoxels",
     "Writer",
     "check_installation",
@@ -36,9 +39,12 @@ __all__ = [
     "fuse_multimodal",
     "ingest",
     "integrate_tsdf",
+    "load_norm_stats",
+    "merge_stats",
     "num_threads",
     "open",
     "resample_trajectories",
+    "save_norm_stats",
     "set_num_threads",
     "voxel_downsample",
     "voxelize_pointcloud",

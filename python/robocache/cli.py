@@ -39,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.debug:
             raise
         message = _in_words_of_the_command_line(" ".join(str(error).split()), arguments)
-        hint = " (--on-error skip passes over it by name)" if isinstance(error, SourceError) else ""
+        stopped = isinstance(error, SourceError) and arguments.on_error == "stop"
+        hint = " (--on-error skip passes over it by name)" if stopped else ""
         print(f"robocache {arguments.command}: {message}{hint}", file=sys.stderr)
         return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
     except KeyboardInterrupt:

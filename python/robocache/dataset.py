@@ -11,6 +11,7 @@ import operator
 import os
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from . import _lib, errors
+from .ops._call import number, whole
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,8 +37,9 @@ _dataset_open = _lib.function("dataset_open")
 _dataset_verify = _lib.function("dataset_verify")
 _dataset_index_of = _lib.function("dataset_index_of")
 _dataset_describe = _lib.function("dataset_describe")
-_dataset_episode = _lib.function("dataset_episode")
+_dataset_episodes = _lib.function("dataset_episodes")
 _dataset_provenance = _lib.function("dataset_provenance")
+_split = _lib.function("split")
 
 
 def _path(path: str | os.PathLike[str]) -> str:
@@ -221,11 +224,6 @@ class EpisodeWriter:
 
 
 def _array(stream: str, argument: str, value: Any) -> Any:
-    if isinstance(value, np.ma.MaskedArray):
-        raise errors.ArgumentTypeError(
-            f"stream '{stream}': {argument}: expected an array without a mask, got a numpy masked array; "
-            "filled() makes one of it"
-        )
     if not isinstance(value, np.ndarray):
         if hasattr(value, "__dlpack__"):
             return value
@@ -241,11 +239,13 @@ def _array(stream: str, argument: str, value: Any) -> Any:
 
 def _tensor(stream: str, argument: str, array: Any) -> Any:
     # numpy's own DLPack, where it exports the array, costs a twentieth: a recorder appends row by row.
-    if not isinstance(array, np.ndarray) or (
+    exported = not isinstance(array, np.ndarray) or (
         array.dtype.kind in "iuf" and array.itemsize <= 8 and array.flags.writeable
-    ):
-        return array
+    )
     try:
+        _lib.refuse_mask(array)
+        if exported:
+            return array
         return _lib.from_numpy(array)
     except errors.Error as error:
         raise type(error)(f"stream '{stream}': {argument}: {error}") from None
@@ -290,13 +290,6 @@ def _plain(place: str, value: Any) -> Any:
     return value
 
 
-def _floats(value: Any) -> Any:
-    """Whole numbers as floats, rounded where they are beyond 2^53, which pyarrow refuses to do by itself."""
-    if isinstance(value, list):
-        return [float(item) for item in value]
-    return None if value is None else float(value)
-
-
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 _Value = TypeVar("_Value")
@@ -331,23 +324,27 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
+_LACKING: Any = None
+
+
 class Stats(NamedTuple):
     """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
 
     `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. The
-    quantiles are those of ``numpy.quantile(values.astype(float64), q)``.
+    quantiles are those of ``numpy.quantile(values.astype(float64), q)``. A dataset's has every field; of statistics from
+    elsewhere what they lack is None.
     """
 
-    mean: np.ndarray
-    std: np.ndarray
-    min: np.ndarray
-    max: np.ndarray
-    q01: np.ndarray
-    q10: np.ndarray
-    q50: np.ndarray
-    q90: np.ndarray
-    q99: np.ndarray
-    count: np.ndarray  # type: ignore[assignment]  # not tuple's method of that name
+    mean: np.ndarray = _LACKING
+    std: np.ndarray = _LACKING
+    min: np.ndarray = _LACKING
+    max: np.ndarray = _LACKING
+    q01: np.ndarray = _LACKING
+    q10: np.ndarray = _LACKING
+    q50: np.ndarray = _LACKING
+    q90: np.ndarray = _LACKING
+    q99: np.ndarray = _LACKING
+    count: np.ndarray = _LACKING  # type: ignore[assignment]  # not tuple's method of that name
 
 
 class Stream:
@@ -466,6 +463,7 @@ class Dataset:
         """A row an episode: episode_index, start_ns, end_ns (the earliest and latest stamp of any stream, int64, null
         where there is none), then the metadata the writer was given, null where an episode has none of a column."""
         import pyarrow as pa
+        from pyarrow import json as pa_json
 
         types = {
             "bool": pa.bool_(),
@@ -474,16 +472,122 @@ class Dataset:
             "string": pa.string(),
             "null": pa.null(),
         }
-        rows = [json.loads(_dataset_episode(self._handle, episode)) for episode in range(self._episodes)]
-        columns = {}
+        fields = []
         for column in self._episode_columns:
-            name, kind = column["name"], column["type"]
-            item = kind.removeprefix("list<").removesuffix(">")
-            values = [row.get(name) for row in rows]
-            if item == "float64":
-                values = [_floats(value) for value in values]
-            columns[name] = pa.array(values, types[kind] if item == kind else pa.list_(types[item]))
-        return pa.table(columns)
+            item = column["type"].removeprefix("list<").removesuffix(">")
+            fields.append((column["name"], types[item] if item == column["type"] else pa.list_(types[item])))
+        schema = pa.schema(fields)
+        if not self._episodes:
+            return schema.empty_table()
+        address, size, longest_line = json.loads(_dataset_episodes(self._handle))
+        lines = _lib.array_at(self._handle, address, (size,), np.dtype(np.uint8), read_only=True)
+        try:
+            return pa_json.read_json(
+                pa.BufferReader(lines),
+                pa_json.ReadOptions(block_size=max(longest_line, 2**20)),
+                pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowInvalid as error:
+            raise errors.FileError(f"{self.path}/episodes.jsonl: {error}") from error
+
+    def select(self, where: pyarrow.compute.Expression | Mapping[str, Any]) -> list[int]:
+        """The episodes of which `where` is true, ascending; where it is null it is not. There may be none.
+
+        Args:
+            where: an expression that pyarrow evaluates, or ``{column: value}`` for columns that are equal to these values, None
+                for null. Columns are those of `episodes`, and with them, where the writer gave no others of these names,
+                duration_s (end_ns - start_ns in seconds, float64, null where there is none) and for each stream
+                rows.<stream> (how many it has in the episode, int64).
+
+        Raises:
+            ArgumentError: a column that there is not, naming those there are, or an expression that is not a bool of each
+                episode.
+            ArgumentTypeError: `where` is neither.
+
+        Example:
+            >>> import pyarrow.compute as pc
+            >>> ds.select((pc.field("duration_s") > 2) & ~pc.field("task").isin(["calibrate", "home"]))
+            [0, 2, 3]
+            >>> ds.select({"success": True})
+            [0, 1, 2]
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not isinstance(where, pc.Expression | Mapping):
+            raise errors.ArgumentTypeError(
+                "where: expected an expression of pyarrow.compute, such as pc.field('success'), or {column: value}, got "
+                + type(where).__name__
+            )
+        table = self._selectable()
+        try:
+            if isinstance(where, Mapping):
+                expression = pc.scalar(True)
+                for name, value in where.items():
+                    field = pc.field(_lib.text("where", name))
+                    expression &= field.is_null() if value is None else field == value
+            else:
+                expression = where
+            chosen = table.filter(expression)["episode_index"]
+        except (pa.ArrowException, OverflowError) as error:
+            reason = str(error).partition(" in episode_index:")[0]  # before pyarrow lists all columns and their types
+            raise errors.ArgumentError(
+                f"where: {reason}; expected a bool made of the columns {', '.join(table.column_names)}"
+            ) from error
+        return cast(list[int], np.sort(chosen.to_numpy()).tolist())
+
+    def _selectable(self) -> pyarrow.Table:
+        """`episodes` and what :meth:`select` knows beside it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = self.episodes
+        # An unsigned difference holds any two stamps.
+        ns = pc.subtract(table["end_ns"], table["start_ns"]).cast(pa.uint64(), safe=False)
+        more = {"duration_s": pc.divide(ns.cast(pa.float64(), safe=False), 1e9)}
+        more.update({f"rows.{name}": pa.array(np.diff(stream.row_offsets)) for name, stream in self.streams.items()})
+        for name, column in more.items():
+            if name not in table.column_names:
+                table = table.append_column(name, column)
+        return table
+
+    def split(self, shares: Mapping[str, float], *, seed: int = 0, by: str | None = None) -> dict[str, list[int]]:
+        """Draws the episodes of training, validation and whatever else is named: ascending lists without a common episode.
+
+        The same on every machine: it depends on the number of episodes, the shares and the seed alone. An episode that is
+        recorded later changes the part of few others.
+
+        Args:
+            shares: of each part, as floats that add up to at most 1, or as numbers of episodes. Episodes are dealt out by
+                largest remainder (of equal ones to the earlier part), what is missing to 1 is in no part.
+            seed: another one, other episodes.
+            by: a column of `episodes`: those with the same value stay together, and the shares are of the values.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+
+        Example:
+            >>> parts = ds.split({"train": 0.9, "val": 0.1})
+            >>> train = robocache.Loader(ds, episodes=parts["train"], batch_size=256, delta_timestamps={"action": [0.0]})
+        """
+        if not isinstance(shares, Mapping):
+            raise errors.ArgumentTypeError(f"shares: expected {{name: share}}, got {shares!r}")
+        groups = None if by is None else self._groups(by)
+        things = self._episodes if groups is None else int(groups.max(initial=-1)) + 1
+        counts = _counts(shares, things)
+        part = _lib.to_numpy(_split(things, _lib.from_numpy(counts), whole("seed", seed)))
+        if groups is not None:
+            part = part[groups]
+        return {name: np.flatnonzero(part == p).tolist() for p, name in enumerate(shares)}
+
+    def _groups(self, by: str) -> np.ndarray:
+        """int64 [episodes]: which value of a column an episode has, numbered in the order of their first episodes."""
+        table = self.episodes
+        if _lib.text("by", by) not in table.column_names:
+            raise errors.ArgumentError(f"by: expected one of {', '.join(table.column_names)}, got {by!r}")
+        numbers: dict[Any, int] = {}
+        values = (tuple(value) if isinstance(value, list) else value for value in table[by].to_pylist())
+        return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -503,6 +607,29 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"robocache.Dataset({self.path!r}, {self._episodes} episodes, {len(self.streams)} streams)"
+
+
+def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
+    """int64 [shares]: how many of the things each is."""
+    values = [number(f"shares['{name}']", value) for name, value in shares.items()]
+    if all(isinstance(value, int) for value in values):
+        return np.array([whole(f"shares['{name}']", value) for name, value in shares.items()], np.int64)
+    for name, value in zip(shares, values, strict=True):
+        if isinstance(value, int) or not 0 <= value <= 1:
+            raise errors.ArgumentError(
+                f"shares['{name}']: expected a float from 0 to 1, or whole numbers of episodes for all parts, got {value!r}"
+            )
+    parts = [Fraction(repr(value)) for value in values]  # as they were written: 0.7, 0.2 and 0.1 are 1
+    total = sum(parts)
+    if total > 1 + Fraction(1, 10**9):
+        raise errors.ArgumentError(f"shares: expected at most 1 together, got {float(total)}")
+    # What is in no part has a share too, which comes last.
+    quotas = [things * part / max(total, 1) for part in (*parts, max(1 - total, Fraction(0)))]
+    counts = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda p: counts[p] - quotas[p])
+    for p in by_remainder[: things - sum(counts)]:
+        counts[p] += 1
+    return np.array(counts[:-1], np.int64)
 
 
 def open(path: str | os.PathLike[str], *, verify: bool = False) -> Dataset:

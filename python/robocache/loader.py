@@ -5,27 +5,42 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from . import _lib, errors
+from .affine import Affine
 from .dataset import Dataset
-from .ops._call import number, whole
+from .norm_stats import as_stats
+from .ops._call import Array, number, whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
 _options = _lib.function("loader_options")
+_set_all = _lib.function("loader_set_all")
+_add_source = _lib.function("loader_add_source")
+_add_rename = _lib.function("loader_add_rename")
 _add_stream = _lib.function("loader_add_stream")
 _add_method = _lib.function("loader_add_method")
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
-_fill = _lib.function("loader_fill")
+_next = _lib.function("loader_next")
+_slot = _lib.function("loader_slot")
+_add_norm_stats = _lib.function("loader_add_norm_stats")
+_affines = _lib.function("loader_affines")
+_gather = _lib.function("loader_gather")
+_check_tolerance = _lib.function("loader_check_tolerance")
 _array = _lib.function("batch_array")
 _arrays = _lib.function("batch_arrays")
 _cuda_unavailable = _lib.function("cuda_unavailable_reason")
@@ -65,25 +80,40 @@ def _listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: t
     return np.array([convert(name, value) for value in each], dtype)
 
 
-def _seconds(name: str, values: Any) -> npt.NDArray[Any]:
-    return _listed(_number, name, values, np.float64)
+def _given_list(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any] | None:
+    return None if values is None else _listed(convert, name, values, dtype)
 
 
-class _PerStream:
-    """An option that is one value for all streams, or ``{stream: value}``."""
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
 
-    def __init__(self, dataset: Dataset, name: str, given: Any, convert: Callable[[str, Any], Any]) -> None:
+
+class _PerKey:
+    """An option that is one value for all keys of the batch, or ``{key: value}``."""
+
+    def __init__(self, keys: _Keys, name: str, given: Any, convert: Callable[[str, Any], Any]) -> None:
         self._name, self._convert = name, convert
         self.named: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        for stream in self.named:
-            if stream not in dataset.streams:
-                raise errors.ArgumentError(
-                    f"{name}: no stream {stream!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
-                )
+        for key in self.named:
+            if key not in keys:
+                raise errors.ArgumentError(f"{name}: no stream {key!r} in {keys.where}; there are {', '.join(keys)}")
         self.of_all = None if isinstance(given, Mapping) else _given(convert, name, given)
 
-    def of(self, stream: str) -> Any:
-        return _given(self._convert, f"{self._name}['{stream}']", self.named.get(stream))
+    def of(self, key: str) -> Any:
+        return _given(self._convert, f"{self._name}['{key}']", self.named.get(key))
+
+
+class _Keys(dict[str, int]):
+    """What a batch may hold: the features of a row, by key."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        for source in sources:
+            for name, stream in source.dataset.streams.items():
+                key = (source.rename or {}).get(name, name)
+                self[key] = max(self.get(key, 0), math.prod(stream.shape))
+        self.where = sources[0].dataset.path if len(sources) == 1 else "any source"
 
 
 def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
@@ -104,55 +134,275 @@ def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, s
 # ---- The loader ----
 
 
-class Loader:
-    """Batches of time-aligned windows around moments drawn from a dataset.
-
-    An iterator: ``for batch in loader`` gives the rest of the epoch; the next loop is the next epoch. The order is a
-    keyed permutation, a pure function of (seed, epoch, step): the same bytes on every run and thread count, and on every
-    device but for curves and rotations, which agree within the bounds of docs/rules.md.
+@dataclass(frozen=True)
+class Source:
+    """What a mixture draws from: episodes of a dataset.
 
     Args:
-        dataset: from :func:`robocache.open`.
-        batch_size: samples a batch, B.
-        delta_timestamps: for each stream wanted, the offsets in seconds from the sample's anchor, T of them. Any
-            offsets: they need not lie on the recording's grid.
+        dataset: from :func:`robocache.open`. Several sources may be of one.
+        weight: its share of the draws, in any unit: all sources of a loader have one, or none.
+        episodes: indices of the episodes to draw from; default all.
+        where: or those that :meth:`Dataset.select` finds; with `episodes`, those of them.
+        rename: ``{stream: key}``: the batch's key that a stream fills, where it is not its own name.
+        norm_stats: ``{key: statistics}`` to normalise by instead of the dataset's own.
+        anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
+    """
+
+    dataset: Dataset
+    weight: float | None = None
+    episodes: Sequence[int] | None = None
+    where: Any = None
+    rename: Mapping[str, str] | None = None
+    norm_stats: Mapping[str, Any] | None = None
+    anchor: str | None = None
+
+
+def _sources(dataset: Any) -> tuple[list[Source], bool]:
+    """The sources, and whether they were given as such."""
+    if isinstance(dataset, Dataset):
+        return [Source(dataset)], False
+    if isinstance(dataset, Source):
+        dataset = [dataset]
+    if not isinstance(dataset, list | tuple) or not dataset:
+        raise errors.ArgumentTypeError(
+            f"dataset: expected what robocache.open() gave, or a list of Source, got {type(dataset).__name__}"
+        )
+    for place, source in enumerate(dataset):
+        if not isinstance(source, Source):
+            raise errors.ArgumentTypeError(f"sources[{place}]: expected a Source, got {type(source).__name__}")
+        if not isinstance(source.dataset, Dataset):
+            raise errors.ArgumentTypeError(
+                f"sources[{place}].dataset: expected what robocache.open() gave, got {type(source.dataset).__name__}"
+            )
+    return list(dataset), True
+
+
+def _episodes(source: Source, episodes: Sequence[int] | None, where: Any) -> Sequence[int] | None:
+    """The episodes to draw from: those listed, of them those that every filter finds."""
+    chosen = source.episodes if source.episodes is not None else episodes
+    for condition in (source.where, where):
+        if condition is None:
+            continue
+        found = source.dataset.select(condition)
+        if chosen is None:
+            chosen = found
+        else:
+            kept = set(found)
+            chosen = [episode for episode in chosen if episode in kept]
+    return chosen
+
+
+def _renamed(source: Source, rename: Any, name: str) -> dict[str, str]:
+    """What a source's streams are called in the batch, where that is not their name."""
+    for argument, given in ((f"{name}rename", source.rename), ("rename", rename)):
+        if given is not None and not isinstance(given, Mapping):
+            raise errors.ArgumentTypeError(f"{argument}: expected {{stream: key}}, got {given!r}")
+    of_all = {stream: key for stream, key in (rename or {}).items() if stream in source.dataset.streams}
+    return {**of_all, **(source.rename or {})}
+
+
+def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """This process among those that share the batches: as given, as torch.distributed knows, or as torchrun says."""
+    if (rank is None) != (world_size is None):
+        raise errors.ArgumentError(f"rank, world_size: expected both or neither, got {rank!r} and {world_size!r}")
+    if rank is not None:
+        return whole("rank", rank), whole("world_size", world_size)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
+
+
+def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: _Keys) -> None:
+    """Statistics for keys of the batch."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {given!r}")
+    if not any(key in keys for key in given):
+        raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {', '.join(given)}")
+    for key, of_key in given.items():
+        if key in keys:
+            stats = as_stats(f"{name}[{key!r}]", of_key)
+            fields = {field: array for field, array in stats._asdict().items() if array is not None}
+            table = np.stack([array.ravel() for array in fields.values()])
+            _add_norm_stats(options, of_source, key, ",".join(fields), _lib.from_numpy(table))
+
+
+class _AffineOf(dict[str, Affine]):
+    """How each floating key is normalised; made when it is first asked for."""
+
+    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]]) -> None:
+        self._handle, self._keys = handle, {key["name"]: key for key in keys}
+
+    def __missing__(self, name: str) -> Affine:
+        if name not in self._keys:
+            raise errors.ArgumentError(f"key: expected one of {', '.join(self._keys)}, got {name!r}")
+        place, shape, dtypes = (self._keys[name][of] for of in ("place", "shape", "dtypes"))
+        tables = [_affines(self._handle, source, place, math.prod(shape)) for source in range(len(dtypes))]
+        self[name] = Affine.of_sources(
+            [
+                Affine.of_table(_lib.to_numpy(table), shape, dtype or "float32")
+                for table, dtype in zip(tables, dtypes, strict=True)
+            ]
+        )
+        return self[name]
+
+
+class Placement(NamedTuple):
+    """Where the rows of one of a batch's keys lie: a tier, their size in all sources together, and why."""
+
+    key: str
+    tier: str
+    bytes: int
+    why: str
+
+
+class Explanation(list[Placement]):
+    """What :meth:`Loader.explain` gives."""
+
+    def __str__(self) -> str:
+        rows = [("key", "tier", "MB", "why"), *((p.key, p.tier, f"{p.bytes / 1e6:,.1f}", p.why) for p in self)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            f"{key:<{widths[0]}}  {tier:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()
+            for key, tier, size, why in rows
+        )
+
+
+class Meter:
+    """How much of a training loop waited for its data: the time spent inside ``next(loader)``.
+
+    Attributes:
+        batches: given since the beginning, or since :meth:`reset`.
+        waited_s: seconds inside the loader. On CUDA that is until a batch's kernel is queued, not until it has run.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.batches = 0
+        self.waited_s = 0.0
+        self._first: float | None = None
+        self._last = 0.0
+
+    def _add(self, began: float, ended: float) -> None:
+        if self._first is None:
+            self._first = began
+        self.batches += 1
+        self.waited_s += ended - began
+        self._last = ended
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the first batch's beginning to the last one's end."""
+        return 0.0 if self._first is None else self._last - self._first
+
+    @property
+    def share(self) -> float:
+        """Of that time, what was waited: from 0 to 1."""
+        return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.batches:,} batches: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"
+
+
+class Loader:
+    """Batches of time-aligned windows around moments drawn from datasets.
+
+    An iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` what is left of one. The order is a
+    pure function of (seed, epoch, position), made of keyed permutations: the same samples in the same order whatever the
+    batch size, the number of ranks and threads, and the device. So are their bytes, but for curves and rotations, which
+    agree between CPU and CUDA within the bounds of docs/rules.md. What a batch is, at length: docs/loader.md.
+
+    Args:
+        dataset: from :func:`robocache.open`, or a list of :class:`Source` to mix.
+        batch_size: samples a batch, B; of each rank.
+        delta_timestamps: for each key wanted, the offsets in seconds from the sample's anchor, T of them, or None for the
+            anchor's own value without an axis of steps. A key is a stream's name, unless its source renames it. Any
+            offsets: they need not lie on the recording's grid, unless its clock is nominal and `methods` says nothing
+            (then nothing was recorded between its ticks, and other offsets are refused).
         rate_hz, history, horizon: a second way to say `delta_timestamps`: steps of 1/`rate_hz` seconds, `history` of
-            them ending at the anchor, `horizon` of them starting at it; ``{stream: steps}``, or an int: `horizon` then
-            is for the streams whose first name part is ``action``, `history` for all others.
+            them ending at the anchor, `horizon` of them starting at it; ``{key: steps}``, or an int: `horizon` then
+            is for the keys whose first name part is ``action``, `history` for all others.
         anchor: the stream whose ticks are the anchors; by default the slowest one asked for.
         anchor_hz: or anchors at this rate over the span that all streams asked for cover in an episode.
+        edges: ``"pad"``: anchors whose window reaches over an end of the recording are drawn, and what lies outside is
+            padding; ``"drop"``: they are not.
+        drop_n_last: anchors at the end of each episode that are not drawn, after `edges`.
+        episodes: indices of the episodes to draw from; default all.
+        where: or those that :meth:`Dataset.select` finds; with `episodes`, those of them.
         methods: ``"linear"`` (default for floats), ``"nearest"``, ``"previous"`` (default for integers and bool),
             ``"next"``, ``"pchip"``, ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a
             quaternion) or ``"pose"`` (7, x, y, z and a quaternion), as in :func:`resample_trajectories`: one for all
-            streams, or ``{stream: method}``, where ``[(slice, method), ...]`` names features of a row, counted
+            keys, or ``{key: method}``, where ``[(slice, method), ...]`` names features of a row, counted
             row-major, and leaves the others the default: ``{"arm": [(slice(3, 7), "slerp")]}``.
-        normalize: ``"mean_std"``, ``"min_max"`` or ``"q01_q99"`` (the last two to [-1, 1]) by the cache's statistics: one
-            for all floating streams, or ``{stream: mode}``. A feature that never changes is only centred.
-        max_gap_s: values interpolated across a longer gap are marked in ``is_pad``; one for all, or ``{stream: s}``.
-        dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{stream: dtype}``. Integers and bool
+        max_gap_s: values interpolated across a longer gap are marked in ``is_pad``; one for all, or ``{key: s}``, as
+            are the next three.
+        tolerance_s: of ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther than this is padding. Whoever wants an
+            error instead calls :meth:`check_tolerance`.
+        offset: latency in seconds: what is stamped t was taken at t - `offset`. Anchors ignore it.
+        causal: never use a sample later than the moment asked for: every method then holds the last one.
+        return_age: give ``<key>_age`` too.
+        normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"`` or ``"q10_q90"`` (the last three to [-1, 1]) by the cache's
+            statistics: one for all floating streams, or ``{key: mode}``. :meth:`normalize` does the same to any array, and
+            :meth:`unnormalize` undoes it.
+        norm_stats: ``{key: statistics}`` to normalise by instead, such as what :func:`merge_stats` and
+            :func:`load_norm_stats` give; keys that it lacks keep the cache's.
+        constant: what normalising does to a feature that never changes: ``"center"`` only centres it, ``"lerobot"`` and
+            ``"openpi"`` give the numbers that those give.
+        dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{key: dtype}``. Integers and bool
             keep theirs.
         device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
-            both use it, else the CPU. The streams asked for are copied there once, whole; a clock that several of them
-            share is copied once.
-        episodes: indices of the episodes to draw from; default all.
+            both use it, else the CPU.
+        residency: where the rows lie that batches are made of: ``"device"``, its memory; ``"pinned"``, the host's, which the
+            same kernel reads across the link; ``"mapped"``, the cache's files, read ahead by threads of the host; or
+            ``"auto"``, the first of these that `memory_budget` has room for, the largest streams moving down first. One for
+            all keys, or ``{key: tier}``. On the CPU the first two are one copy in memory. :meth:`explain` says what was
+            chosen; the batches are the same.
+        memory_budget: bytes, or a share of what is free (a float, at most 1): of the device's memory, on the CPU of the
+            host's; or ``{"device": ..., "host": ...}``. Default half of each, for the host of what its control group leaves.
+        prefetch: batches made ahead by a thread, on the CPU whole, on CUDA of what is read from files; 0 for none.
+        reuse_buffers: a batch takes the memory of the one before it: whoever keeps batches copies them.
+        stream: a torch.cuda.Stream that makes batches one ahead, beside what torch's current one does; by default the current
+            one makes them when they are asked for.
+        temperature: instead of weights: sources weigh as their number of anchors to the power 1/`temperature`.
+        samples_per_epoch: with weights or a temperature: draws an epoch; default the number of all anchors.
+        pad_features: streams of one key may differ in width between sources: rows are filled with 0 up to the widest.
+        rename: ``{stream: key}`` for all sources that have the stream and do not rename it themselves.
         snap_s: a target closer than this to a sample is that sample.
-        seed, shuffle, drop_last: the order, and whether a last batch of fewer samples is left out.
+        seed, shuffle, drop_last: the order, and whether the last samples of an epoch, too few for a batch of every rank, are
+            left out.
+        rank, world_size: this process among those that share each global batch of world_size * B samples; by default what
+            torch.distributed has been initialised with, else torchrun's ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"`` (CPU only).
 
-    Each batch is a dict: ``<stream>`` ``[B, T, ...]``, ``<stream>_is_pad`` ``[B, T]`` bool (outside the recording, in a
-    gap beyond `max_gap_s`, or missing), ``time_ns`` ``[B]`` int64 (the anchor), ``episode_index`` ``[B]`` int64. Outside the
-    recording a value is the edge sample's; where an episode lacks the stream it is 0.
+    Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
+    `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the moment asked for
+    less the stamp of the sample used, of two the earlier; the least int64 where there is none), ``time_ns`` ``[B]`` int64
+    (the anchor), ``episode_index`` ``[B]`` int64 in its dataset. Of a list of sources ``dataset_index`` ``[B]`` int64 too, the
+    place in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
+    the edge sample's; where an episode or a source lacks the stream it is 0.
 
-    Several threads may loop over one loader: each batch of the epoch goes to one of them, and all their loops end with it.
-    A loader pickles as its dataset's path, its arguments and its place, so the copy goes on with the batch that would have
-    come next; a device left to the default is chosen anew where it is unpickled.
+    Sources that weigh nothing are drawn as one: each anchor of all of them once an epoch. By weight each source has its
+    exact share of every 65,536 draws and goes through its own anchors, round after round, whatever the epochs.
+
+    A loop that is left by ``break`` is over: the next one is the next epoch. Several threads may loop over one loader: each
+    batch of the epoch goes to one of them, and all their loops end with it. A loader pickles as its datasets' paths, its
+    arguments and its place, so the copy goes on with the batch that would have come next; a device, rank and world size
+    left to the default are chosen anew where it is unpickled.
 
     Attributes:
         device: where the batches are: ``"cpu"`` or ``"cuda:N"``.
-        num_samples: samples an epoch: the anchors there are.
-        anchor: the stream whose ticks are the anchors, or None under `anchor_hz`.
-        batch_size, dataset: as they were given.
-        seed, epoch, step: the place in the order; :meth:`load_state_dict` moves it.
+        num_anchors: moments that can be drawn.
+        num_samples: samples an epoch, of all ranks together.
+        anchor: the stream whose ticks are the anchors, or None under `anchor_hz` or of several sources.
+        batch_size, dataset, rank, world_size: as they were given or found.
+        seed, epoch, samples: the place in the order: `samples` of the epoch's have been given, by all ranks together;
+            :meth:`load_state_dict` moves it.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -166,34 +416,51 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Source | Sequence[Source],
         *,
         batch_size: int,
-        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        delta_timestamps: Mapping[str, Sequence[float] | None] | None = None,
         rate_hz: float | None = None,
         history: int | Mapping[str, int] | None = None,
         horizon: int | Mapping[str, int] | None = None,
         anchor: str | None = None,
         anchor_hz: float | None = None,
+        edges: str = "pad",
+        drop_n_last: int = 0,
+        episodes: Sequence[int] | None = None,
+        where: Any = None,
         methods: str | Mapping[str, str | Sequence[tuple[slice, str]]] | None = None,
-        normalize: str | Mapping[str, str] | None = None,
         max_gap_s: float | Mapping[str, float] | None = None,
+        tolerance_s: float | Mapping[str, float] | None = None,
+        offset: float | Mapping[str, float] | None = None,
+        causal: bool | Mapping[str, bool] | None = None,
+        return_age: bool = False,
+        normalize: str | Mapping[str, str] | None = None,
+        norm_stats: Mapping[str, Any] | None = None,
+        constant: str = "center",
         dtype: Any = "float32",
         device: str | torch.device | None = None,
-        episodes: Sequence[int] | None = None,
+        residency: str | Mapping[str, str] = "auto",
+        memory_budget: float | Mapping[str, float] | None = None,
+        prefetch: int = 2,
+        reuse_buffers: bool = False,
+        stream: torch.cuda.Stream | None = None,
+        temperature: float | None = None,
+        samples_per_epoch: int | None = None,
+        pad_features: bool = False,
+        rename: Mapping[str, str] | None = None,
         snap_s: float = 1e-6,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
         framework: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "stream")}
         # Copies: what the caller changes later is not what this loader was asked for.
         self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
-        if not isinstance(dataset, Dataset):
-            raise errors.ArgumentTypeError(
-                f"dataset: expected what robocache.open() gave, got {type(dataset).__name__}"
-            )
+        sources, mixture = _sources(dataset)
         if (delta_timestamps is None) == (rate_hz is None):
             raise errors.ArgumentError(
                 "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
@@ -205,73 +472,83 @@ class Loader:
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
+        self.rank, self.world_size = _place_in_world(rank, world_size)
 
-        plain: Any = methods
-        slices: dict[str, Any] = {}
-        if isinstance(methods, Mapping):
-            slices = {stream: by for stream, by in methods.items() if isinstance(by, list | tuple)}
-            plain = {stream: None if stream in slices else by for stream, by in methods.items()}
-        histories = _PerStream(dataset, "history", history, whole)
-        horizons = _PerStream(dataset, "horizon", horizon, whole)
-        names = _PerStream(dataset, "methods", plain, _lib.text)
-        modes = _PerStream(dataset, "normalize", normalize, _lib.text)
-        gaps = _PerStream(dataset, "max_gap_s", max_gap_s, _number)
-        dtypes = _PerStream(dataset, "dtype", dtype, _dtype)
-        # The library borrows the memory of arrays during a call.
-        chosen = None if episodes is None else _listed(whole, "episodes", episodes, np.int64)
+        if mixture and episodes is not None:
+            raise errors.ArgumentError(f"episodes: each Source has its own, got {episodes!r}")
+        sources = [
+            replace(
+                source,
+                episodes=_episodes(source, episodes, where),
+                rename=_renamed(source, rename, f"sources[{place}]." if mixture else ""),
+            )
+            for place, source in enumerate(sources)
+        ]
+        keys = _Keys(sources)
+        for name in rename or {}:
+            if not any(name in source.dataset.streams for source in sources):
+                raise errors.ArgumentError(f"rename: no stream {name!r} in {keys.where}; there are {', '.join(keys)}")
         options = _options(
+            mixture,
             whole("batch_size", batch_size),
             _given(_lib.text, "anchor", anchor),
             _given(_number, "anchor_hz", anchor_hz),
-            None if chosen is None else _lib.from_numpy(chosen),
+            _lib.text("edges", edges),
+            whole("drop_n_last", drop_n_last),
+            _given(_number, "temperature", temperature),
+            _given(whole, "samples_per_epoch", samples_per_epoch),
             _number("snap_s", snap_s),
             shuffle,
             drop_last,
             self.device,
-            _given(_number, "rate_hz", rate_hz),
-            histories.of_all,
-            horizons.of_all,
-            names.of_all,
-            modes.of_all,
-            gaps.of_all,
-            dtypes.of_all,
+            self.rank,
+            self.world_size,
+            return_age,
+            pad_features,
+            *self._budget(memory_budget),
+            _lib.text("constant", constant),
         )
-        windows: Mapping[str, Any] = (
-            dict.fromkeys([*histories.named, *horizons.named, *dataset.streams])
-            if delta_timestamps is None
-            else delta_timestamps
-        )
-        for stream, offsets in windows.items():
-            seconds = _given(_seconds, f"delta_timestamps['{stream}']", offsets)
-            _add_stream(
+        _add_stats(options, False, "norm_stats", norm_stats, keys)
+        for place, source in enumerate(sources):
+            name = f"sources[{place}]." if mixture else ""
+            # The library borrows the memory of arrays during a call.
+            chosen = _given_list(whole, f"{name}episodes", source.episodes, np.int64)
+            _add_source(
                 options,
-                _lib.text("delta_timestamps", stream),
-                None if seconds is None else _lib.from_numpy(seconds),
-                histories.of(stream),
-                horizons.of(stream),
-                names.of(stream),
-                modes.of(stream),
-                gaps.of(stream),
-                dtypes.of(stream),
+                source.dataset._handle,
+                _given(_number, f"{name}weight", source.weight),
+                None if chosen is None else _lib.from_numpy(chosen),
+                _given(_lib.text, f"{name}anchor", source.anchor),
             )
-            if stream in slices:
-                argument, features = f"methods['{stream}']", math.prod(dataset.streams[stream].shape)
-                for begin, end, method in _slices(argument, slices[stream], features):
-                    _add_method(options, begin, end, method)
+            for renamed, key in (source.rename or {}).items():
+                _add_rename(options, _lib.text(f"{name}rename", renamed), _lib.text(f"{name}rename", key))
+            _add_stats(options, True, f"{name}norm_stats", source.norm_stats, keys)
+        self._add_streams(options, keys, self._arguments)
 
-        self._handle = _open(dataset._handle, options)
+        self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
         self.dataset = dataset
         self.batch_size = batch_size
-        self.num_samples: int = described["anchors"]
+        self.num_anchors: int = described["anchors"]
+        self.num_samples: int = described["samples"]
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
+        self._affine_of = _AffineOf(self._handle, described["keys"])
+        self._placements = [Placement(**placement) for placement in described["placements"]]
+        self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
+        self._stream = self._given_stream(stream)
+        self._ahead: tuple[Any, ...] | None = None
+        if stream is not None and reuse_buffers:
+            raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
+        self.meter = Meter()
         self._lock = threading.Lock()  # of the place in the order
+        self._loops: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self.seed: int
         self.epoch: int
-        self.step: int
-        self.load_state_dict({"seed": seed, "epoch": 0, "step": 0})
+        self.samples: int
+        self._begun: bool
+        self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
         self._like: Any = None
         self._exchange = 0
@@ -281,6 +558,48 @@ class Loader:
         else:
             for array in described["arrays"]:
                 _lib.numpy_dtype(array["dtype"])  # refuses what numpy cannot hold
+
+    @staticmethod
+    def _add_streams(options: Any, keys: _Keys, given: Mapping[str, Any]) -> None:
+        """What the arguments say of the batch's keys."""
+        delta_timestamps: Mapping[str, Any] | None = given["delta_timestamps"]
+        plain: Any = given["methods"]
+        slices: dict[str, Any] = {}
+        if isinstance(plain, Mapping):
+            slices = {key: by for key, by in plain.items() if isinstance(by, list | tuple)}
+            plain = {key: None if key in slices else by for key, by in plain.items()}
+        histories = _PerKey(keys, "history", given["history"], whole)
+        horizons = _PerKey(keys, "horizon", given["horizon"], whole)
+        others = [
+            _PerKey(keys, "methods", plain, _lib.text),
+            _PerKey(keys, "normalize", given["normalize"], _lib.text),
+            _PerKey(keys, "max_gap_s", given["max_gap_s"], _number),
+            _PerKey(keys, "offset", given["offset"], _number),
+            _PerKey(keys, "causal", given["causal"], _truth),
+            _PerKey(keys, "tolerance_s", given["tolerance_s"], _number),
+            _PerKey(keys, "dtype", given["dtype"], _dtype),
+            _PerKey(keys, "residency", given["residency"], _lib.text),
+        ]
+        rate_hz = _given(_number, "rate_hz", given["rate_hz"])
+        _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
+        named = [*histories.named, *horizons.named, *keys] if delta_timestamps is None else delta_timestamps
+        for key in dict.fromkeys(named):
+            argument = f"delta_timestamps['{key}']"
+            offsets = None if delta_timestamps is None else delta_timestamps[key]
+            one_step = delta_timestamps is not None and offsets is None
+            seconds = np.zeros(1) if one_step else _given_list(_number, argument, offsets, np.float64)
+            _add_stream(
+                options,
+                _lib.text("delta_timestamps", key),
+                None if seconds is None else _lib.from_numpy(seconds),
+                one_step,
+                histories.of(key),
+                horizons.of(key),
+                *(option.of(key) for option in others),
+            )
+            if key in slices:
+                for begin, end, method in _slices(f"methods['{key}']", slices[key], keys[key]):
+                    _add_method(options, begin, end, method)
 
     @staticmethod
     def _framework(name: str | None) -> ModuleType | None:
@@ -307,8 +626,34 @@ class Loader:
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
 
+    def _given_stream(self, stream: Any) -> Any:
+        if stream is None:
+            return None
+        if self._torch is None or not isinstance(stream, self._torch.cuda.Stream):
+            raise errors.ArgumentTypeError(f"stream: expected a torch.cuda.Stream, got {stream!r}")
+        if str(stream.device) != self.device:
+            raise errors.ArgumentError(f"stream: expected one of {self.device}, got one of {stream.device}")
+        return stream
+
+    def _budget(self, given: Any) -> tuple[Any, Any]:
+        """Bytes or shares of the device's memory and the host's."""
+        if not isinstance(given, Mapping):
+            given = {"device" if self.device.startswith("cuda") else "host": given}
+        for of in given:
+            if of not in ("device", "host"):
+                raise errors.ArgumentError(f"memory_budget: expected 'device' and 'host', got {of!r}")
+        budget = [_given(number, "memory_budget", given.get(of)) for of in ("device", "host")]
+        return budget[0], budget[1]
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _Epoch(self, self.epoch)
+        with self._lock:
+            thread = threading.get_ident()
+            joins = any(loop.epoch == self.epoch and loop.thread != thread for loop in self._loops)
+            if self._begun and not joins:
+                self._place(self.seed, self.epoch + 1, 0)
+            loop = _Epoch(self, self.epoch, thread)
+            self._loops.add(loop)
+            return loop
 
     def __next__(self) -> dict[str, Any]:
         return self._next(None)
@@ -316,15 +661,54 @@ class Loader:
     def _next(self, epoch: int | None) -> dict[str, Any]:
         """The next batch, where this epoch is still on."""
         with self._lock:
-            step = self.step
             if epoch is not None and epoch != self.epoch:
                 raise StopIteration
-            if step >= self._steps:
-                self.epoch += 1
-                self.step = 0
+            began = time.perf_counter()
+            place = self.seed, self.epoch, self.samples
+            batch = self._made(place) if self._stream is None else self._made_ahead(place)
+            if batch is None:
+                self._place(self.seed, self.epoch + 1, 0)
                 raise StopIteration
-            batch = _fill(self._handle, self._like, self.seed, self.epoch, step)
-            self.step = step + 1
+            self.samples = self._after(self.samples)
+            self._begun = self._begun or epoch is not None
+            self.meter._add(began, time.perf_counter())
+        return batch
+
+    def _after(self, samples: int) -> int:
+        return min(samples + self.batch_size * self.world_size, self.num_samples)
+
+    def _made(self, place: tuple[int, int, int], stream: int | None = None) -> dict[str, Any] | None:
+        """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
+        batch = _next(self._handle, self._like, *place, stream)
+        if batch is None or self._reused is None:
+            return None if batch is None else self._as_dict(batch)
+        of_slot = batch, min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
+        if of_slot not in self._reused:
+            self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot))
+        return dict(self._reused[of_slot])
+
+    def _made_ahead(self, place: tuple[int, int, int]) -> dict[str, Any] | None:
+        """The same on the loader's own stream, begun one batch before. Memory is the current stream's: what it has queued so far
+        may still read what was there."""
+        current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
+
+        def queued(place: tuple[int, int, int]) -> tuple[Any, ...]:
+            self._stream.wait_stream(current)
+            return place, self._made(place, self._stream.cuda_stream), self._stream.record_event()
+
+        if self._ahead is None or self._ahead[0] != place:
+            self._ahead = queued(place)
+        batch: dict[str, Any] | None
+        _, batch, made = self._ahead
+        if batch is None:
+            return None
+        seed, epoch, samples = place
+        samples = self._after(samples)
+        self._ahead = queued((seed, epoch + 1, 0) if samples == self.num_samples else (seed, epoch, samples))
+        current.wait_event(made)
+        return batch
+
+    def _as_dict(self, batch: Any) -> dict[str, Any]:
         if self._exchange:
             arrays: list[Any] = [None] * len(self._names)
             _arrays(batch, self._exchange, id(arrays))
@@ -332,12 +716,65 @@ class Loader:
         arrays = [_array(batch, self._like, index) for index in range(len(self._names))]
         return dict(zip(self._names, arrays if self._torch else map(_lib.to_numpy, arrays), strict=True))
 
+    def _place(self, seed: int, epoch: int, samples: int) -> None:
+        self.seed, self.epoch, self.samples = seed, epoch, samples
+        self._begun = False  # whether a loop has had a batch of this epoch since
+
     def __len__(self) -> int:
         """Batches an epoch."""
         return self._steps
 
+    def gather(self, indices: Sequence[int]) -> dict[str, Any]:
+        """The batch of these anchors, in this order: at most `batch_size` of them, counted over all sources from 0 to
+        `num_anchors`. The place in the order stays. On CUDA it waits for the batch.
+
+        Raises:
+            ArgumentError: naming the index that is none.
+        """
+        listed = _given_list(whole, "indices", indices, np.int64)
+        if listed is None:
+            raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
+        return self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)))
+
+    def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
+        """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.
+
+        Args:
+            key: one of the batch's floating keys; what is not normalised stays as it is.
+            x: ``[..., *shape]`` of the key's rows: numpy, or torch on any device: float64, float32, float16 or bfloat16.
+            dataset_index: of a mixture, whose each of the first axis's rows is: int64 ``[B]``, or one number for all. May be
+                left out where all sources are normalised alike.
+
+        Returns:
+            of x's dtype, shape, framework and device, with gradients to x.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        """
+        return self._affine_of[key].normalize(x, dataset_index)
+
+    def unnormalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
+        """The inverse of :meth:`normalize`, of the same arguments: a policy's output in the recording's units."""
+        return self._affine_of[key].unnormalize(x, dataset_index)
+
+    def explain(self) -> Explanation:
+        """Where each key's rows lie, how large they are, and why: prints as a table."""
+        return Explanation(self._placements)
+
+    def check_tolerance(self) -> None:
+        """Looks at every anchor for a target within the recording whose sample is farther than `tolerance_s`.
+
+        Raises:
+            ArgumentError: naming the stream, episode, time and distance of the first.
+        """
+        _check_tolerance(self._handle)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch, as a DistributedSampler of torch does."""
+        self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
+
     def __getstate__(self) -> dict[str, Any]:
-        """The dataset's path, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
+        """The datasets' paths, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
         return {"dataset": self.dataset, "arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -345,30 +782,35 @@ class Loader:
         self.load_state_dict(pickled["state"])
 
     def state_dict(self) -> dict[str, int]:
-        """What :meth:`load_state_dict` needs to go on with the batch after the last one given; JSON-able."""
+        """What :meth:`load_state_dict` needs to go on behind the last batch given, with any batch size and any number of
+        ranks; JSON-able."""
         with self._lock:
-            return {"seed": self.seed, "epoch": self.epoch, "step": self.step}
+            return {"seed": self.seed, "epoch": self.epoch, "samples": self.samples}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes to that place at once, whatever its distance."""
+        """Goes to that place at once, whatever its distance. The next loop is what is left of its epoch."""
         if not isinstance(state, Mapping):
             raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {state!r}")
+        state = dict(state)
+        if "samples" not in state and "step" in state:  # as it was before batches were shared between ranks
+            done = whole("step", state["step"]) * self.batch_size * self.world_size
+            state["samples"] = min(done, self.num_samples) if done >= 0 else done
         place = {}
-        for key in ("seed", "epoch", "step"):
+        for key, largest in {"seed": 2**63 - 1, "epoch": 2**63 - 1, "samples": self.num_samples}.items():
             place[key] = whole(key, state.get(key))
-            largest = self._steps if key == "step" else 2**63 - 1
             if not 0 <= place[key] <= largest:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
         with self._lock:
-            self.seed, self.epoch, self.step = place["seed"], place["epoch"], place["step"]
+            self._place(**place)
 
 
 class _Epoch(Iterator[dict[str, Any]]):
     """What a loop over a loader draws from: it ends with the epoch, in every thread that is in it."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
+    def __init__(self, loader: Loader, epoch: int, thread: int) -> None:
         self._loader = loader
-        self._epoch = epoch
+        self.epoch = epoch
+        self.thread = thread
 
     def __next__(self) -> dict[str, Any]:
-        return self._loader._next(self._epoch)
+        return self._loader._next(self.epoch)

@@ -79,6 +79,15 @@ def test_ingest_with_named_skips_is_3(capsys, tmp_path):
     assert [omission["what"] for omission in json.loads(out)["skipped"]] == ["run_1/cam.csv"]
 
 
+def test_what_skipping_did_not_pass_over_is_not_told_to_be_skipped(capsys, tmp_path, monkeypatch):
+    def ingest(*_, **__):
+        raise cli.SourceError("logs: KeyError: 'lost'")
+
+    monkeypatch.setattr(cli, "ingest", ingest)
+    code, _, err = run(capsys, "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", "--on-error", "skip")
+    assert (code, err.strip()) == (1, "robocache ingest: logs: KeyError: 'lost'")
+
+
 def test_a_refusal_is_one_line_without_a_traceback(capsys, tmp_path):
     code, out, err = run(capsys, "ingest", tmp_path / "nowhere", tmp_path / "cache")
     assert (code, out) == (1, "")

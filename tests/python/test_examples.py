@@ -202,8 +202,9 @@ def documented():
 
 def write_example_cache(path, time_ns, values):
     with robocache.Writer(path) as w:
-        for _ in range(4):
-            with w.episode(task="pick the cup") as ep:
+        for episode in range(4):
+            task = "calibrate" if episode == 1 else "pick the cup"
+            with w.episode(task=task, success=episode < 3) as ep:
                 for stream in ("joint.position", "observation.state", "action"):
                     ep.append(stream, time_ns, values)
 

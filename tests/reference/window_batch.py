@@ -10,6 +10,7 @@ import numpy as np
 
 from .arithmetic import fma, is_floating, round_to, work_type
 from .compare import assert_same_bits, assert_within, to_numpy
+from .normalisation import ENDS
 from .resample import Expected, only_last_of_each_time, output_rounding, resample_curve, weight
 
 NANOSECONDS = np.dtype(np.int64)
@@ -46,12 +47,11 @@ def default_method(dtype):
 
 
 def affine(stats, mode):
-    """(scale, shift) in float64 of a normalisation: mean_std to mean 0 and std 1, min_max and q01_q99 to [-1, 1]."""
+    """(scale, shift) in float64 of a normalisation: mean_std to mean 0 and std 1, the others their ends to [-1, 1]."""
     if mode == "mean_std":
         spread, centre = np.float64(stats.std), np.float64(stats.mean)
     else:
-        low, high = {"min_max": (stats.min, stats.max), "q01_q99": (stats.q01, stats.q99)}[mode]
-        low, high = np.float64(low), np.float64(high)
+        low, high = (np.float64(getattr(stats, end)) for end in ENDS[mode])
         spread, centre = (high - low) / 2, low + (high - low) / 2
     constant = spread == 0
     scale = np.where(constant, 1.0, 1.0 / np.where(constant, 1.0, spread))
@@ -67,6 +67,10 @@ def window_batch(
     shapes,
     methods=None,
     max_gap_s=None,
+    offset=None,
+    causal=None,
+    tolerance_s=None,
+    return_age=False,
     snap_s=1e-6,
     normalize=None,
     stats=None,
@@ -78,9 +82,10 @@ def window_batch(
     anchors: [(index into episodes, anchor time in ns)], one a sample of the batch.
     delta_timestamps: dict stream -> offsets in seconds. dtypes, shapes: dict stream -> of the recording's values.
     methods: dict stream -> a name, or [(slice, name), ...] of the features, row-major.
-    normalize: dict stream -> mode, with stats: dict stream -> an object with mean, std, min, max, q01, q99.
-    Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], "time_ns": int64 [B],
-    "episode_index": int64 [B]}.
+    offset, tolerance_s, causal: dict stream -> seconds, seconds, bool.
+    normalize: dict stream -> mode, with stats: dict stream -> an object with the fields of `Stats`.
+    Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], with return_age stream + "_age":
+    int64 [B, T], "time_ns": int64 [B], "episode_index": int64 [B]}.
     """
     batch = {
         "time_ns": np.array([t for _, t in anchors], np.int64),
@@ -95,22 +100,30 @@ def window_batch(
         size = len(anchors), len(deltas), features
         out, is_pad = np.zeros(size, out_type), np.ones(size[:2], bool)
         exact, bound, period = np.zeros(size), np.zeros(size), np.zeros(size)
+        age = np.full(size[:2], -(2**63), np.int64)
+        late, held = (offset or {}).get(stream, 0), (causal or {}).get(stream, False)
+        tolerance = (tolerance_s or {}).get(stream)
         for row, (episode, anchor_ns) in enumerate(anchors):
             if stream not in episodes[episode] or len(episodes[episode][stream][0]) == 0:
                 continue
             time_ns, values = episodes[episode][stream]
             values = np.asarray(values).reshape(len(time_ns), features)
-            targets = [min(max(int(anchor_ns) + round(delta * 1e9), -(2**63)), 2**63 - 1) for delta in deltas]
+            deltas_ns = [round(delta * 1e9) + round(late * 1e9) for delta in deltas]
+            targets = [min(max(int(anchor_ns) + delta, -(2**63)), 2**63 - 1) for delta in deltas_ns]
             for begin, end, method in runs:
                 part = row, slice(None), slice(begin, end)
-                x, exact[part], bound[part], is_pad[row] = _window(
+                x, exact[part], bound[part], pad, ages = _window(
                     np.asarray(time_ns),
                     values[:, begin:end],
                     targets,
                     method=method,
                     max_gap_ns=None if max_gap_s is None else round(max_gap_s * 1e9),
                     snap_ns=snap_s * 1e9,
+                    causal=held,
+                    tolerance_ns=None if tolerance is None else round(tolerance * 1e9),
                 )
+                if begin == 0:
+                    is_pad[row], age[row] = pad, ages
                 period[part] = 2 * np.pi if method == "angle" else 0
                 if is_floating(stored):
                     work = x.dtype
@@ -135,6 +148,8 @@ def window_batch(
         arrays = [part.reshape(shape) for part in (out, exact, bound, period)]
         batch[stream] = Window(*arrays) if curved else arrays[0]
         batch[stream + "_is_pad"] = is_pad
+        if return_age:
+            batch[stream + "_age"] = age
     return batch
 
 
@@ -154,9 +169,9 @@ def _runs(methods, features, default):
     return runs + ([(done, features, default)] if done < features or features == 0 else [])
 
 
-def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns):
+def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, tolerance_ns):
     """The targets' values in the work type (integers as stored), before any normalisation; what they are exactly and how
-    far from that they may be, 0 where their bits are known; and is_pad."""
+    far from that they may be, 0 where their bits are known; is_pad; and the age of the sample used."""
     time_ns, values = only_last_of_each_time(time_ns, values)
     n = len(time_ns)
     work = work_type(values.dtype) if is_floating(values.dtype) else values.dtype
@@ -166,18 +181,28 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns):
     for target in targets:
         nearest = min(range(n), key=lambda i: abs(times[i] - target))  # of two, the earlier
         snapped.append(times[nearest] if abs(target - times[nearest]) < snap_ns else target)
-    if method not in EXACT:
-        made = resample_curve(samples, time_ns, np.array(snapped, np.int64), method=method, max_gap=max_gap_ns)
-        return made.out, made.exact, made.bound, ~made.valid
 
     out = np.zeros((len(targets), values.shape[1]), work)
     is_pad = np.ones(len(targets), bool)
+    age = np.full(len(targets), -(2**63), np.int64)
     for k, target in enumerate(snapped):
         right = sum(t <= target for t in times)
         left = right - 1
+        used = left
         if left >= 0 and times[left] == target:
             out[k], is_pad[k] = samples[left], False
+        elif causal:
+            if left < 0:
+                continue
+            old = target - times[left]
+            out[k] = samples[left]
+            is_pad[k] = (
+                right == n
+                or (max_gap_ns is not None and old > max_gap_ns)
+                or (tolerance_ns is not None and old > tolerance_ns)
+            )
         elif left < 0:
+            used = 0
             out[k] = samples[0]
         elif right == n:
             out[k] = samples[-1]
@@ -190,7 +215,14 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns):
                 with np.errstate(all="ignore"):
                     step = (b - a).astype(work)
                 out[k] = fma(np.broadcast_to(w, a.shape), step, a, work)
-            else:
+            elif method in EXACT:
                 nearest = left if target - times[left] <= times[right] - target else right
-                out[k] = samples[{"nearest": nearest, "previous": left, "next": right}[method]]
-    return out, np.zeros(out.shape), np.zeros(out.shape), is_pad
+                used = {"nearest": nearest, "previous": left, "next": right}[method]
+                out[k] = samples[used]
+                if tolerance_ns is not None and abs(times[used] - target) > tolerance_ns:
+                    is_pad[k] = True
+        age[k] = targets[k] - times[used]
+    if method not in EXACT and not causal:
+        made = resample_curve(samples, time_ns, np.array(snapped, np.int64), method=method, max_gap=max_gap_ns)
+        return made.out, made.exact, made.bound, ~made.valid, age
+    return out, np.zeros(out.shape), np.zeros(out.shape), is_pad, age

@@ -141,6 +141,9 @@ def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None]:
     if not kept:
         return layout, None
     values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in kept], axis=1)
+    for number, name, column in zip(kept, columns, values.T, strict=True):
+        if np.any(np.abs(column) >= 2**53):
+            _refuse_rounded_numbers(file, parse, number, name, 1 + header)
     if options.sort_times:
         order = np.argsort(time_ns, kind="stable")
         time_ns, values = time_ns[order], values[order]
@@ -194,6 +197,20 @@ def _type_or_why_not(column: pa.Array) -> Any:
     elif not (pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
         return "text"
     return pa.float64()
+
+
+def _refuse_rounded_numbers(file: Path, parse: pa_csv.ReadOptions, number: str, name: str, first_line: int) -> None:
+    """Raises for a column of whole numbers of which float64 does not hold one; the file's first megabyte did not tell."""
+    as_text = pa_csv.ConvertOptions(column_types={number: pa.string()}, include_columns=[number])
+    cells = pc.utf8_trim_whitespace(pa_csv.read_csv(file, parse, convert_options=as_text)[number].combine_chunks())
+    filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
+    if not pc.all(pc.match_substring_regex(filled, r"^[+-]?\d+$")).as_py():
+        return
+    for row, cell in enumerate(cells.to_pylist()):
+        if cell not in _ABSENT and Decimal(cell) != Decimal(float(cell)):
+            raise SourceError(
+                f"{file}: line {row + first_line}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
+            )
 
 
 def _read_clock(

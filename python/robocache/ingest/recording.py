@@ -6,7 +6,8 @@ A reader is a module with one function::
 
 It opens nothing before its turn: a recording's rows are read while the driver iterates over them. What goes wrong is
 raised inside ``with notes.reading(...)``, which decides between stopping and skipping, and whatever it is, a
-:class:`SourceError` that names the file comes of it.
+:class:`SourceError` that names the file comes of it. What a reader raises outside of that, between two recordings, ends the
+ingest: a generator that has raised cannot go on.
 """
 
 from __future__ import annotations

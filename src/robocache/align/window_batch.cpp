@@ -1,11 +1,18 @@
 #include "robocache/align/window_batch.hpp"
 
+#include <vector>
+
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
+char* window_scratch(size_t bytes) {
+  thread_local std::vector<char> memory;
+  if (memory.size() < bytes) memory = std::vector<char>(bytes);
+  return memory.data();
+}
 
 void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
   if (batch.count == 0) return;

@@ -1,14 +1,18 @@
 // The CPU loop, built once per instruction set.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "robocache/align/window_params.hpp"
 
 namespace robocache {
 
-// Fills the samples [begin, end) of the batch.
+// Fills the samples [begin, end) of the batch. Throws FileError where rows lie in a file.
 using WindowSamples = void(const WindowBatch& batch, int64_t begin, int64_t end);
+
+// Memory of the thread's own, of at least so many bytes; what it held is lost.
+char* window_scratch(size_t bytes);
 
 namespace baseline {
 WindowSamples window_samples;

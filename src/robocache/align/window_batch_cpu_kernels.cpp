@@ -6,6 +6,7 @@
 #include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/rotation.hpp"
+#include "robocache/source/read_rows.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
@@ -20,8 +21,11 @@ void prefetch(const void* at) {
   __builtin_prefetch(at, 0, 3);
 }
 
-const char* row_address(const WindowSegment& s, const EpisodeRows& rows, int64_t row) {
-  return static_cast<const char*>(s.values) + (rows.begin + row) * s.row_features * dtype_size(s.value_dtype);
+int64_t row_bytes(const WindowSegment& s) { return s.row_features * dtype_size(s.value_dtype); }
+
+// Where an episode's values lie: row r of it r * row_bytes() on.
+const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
+  return static_cast<const char*>(s.values) + rows.begin * row_bytes(s);
 }
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
@@ -61,20 +65,6 @@ void write_row(const WindowSegment& s, const char* a_row, const char* b_row, dou
                    reinterpret_cast<Out*>(out_row), s.features);
 }
 
-template <class In>
-void write_row_of(const WindowSegment& s, const char* a, const char* b, double weight, bool mix, char* out) {
-  switch (s.out_dtype) {
-    case DType::kFloat64:
-      return write_row<In, double>(s, a, b, weight, mix, out);
-    case DType::kFloat32:
-      return write_row<In, float>(s, a, b, weight, mix, out);
-    case DType::kFloat16:
-      return write_row<In, Float16>(s, a, b, weight, mix, out);
-    default:
-      return write_row<In, BFloat16>(s, a, b, weight, mix, out);
-  }
-}
-
 // ---- curves, angles and rotations between two rows, a piece of the features at a time ----------------------------------
 
 template <class Work>
@@ -86,8 +76,8 @@ void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t 
 }
 
 template <class Work>
-void write_curve(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked,
-                 char* out) {
+void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                 const Pick<double>& picked, char* out) {
   constexpr int64_t kPiece = 64;
   static_assert(kPiece % 4 == 0);
   Work x[6][kPiece];
@@ -102,7 +92,9 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
   if (reach > 0) c = weights_around<Work>(s.method, clock, rows.rows, stencil, w);
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
-    for (int i = 2 - reach; i <= 3 + reach; ++i) load_piece(s, row_address(s, rows, stencil.rows[i]), first, n, x[i]);
+    for (int i = 2 - reach; i <= 3 + reach; ++i) {
+      load_piece(s, values + stencil.rows[i] * row_bytes(s), first, n, x[i]);
+    }
     switch (s.method) {
       case InterpolationMethod::kPchip:
         for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, before, after, x[1][d], x[2][d], x[3][d], x[4][d]);
@@ -146,31 +138,27 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 
 // ---- one step ----------------------------------------------------------------------------------------------------------
 
-void write_step(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked,
-                char* out) {
+void write_step(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                const Pick<double>& picked, char* out) {
   if (picked.kind == PickKind::kAbsent) {
     __builtin_memset(out, 0, static_cast<size_t>(s.features * dtype_size(s.out_dtype)));
     return;
   }
   const bool mix = picked.kind == PickKind::kMix;
   if (mix && is_curved(s.method)) {
-    return s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, times, picked, out)
-                                            : write_curve<float>(s, rows, times, picked, out);
+    return s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picked, out)
+                                            : write_curve<float>(s, rows, values, times, picked, out);
   }
-  const char* a = row_address(s, rows, picked.left);
-  const char* b = row_address(s, rows, picked.right);
-  switch (s.value_dtype) {
-    case DType::kFloat64:
-      return write_row_of<double>(s, a, b, picked.weight, mix, out);
-    case DType::kFloat32:
-      return write_row_of<float>(s, a, b, picked.weight, mix, out);
-    case DType::kFloat16:
-      return write_row_of<Float16>(s, a, b, picked.weight, mix, out);
-    case DType::kBFloat16:
-      return write_row_of<BFloat16>(s, a, b, picked.weight, mix, out);
-    default:
-      __builtin_memcpy(out, a, static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
+  const char* const a = values + picked.left * row_bytes(s);
+  if (!is_floating(s.value_dtype)) {
+    __builtin_memcpy(out, a, static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
+    return;
   }
+  const char* const b = values + picked.right * row_bytes(s);
+  with_floating(s.value_dtype, [&](auto in) {
+    with_floating(s.out_dtype,
+                  [&](auto made) { write_row<decltype(in), decltype(made)>(s, a, b, picked.weight, mix, out); });
+  });
 }
 
 // The hint for the next target, where it lies a few rows on: all are compared at once, without a branch to guess wrong.
@@ -187,19 +175,17 @@ struct Group : WindowTables {
   explicit Group(const WindowGroup& group)
       : WindowTables(tables_of(group, group.tables)),
         segment_count(group.segment_count),
-        clock_count(group.clock_count),
-        picks(group.picks) {}
+        clock_count(group.clock_count) {}
 
   int32_t segment_count;
   int32_t clock_count;
-  int32_t picks;
 };
 
 // Asks for what find() of a sample reads, and for the first of the values.
 void prefetch_sample(const Group& group, const Anchor& anchor) {
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
-    const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
+    const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     const int64_t* const times = clock.rows.time_ns + rows.begin;
     const auto guess = [&](int32_t moment) {
       return guess_row(rows, saturating_add(anchor.time_ns, group.moments[moment].delta_ns));
@@ -210,8 +196,9 @@ void prefetch_sample(const Group& group, const Anchor& anchor) {
   }
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
-    const EpisodeRows& rows = group.clocks[s.clock].rows.episodes[anchor.episode];
-    prefetch(row_address(s, rows, guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns))));
+    const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
+    if (s.values == nullptr) continue;
+    prefetch(values_of(s, rows) + guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns)) * row_bytes(s));
   }
 }
 
@@ -223,31 +210,33 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
     const char* values;  // of the episode's first row
     const char* asked;   // up to where they are on their way
     bool* is_pad;
+    int64_t* age;
     int64_t row_bytes;
     int64_t bytes;
   };
   Stream streams[kMaxGroupSegments];  // of each segment
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
-    const EpisodeRows& rows = group.clocks[s.clock].rows.episodes[anchor.episode];
-    streams[at].values = row_address(s, rows, 0);
+    const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
+    const int64_t masks = sample * s.mask_steps;
+    streams[at].values = s.values == nullptr ? nullptr : values_of(s, rows);
     streams[at].asked = nullptr;
-    streams[at].is_pad =
-        s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample);
-    streams[at].row_bytes = s.row_features * dtype_size(s.value_dtype);
+    streams[at].is_pad = s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset) + masks;
+    streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
+    streams[at].row_bytes = row_bytes(s);
     streams[at].bytes = s.features * dtype_size(s.value_dtype);
   }
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
-    const EpisodeRows& rows = clock.rows.episodes[anchor.episode];
+    const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     const int64_t n = rows.rows;
     const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
     int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
+      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
       WindowPlace place{};
       if (n > 0) {
-        const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
         hint = advanced(times.data, n, target, hint);
         place = find_place(times, n, target, snap_ns, hint);
       }
@@ -263,6 +252,8 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
         picked.weight = found.weight;
         picked.kind = found.kind;
         if (stream.is_pad != nullptr) stream.is_pad[step.step] = !found.valid;
+        if (stream.age != nullptr) stream.age[step.step] = age_of(times, found, target);
+        if (stream.values == nullptr) continue;
         const char* line = stream.values + found.left * stream.row_bytes;
         const char* stop = stream.values + found.right * stream.row_bytes + stream.bytes;
         if (line < stream.asked && stop > stream.asked) line = stream.asked;
@@ -273,16 +264,74 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
   }
 }
 
+// The rows of an episode that steps take, and those around them that their curves look at.
+struct RowRange {
+  int64_t begin;
+  int64_t end;
+};
+
+RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked) {
+  if (picked.kind == PickKind::kAbsent) return {0, 0};
+  const int reach = picked.kind == PickKind::kMix ? stencil_reach(s.method) : 0;
+  if (reach == 0) return {picked.left, picked.right + 1};
+  const ClockRow<int64_t> clock{times, 1};
+  const Stencil<int64_t> stencil = stencil_around(clock, rows.rows, picked.left, picked.right, reach);
+  return {stencil.rows[2 - reach], stencil.rows[3 + reach] + 1};
+}
+
+// Steps whose rows lie in a file: read as runs of neighbouring rows, over gaps that are shorter than a read is long.
+void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>* picks,
+                     char* out, int64_t step_bytes) {
+  constexpr int64_t kShortGap = 16 << 10;  // bytes
+  const int64_t bytes_a_row = row_bytes(s);
+  for (int32_t k = 0; k < s.steps;) {
+    RowRange run = rows_of(s, rows, times, picks[k]);
+    int32_t end = k + 1;
+    for (; end < s.steps; ++end) {
+      const RowRange next = rows_of(s, rows, times, picks[end]);
+      if (next.begin == next.end) continue;
+      if (run.begin == run.end) run = next;
+      const int64_t apart = next.begin > run.end   ? next.begin - run.end
+                            : next.end < run.begin ? run.begin - next.end
+                                                   : 0;
+      if (apart * bytes_a_row > kShortGap) break;
+      run.begin = next.begin < run.begin ? next.begin : run.begin;
+      run.end = next.end > run.end ? next.end : run.end;
+    }
+    // The last row of a file ends with its own features, not with those of a whole row behind this segment's first.
+    const int64_t bytes =
+        run.begin == run.end ? 0 : (run.end - run.begin - 1) * bytes_a_row + s.features * dtype_size(s.value_dtype);
+    char* const scratch = window_scratch(static_cast<size_t>(bytes));
+    read_rows(s.file, (rows.begin + run.begin) * bytes_a_row, static_cast<size_t>(bytes), scratch);
+    const char* const values = scratch - run.begin * bytes_a_row;
+    for (; k < end; ++k) write_step(s, rows, values, times, picks[k], out + k * step_bytes);
+  }
+}
+
 void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, char* memory) {
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
     const StreamClock& clock = group.clocks[s.clock].rows;
-    const EpisodeRows& rows = clock.episodes[anchor.episode];
-    char* out = memory + s.out_offset + sample * s.out_sample;
-    const int64_t step_bytes = s.row_features * dtype_size(s.out_dtype);
-    for (int32_t k = 0; k < s.steps; ++k) {
-      write_step(s, rows, clock.time_ns + rows.begin, picks[s.pick_begin + k], out + k * step_bytes);
+    const EpisodeRows rows = clock.rows_of(anchor.episode);
+    const int64_t* const times = clock.time_ns + rows.begin;
+    const Pick<double>* const own = picks + s.pick_begin;
+    char* const out = memory + s.out_offset + sample * s.out_sample;
+    const int64_t step_bytes = s.step_features * dtype_size(s.out_dtype);
+    if (s.file.descriptor >= 0) {
+      write_from_file(s, rows, times, own, out, step_bytes);
+      continue;
     }
+    const char* const values = values_of(s, rows);
+    for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, values, times, own[k], out + k * step_bytes);
+  }
+}
+
+// What each sample of the source has besides its windows.
+void write_constants(const WindowSource& source, int64_t sample, char* memory) {
+  for (int32_t i = 0; i < source.constant_count; ++i) {
+    const WindowConstant& constant = source.constants[i];
+    __builtin_memcpy(memory + constant.out_offset + sample * constant.size, constant.bytes,
+                     static_cast<size_t>(constant.size));
   }
 }
 
@@ -294,24 +343,39 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   Pick<double> picks[kTogether * kMaxGroupPicks];  // close together: strides of a power of two share lines of the cache
   for (int64_t first = begin; first < end; first += kTogether) {
     const int count = end - first < kTogether ? static_cast<int>(end - first) : kTogether;
+    const WindowSource* sources[kTogether];
     Anchor anchors[kTogether];
     int64_t indices[kTogether];
     for (int i = 0; i < count; ++i) {
-      indices[i] = batch.order.at(batch.first_position + first + i);
-      prefetch(&plan.anchors.first_of[indices[i] >> plan.anchors.shift]);
+      const Draw draw = batch.draw(first + i);
+      sources[i] = plan.sources == nullptr ? &plan.first : plan.sources + draw.source;
+      indices[i] = draw.anchor;
+      prefetch(&sources[i]->anchors.first_of[draw.anchor >> sources[i]->anchors.shift]);
     }
     for (int i = 0; i < count; ++i) {
-      anchors[i] = plan.anchors.at(indices[i]);
-      reinterpret_cast<int64_t*>(memory + plan.time_offset)[first + i] = anchors[i].time_ns;
-      reinterpret_cast<int64_t*>(memory + plan.episode_offset)[first + i] = anchors[i].episode;
+      anchors[i] = sources[i]->anchors.at(indices[i]);
+      if (plan.time_offset >= 0) {
+        reinterpret_cast<int64_t*>(memory + plan.time_offset)[first + i] = anchors[i].time_ns;
+      }
+      if (plan.episode_offset >= 0) {
+        reinterpret_cast<int64_t*>(memory + plan.episode_offset)[first + i] = anchors[i].episode;
+      }
+      write_constants(*sources[i], first + i, memory);
     }
     for (int32_t g = 0; g < plan.group_count; ++g) {
-      const Group group(plan.groups[g]);
-      for (int i = 0; i < count; ++i) prefetch_sample(group, anchors[i]);
-      for (int64_t i = 0; i < count; ++i) {
-        find(group, anchors[i], plan.snap_ns, first + i, memory, picks + i * group.picks);
+      const auto has_group = [&](int64_t i) { return g < sources[i]->group_count; };
+      for (int i = 0; i < count; ++i) {
+        if (has_group(i)) prefetch_sample(Group(sources[i]->groups[g]), anchors[i]);
       }
-      for (int64_t i = 0; i < count; ++i) write(group, anchors[i], first + i, picks + i * group.picks, memory);
+      for (int64_t i = 0; i < count; ++i) {
+        if (!has_group(i)) continue;
+        find(Group(sources[i]->groups[g]), anchors[i], plan.snap_ns, first + i, memory, picks + i * plan.most_picks);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        if (!has_group(i)) continue;
+        const Group group(sources[i]->groups[g]);
+        write(group, anchors[i], first + i, picks + i * plan.most_picks, memory);
+      }
     }
   }
 }

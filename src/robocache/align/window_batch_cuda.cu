@@ -5,6 +5,7 @@
 #include "robocache/align/window_math.hpp"
 #include "robocache/align/window_params.hpp"
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/core/with_type.hpp"
 #include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/rotation.hpp"
@@ -71,7 +72,7 @@ __device__ void write_item(const WindowSegment& s, const PlainEntry& entry, int6
 
 template <class In, class Out>
 __device__ void write_vector(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
-  Out* const row = reinterpret_cast<Out*>(out) + step * s.row_features;
+  Out* const row = reinterpret_cast<Out*>(out) + step * s.step_features;
   if (s.vector == 4) {
     write_item<In, Out, 4>(s, entry, v, row);
   } else if (s.vector == 2) {
@@ -81,57 +82,29 @@ __device__ void write_vector(const WindowSegment& s, const PlainEntry& entry, in
   }
 }
 
-template <class In>
-__device__ void write_float(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
-  switch (s.out_dtype) {
-    case DType::kFloat64:
-      return write_vector<In, double>(s, entry, step, v, out);
-    case DType::kFloat32:
-      return write_vector<In, float>(s, entry, step, v, out);
-    case DType::kFloat16:
-      return write_vector<In, Float16>(s, entry, step, v, out);
-    default:
-      return write_vector<In, BFloat16>(s, entry, step, v, out);
-  }
-}
-
 // Integers and bool are copied as they are, one element an item.
 template <class T>
 __device__ void write_copy(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
-  reinterpret_cast<T*>(out)[step * s.row_features + v] =
+  reinterpret_cast<T*>(out)[step * s.step_features + v] =
       static_cast<const T*>(s.values)[entry.left * s.row_features + v];
 }
 
 __device__ void write_absent(const WindowSegment& s, int64_t step, int64_t v, char* out) {
   const int64_t bytes = s.vector * dtype_size(s.out_dtype);
-  char* const at = out + step * s.row_features * dtype_size(s.out_dtype) + v * bytes;
+  char* const at = out + step * s.step_features * dtype_size(s.out_dtype) + v * bytes;
   for (int64_t i = 0; i < bytes; ++i) at[i] = 0;
 }
 
 __device__ void write(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
   if (entry.kind == PickKind::kAbsent) return write_absent(s, step, v, out);
-  switch (s.value_dtype) {
-    case DType::kFloat64:
-      return write_float<double>(s, entry, step, v, out);
-    case DType::kFloat32:
-      return write_float<float>(s, entry, step, v, out);
-    case DType::kFloat16:
-      return write_float<Float16>(s, entry, step, v, out);
-    case DType::kBFloat16:
-      return write_float<BFloat16>(s, entry, step, v, out);
-    default:
-      break;
+  if (is_floating(s.value_dtype)) {
+    with_floating(s.value_dtype, [&](auto in) {
+      with_floating(s.out_dtype,
+                    [&](auto made) { write_vector<decltype(in), decltype(made)>(s, entry, step, v, out); });
+    });
+    return;
   }
-  switch (dtype_size(s.value_dtype)) {
-    case 1:
-      return write_copy<uint8_t>(s, entry, step, v, out);
-    case 2:
-      return write_copy<uint16_t>(s, entry, step, v, out);
-    case 4:
-      return write_copy<uint32_t>(s, entry, step, v, out);
-    default:
-      return write_copy<uint64_t>(s, entry, step, v, out);
-  }
+  with_type(s.value_dtype, [&](auto element) { write_copy<decltype(element)>(s, entry, step, v, out); });
 }
 
 // ---- curves, angles and rotations: feature by feature, whatever the alignment -------------------------------------------
@@ -149,7 +122,7 @@ __device__ void store(const WindowSegment& s, int64_t step, int64_t d, Work y, c
     y = multiply_add(y, static_cast<const Work*>(s.scale)[d], static_cast<const Work*>(s.shift)[d]);
   }
   with_floating(s.out_dtype, [&](auto element) {
-    reinterpret_cast<decltype(element)*>(out)[step * s.row_features + d] = rounded_once<decltype(element)>(y);
+    reinterpret_cast<decltype(element)*>(out)[step * s.step_features + d] = rounded_once<decltype(element)>(y);
   });
 }
 
@@ -211,10 +184,10 @@ __device__ void write_curve(const WindowSegment& s, CurveEntry& entry, int64_t s
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------
 
-// What a step takes at a place on its clock, and what its curve needs of the times. Returns whether it is valid.
+// What a step takes at a place on its clock, and, into its entry, what its curve needs of the times.
 template <bool kCurves>
-__device__ bool enter(const WindowSegment& s, const ClockRow<int64_t>& times, const EpisodeRows& rows,
-                      const WindowPlace& place, Entry<kCurves>& entry) {
+__device__ Pick<double> enter(const WindowSegment& s, const ClockRow<int64_t>& times, const EpisodeRows& rows,
+                              const WindowPlace& place, Entry<kCurves>& entry) {
   Pick<double> picked{0, 0, 0, PickKind::kAbsent, false};
   if (rows.rows > 0) picked = pick_at(times, rows.rows, place, s);
   entry.left = rows.begin + picked.left;
@@ -223,7 +196,7 @@ __device__ bool enter(const WindowSegment& s, const ClockRow<int64_t>& times, co
   entry.kind = picked.kind;
   if constexpr (kCurves) {
     const int reach = stencil_reach(s.method);
-    if (reach == 0 || picked.kind != PickKind::kMix) return picked.valid;
+    if (reach == 0 || picked.kind != PickKind::kMix) return picked;
     const auto stencil = stencil_around(times, rows.rows, picked.left, picked.right, reach);
     entry.before = stencil.before;
     entry.after = stencil.after;
@@ -238,7 +211,7 @@ __device__ bool enter(const WindowSegment& s, const ClockRow<int64_t>& times, co
       entry.single_weights = weights_around<float>(s.method, times, rows.rows, stencil, w);
     }
   }
-  return picked.valid;
+  return picked;
 }
 
 // A block is one sample and one group of segments: a thread finds a moment's place on its clock and what the steps there
@@ -248,16 +221,28 @@ __global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(cons
   extern __shared__ uint4 shared[];  // the group's tables, then an entry for each of its picks
   const WindowPlan& plan = batch.plan;
   const int64_t sample = blockIdx.x;
-  const WindowGroup group = plan.groups[blockIdx.y];
+  const Draw draw = batch.draw(sample);
+  const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[draw.source];
+  if (blockIdx.y >= static_cast<unsigned>(source.group_count)) return;
+  const WindowGroup group = source.groups[blockIdx.y];
   const int table_vectors = group.table_bytes / static_cast<int>(sizeof(uint4));
   for (int i = threadIdx.x; i < table_vectors; i += kThreads) shared[i] = static_cast<const uint4*>(group.tables)[i];
   const WindowTables tables = tables_of(group, shared);
   auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared + table_vectors);
-  const Anchor anchor = plan.anchors.at(batch.order.at(batch.first_position + sample));
+  const Anchor anchor = source.anchors.at(draw.anchor);
   auto* const memory = static_cast<char*>(batch.memory);
-  if (threadIdx.x == 0 && blockIdx.y == 0) {
-    reinterpret_cast<int64_t*>(memory + plan.time_offset)[sample] = anchor.time_ns;
-    reinterpret_cast<int64_t*>(memory + plan.episode_offset)[sample] = anchor.episode;
+  if (blockIdx.y == 0) {
+    if (threadIdx.x == 0) {
+      reinterpret_cast<int64_t*>(memory + plan.time_offset)[sample] = anchor.time_ns;
+      reinterpret_cast<int64_t*>(memory + plan.episode_offset)[sample] = anchor.episode;
+    }
+    for (int32_t i = 0; i < source.constant_count; ++i) {
+      const WindowConstant constant = source.constants[i];
+      char* const to = memory + constant.out_offset + sample * constant.size;
+      for (int64_t byte = threadIdx.x; byte < constant.size; byte += kThreads) {
+        to[byte] = static_cast<const char*>(constant.bytes)[byte];
+      }
+    }
   }
   __syncthreads();
 
@@ -265,21 +250,21 @@ __global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(cons
   for (int i = threadIdx.x; i < group.moment_count; i += kThreads) {
     const WindowMoment moment = tables.moments[i];
     while (at + 1 < group.clock_count && tables.clocks[at + 1].moment_begin <= i) ++at;
-    const EpisodeRows rows = tables.clocks[at].rows.episodes[anchor.episode];
+    const EpisodeRows rows = tables.clocks[at].rows.rows_of(anchor.episode);
     const ClockRow<int64_t> times{tables.clocks[at].rows.time_ns + rows.begin, 1};
+    const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
     WindowPlace place{};
     if (rows.rows > 0) {
-      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
       int64_t hint = guess_row(rows, target);
       place = find_place(times, rows.rows, target, plan.snap_ns, hint);
     }
     for (int slot = moment.slot_begin; slot < moment.slot_end; ++slot) {
       const WindowSlot step = tables.slots[slot];
       const WindowSegment& s = tables.segments[step.segment];
-      const bool valid = enter<kCurves>(s, times, rows, place, entries[step.pick]);
-      if (s.pad_offset >= 0) {
-        reinterpret_cast<bool*>(memory + s.pad_offset + sample * s.pad_sample)[step.step] = !valid;
-      }
+      const Pick<double> picked = enter<kCurves>(s, times, rows, place, entries[step.pick]);
+      const int64_t mask = sample * s.mask_steps + step.step;
+      if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
+      if (s.age_offset >= 0) reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of(times, picked, target);
     }
   }
   __syncthreads();

@@ -57,7 +57,21 @@ ROBOCACHE_HD Pick<double> pick_at(const ClockRow<int64_t>& times, int64_t n, con
   rule.extrapolate = Extrapolate::kClamp;
   rule.has_max_gap = segment.max_gap_ns >= 0;
   rule.max_gap = static_cast<uint64_t>(segment.max_gap_ns);
+  rule.has_tolerance = segment.tolerance_ns >= 0;
+  rule.tolerance = static_cast<uint64_t>(segment.tolerance_ns);
+  rule.causal = segment.causal;
   return pick_from<double>(times, n, place.target, rule, place.before);
+}
+
+// From the sample used, of a mixture the earlier, to the target: negative where that is later, the least int64 where there is
+// none or the difference is beyond int64.
+ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double>& picked, int64_t target) {
+  if (picked.kind == PickKind::kAbsent) return INT64_MIN;
+  const int64_t used = times[picked.left];
+  const bool later = used > target;
+  const uint64_t distance = later ? ns_between(used, target) : ns_between(target, used);
+  if (distance > static_cast<uint64_t>(INT64_MAX)) return INT64_MIN;
+  return later ? -static_cast<int64_t>(distance) : static_cast<int64_t>(distance);
 }
 
 }  // namespace robocache

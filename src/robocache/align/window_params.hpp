@@ -8,7 +8,7 @@
 #include "robocache/core/host_device.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/sample/anchors.hpp"
-#include "robocache/sample/order.hpp"
+#include "robocache/sample/mixture.hpp"
 #include "robocache/source/rows.hpp"
 
 namespace robocache {
@@ -16,17 +16,22 @@ namespace robocache {
 // Some steps of some features of one stream's window, by one method. A stream of many steps is several segments, so that a
 // group of segments always fits a block's shared memory; one of several methods has a segment for each run of features.
 struct WindowSegment {
-  const void* values;  // the first row's first feature of the segment
+  const void* values;  // the first row's first feature of the segment; null where it is in `file`
   const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   int64_t features;
-  int64_t row_features;    // from a row to the next, in values and in the batch
+  int64_t row_features;    // from a row of values to the next
+  int64_t step_features;   // from a step of the batch to the next
   int64_t first_delta_ns;  // of the first step
   int64_t max_gap_ns;      // below 0: none
+  int64_t tolerance_ns;    // below 0: none
   int64_t out_offset;      // bytes from the batch's start to sample 0's first value of this segment
   int64_t out_sample;      // bytes from a sample to the next
-  int64_t pad_offset;      // the same for is_pad; below 0 where another segment of these steps writes it
-  int64_t pad_sample;
+  int64_t
+      pad_offset;  // the same for is_pad, [samples, mask_steps]; below 0 where another segment of these steps writes it
+  int64_t age_offset;  // the same for ages, int64; below 0: none
+  int64_t mask_steps;
+  FileRows file;  // its offset that of the segment's first feature; for the CPU alone
   int32_t steps;
   int32_t vector;      // elements handled at once: 1, 2 or 4; divides features
   int32_t pick_begin;  // place of the first step among its group's picks
@@ -35,6 +40,7 @@ struct WindowSegment {
   DType value_dtype;
   DType out_dtype;
   InterpolationMethod method;
+  bool causal;
 };
 
 // A time to search a clock for, from the anchor's: once for all steps of the group that aim at it.
@@ -92,26 +98,49 @@ ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group, const void* tables
   return found;
 }
 
-// Constant over a loader's life.
-struct WindowPlan {
+// What every sample of a source has: the same bytes.
+struct WindowConstant {
+  const void* bytes;
+  int64_t size;
+  int64_t out_offset;  // bytes from the batch's start to sample 0's
+};
+
+// What is drawn from, and how its streams become a sample.
+struct WindowSource {
   AnchorIndex anchors;
   const WindowGroup* groups;
+  const WindowConstant* constants;
   int32_t group_count;
-  int32_t most_table_bytes;  // of a group
+  int32_t constant_count;
+};
+
+// Constant over a loader's life.
+struct WindowPlan {
+  WindowSource first;           // the only source, or the first of `sources`
+  const WindowSource* sources;  // null where there is one
+  int32_t group_count;          // the most that a source has
+  int32_t most_table_bytes;     // of a group
   int32_t most_picks;
   bool curved;             // whether a segment is_curved()
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
-  int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]
-  int64_t episode_offset;  // to its episode_index, int64 [batch]
+  int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written
+  int64_t episode_offset;  // to its episode_index, int64 [batch]; below 0: not written
 };
 
-// One batch: samples [first_position, first_position + count) of the order.
+// One batch: samples [first_position, first_position + count) of the epoch, those beyond its end being its first again.
 struct WindowBatch {
   WindowPlan plan;
-  Order order;
+  Mixture mixture;
+  const int64_t* anchors;  // [count] of all sources, on the plan's device, instead of positions; or null
   int64_t first_position;
   int64_t count;
   void* memory;
+
+  ROBOCACHE_HD Draw draw(int64_t sample) const {
+    if (anchors != nullptr) return mixture.of(anchors[sample]);
+    const int64_t position = first_position + sample;
+    return mixture.at(position < mixture.samples ? position : position % mixture.samples);
+  }
 };
 
 }  // namespace robocache

@@ -10,10 +10,10 @@ namespace {
 
 // How many neighbours of a row and of a batch's step can be moved at once. Rotations go by quaternions, whatever their
 // alignment, other curves one by one.
-int32_t vector_of(const FeatureBlock& block, const StreamRows& rows) {
+int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   if (block.method == InterpolationMethod::kSlerp) return 4;
-  if (is_curved(block.method) || !is_floating(rows.dtype)) return 1;
-  const int64_t together = block.begin | (block.end - block.begin) | rows.features;
+  if (is_curved(block.method) || !is_floating(stream.rows.dtype)) return 1;
+  const int64_t together = block.begin | (block.end - block.begin) | stream.rows.features | stream.out_features;
   return together % 4 == 0 ? 4 : together % 2 == 0 ? 2 : 1;
 }
 
@@ -88,10 +88,14 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
 void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_picks, std::vector<Draft>& drafts) {
   const int64_t value_bytes = dtype_size(stream.rows.dtype);
   const int64_t out_bytes = dtype_size(stream.out_dtype);
-  const int64_t step_bytes = stream.rows.features * out_bytes;
+  const int64_t step_bytes = stream.out_features * out_bytes;
   const auto count = static_cast<int64_t>(stream.delta_ns.size());
   WindowSegment whole{};
-  whole.values = static_cast<const char*>(stream.rows.values) + block.begin * value_bytes;
+  whole.file = stream.rows.file;
+  whole.file.offset += block.begin * value_bytes;
+  if (stream.rows.values != nullptr) {
+    whole.values = static_cast<const char*>(stream.rows.values) + block.begin * value_bytes;
+  }
   if (stream.scale != nullptr) {
     const int64_t skipped = block.begin * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
     whole.scale = static_cast<const char*>(stream.scale) + skipped;
@@ -99,10 +103,13 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   }
   whole.features = block.end - block.begin;
   whole.row_features = stream.rows.features;
+  whole.step_features = stream.out_features;
   whole.max_gap_ns = stream.max_gap_ns;
+  whole.tolerance_ns = stream.tolerance_ns;
+  whole.causal = stream.causal;
   whole.out_sample = count * step_bytes;
-  whole.pad_sample = count;
-  whole.vector = vector_of(block, stream.rows);
+  whole.mask_steps = count;
+  whole.vector = vector_of(block, stream);
   whole.value_dtype = stream.rows.dtype;
   whole.out_dtype = stream.out_dtype;
   whole.method = block.method;
@@ -121,6 +128,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
     segment.pad_offset = block.begin == 0 ? stream.pad_offset + step : -1;
+    segment.age_offset = block.begin == 0 && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
     segment.item_begin = draft.items;
     draft.picks += static_cast<int32_t>(take);
@@ -132,27 +140,46 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   }
 }
 
+// The windows of a stream, and zeros for the features that it has not.
+void add(const WindowStream& stream, int32_t most_picks, std::vector<Draft>& drafts) {
+  for (const FeatureBlock& block : stream.methods) add(stream, block, most_picks, drafts);
+  if (stream.rows.features == stream.out_features) return;
+  WindowStream nothing = stream;
+  nothing.rows = {.clock = {}, .values = nullptr, .features = stream.out_features, .dtype = stream.rows.dtype};
+  nothing.scale = nullptr;
+  add(nothing, {stream.rows.features, stream.out_features, InterpolationMethod::kPrevious}, most_picks, drafts);
+}
+
 }  // namespace
 
-WindowPlan window_plan(std::span<const WindowStream> streams, DeviceTables& tables) {
+WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables) {
   WindowPlan plan{};
-  for (const WindowStream& stream : streams) {
-    for (const FeatureBlock& block : stream.methods) plan.curved = plan.curved || is_curved(block.method);
-  }
-  std::vector<Draft> drafts;
-  for (const WindowStream& stream : streams) {
-    for (const FeatureBlock& block : stream.methods) {
-      add(stream, block, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, drafts);
+  for (const WindowStreams& source : sources) {
+    for (const WindowStream& stream : source.streams) {
+      for (const FeatureBlock& block : stream.methods) plan.curved = plan.curved || is_curved(block.method);
     }
   }
-  std::vector<WindowGroup> groups;
-  for (Draft& draft : drafts) {
-    groups.push_back(finished(draft, tables));
-    plan.most_table_bytes = std::max(plan.most_table_bytes, groups.back().table_bytes);
-    plan.most_picks = std::max(plan.most_picks, groups.back().picks);
+  std::vector<WindowSource> made;
+  for (const WindowStreams& source : sources) {
+    std::vector<Draft> drafts;
+    for (const WindowStream& stream : source.streams) {
+      add(stream, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, drafts);
+    }
+    std::vector<WindowGroup> groups;
+    for (Draft& draft : drafts) {
+      groups.push_back(finished(draft, tables));
+      plan.most_table_bytes = std::max(plan.most_table_bytes, groups.back().table_bytes);
+      plan.most_picks = std::max(plan.most_picks, groups.back().picks);
+    }
+    made.push_back({.anchors = source.anchors,
+                    .groups = tables.put(groups),
+                    .constants = tables.put(source.constants),
+                    .group_count = static_cast<int32_t>(groups.size()),
+                    .constant_count = static_cast<int32_t>(source.constants.size())});
+    plan.group_count = std::max(plan.group_count, made.back().group_count);
   }
-  plan.groups = tables.put(groups);
-  plan.group_count = static_cast<int32_t>(groups.size());
+  plan.first = made[0];
+  if (made.size() > 1) plan.sources = tables.put(made);
   return plan;
 }
 

@@ -1,129 +1,499 @@
 #include "robocache/batch/loader.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "robocache/align/window_batch.hpp"
+#include "robocache/align/window_math.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/device_tables.hpp"
+#include "robocache/core/thread_pool.hpp"
 #include "robocache/sample/anchors.hpp"
-#include "robocache/sample/order.hpp"
+#include "robocache/sample/mixture.hpp"
 #include "robocache/source/resident.hpp"
 
 namespace robocache {
+namespace {
+
+// Where a key's arrays lie.
+struct Key {
+  int64_t features = 1;
+  int64_t out_offset = -1;
+  int64_t pad_offset = -1;
+  int64_t age_offset = -1;
+  int64_t feature_pad_offset = -1;
+};
+
+// One source, brought to where it is drawn from.
+struct Source {
+  std::vector<std::shared_ptr<const ResidentStream>> streams;  // of each request; null where there is none
+  std::shared_ptr<const ResidentClock> ticks;                  // those of the anchors, unless they have a rate
+  Anchors anchors;
+};
+
+}  // namespace
 
 struct Loader::Impl {
-  Impl(std::shared_ptr<const Dataset> from, LoaderOptions asked)
-      : dataset(std::move(from)),
-        options(complete_options(*dataset, std::move(asked))),
+  explicit Impl(LoaderOptions asked)
+      : options(complete_options(std::move(asked))),
         layout(options.batch_size),
-        tables(options.device) {
-    std::vector<WindowStream> windows;
-    for (const StreamRequest& request : options.streams) windows.push_back(window_of(request));
-    plan = window_plan(windows, tables);
-    plan.time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
-    plan.episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
-    plan.snap_ns = checked_ns(options.snap_s, "snap_s");
+        tables(options.device),
+        keys(options.streams.size()) {
+    bring_streams();
+    // What the host makes for a device comes last, so that it is one piece.
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (!by_host(request)) keys[request] = key_of(request);
+    }
+    const bool all_by_host = layout.bytes() == 0;
+    if (all_by_host) host_offset = 0;
+    time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
+    episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
+    if (options.mixture) index_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
+    if (!all_by_host) host_offset = layout.bytes();
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (by_host(request)) keys[request] = key_of(request);
+    }
     make_anchors();
+    make_mixture();
+    if (has_device_part()) plan = plan_of(false, !all_by_host, tables);
+    if (host_bytes() > 0) host_plan = plan_of(true, all_by_host, host_tables);
   }
 
-  WindowStream window_of(const StreamRequest& request) {
-    const int64_t index = dataset->index_of(request.stream);
-    const Stream& stream = dataset->streams()[static_cast<size_t>(index)];
-    const auto steps = static_cast<int64_t>(request.delta_timestamps.size());
-    std::vector<int64_t> shape{steps};
-    shape.insert(shape.end(), stream.shape.begin(), stream.shape.end());
+  // ---- where rows lie --------------------------------------------------------------------------------------------------
 
-    WindowStream window{};
-    const std::string name = "stream '" + request.stream + "'";
-    window.out_offset = layout.add(request.stream, *request.dtype, shape, name);
-    window.pad_offset = layout.add(request.stream + "_is_pad", DType::kBool, {steps}, "what is padding of " + name);
-    window.out_dtype = *request.dtype;
-    for (const double delta : request.delta_timestamps) {
-      window.delta_ns.push_back(checked_ns(delta, "delta_timestamps"));
+  const Dataset& dataset(size_t source) const { return *options.sources[source].dataset; }
+
+  void bring_streams() {
+    std::vector<ResidencyRequest> requests;
+    std::set<std::pair<const Dataset*, int64_t>> counted;
+    std::set<std::pair<const Dataset*, uint64_t>> clocks;
+    MemoryBytes taken;
+    int64_t present = 0;
+    const auto take_clock = [&](size_t source, int64_t stream) {
+      const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
+      if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
+      const int64_t bytes = ResidentClock::bytes(dataset(source), stream);
+      taken.host += bytes;
+      taken.device += options.device.is_cuda() ? bytes : 0;
+    };
+    for (size_t request = 0; request < keys.size(); ++request) {
+      ResidencyRequest asked{
+          .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
+      int64_t whole = 0;
+      for (size_t source = 0; source < options.sources.size(); ++source) {
+        const std::optional<int64_t> stream = options.sources[source].streams[request];
+        if (!stream) continue;
+        const int64_t bytes = ResidentStream::bytes(dataset(source), *stream);
+        whole += bytes;
+        take_clock(source, *stream);
+        if (!counted.emplace(&dataset(source), *stream).second) continue;
+        asked.bytes += bytes;
+        present += shared_bytes_present(dataset(source), *stream);
+      }
+      requests.push_back(asked);
+      placements.push_back({asked.key, Tier::kDevice, whole, ""});
     }
-    window.methods = feature_blocks(stream.features, *request.method, request.methods);
+    std::vector<Residency> decided =
+        decide_residency(requests, options.device, budget_bytes(options.memory_budget, options.device, present), taken);
+    sources.resize(options.sources.size());
+    for (Source& source : sources) source.streams.resize(keys.size());
+    for (size_t request = 0; request < keys.size(); ++request) {
+      bring(request, decided[request]);
+      placements[request].tier = decided[request].tier;
+      placements[request].why = decided[request].why;
+    }
+  }
+
+  void bring(size_t request, Residency& residency) {
+    std::vector<DatasetStream> wanted;
+    std::vector<size_t> of_source;
+    for (size_t source = 0; source < sources.size(); ++source) {
+      const std::optional<int64_t> stream = options.sources[source].streams[request];
+      if (!stream) continue;
+      wanted.push_back({options.sources[source].dataset, *stream});
+      of_source.push_back(source);
+    }
+    const auto brought = robocache::bring(wanted, options.device, residency);
+    for (size_t i = 0; i < brought.size(); ++i) {
+      sources[of_source[i]].streams[request] = brought[i];
+      const std::string& note = brought[i]->note();
+      if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
+    }
+  }
+
+  bool by_host(size_t request) const { return options.device.is_cuda() && placements[request].tier == Tier::kMapped; }
+
+  // ---- what a batch is -------------------------------------------------------------------------------------------------
+
+  Key key_of(size_t place) {
+    const StreamRequest& request = options.streams[place];
+    const std::vector<int64_t> row = key_shape(options, place);
+    const std::string name = "stream '" + request.stream + "'";
+    std::vector<int64_t> steps;
+    if (!request.one_step) steps.push_back(static_cast<int64_t>(request.delta_timestamps.size()));
+    std::vector<int64_t> shape = steps;
+    shape.insert(shape.end(), row.begin(), row.end());
+    Key key;
+    for (const int64_t extent : row) key.features *= extent;
+    key.out_offset = layout.add(request.stream, *request.dtype, shape, name);
+    key.pad_offset = layout.add(request.stream + "_is_pad", DType::kBool, steps, "what is padding of " + name);
+    if (options.return_age) {
+      key.age_offset = layout.add(request.stream + "_age", DType::kInt64, steps, "the age of " + name);
+    }
+    if (options.pad_features && row.size() == 1) {
+      key.feature_pad_offset =
+          layout.add(request.stream + "_feature_is_pad", DType::kBool, row, "which features are padding of " + name);
+    }
+    return key;
+  }
+
+  // ---- which moments ---------------------------------------------------------------------------------------------------
+
+  void make_anchors() {
+    for (size_t place = 0; place < sources.size(); ++place) {
+      Source& source = sources[place];
+      const SourceRequest& request = options.sources[place];
+      const AnchorEdges edges = edges_of(source);
+      if (options.anchor_hz) {
+        std::vector<StreamClock> clocks;
+        for (const auto& stream : source.streams) {
+          if (stream) clocks.push_back(stream->clock().on_host());
+        }
+        source.anchors = Anchors::at_rate(*options.anchor_hz, clocks, *request.episodes, edges);
+      } else {
+        source.ticks = ResidentClock::get(request.dataset, dataset(place).index_of(request.anchor), options.device);
+        source.anchors = Anchors::of_ticks(source.ticks->on_host(), *request.episodes, edges);
+      }
+      if (source.anchors.table().empty()) {
+        refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the episodes asked for",
+               options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
+      }
+    }
+  }
+
+  AnchorEdges edges_of(const Source& source) const {
+    AnchorEdges edges{.whole = {}, .snap_ns = checked_ns(options.snap_s, "snap_s"), .drop_n_last = options.drop_n_last};
+    if (options.edges == Edges::kPad) return edges;
+    for (size_t place = 0; place < keys.size(); ++place) {
+      if (!source.streams[place]) continue;
+      const std::vector<int64_t> delta_ns = offsets(options.streams[place]);
+      const auto [first, last] = std::minmax_element(delta_ns.begin(), delta_ns.end());
+      edges.whole.push_back({source.streams[place]->clock().on_host(), *first, *last});
+    }
+    return edges;
+  }
+
+  void make_mixture() {
+    MixtureOptions mixing{.weights = {},
+                          .temperature = options.temperature,
+                          .samples_per_epoch = options.samples_per_epoch,
+                          .shuffle = options.shuffle};
+    for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
+    std::vector<int64_t> anchors;
+    for (const Source& source : sources) anchors.push_back(source.anchors.index().anchors);
+    const MixtureTables mixed(anchors, mixing);
+    mixture = mixed.mixture();
+    mixture.table = tables.put(mixed.table());
+    host_mixture = mixture;
+    host_mixture.table = host_tables.put(mixed.table());
+    if (options.drop_last && mixture.samples < options.batch_size * options.world_size) {
+      refuse("batch_size: expected at most the ", std::to_string(mixture.samples / options.world_size),
+             " samples there are", options.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
+             std::to_string(options.batch_size));
+    }
+  }
+
+  // ---- how a batch is made of them -------------------------------------------------------------------------------------
+
+  // From the anchor to what a stream stamps with the moments that are asked for.
+  static std::vector<int64_t> offsets(const StreamRequest& request) {
+    std::vector<int64_t> delta_ns;
+    for (const double delta : request.delta_timestamps) {
+      delta_ns.push_back(checked_ns(delta, "delta_timestamps") + checked_ns(*request.offset_s, "offset"));
+    }
+    return delta_ns;
+  }
+
+  // The plan of the keys that the host makes for a device, or of the others; `anchors`: and of what the anchors are.
+  WindowPlan plan_of(bool host, bool anchors, DeviceTables& to) {
+    std::vector<WindowStreams> windows;
+    for (size_t place = 0; place < sources.size(); ++place) {
+      const Source& source = sources[place];
+      WindowStreams made{.anchors = source.anchors.index(), .streams = {}, .constants = {}};
+      if (!host && options.device.is_cuda()) {
+        made.anchors.table = to.put(source.anchors.table());
+        made.anchors.first_of = to.put(source.anchors.first_of());
+        if (source.ticks) made.anchors.tick_ns = source.ticks->on_device().time_ns;
+      }
+      for (size_t request = 0; request < keys.size(); ++request) {
+        if (by_host(request) != host) continue;
+        made.streams.push_back(window_of(place, request, to));
+        if (const int64_t offset = keys[request].feature_pad_offset; offset >= 0) {
+          std::vector<uint8_t> mask(static_cast<size_t>(keys[request].features), 1);
+          const auto& stream = source.streams[request];
+          if (stream) std::fill_n(mask.begin(), stream->rows().features, uint8_t{0});
+          made.constants.push_back({to.put(mask), keys[request].features, offset});
+        }
+      }
+      if (options.mixture && anchors) {
+        const std::vector<int64_t> index{static_cast<int64_t>(place)};
+        made.constants.push_back({to.put(index), 8, index_offset});
+      }
+      windows.push_back(std::move(made));
+    }
+    WindowPlan planned = window_plan(windows, to);
+    planned.time_offset = anchors ? time_offset : -1;
+    planned.episode_offset = anchors ? episode_offset : -1;
+    planned.snap_ns = checked_ns(options.snap_s, "snap_s");
+    return planned;
+  }
+
+  // How a key of a source is normalised: by statistics given for the source, else for all, else by the cache's own.
+  std::vector<Affine> affines_of(size_t place, size_t of_request) const {
+    const StreamRequest& request = options.streams[of_request];
+    const SourceRequest& source = options.sources[place];
+    if (!source.streams[of_request]) return {};
+    const Stream& stream = dataset(place).streams()[static_cast<size_t>(*source.streams[of_request])];
+    const auto by = [&](const FeatureStats& stats, const std::string& name) {
+      return robocache::affines(stats, stream.features, stream.dtype, *request.normalize, options.constant, name);
+    };
+    const std::string name = "norm_stats['" + request.stream + "']";
+    if (const auto given = source.norm_stats.find(request.stream); given != source.norm_stats.end()) {
+      return by(given->second.view(), source_name(options, place) + name);
+    }
+    if (const auto given = options.norm_stats.find(request.stream); given != options.norm_stats.end()) {
+      return by(given->second.view(), name);
+    }
+    return by(stream.stats, "stream '" + request.stream + "'");
+  }
+
+  WindowStream window_of(size_t place, size_t of_request, DeviceTables& to) const {
+    const StreamRequest& request = options.streams[of_request];
+    const auto& resident = sources[place].streams[of_request];
+    WindowStream window{};
+    window.out_features = keys[of_request].features;
+    window.out_offset = keys[of_request].out_offset;
+    window.pad_offset = keys[of_request].pad_offset;
+    window.age_offset = keys[of_request].age_offset;
+    window.out_dtype = *request.dtype;
+    window.delta_ns = offsets(request);
     // Longer than 31 years is none.
-    window.max_gap_ns = request.max_gap_s ? checked_ns(std::min(*request.max_gap_s, 1e9), "max_gap_s") : -1;
-    const AffineTables affine = affine_tables(stream, *request.normalize, tables);
+    if (request.max_gap_s) window.max_gap_ns = checked_ns(std::min(*request.max_gap_s, 1e9), "max_gap_s");
+    if (request.tolerance_s) window.tolerance_ns = checked_ns(std::min(*request.tolerance_s, 1e9), "tolerance_s");
+    window.causal = *request.causal;
+    if (!resident) {
+      window.rows = {.clock = {}, .values = nullptr, .features = window.out_features, .dtype = window.out_dtype};
+      window.methods = {{0, window.out_features, InterpolationMethod::kPrevious}};
+      return window;
+    }
+    window.rows = resident->rows();
+    window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
+    const AffineTables affine = affine_tables(affines_of(place, of_request), window.rows.dtype, to);
     window.scale = affine.scale;
     window.shift = affine.shift;
-    resident.push_back(ResidentStream::get(dataset, index, options.device, Tier::kDevice));
-    window.rows = resident.back()->rows();
     return window;
   }
 
-  void make_anchors() {
-    if (options.anchor_hz) {
-      std::vector<StreamClock> clocks;
-      for (const auto& stream : resident) clocks.push_back(stream->clock().on_host());
-      anchors = Anchors::at_rate(*options.anchor_hz, clocks, *options.episodes);
-    } else {
-      ticks = ResidentClock::get(dataset, dataset->index_of(options.anchor), options.device);
-      anchors = Anchors::of_ticks(ticks->on_host(), *options.episodes);
-    }
-    if (anchors.table().empty()) refuse("anchor: expected a tick to draw, got none in the episodes asked for");
-    plan.anchors = anchors.index();
-    if (options.drop_last && plan.anchors.anchors < options.batch_size) {
-      refuse("batch_size: expected at most the ", std::to_string(plan.anchors.anchors),
-             " samples there are, since drop_last, got ", std::to_string(options.batch_size));
-    }
-    plan.anchors.table = tables.put(anchors.table());
-    plan.anchors.first_of = tables.put(anchors.first_of());
-    if (ticks) plan.anchors.tick_ns = ticks->on_device().time_ns;
+  WindowBatch batch_at(const BatchPosition& position, int64_t count, bool host) const {
+    WindowBatch batch{};
+    batch.plan = host ? host_plan : plan;
+    batch.mixture = (host ? host_mixture : mixture).at_epoch(position.seed, position.epoch);
+    batch.count = count;
+    batch.first_position = position.samples + options.rank * count;
+    return batch;
   }
 
-  std::shared_ptr<const Dataset> dataset;
+  size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
+
+  // What the host makes, in its own memory.
+  void run_host(WindowBatch batch, void* memory) const {
+    batch.memory = static_cast<char*>(memory) - host_offset;
+    window_batch(batch, {}, {});
+  }
+
+  // From host memory to its place in the batch; waited for.
+  void copy_host_part(const void* from, void* memory, CudaStream stream) const {
+    const int32_t device = options.device.index;
+    check_cuda(cuda_backend().copy_from_host(device, static_cast<char*>(memory) + host_offset, from, host_bytes(),
+                                             stream.handle),
+               "batch");
+    check_cuda(cuda_backend().synchronize(device, stream.handle), "batch");
+  }
+
+  // Whether there is anything else.
+  bool has_device_part() const { return host_offset > 0; }
+
   LoaderOptions options;
   BatchLayout layout;
   DeviceTables tables;
-  std::vector<std::shared_ptr<const ResidentStream>> resident;
-  std::shared_ptr<const ResidentClock> ticks;  // those of the anchors
-  Anchors anchors;
+  DeviceTables host_tables{Device{}};
+  std::vector<Key> keys;  // of each request
+  std::vector<Placement> placements;
+  std::vector<Source> sources;
+  int64_t time_offset = -1;
+  int64_t episode_offset = -1;
+  int64_t index_offset = -1;
+  int64_t host_offset = 0;  // behind this lies what the host makes
   WindowPlan plan{};
+  WindowPlan host_plan{};
+  Mixture mixture{};
+  Mixture host_mixture{};
 };
 
+Loader::Loader(LoaderOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
-    : impl_(std::make_unique<Impl>(std::move(dataset), std::move(options))) {}
+    : Loader([&] {
+        options.sources.resize(1);
+        options.sources[0].dataset = std::move(dataset);
+        return std::move(options);
+      }()) {}
 Loader::~Loader() = default;
 Loader::Loader(Loader&&) noexcept = default;
 
 const LoaderOptions& Loader::options() const { return impl_->options; }
 
-int64_t Loader::anchors() const { return impl_->plan.anchors.anchors; }
+int64_t Loader::anchors() const { return impl_->mixture.anchors; }
+
+int64_t Loader::samples() const { return impl_->mixture.samples; }
 
 int64_t Loader::steps_per_epoch() const {
-  const int64_t size = impl_->options.batch_size;
-  return impl_->options.drop_last ? anchors() / size : (anchors() + size - 1) / size;
-}
-
-int64_t Loader::samples_at(int64_t step) const {
-  return std::min(impl_->options.batch_size, anchors() - step * impl_->options.batch_size);
+  const int64_t together = impl_->options.batch_size * impl_->options.world_size;
+  return impl_->options.drop_last ? samples() / together : (samples() + together - 1) / together;
 }
 
 size_t Loader::batch_bytes() const { return static_cast<size_t>(impl_->layout.bytes()); }
 
 const std::vector<BatchArray>& Loader::arrays() const { return impl_->layout.arrays(); }
 
-void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
-  if (position.step < 0 || position.step >= steps_per_epoch()) {
-    throw ArgumentError("step: expected in [0, " + std::to_string(steps_per_epoch()) + "), got " +
-                        std::to_string(position.step));
+int64_t Loader::samples_at(const BatchPosition& position) const {
+  if (position.samples < 0 || position.samples > samples()) {
+    refuse("samples: expected in [0, ", std::to_string(samples()), "], got ", std::to_string(position.samples));
   }
   const LoaderOptions& options = impl_->options;
-  WindowBatch batch{};
-  batch.plan = impl_->plan;
-  batch.order = make_order(anchors(), position.seed, position.epoch, options.shuffle);
-  batch.first_position = position.step * options.batch_size;
-  batch.count = samples_at(position.step);
-  batch.memory = memory;
-  window_batch(batch, options.device, stream);
+  const int64_t left = samples() - position.samples;
+  if (left >= options.batch_size * options.world_size) return options.batch_size;
+  return options.drop_last ? 0 : (left + options.world_size - 1) / options.world_size;
 }
 
-TensorView Loader::view(const BatchArray& array, int64_t step, void* memory) const {
-  return BatchLayout::view(array, samples_at(step), memory, impl_->options.device);
+BatchPosition Loader::after(const BatchPosition& position) const {
+  const int64_t end = position.samples + samples_at(position) * impl_->options.world_size;
+  return {position.seed, position.epoch, std::min(end, samples())};
+}
+
+const std::vector<Placement>& Loader::placements() const { return impl_->placements; }
+
+std::vector<Affine> Loader::affines(size_t source, size_t request) const { return impl_->affines_of(source, request); }
+
+size_t Loader::host_bytes() const { return impl_->host_bytes(); }
+
+void Loader::fill_host(const BatchPosition& position, void* memory) const {
+  if (host_bytes() > 0) impl_->run_host(impl_->batch_at(position, samples_at(position), true), memory);
+}
+
+void Loader::fill_device(const BatchPosition& position, void* memory, CudaStream stream) const {
+  if (!impl_->has_device_part()) return;
+  WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
+  batch.memory = memory;
+  window_batch(batch, impl_->options.device, stream);
+}
+
+void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
+  fill_device(position, memory, stream);
+  if (host_bytes() == 0) return;
+  const PinnedBuffer staging(impl_->options.device, host_bytes());
+  fill_host(position, staging.data());
+  impl_->copy_host_part(staging.data(), memory, stream);
+}
+
+void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const {
+  const Device device = impl_->options.device;
+  if (static_cast<int64_t>(anchors.size()) > impl_->options.batch_size) {
+    refuse("indices: expected at most batch_size, ", std::to_string(impl_->options.batch_size), ", got ",
+           std::to_string(anchors.size()));
+  }
+  for (size_t i = 0; i < anchors.size(); ++i) {
+    if (anchors[i] >= 0 && anchors[i] < this->anchors()) continue;
+    refuse("indices[", std::to_string(i), "]: expected in [0, ", std::to_string(this->anchors()), "), got ",
+           std::to_string(anchors[i]));
+  }
+  const auto count = static_cast<int64_t>(anchors.size());
+  if (impl_->has_device_part()) {
+    DeviceTables copy(device);
+    WindowBatch batch = impl_->batch_at({}, count, false);
+    batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
+    batch.memory = memory;
+    window_batch(batch, device, stream);
+    if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+  }
+  if (host_bytes() > 0) {
+    const PinnedBuffer staging(device, host_bytes());
+    WindowBatch batch = impl_->batch_at({}, count, true);
+    batch.anchors = anchors.data();
+    impl_->run_host(batch, staging.data());
+    impl_->copy_host_part(staging.data(), memory, stream);
+  }
+}
+
+TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) const {
+  return BatchLayout::view(array, samples, memory, impl_->options.device);
+}
+
+void Loader::check_tolerance() const {
+  const LoaderOptions& options = impl_->options;
+  for (size_t place = 0; place < impl_->sources.size(); ++place) {
+    const Source& source = impl_->sources[place];
+    const AnchorIndex anchors = source.anchors.index();
+    for (size_t request = 0; request < options.streams.size(); ++request) {
+      const StreamRequest& asked = options.streams[request];
+      if (!asked.tolerance_s || !source.streams[request]) continue;
+      const StreamClock clock = source.streams[request]->clock().on_host();
+      const auto tolerance_ns = static_cast<uint64_t>(checked_ns(std::min(*asked.tolerance_s, 1e9), "tolerance_s"));
+      const std::vector<int64_t> delta_ns = Impl::offsets(asked);
+      WindowSegment rule{};
+      rule.method = *asked.method;
+      rule.max_gap_ns = -1;
+      rule.tolerance_ns = -1;
+      rule.causal = *asked.causal;
+      // Calls found(target, distance) where an anchor's target is within the recording and its sample too far away.
+      const auto visit = [&](int64_t i, const auto& found) {
+        const Anchor anchor = anchors.at(i);
+        const EpisodeRows rows = clock.rows_of(anchor.episode);
+        if (rows.rows == 0) return;
+        const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
+        for (const int64_t delta : delta_ns) {
+          const int64_t target = saturating_add(anchor.time_ns, delta);
+          int64_t hint = guess_row(rows, target);
+          const WindowPlace at = find_place(times, rows.rows, target, impl_->plan.snap_ns, hint);
+          const Pick<double> picked = pick_at(times, rows.rows, at, rule);
+          if (!picked.valid) continue;
+          const int64_t used = times[picked.left];
+          const uint64_t distance = used > at.target ? ns_between(used, at.target) : ns_between(at.target, used);
+          if (distance > tolerance_ns) return found(anchor.episode, target, distance);
+        }
+      };
+      std::atomic<int64_t> first = anchors.anchors;
+      parallel_for(anchors.anchors, 4096, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < std::min(end, first.load()); ++i) {
+          visit(i, [&](int64_t, int64_t, uint64_t) {
+            int64_t known = first;
+            while (i < known && !first.compare_exchange_weak(known, i)) {
+            }
+          });
+        }
+      });
+      if (first == anchors.anchors) continue;
+      visit(first, [&](int64_t episode, int64_t target, uint64_t distance) {
+        refuse(source_name(options, place), "tolerance_s['", asked.stream, "']: expected a sample within ",
+               number_text(*asked.tolerance_s), " s of every target in the recording, got one ",
+               number_text(static_cast<double>(distance) / kNsPerSecond), " s away in episode ",
+               std::to_string(episode), " at ", std::to_string(target), " ns");
+      });
+    }
+  }
 }
 
 }  // namespace robocache

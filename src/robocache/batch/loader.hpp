@@ -7,17 +7,22 @@
 //                      {.stream = "action", .delta_timestamps = {0.0, 0.02, 0.04}, .normalize = Normalize::kMeanStd}};
 //   const robocache::Loader loader(dataset, options);
 //   robocache::DeviceBuffer memory(options.device, loader.batch_bytes());
-//   for (int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
-//     loader.fill({.seed = 7, .epoch = 0, .step = step}, memory.data(), stream);
-//     for (const robocache::BatchArray& array : loader.arrays()) use(loader.view(array, step, memory.data()));
+//   robocache::BatchPosition position{.seed = 7};
+//   while (const int64_t samples = loader.samples_at(position)) {
+//     loader.fill(position, memory.data(), stream);
+//     for (const robocache::BatchArray& array : loader.arrays()) use(loader.view(array, samples, memory.data()));
+//     position = loader.after(position);
 //   }
 //
-// A batch is a pure function of (options, seed, epoch, step): the same bytes on every run, thread count and device. What a
-// sample is, and every edge, stands in align/window_batch.hpp and sample/anchors.hpp.
+// A batch is a pure function of (options, position): the same bytes on every run, thread count and device. What a sample is,
+// and every edge, stands in align/window_batch.hpp, sample/anchors.hpp and sample/mixture.hpp.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "robocache/batch/layout.hpp"
@@ -25,38 +30,79 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
+#include "robocache/source/tier.hpp"
 
 namespace robocache {
 
-// Which batch: all that a training run must remember to go on.
+// Which batch: all that a training run must remember to go on, with any batch size and any number of ranks.
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t step = 0;
+  int64_t samples = 0;  // of the epoch's, that all ranks together have had
+};
+
+// Where the rows of a key lie.
+struct Placement {
+  std::string key;
+  Tier tier;
+  int64_t bytes;    // of all its sources' streams
+  std::string why;  // for people
 };
 
 // Immutable; any number of threads may use one.
 class Loader {
  public:
   // Brings the streams to the device. Throws ArgumentError, ArgumentTypeError, DeviceError.
+  explicit Loader(LoaderOptions options);
+  // Of one dataset: the options' one source, where they have one, says which part of it.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
   ~Loader();
   Loader(Loader&&) noexcept;
 
   const LoaderOptions& options() const;  // with nothing left out
-  int64_t anchors() const;               // samples an epoch
+  int64_t anchors() const;               // that can be drawn, of all sources
+  int64_t samples() const;               // that all ranks together draw in an epoch: the anchors, or what weights draw
   int64_t steps_per_epoch() const;
-  int64_t samples_at(int64_t step) const;  // batch_size, or what is left for the last step
   size_t batch_bytes() const;
   const std::vector<BatchArray>& arrays() const;
 
-  // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with the batch at a position.
-  // On CUDA queued on `stream` and not waited for, one kernel; nothing is allocated. Throws ArgumentError for a step
-  // outside [0, steps_per_epoch()), DeviceError.
+  // Samples of this rank's batch at a position: batch_size; where fewer are left for all ranks, this one's share of them,
+  // rounded up, or 0 with drop_last; 0 at the epoch's end. Throws ArgumentError for samples outside [0, samples()].
+  int64_t samples_at(const BatchPosition& position) const;
+
+  // The position behind the batch at this one, in the same epoch.
+  BatchPosition after(const BatchPosition& position) const;
+
+  // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with the batch at a position: of the draws from
+  // position.samples on that the ranks share out, those of this rank. What is missing for an even share of an epoch's last
+  // draws is made up by its first.
+  // On CUDA queued on `stream` and not waited for, one kernel; nothing is allocated. Throws DeviceError, and FileError where a
+  // stream is read from its file.
   void fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
-  // An array of the batch that fill wrote to `memory`.
-  TensorView view(const BatchArray& array, int64_t step, void* memory) const;
+  // The same with these anchors, counted over all sources, each in [0, anchors()) and at most batch_size of them. On CUDA
+  // waited for. Throws ArgumentError for others.
+  void gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const;
+
+  // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes their arrays, the last
+  // host_bytes() of the batch, anywhere in host memory; the device makes the others, before or after they have been copied to
+  // their place. On the CPU, and where no stream stays in its file, host_bytes() is 0 and fill_device is all.
+  size_t host_bytes() const;
+  void fill_host(const BatchPosition& position, void* memory) const;
+  void fill_device(const BatchPosition& position, void* memory, CudaStream stream) const;
+
+  // How the key of a request is normalised in a source: of each feature, none where it is not.
+  std::vector<Affine> affines(size_t source, size_t request) const;
+
+  // Where the rows of each of the batch's keys lie.
+  const std::vector<Placement>& placements() const;
+
+  // An array of the batch of `samples` samples that fill wrote to `memory`.
+  TensorView view(const BatchArray& array, int64_t samples, void* memory) const;
+
+  // Looks at every anchor for a sample farther than its stream's tolerance_s. Throws ArgumentError that names the stream,
+  // episode, time and distance of the first.
+  void check_tolerance() const;
 
  private:
   struct Impl;

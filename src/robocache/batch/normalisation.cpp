@@ -1,53 +1,186 @@
 #include "robocache/batch/normalisation.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
+namespace {
+
+struct Field {
+  std::string_view name;
+  std::span<const double> FeatureStats::* seen;
+  std::vector<double> NormStats::* given;
+};
+
+constexpr std::array<Field, 10> kFields{{
+    {"mean", &FeatureStats::mean, &NormStats::mean},
+    {"std", &FeatureStats::std, &NormStats::std},
+    {"min", &FeatureStats::min, &NormStats::min},
+    {"max", &FeatureStats::max, &NormStats::max},
+    {"q01", &FeatureStats::q01, &NormStats::q01},
+    {"q10", &FeatureStats::q10, &NormStats::q10},
+    {"q50", &FeatureStats::q50, &NormStats::q50},
+    {"q90", &FeatureStats::q90, &NormStats::q90},
+    {"q99", &FeatureStats::q99, &NormStats::q99},
+    {"count", &FeatureStats::count, &NormStats::count},
+}};
+
+// The two statistics that a mode reads: mean and std, or the two ends.
+struct Mode {
+  Normalize normalize;
+  std::string_view name;
+  std::span<const double> FeatureStats::* first;
+  std::span<const double> FeatureStats::* second;
+};
+
+constexpr std::array<Mode, 4> kModes{{
+    {Normalize::kMeanStd, "mean_std", &FeatureStats::mean, &FeatureStats::std},
+    {Normalize::kMinMax, "min_max", &FeatureStats::min, &FeatureStats::max},
+    {Normalize::kQ01Q99, "q01_q99", &FeatureStats::q01, &FeatureStats::q99},
+    {Normalize::kQ10Q90, "q10_q90", &FeatureStats::q10, &FeatureStats::q90},
+}};
+
+const Mode& mode_of(Normalize normalize) {
+  return *std::find_if(kModes.begin(), kModes.end(), [&](const Mode& mode) { return mode.normalize == normalize; });
+}
+
+constexpr double kLeRobotEpsilon = 1e-8;
+constexpr double kOpenPiEpsilon = 1e-6;
+
+// The line of slope 1/spread, or less by a power of two, on which the constant `x`, rounded to the work type, comes out as
+// `y`. A slope of 1e8 moves in steps of 10 in float32 where x is 1: of LeRobot's -1 nothing would be left.
+template <class Work>
+Affine through(double x, double y, double spread) {
+  if (!(std::abs(x) <= std::numeric_limits<Work>::max())) return {};
+  const Work constant = static_cast<Work>(x);
+  for (double scale = 1 / spread;; scale = std::exp2(std::ceil(std::log2(scale)) - 1)) {
+    const double shift = y - scale * static_cast<double>(constant);
+    const Work got = std::fma(constant, static_cast<Work>(scale), static_cast<Work>(shift));
+    if (std::abs(got - static_cast<Work>(y)) <= std::numeric_limits<Work>::epsilon()) {
+      return {scale, shift, 1 / scale, static_cast<double>(constant) - y / scale};
+    }
+  }
+}
+
+std::string names_of_fields(const FeatureStats& stats) {
+  std::string names;
+  for (const Field& field : kFields) {
+    if ((stats.*field.seen).empty()) continue;
+    names.append(names.empty() ? "" : ", ").append(field.name);
+  }
+  return names.empty() ? "none" : names;
+}
+
+std::string_view name_of(std::span<const double> FeatureStats::* seen) {
+  return std::find_if(kFields.begin(), kFields.end(), [&](const Field& field) { return field.seen == seen; })->name;
+}
+
+void check(const FeatureStats& stats, size_t features, const Mode& mode, std::string_view name) {
+  for (const auto seen : {mode.first, mode.second}) {
+    if ((stats.*seen).empty() && features > 0) {
+      refuse(name, ": '", mode.name, "' expects ", name_of(mode.first), " and ", name_of(mode.second), ", got ",
+             names_of_fields(stats));
+    }
+    if ((stats.*seen).size() < features) {
+      refuse(name, ".", name_of(seen), ": expected ", std::to_string(features), " numbers, one a feature, got ",
+             std::to_string((stats.*seen).size()));
+    }
+  }
+  for (const Field& field : kFields) {
+    const std::span<const double> numbers = stats.*field.seen;
+    if (field.seen == &FeatureStats::count || numbers.size() <= features) continue;
+    const std::span<const double> behind = numbers.subspan(features);
+    if (std::all_of(behind.begin(), behind.end(), [](double number) { return number == 0; })) continue;
+    refuse(name, ".", field.name, ": expected ", std::to_string(features),
+           " numbers, one a feature, and zeros alone behind them, got ", std::to_string(numbers.size()));
+  }
+}
+
+}  // namespace
 
 Normalize normalize_from_name(std::string_view name, std::string_view argument) {
-  if (name == "mean_std") return Normalize::kMeanStd;
-  if (name == "min_max") return Normalize::kMinMax;
-  if (name == "q01_q99") return Normalize::kQ01Q99;
-  refuse(argument, ": expected 'mean_std', 'min_max' or 'q01_q99', got '", name, "'");
+  for (const Mode& mode : kModes) {
+    if (name == mode.name) return mode.normalize;
+  }
+  refuse(argument, ": expected 'mean_std', 'min_max', 'q01_q99' or 'q10_q90', got '", name, "'");
 }
 
-Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide) {
-  if (stats.count[feature] == 0) return {1, 0};  // nothing but NaN
-  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  double centre = stats.mean[feature];
-  double spread = stats.std[feature];
-  if (normalize != Normalize::kMeanStd) {
-    const bool quantiles = normalize == Normalize::kQ01Q99;
-    const double low = (quantiles ? stats.q01 : stats.min)[feature];
-    const double high = (quantiles ? stats.q99 : stats.max)[feature];
-    spread = (high - low) / 2;
-    centre = low + (high - low) / 2;
+Constant constant_from_name(std::string_view name, std::string_view argument) {
+  if (name == "center") return Constant::kCenter;
+  if (name == "lerobot") return Constant::kLeRobot;
+  if (name == "openpi") return Constant::kOpenPi;
+  refuse(argument, ": expected 'center', 'lerobot' or 'openpi', got '", name, "'");
+}
+
+Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide, Constant constant) {
+  const Mode& mode = mode_of(normalize);
+  const double first = (stats.*mode.first)[feature];
+  const double second = (stats.*mode.second)[feature];
+  const bool standard = normalize == Normalize::kMeanStd;
+  double distance = standard ? second : second - first;  // of two ends twice the spread
+  const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
+  const bool flat = constant != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);
+  if (flat) distance = 0;  // what is left of it is the rounding of the statistics
+  if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
+  if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
+  double spread = standard ? distance : distance / 2;
+  if (flat) {
+    const double y = standard ? 0 : -1;
+    return wide ? through<double>(first, y, spread) : through<float>(first, y, spread);
   }
+  const double centre = standard ? first : first + spread;
+  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
   double scale = 1 / spread;
   // Factors that overflow would make NaN of numbers.
-  if (!(scale > 0 && scale <= largest && std::abs(centre * scale) <= largest)) scale = 1;
+  if (!(scale > 0 && scale <= largest && std::abs(centre * scale) <= largest)) scale = spread = 1;
   const double shift = -centre * scale;
-  return {scale, std::abs(shift) <= largest ? shift : 0};
+  if (!(std::abs(shift) <= largest)) return {scale, 0, spread, 0};
+  return {scale, shift, spread, centre};
 }
 
-AffineTables affine_tables(const Stream& stream, Normalize normalize, DeviceTables& tables) {
-  if (normalize == Normalize::kNone) return {};
-  const bool wide = stream.dtype == DType::kFloat64;
-  std::vector<double> scale;
-  std::vector<double> shift;
-  for (size_t feature = 0; feature < static_cast<size_t>(stream.features); ++feature) {
-    const Affine y = affine(stream.stats, feature, normalize, wide);
-    scale.push_back(y.scale);
-    shift.push_back(y.shift);
+void NormStats::set(std::string_view field, std::vector<double> numbers) {
+  for (const Field& known : kFields) {
+    if (field == known.name) {
+      this->*known.given = std::move(numbers);
+      return;
+    }
   }
-  if (wide) return {tables.put(scale), tables.put(shift)};
-  return {tables.put(std::vector<float>(scale.begin(), scale.end())),
-          tables.put(std::vector<float>(shift.begin(), shift.end()))};
+  refuse("norm_stats: expected mean, std, min, max, q01, q10, q50, q90, q99 and count, got '", field, "'");
+}
+
+FeatureStats NormStats::view() const {
+  FeatureStats stats;
+  for (const Field& field : kFields) stats.*field.seen = this->*field.given;
+  return stats;
+}
+
+std::vector<Affine> affines(const FeatureStats& stats, int64_t features, DType dtype, Normalize normalize,
+                            Constant constant, std::string_view name) {
+  std::vector<Affine> of_features;
+  if (normalize == Normalize::kNone) return of_features;
+  check(stats, static_cast<size_t>(features), mode_of(normalize), name);
+  for (size_t feature = 0; feature < static_cast<size_t>(features); ++feature) {
+    of_features.push_back(affine(stats, feature, normalize, dtype == DType::kFloat64, constant));
+  }
+  return of_features;
+}
+
+AffineTables affine_tables(std::span<const Affine> affines, DType dtype, DeviceTables& tables) {
+  if (affines.empty()) return {};
+  const auto put = [&]<class Work>(Work, double Affine::* part) -> const void* {
+    std::vector<Work> numbers;
+    for (const Affine& y : affines) numbers.push_back(static_cast<Work>(y.*part));
+    return tables.put(numbers);
+  };
+  if (dtype == DType::kFloat64) return {put(double{}, &Affine::scale), put(double{}, &Affine::shift)};
+  return {put(float{}, &Affine::scale), put(float{}, &Affine::shift)};
 }
 
 }  // namespace robocache

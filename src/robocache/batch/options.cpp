@@ -14,18 +14,67 @@
 namespace robocache {
 namespace {
 
+// "[7]".
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+  return "[" + text + "]";
+}
+
 // "methods['action']".
 std::string of_stream(std::string_view argument, const StreamRequest& request) {
   return std::string(argument) + "['" + request.stream + "']";
 }
 
-// The place of a stream; an unknown one is refused in the name of the argument that asked for it.
-int64_t index_of(const Dataset& dataset, std::string_view argument, std::string_view stream) {
-  try {
-    return dataset.index_of(stream);
-  } catch (const ArgumentError& error) {
-    const std::string_view text = error.what();
-    throw ArgumentError(std::string(argument) + std::string(text.substr(std::min(text.size(), text.find(':')))));
+// The key that a stream of a source fills.
+const std::string& key_of(const SourceRequest& source, const std::string& stream) {
+  for (const auto& [from, to] : source.rename) {
+    if (from == stream) return to;
+  }
+  return stream;
+}
+
+// The place of the stream that fills a key, or none.
+std::optional<int64_t> stream_of(const SourceRequest& source, std::string_view key) {
+  const auto streams = source.dataset->streams();
+  for (size_t place = 0; place < streams.size(); ++place) {
+    if (key_of(source, streams[place].name) == key) return static_cast<int64_t>(place);
+  }
+  return {};
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// The keys that a source can fill, in the order of its streams.
+std::vector<std::string> keys_of(const SourceRequest& source) {
+  std::vector<std::string> keys;
+  for (const Stream& stream : source.dataset->streams()) keys.push_back(key_of(source, stream.name));
+  return keys;
+}
+
+void check_source(const LoaderOptions& options, size_t place) {
+  const SourceRequest& source = options.sources[place];
+  const std::string name = source_name(options, place);
+  for (const auto& [stream, key] : source.rename) {
+    const auto streams = source.dataset->streams();
+    const bool there = std::any_of(streams.begin(), streams.end(), [&](const Stream& s) { return s.name == stream; });
+    if (!there) refuse(name, "rename: no stream '", stream, "' in ", source.dataset->path());
+    if (key.empty()) refuse(name, "rename['", stream, "']: expected a key, got an empty one");
+  }
+  std::vector<std::string> keys = keys_of(source);
+  std::sort(keys.begin(), keys.end());
+  const auto twice = std::adjacent_find(keys.begin(), keys.end());
+  if (twice != keys.end()) refuse(name, "rename: two streams would fill the key '", *twice, "'");
+  if (!source.episodes) return;
+  if (source.episodes->empty()) refuse(name, "episodes: expected at least one, got none");
+  for (const int64_t episode : *source.episodes) {
+    if (episode >= 0 && episode < source.dataset->num_episodes()) continue;
+    refuse(name, "episodes: expected indices in [0, ", std::to_string(source.dataset->num_episodes()), "), got ",
+           std::to_string(episode));
   }
 }
 
@@ -46,6 +95,13 @@ void check_call(const LoaderOptions& options) {
       refuse("anchor_hz: expected a rate from 1e-9 to 1e9, got ", number_text(*options.anchor_hz));
     }
   }
+  if (options.drop_n_last < 0) {
+    refuse("drop_n_last: expected 0 or more, got ", std::to_string(options.drop_n_last));
+  }
+  if (options.world_size < 1) refuse("world_size: expected 1 or more, got ", std::to_string(options.world_size));
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    refuse("rank: expected in [0, ", std::to_string(options.world_size), "), got ", std::to_string(options.rank));
+  }
   if (options.device.is_cuda() && options.device.index >= cuda_device_count()) {
     cuda_backend();  // throws the reason where there is none at all
     throw DeviceError("device: expected one of " + std::to_string(cuda_device_count()) + " CUDA devices, got " +
@@ -63,7 +119,7 @@ void check_steps(const std::optional<int64_t>& steps, const std::string& name) {
 bool is_action(std::string_view stream) { return stream.substr(0, stream.find('.')) == "action"; }
 
 // The requests that have steps, those with a history first.
-std::vector<StreamRequest> grid_requests(const Dataset& dataset, const LoaderOptions& options) {
+std::vector<StreamRequest> grid_requests(const LoaderOptions& options) {
   const double rate_hz = *options.rate_hz;
   if (!(rate_hz > 0 && rate_hz <= HUGE_VAL) || std::isinf(rate_hz)) {
     refuse("rate_hz: expected a finite rate above 0, got ", number_text(rate_hz));
@@ -71,10 +127,11 @@ std::vector<StreamRequest> grid_requests(const Dataset& dataset, const LoaderOpt
   check_steps(options.history, "history");
   check_steps(options.horizon, "horizon");
   std::vector<StreamRequest> asked = options.streams;
-  for (const Stream& stream : dataset.streams()) {
-    const auto named = [&](const StreamRequest& request) { return request.stream == stream.name; };
-    if (std::none_of(asked.begin(), asked.end(), named))
-      asked.push_back({.stream = stream.name, .delta_timestamps = {}});
+  for (const SourceRequest& source : options.sources) {
+    for (const std::string& key : keys_of(source)) {
+      const auto named = [&](const StreamRequest& request) { return request.stream == key; };
+      if (std::none_of(asked.begin(), asked.end(), named)) asked.push_back({.stream = key, .delta_timestamps = {}});
+    }
   }
   std::vector<StreamRequest> past;
   std::vector<StreamRequest> future;
@@ -96,7 +153,7 @@ std::vector<StreamRequest> grid_requests(const Dataset& dataset, const LoaderOpt
     to.push_back(std::move(request));
   }
   if (past.empty() && future.empty()) {
-    refuse("history, horizon: expected steps of at least one of the dataset's streams beside rate_hz, got none");
+    refuse("history, horizon: expected steps of at least one stream beside rate_hz, got none");
   }
   past.insert(past.end(), future.begin(), future.end());
   return past;
@@ -114,35 +171,92 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
       refuse_type(name, ": '", method_name(method), "' expects a floating stream, got ", dtype_name(stream.dtype),
                   "; use 'previous', 'nearest' or 'next'");
     }
+    if (*request.causal && method == InterpolationMethod::kNext) {
+      refuse(of_stream("causal", request), ": 'next' looks at a later sample; expected another method");
+    }
+    if (request.tolerance_s && !is_step(method)) {
+      refuse(of_stream("tolerance_s", request), ": goes with 'previous', 'nearest' or 'next', got '",
+             method_name(method), "'; max_gap_s is for what lies between two samples");
+    }
   };
-  check(*request.method);
-  for (const FeatureBlock& block : request.methods) check(block.method);
   try {
-    feature_blocks(stream.features, *request.method, request.methods);
+    for (const FeatureBlock& block : feature_blocks(stream.features, *request.method, request.methods)) {
+      check(block.method);
+    }
   } catch (const ArgumentError& error) {
     const std::string_view text = error.what();
-    refuse(name, text.substr(text.find(':')));
+    if (text.starts_with("methods:") || text.starts_with("method:")) refuse(name, text.substr(text.find(':')));
+    throw;
   }
 }
 
-// Says what the request leaves out, and checks all that it then says.
-void complete(const LoaderOptions& options, const Stream& stream, StreamRequest& request) {
+// A window by no method that was asked for, of a stream that has no clock but an index: its offsets must be rows.
+void check_grid(const StreamRequest& request, const Stream& stream, const Stream& anchor) {
+  constexpr double kOffGridNs = 1e5;
+  const double period_ns = stream.findings.period_ns;
+  if (stream.clock != Clock::kNominal || !(period_ns > 0) || !same_clock(stream, anchor)) return;
+  for (const double delta : request.delta_timestamps) {
+    const double ns = delta * kNsPerSecond;
+    if (std::abs(ns - std::nearbyint(ns / period_ns) * period_ns) <= kOffGridNs) continue;
+    refuse(of_stream("delta_timestamps", request), ": ", number_text(delta), " s is no multiple of the stream's ",
+           number_text(period_ns / kNsPerSecond),
+           " s, and its clock is nominal: nothing was recorded there; expected offsets "
+           "that are, or methods=, such as 'linear', to make values between rows");
+  }
+}
+
+// Says what the request leaves out, by the first stream that fills it, and checks what it then says against all of them.
+void complete(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
+  const Stream& stream = *streams[0];
   const bool floating = is_floating(stream.dtype);
   if (request.delta_timestamps.empty()) {
     refuse(of_stream("delta_timestamps", request), ": expected at least one offset, got none");
   }
-  for (const double delta : request.delta_timestamps) checked_ns(delta, of_stream("delta_timestamps", request));
   if (request.history || request.horizon) {
     refuse(of_stream(request.history ? "history" : "horizon", request), ": goes with rate_hz, got none");
+  }
+  for (const Stream* const other : streams) {
+    if (other->dtype != stream.dtype && !(floating && is_floating(other->dtype))) {
+      refuse_type(of_stream("delta_timestamps", request), ": expected one dtype in all sources, got ",
+                  dtype_name(stream.dtype), " and ", dtype_name(other->dtype));
+    }
+    if (other->shape == stream.shape) continue;
+    const std::string got = ", got " + shape_text(stream.shape) + " and " + shape_text(other->shape);
+    if (!options.pad_features) {
+      refuse(of_stream("delta_timestamps", request),
+             ": expected rows of one shape in all sources, or pad_features=True", got);
+    }
+    if (other->shape.size() != 1 || stream.shape.size() != 1) {
+      refuse(of_stream("delta_timestamps", request), ": pad_features expects rows of one axis", got);
+    }
   }
   if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
     refuse(of_stream("delta_timestamps", request), ": expected rows of at most ", std::to_string(kMaxDims - 2),
            " dimensions, got ", std::to_string(stream.shape.size()));
   }
 
+  if (!request.max_gap_s) request.max_gap_s = options.max_gap_s;
+  if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
+    refuse(of_stream("max_gap_s", request), ": expected 0 or more, got ", number_text(*request.max_gap_s));
+  }
+  if (!request.tolerance_s) request.tolerance_s = options.tolerance_s;
+  if (request.tolerance_s && !(*request.tolerance_s >= 0)) {
+    refuse(of_stream("tolerance_s", request), ": expected 0 or more, got ", number_text(*request.tolerance_s));
+  }
+  if (!request.offset_s) request.offset_s = options.offset_s;
+  const int64_t offset_ns = checked_ns(*request.offset_s, of_stream("offset", request));
+  for (const double delta : request.delta_timestamps) {
+    const int64_t delta_ns = checked_ns(delta, of_stream("delta_timestamps", request));
+    if (std::abs(delta_ns) > INT64_MAX / 2 - std::abs(offset_ns)) {
+      refuse(of_stream("offset", request), ": expected less than 146 years together with delta_timestamps, got ",
+             number_text(*request.offset_s));
+    }
+  }
+  if (!request.causal) request.causal = options.causal;
+  if (!request.residency) request.residency = options.residency;
   if (!request.method) request.method = options.method;
   if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
-  check_methods(request, stream);
+  for (const Stream* const other : streams) check_methods(request, *other);
 
   if (!request.normalize) request.normalize = floating ? options.normalize : Normalize::kNone;
   if (!floating && *request.normalize != Normalize::kNone) {
@@ -153,13 +267,72 @@ void complete(const LoaderOptions& options, const Stream& stream, StreamRequest&
     refuse_type(of_stream("dtype", request), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
                 ", got ", dtype_name(*request.dtype));
   }
-  if (!request.max_gap_s) request.max_gap_s = options.max_gap_s;
-  if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
-    refuse(of_stream("max_gap_s", request), ": expected 0 or more, got ", number_text(*request.max_gap_s));
+}
+
+// The stream of each request, or the first source's refusal of one that no source has.
+void find_streams(LoaderOptions& options, const StreamRequest& request) {
+  bool found = false;
+  for (SourceRequest& source : options.sources) {
+    source.streams.push_back(stream_of(source, request.stream));
+    found = found || source.streams.back();
   }
+  if (found) return;
+  const std::string where = options.sources.size() > 1 ? "any source" : options.sources[0].dataset->path();
+  std::vector<std::string> keys;
+  for (const SourceRequest& source : options.sources) {
+    for (std::string& key : keys_of(source)) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
+    }
+  }
+  refuse("delta_timestamps: no stream '", request.stream, "' in ", where, "; there are ", listed(keys));
+}
+
+// The name of the stream whose ticks a source's anchors are: the one asked for, or the slowest that the batch takes.
+std::string anchor_of(const LoaderOptions& options, size_t place) {
+  const SourceRequest& source = options.sources[place];
+  const auto streams = source.dataset->streams();
+  const bool own = !source.anchor.empty();
+  const std::string& asked = own ? source.anchor : options.anchor;
+  if (!asked.empty()) {
+    if (const auto found = stream_of(source, asked)) return streams[static_cast<size_t>(*found)].name;
+    refuse(own ? source_name(options, place) : "", "anchor: no stream '", asked, "' in ", source.dataset->path(),
+           "; there are ", listed(keys_of(source)));
+  }
+  // A stream without a rate has at most one row an episode: the slowest there is.
+  const Stream* slowest = nullptr;
+  for (const std::optional<int64_t>& stream : source.streams) {
+    if (!stream) continue;
+    const Stream& candidate = streams[static_cast<size_t>(*stream)];
+    if (slowest == nullptr || candidate.rate_hz < slowest->rate_hz) slowest = &candidate;
+  }
+  if (slowest == nullptr) {
+    refuse(source_name(options, place), "rename: ", source.dataset->path(), " has none of the batch's keys; there are ",
+           listed(keys_of(source)));
+  }
+  return slowest->name;
 }
 
 }  // namespace
+
+Edges edges_from_name(std::string_view name) {
+  if (name == "pad") return Edges::kPad;
+  if (name == "drop") return Edges::kDrop;
+  refuse("edges: expected 'pad' or 'drop', got '", name, "'");
+}
+
+std::string source_name(const LoaderOptions& options, size_t source) {
+  return options.mixture ? "sources[" + std::to_string(source) + "]." : "";
+}
+
+std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
+  const Stream* widest = nullptr;
+  for (const SourceRequest& source : options.sources) {
+    if (!source.streams[request]) continue;
+    const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[request])];
+    if (widest == nullptr || stream.features > widest->features) widest = &stream;
+  }
+  return widest->shape;
+}
 
 int64_t checked_ns(double seconds, std::string_view argument) {
   if (!(std::abs(seconds) < 0x1p62 / kNsPerSecond)) {
@@ -168,43 +341,46 @@ int64_t checked_ns(double seconds, std::string_view argument) {
   return seconds_to_ns(seconds);
 }
 
-LoaderOptions complete_options(const Dataset& dataset, LoaderOptions options) {
+LoaderOptions complete_options(LoaderOptions options) {
   check_call(options);
+  for (size_t place = 0; place < options.sources.size(); ++place) check_source(options, place);
   if (options.rate_hz) {
-    options.streams = grid_requests(dataset, options);
+    options.streams = grid_requests(options);
   } else if (options.history || options.horizon) {
     refuse(options.history ? "history" : "horizon", ": goes with rate_hz, got none");
   }
   if (options.streams.empty()) refuse("delta_timestamps: expected at least one stream, got none");
   std::set<std::string_view> seen;
-  std::vector<int64_t> streams;
-  for (StreamRequest& request : options.streams) {
+  for (const StreamRequest& request : options.streams) {
     if (!seen.insert(request.stream).second) {
       refuse("delta_timestamps: stream '", request.stream, "' is there twice");
     }
-    streams.push_back(index_of(dataset, "delta_timestamps", request.stream));
-    complete(options, dataset.streams()[static_cast<size_t>(streams.back())], request);
+    find_streams(options, request);
   }
-  if (options.episodes) {
-    if (options.episodes->empty()) refuse("episodes: expected at least one, got none");
-    for (const int64_t episode : *options.episodes) {
-      if (episode >= 0 && episode < dataset.num_episodes()) continue;
-      refuse("episodes: expected indices in [0, ", std::to_string(dataset.num_episodes()), "), got ",
-             std::to_string(episode));
+  std::vector<const Stream*> anchors;  // of each source
+  for (size_t place = 0; place < options.sources.size(); ++place) {
+    SourceRequest& source = options.sources[place];
+    if (!options.anchor_hz) {
+      source.anchor = anchor_of(options, place);
+      anchors.push_back(&source.dataset->stream(source.anchor));
     }
-  } else {
-    options.episodes.emplace(static_cast<size_t>(dataset.num_episodes()));
-    std::iota(options.episodes->begin(), options.episodes->end(), int64_t{0});
+    if (source.episodes) continue;
+    source.episodes.emplace(static_cast<size_t>(source.dataset->num_episodes()));
+    std::iota(source.episodes->begin(), source.episodes->end(), int64_t{0});
   }
-  if (!options.anchor.empty()) {
-    index_of(dataset, "anchor", options.anchor);
-  } else if (!options.anchor_hz) {
-    // A stream without a rate has at most one row an episode: the slowest there is.
-    const auto rate = [&](int64_t stream) { return dataset.streams()[static_cast<size_t>(stream)].rate_hz; };
-    const auto slower = [&](int64_t a, int64_t b) { return rate(a) < rate(b); };
-    const int64_t slowest = *std::min_element(streams.begin(), streams.end(), slower);
-    options.anchor = dataset.streams()[static_cast<size_t>(slowest)].name;
+  for (size_t place = 0; place < options.streams.size(); ++place) {
+    StreamRequest& request = options.streams[place];
+    const bool by_method = request.method || options.method || !request.methods.empty();
+    std::vector<const Stream*> streams;
+    for (size_t s = 0; s < options.sources.size(); ++s) {
+      const SourceRequest& source = options.sources[s];
+      if (!source.streams[place]) continue;
+      streams.push_back(&source.dataset->streams()[static_cast<size_t>(*source.streams[place])]);
+      if (!by_method && !options.anchor_hz) check_grid(request, *streams.back(), *anchors[s]);
+    }
+    complete(options, streams, request);
   }
+  if (!options.mixture && !options.anchor_hz) options.anchor = options.sources[0].anchor;
   return options;
 }
 

@@ -93,7 +93,9 @@ void check_row_offsets(const File& file, std::span<const int64_t> row_offsets, i
 // Offsets of the lines and of the end.
 std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   const std::string_view text = file.mapping.text();
-  std::vector<size_t> offsets{0};
+  std::vector<size_t> offsets;
+  offsets.reserve(std::min(static_cast<size_t>(episodes), text.size()) + 1);
+  offsets.push_back(0);
   for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', end + 1)) {
     offsets.push_back(end + 1);
   }
@@ -172,6 +174,7 @@ Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_pa
   episodes = open_file(directory, cache::kEpisodesFile);
   check_blocks(episodes);
   episode_lines = line_offsets(episodes, manifest.episodes);
+  episodes.mapping.release_pages();
   for (Stream& stream : manifest.streams) {
     map_stream(directory, stream);
     findings.push_back(cache::findings_text(stream.findings));
@@ -206,6 +209,7 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
   const std::vector<int64_t> offsets{manifest.episodes + 1};
   stream.row_offsets = {elements<int64_t>(files.row_offsets, DType::kInt64, offsets), static_cast<size_t>(offsets[0])};
   check_row_offsets(files.row_offsets, stream.row_offsets, stream.rows);
+  files.row_offsets.mapping.release_pages();
   stream.clock_checksum = checksum_of({&files.times, &files.row_offsets});
 
   shape[0] = cache::kStatistics;
@@ -336,6 +340,8 @@ std::string_view Dataset::episode_json(int64_t episode) const {
   const size_t begin = impl_->episode_lines[e];
   return impl_->episodes.mapping.text().substr(begin, impl_->episode_lines[e + 1] - 1 - begin);
 }
+
+std::string_view Dataset::episodes_jsonl() const { return impl_->episodes.mapping.text(); }
 
 const std::string& Dataset::episode_columns_json() const { return impl_->episode_columns; }
 

@@ -125,6 +125,9 @@ class Dataset {
   // Episode e's metadata, one line of JSON: {"episode_index": e, "start_ns": ..., "end_ns": ..., then the writer's}.
   std::string_view episode_json(int64_t episode) const;
 
+  // All of it: these lines one after the other, each ended by '\n'.
+  std::string_view episodes_jsonl() const;
+
   // The name and type of each episode column as a JSON list: [{"name": "task", "type": "string"}, ...].
   const std::string& episode_columns_json() const;
 

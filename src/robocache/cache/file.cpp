@@ -77,4 +77,9 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
+void MappedFile::release_pages() const {
+  // That they stay is no error.
+  if (data_ != nullptr) ::madvise(data_, size_, MADV_DONTNEED);
+}
+
 }  // namespace robocache::cache

@@ -86,6 +86,9 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
 
+  // What was read no longer counts as this process's memory; what is read again comes from the file again.
+  void release_pages() const;
+
  private:
   std::string path_;
   FileIdentity identity_;

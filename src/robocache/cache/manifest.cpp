@@ -1,6 +1,7 @@
 #include "robocache/cache/manifest.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstring>
@@ -237,6 +238,26 @@ FileRecord read_record(const Node& node) {
   return record;
 }
 
+std::vector<EpisodeColumn> read_columns(const Node& node) {
+  constexpr std::array kTypes{"bool",        "int64",         "float64",      "string",    "null",
+                              "list<int64>", "list<float64>", "list<string>", "list<null>"};
+  std::vector<EpisodeColumn> columns;
+  std::set<std::string> names;
+  for (const Node& item : node.items()) {
+    columns.push_back({item["name"].string(), item["type"].string()});
+    const EpisodeColumn& column = columns.back();
+    if (!names.insert(column.name).second) node.refuse("one column of each name", "two '" + column.name + "'");
+    if (std::ranges::find(kTypes, column.type) == kTypes.end()) {
+      item["type"].refuse("the type of a column", "'" + column.type + "'");
+    }
+  }
+  const auto automatic = automatic_columns();
+  if (std::ranges::mismatch(columns, automatic).in2 != automatic.end()) {
+    node.refuse("episode_index, start_ns and end_ns first, of int64", "others");
+  }
+  return columns;
+}
+
 // The version comes before all else: what follows it may look different in another version.
 void check_version(const std::string& path, std::string_view text) {
   const auto mismatch = std::ranges::mismatch(kStart, text).in1 - kStart.begin();
@@ -388,8 +409,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   }
   Manifest manifest;
   manifest.episodes = root["episodes"].count();
-  manifest.episode_columns = root["episode_columns"].list(
-      [](const Node& item) { return EpisodeColumn{item["name"].string(), item["type"].string()}; });
+  manifest.episode_columns = read_columns(root["episode_columns"]);
   manifest.streams = root["streams"].list([&](const Node& item) { return read_stream(path, item); });
   const Node files = root["files"];
   std::set<std::string> expected{kEpisodesFile};

@@ -32,6 +32,8 @@ std::string stream_directory(std::string_view name);
 struct EpisodeColumn {
   std::string name;
   std::string type;  // "bool", "int64", "float64", "string", "null" or "list<TYPE>" of a type but bool
+
+  bool operator==(const EpisodeColumn&) const = default;
 };
 
 // A Stream but its pointers, which lie in the files.
@@ -46,8 +48,8 @@ struct Manifest {
 // The text of manifest.json, which ends with a checksum of what is before it.
 std::string manifest_text(const Manifest& manifest);
 
-// Checks version, checksum and form, that no number is negative, that there is a record of every file and a checksum
-// of each of its blocks. Throws FileError that begins with `path`.
+// Checks version, checksum and form, that no number is negative, that the columns have types and names of their own,
+// that there is a record of every file and a checksum of each of its blocks. Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns);

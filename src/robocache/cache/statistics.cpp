@@ -12,6 +12,7 @@
 #include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/time.hpp"
+#include "robocache/core/with_type.hpp"
 
 namespace robocache::cache {
 namespace {
@@ -201,35 +202,7 @@ ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features
 }  // namespace
 
 ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features) {
-  const auto of = [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features); };
-  switch (dtype) {
-    case DType::kBool:
-    case DType::kUInt8:
-      return of(uint8_t{});
-    case DType::kInt8:
-      return of(int8_t{});
-    case DType::kInt16:
-      return of(int16_t{});
-    case DType::kUInt16:
-      return of(uint16_t{});
-    case DType::kInt32:
-      return of(int32_t{});
-    case DType::kUInt32:
-      return of(uint32_t{});
-    case DType::kInt64:
-      return of(int64_t{});
-    case DType::kUInt64:
-      return of(uint64_t{});
-    case DType::kFloat16:
-      return of(Float16{});
-    case DType::kBFloat16:
-      return of(BFloat16{});
-    case DType::kFloat32:
-      return of(float{});
-    case DType::kFloat64:
-      break;
-  }
-  return of(double{});
+  return with_type(dtype, [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features); });
 }
 
 StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> row_offsets) {

@@ -312,6 +312,10 @@ CudaStream current_stream(Device device) {
   return {device.is_cuda() ? TVMFFIEnvGetStream(kDLCUDA, device.index) : nullptr};
 }
 
+void check_signals() {
+  if (TVMFFIEnvCheckSignals() != 0) throw PythonRaised();
+}
+
 void raise_current_exception() {
   try {
     throw;

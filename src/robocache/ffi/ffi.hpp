@@ -141,15 +141,23 @@ class Result {
 // The caller's current stream on that device.
 CudaStream current_stream(Device device);
 
+// Python has raised already, a KeyboardInterrupt say.
+struct PythonRaised {};
+
+// Throws PythonRaised where a signal's handler in Python did.
+void check_signals();
+
 // Inside a catch block: hands the exception to tvm-ffi.
 void raise_current_exception();
 
-// Runs body and turns what it throws into a raised tvm-ffi error; returns 0 or -1.
+// Runs body and turns what it throws into a raised tvm-ffi error; returns 0, -1, or -2 where Python has raised.
 template <class Body>
 int guarded(const Body& body) {
   try {
     body();
     return 0;
+  } catch (const PythonRaised&) {
+    return -2;
   } catch (...) {
     raise_current_exception();
     return -1;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +9,7 @@
 #include "robocache/cache/writer.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/sample/split.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -87,7 +89,26 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
   result.set(std::string_view(description.dump()));
 }
 
-ROBOCACHE_FFI(dataset_episode, args, result) { result.set(dataset_of(args).episode_json(args.integer(1, "episode"))); }
+// Where episodes.jsonl lies, valid as long as the dataset, its length and that of its longest line, line ends included.
+ROBOCACHE_FFI(dataset_episodes, args, result) {
+  const Dataset& dataset = dataset_of(args);
+  size_t longest = 0;
+  for (int64_t episode = 0; episode < dataset.num_episodes(); ++episode) {
+    longest = std::max(longest, dataset.episode_json(episode).size() + 1);
+  }
+  const std::string_view lines = dataset.episodes_jsonl();
+  result.set(std::string_view(json::array({address(lines.data()), lines.size(), longest}).dump()));
+}
+
+// (n, int64 counts, seed) -> int64 [n]: the part of each thing
+ROBOCACHE_FFI(split, args, result) {
+  const TensorView counts = args.tensor(1, "shares");
+  const auto part = std::make_shared<std::vector<int64_t>>(
+      split(args.integer(0, "n"), {static_cast<const int64_t*>(counts.data), static_cast<size_t>(counts.numel())},
+            static_cast<uint64_t>(args.integer(2, "seed"))));
+  const auto n = static_cast<int64_t>(part->size());
+  result.set(OwnedTensor::share(TensorView::contiguous(part->data(), DType::kInt64, {n}), part));
+}
 
 ROBOCACHE_FFI(dataset_provenance, args, result) { result.set(std::string_view(dataset_of(args).provenance_json())); }
 

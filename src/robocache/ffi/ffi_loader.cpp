@@ -4,10 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "robocache/batch/feed.hpp"
 #include "robocache/batch/loader.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/ffi/normalisation.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -15,14 +17,15 @@ namespace {
 struct LoaderHandle {
   static constexpr const char* kTypeKey = "robocache.Loader";
   std::shared_ptr<const Loader> loader;
+  std::shared_ptr<Feed> feed;
 };
 
 // One batch, alive as long as Python holds it or an array of it.
 struct BatchHandle {
   static constexpr const char* kTypeKey = "robocache.Batch";
   std::shared_ptr<const Loader> loader;
-  std::shared_ptr<const OwnedTensor> memory;
-  int64_t step;
+  std::shared_ptr<void> memory;
+  int64_t samples;
 };
 
 // Options on their way to a loader.
@@ -44,51 +47,123 @@ std::string of_stream(const char* argument, std::string_view stream) {
   return std::string(argument) + "['" + std::string(stream) + "']";
 }
 
+// Memory for batches, of the call's framework.
+auto allocator(const Loader& loader) {
+  return [device = loader.options().device](size_t bytes) -> std::shared_ptr<void> {
+    const auto tensor = std::make_shared<const OwnedTensor>(
+        OwnedTensor::allocate(DType::kUInt8, device, {static_cast<int64_t>(bytes)}));
+    return {tensor, tensor->view().data};
+  };
+}
+
+// Bytes, or a share of what is free.
+MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) {
+  if (args.is_none(i)) return otherwise;
+  if (args.is_integer(i)) return args.integer(i, "memory_budget");
+  return args.real(i, "memory_budget");
+}
+
 }  // namespace
 
-// (batch_size, anchor, anchor_hz, int64 episodes, snap_s, shuffle, drop_last, device, rate_hz, history, horizon, method,
-// normalize, max_gap_s, dtype) -> options; None is what is left out
+// (mixture, batch_size, anchor, anchor_hz, edges, drop_n_last, temperature, samples_per_epoch, snap_s, shuffle, drop_last,
+// device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's,
+// constant) -> options; None is what is left out
 ROBOCACHE_FFI(loader_options, args, result) {
   LoaderOptions options;
-  options.batch_size = args.integer(0, "batch_size");
-  if (!args.is_none(1)) options.anchor = args.string(1, "anchor");
-  options.anchor_hz = optional_real(args, 2, "anchor_hz");
-  if (!args.is_none(3)) options.episodes = numbers<int64_t>(args, 3, "episodes");
-  options.snap_s = args.real(4, "snap_s");
-  options.shuffle = args.boolean(5, "shuffle");
-  options.drop_last = args.boolean(6, "drop_last");
-  options.device = device_from_name(args.string(7, "device"));
-  options.rate_hz = optional_real(args, 8, "rate_hz");
-  options.history = optional_integer(args, 9, "history");
-  options.horizon = optional_integer(args, 10, "horizon");
-  if (!args.is_none(11)) options.method = interpolation_method_from_name(args.string(11, "methods"), "methods");
-  if (!args.is_none(12)) options.normalize = normalize_from_name(args.string(12, "normalize"));
-  options.max_gap_s = optional_real(args, 13, "max_gap_s");
-  if (!args.is_none(14)) options.dtype = dtype_from_name(args.string(14, "dtype"));
+  options.mixture = args.boolean(0, "mixture");
+  options.batch_size = args.integer(1, "batch_size");
+  if (!args.is_none(2)) options.anchor = args.string(2, "anchor");
+  options.anchor_hz = optional_real(args, 3, "anchor_hz");
+  options.edges = edges_from_name(args.string(4, "edges"));
+  options.drop_n_last = args.integer(5, "drop_n_last");
+  options.temperature = optional_real(args, 6, "temperature");
+  options.samples_per_epoch = optional_integer(args, 7, "samples_per_epoch");
+  options.snap_s = args.real(8, "snap_s");
+  options.shuffle = args.boolean(9, "shuffle");
+  options.drop_last = args.boolean(10, "drop_last");
+  options.device = device_from_name(args.string(11, "device"));
+  options.rank = args.integer(12, "rank");
+  options.world_size = args.integer(13, "world_size");
+  options.return_age = args.boolean(14, "return_age");
+  options.pad_features = args.boolean(15, "pad_features");
+  options.memory_budget.device = memory_share(args, 16, options.memory_budget.device);
+  options.memory_budget.host = memory_share(args, 17, options.memory_budget.host);
+  options.constant = constant_from_name(args.string(18, "constant"));
   result.set_object(LoaderOptionsHandle{std::move(options)});
 }
 
-// (options, stream, float64 delta_timestamps, history, horizon, method, normalize, max_gap_s, dtype); None is what is left
-// out
+// (options, rate_hz, history, horizon, method, normalize, max_gap_s, offset, causal, tolerance_s, dtype, residency): what
+// holds for all keys; None is what is left out
+ROBOCACHE_FFI(loader_set_all, args, result) {
+  LoaderOptions& options = args.object<LoaderOptionsHandle>(0, "options").options;
+  options.rate_hz = optional_real(args, 1, "rate_hz");
+  options.history = optional_integer(args, 2, "history");
+  options.horizon = optional_integer(args, 3, "horizon");
+  if (!args.is_none(4)) options.method = interpolation_method_from_name(args.string(4, "methods"), "methods");
+  if (!args.is_none(5)) options.normalize = normalize_from_name(args.string(5, "normalize"));
+  options.max_gap_s = optional_real(args, 6, "max_gap_s");
+  if (!args.is_none(7)) options.offset_s = args.real(7, "offset");
+  if (!args.is_none(8)) options.causal = args.boolean(8, "causal");
+  options.tolerance_s = optional_real(args, 9, "tolerance_s");
+  if (!args.is_none(10)) options.dtype = dtype_from_name(args.string(10, "dtype"));
+  if (!args.is_none(11)) options.residency = tier_from_name(args.string(11, "residency"));
+}
+
+// (options, dataset, weight, int64 episodes, anchor); None is what is left out
+ROBOCACHE_FFI(loader_add_source, args, result) {
+  SourceRequest source;
+  source.dataset = args.object<DatasetHandle>(1, "dataset").dataset;
+  source.weight = optional_real(args, 2, "weight");
+  if (!args.is_none(3)) source.episodes = numbers<int64_t>(args, 3, "episodes");
+  if (!args.is_none(4)) source.anchor = args.string(4, "anchor");
+  args.object<LoaderOptionsHandle>(0, "options").options.sources.push_back(std::move(source));
+}
+
+// (options, stream, key): of the source added last
+ROBOCACHE_FFI(loader_add_rename, args, result) {
+  args.object<LoaderOptionsHandle>(0, "options")
+      .options.sources.back()
+      .rename.emplace_back(args.string(1, "rename"), args.string(2, "rename"));
+}
+
+// (options, key, float64 delta_timestamps, whether without an axis of steps, history, horizon, method, normalize, max_gap_s,
+// offset, causal, tolerance_s, dtype, residency); None is what is left out
 ROBOCACHE_FFI(loader_add_stream, args, result) {
   StreamRequest request;
   request.stream = args.string(1, "stream");
+  const auto named = [&](const char* argument) { return of_stream(argument, request.stream); };
   if (!args.is_none(2)) request.delta_timestamps = numbers<double>(args, 2, "delta_timestamps");
-  const std::string of_history = of_stream("history", request.stream);
-  const std::string of_horizon = of_stream("horizon", request.stream);
-  const std::string of_methods = of_stream("methods", request.stream);
-  const std::string of_normalize = of_stream("normalize", request.stream);
-  const std::string of_max_gap = of_stream("max_gap_s", request.stream);
-  const std::string of_dtype = of_stream("dtype", request.stream);
-  request.history = optional_integer(args, 3, of_history.c_str());
-  request.horizon = optional_integer(args, 4, of_horizon.c_str());
-  if (!args.is_none(5)) {
-    request.method = interpolation_method_from_name(args.string(5, of_methods.c_str()), of_methods);
+  request.one_step = args.boolean(3, "delta_timestamps");
+  request.history = optional_integer(args, 4, named("history").c_str());
+  request.horizon = optional_integer(args, 5, named("horizon").c_str());
+  if (!args.is_none(6)) {
+    const std::string name = named("methods");
+    request.method = interpolation_method_from_name(args.string(6, name.c_str()), name);
   }
-  if (!args.is_none(6)) request.normalize = normalize_from_name(args.string(6, of_normalize.c_str()), of_normalize);
-  request.max_gap_s = optional_real(args, 7, of_max_gap.c_str());
-  if (!args.is_none(8)) request.dtype = dtype_from_name(args.string(8, of_dtype.c_str()), of_dtype);
+  if (!args.is_none(7)) {
+    const std::string name = named("normalize");
+    request.normalize = normalize_from_name(args.string(7, name.c_str()), name);
+  }
+  request.max_gap_s = optional_real(args, 8, named("max_gap_s").c_str());
+  request.offset_s = optional_real(args, 9, named("offset").c_str());
+  if (!args.is_none(10)) request.causal = args.boolean(10, named("causal").c_str());
+  request.tolerance_s = optional_real(args, 11, named("tolerance_s").c_str());
+  if (!args.is_none(12)) {
+    const std::string name = named("dtype");
+    request.dtype = dtype_from_name(args.string(12, name.c_str()), name);
+  }
+  if (!args.is_none(13)) {
+    const std::string name = named("residency");
+    request.residency = tier_from_name(args.string(13, name.c_str()), name);
+  }
   args.object<LoaderOptionsHandle>(0, "options").options.streams.push_back(std::move(request));
+}
+
+// (options, whether of the source added last, key, names of fields, float64 [fields, features]): statistics for a key
+ROBOCACHE_FFI(loader_add_norm_stats, args, result) {
+  LoaderOptions& options = args.object<LoaderOptionsHandle>(0, "options").options;
+  auto& by_key = args.boolean(1, "norm_stats") ? options.sources.back().norm_stats : options.norm_stats;
+  by_key[std::string(args.string(2, "norm_stats"))] = norm_stats(args, 3);
 }
 
 // (options, begin, end, method): features of the stream added last
@@ -99,10 +174,12 @@ ROBOCACHE_FFI(loader_add_method, args, result) {
   request.methods.push_back({args.integer(1, "methods"), args.integer(2, "methods"), method});
 }
 
-// (dataset, options) -> loader
+// (options, prefetch, reuse_buffers) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
-  result.set_object(LoaderHandle{std::make_shared<const Loader>(
-      args.object<DatasetHandle>(0, "dataset").dataset, args.object<LoaderOptionsHandle>(1, "options").options)});
+  const FeedOptions feeding{.prefetch = args.integer(1, "prefetch"), .reuse = args.boolean(2, "reuse_buffers")};
+  auto loader = std::make_shared<const Loader>(args.object<LoaderOptionsHandle>(0, "options").options);
+  auto feed = std::make_shared<Feed>(loader, feeding);
+  result.set_object(LoaderHandle{std::move(loader), std::move(feed)});
 }
 
 // (loader) -> JSON of what it will give
@@ -112,25 +189,78 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   for (const BatchArray& array : loader.arrays()) {
     arrays.push_back({{"name", array.name}, {"dtype", std::string(dtype_name(array.dtype))}});
   }
-  const nlohmann::json described = {{"anchors", loader.anchors()},
+  auto placements = nlohmann::json::array();
+  for (const Placement& placement : loader.placements()) {
+    placements.push_back({{"key", placement.key},
+                          {"tier", std::string(tier_name(placement.tier))},
+                          {"bytes", placement.bytes},
+                          {"why", placement.why}});
+  }
+  auto keys = nlohmann::json::array();
+  const LoaderOptions& options = loader.options();
+  for (size_t place = 0; place < options.streams.size(); ++place) {
+    auto dtypes = nlohmann::json::array();  // of the sources' streams, null where there is none
+    for (const SourceRequest& source : options.sources) {
+      const auto& stream = source.streams[place];
+      dtypes.push_back(
+          stream ? nlohmann::json(dtype_name(source.dataset->streams()[static_cast<size_t>(*stream)].dtype)) : nullptr);
+    }
+    keys.push_back({{"name", options.streams[place].stream},
+                    {"place", place},
+                    {"shape", key_shape(options, place)},
+                    {"dtypes", dtypes}});
+  }
+  const nlohmann::json described = {{"keys", keys},
+                                    {"placements", placements},
+                                    {"anchors", loader.anchors()},
+                                    {"samples", loader.samples()},
                                     {"steps_per_epoch", loader.steps_per_epoch()},
                                     {"anchor", loader.options().anchor},
-                                    {"device", device_name(loader.options().device)},
                                     {"arrays", arrays}};
   result.set(std::string_view(described.dump()));
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, step) -> a batch
-ROBOCACHE_FFI(loader_fill, args, result) {
-  const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
+// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples, CUDA stream, or None for the
+// current one) -> a batch; with reuse_buffers which of the memories it lies in; None at the epoch's end
+ROBOCACHE_FFI(loader_next, args, result) {
+  const auto& [loader, feed] = args.object<LoaderHandle>(0, "loader");
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
                                .epoch = args.integer(3, "epoch"),
-                               .step = args.integer(4, "step")};
-  const Device device = loader->options().device;
-  const auto memory = std::make_shared<const OwnedTensor>(
-      OwnedTensor::allocate(DType::kUInt8, device, {static_cast<int64_t>(loader->batch_bytes())}));
-  loader->fill(position, memory->view().data, current_stream(device));
-  result.set_object(BatchHandle{loader, memory, position.step});
+                               .samples = args.integer(4, "samples")};
+  const CudaStream stream = args.is_none(5) ? current_stream(loader->options().device)
+                                            : CudaStream{reinterpret_cast<void*>(args.integer(5, "stream"))};
+  auto batch = feed->next(position, allocator(*loader), stream, check_signals);
+  if (!batch) return;
+  if (feed->reuses()) return result.set(batch->slot);
+  result.set_object(BatchHandle{loader, std::move(batch->memory), batch->samples});
+}
+
+// (loader, one of its memories, samples) -> the batch of so many samples there
+ROBOCACHE_FFI(loader_slot, args, result) {
+  const auto& [loader, feed] = args.object<LoaderHandle>(0, "loader");
+  result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
+}
+
+// (loader, a tensor of the framework and device to allocate in, or None, int64 indices) -> a batch of these anchors
+ROBOCACHE_FFI(loader_gather, args, result) {
+  const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
+  const auto indices = numbers<int64_t>(args, 2, "indices");
+  const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
+  loader->gather(indices, memory.get(), current_stream(loader->options().device));
+  result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
+}
+
+// (loader, source, place of a key, its features) -> float64 [4, features]: scale, shift, spread, centre
+ROBOCACHE_FFI(loader_affines, args, result) {
+  const auto affines =
+      args.object<LoaderHandle>(0, "loader")
+          .loader->affines(static_cast<size_t>(args.integer(1, "source")), static_cast<size_t>(args.integer(2, "key")));
+  result.set(affine_table(affines, args.integer(3, "features")));
+}
+
+// (loader): throws where a sample is too far away
+ROBOCACHE_FFI(loader_check_tolerance, args, result) {
+  args.object<LoaderHandle>(0, "loader").loader->check_tolerance();
 }
 
 // (batch, a tensor of the framework, or None, place among the arrays) -> that array, over the batch's memory
@@ -139,8 +269,7 @@ ROBOCACHE_FFI(batch_array, args, result) {
   const auto& arrays = batch.loader->arrays();
   const auto index = static_cast<size_t>(args.integer(2, "index"));
   if (index >= arrays.size()) throw ArgumentError("index: expected fewer than " + std::to_string(arrays.size()));
-  result.set(
-      OwnedTensor::share(batch.loader->view(arrays[index], batch.step, batch.memory->view().data), batch.memory));
+  result.set(OwnedTensor::share(batch.loader->view(arrays[index], batch.samples, batch.memory.get()), batch.memory));
 }
 
 // (batch, address of the framework's DLPackExchangeAPI, address of a list as long as the arrays): puts them into it.
@@ -148,7 +277,7 @@ ROBOCACHE_FFI(batch_arrays, args, result) {
   const auto& batch = args.object<BatchHandle>(0, "batch");
   std::vector<TensorView> views;
   for (const BatchArray& array : batch.loader->arrays()) {
-    views.push_back(batch.loader->view(array, batch.step, batch.memory->view().data));
+    views.push_back(batch.loader->view(array, batch.samples, batch.memory.get()));
   }
   fill_list(args.integer(2, "list"), args.integer(1, "exchange"), views, batch.memory);
 }

@@ -7,21 +7,79 @@
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
+namespace {
 
-Anchors Anchors::of_ticks(const StreamClock& clock, std::span<const int64_t> episodes) {
+// The times that edges leave to the anchors of an episode; empty where the first lies after the last.
+struct TimeRange {
+  int64_t first_ns = INT64_MIN;
+  int64_t last_ns = INT64_MAX;
+};
+
+int64_t saturating_difference(int64_t a, int64_t b) {
+  int64_t difference = 0;
+  return __builtin_sub_overflow(a, b, &difference) ? (a < b ? INT64_MIN : INT64_MAX) : difference;
+}
+
+TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
+  const int64_t reach = std::max<int64_t>(edges.snap_ns - 1, 0);
+  TimeRange range;
+  for (const WindowSpan& window : edges.whole) {
+    const EpisodeRows& rows = window.clock.episodes[episode];
+    if (rows.rows == 0) return {0, -1};
+    const int64_t last_ns = window.clock.time_ns[rows.begin + rows.rows - 1];
+    const int64_t first = saturating_difference(saturating_difference(rows.first_ns, window.first_delta_ns), reach);
+    const int64_t last = saturating_difference(saturating_difference(last_ns, window.last_delta_ns), -reach);
+    range.first_ns = std::max(range.first_ns, first);
+    range.last_ns = std::min(range.last_ns, last);
+  }
+  return range;
+}
+
+// The first of [0, n) for which `holds`, which holds for all after it; n where it holds for none.
+template <class Holds>
+int64_t first_that(int64_t n, const Holds& holds) {
+  int64_t low = 0;
+  while (low < n) {
+    const int64_t middle = low + (n - low) / 2;
+    if (holds(middle)) {
+      n = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+// Of n ascending ticks those within the range, but for the last few.
+template <class Time>
+void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEpisode entry, const Time& time) {
+  const TimeRange range = range_of(edges, episode);
+  const int64_t begin = first_that(n, [&](int64_t k) { return time(k) >= range.first_ns; });
+  const int64_t end = first_that(n, [&](int64_t k) { return time(k) > range.last_ns; }) - edges.drop_n_last;
+  if (begin >= end) return;
+  entry.first_anchor = anchors_;
+  entry.episode = episode;
+  (tick_ns_ != nullptr ? entry.origin : entry.first_tick) += begin;
+  table_.push_back(entry);
+  anchors_ += end - begin;
+}
+
+Anchors Anchors::of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges) {
   Anchors made;
   made.tick_ns_ = clock.time_ns;
   for (const int64_t episode : episodes) {
     const EpisodeRows& rows = clock.episodes[episode];
-    if (rows.rows == 0) continue;
-    made.table_.push_back({made.anchors_, episode, rows.begin});
-    made.anchors_ += rows.rows;
+    made.add(episode, rows.rows, edges, {.origin = rows.begin},
+             [&](int64_t k) { return clock.time_ns[rows.begin + k]; });
   }
   made.finish();
   return made;
 }
 
-Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes) {
+Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
+                         const AnchorEdges& edges) {
   constexpr int64_t kMostTicks = int64_t{1} << 53;
   Anchors made;
   made.period_ns_ = kNsPerSecond / hz;
@@ -53,8 +111,8 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
                          clock_tick_ns(last, made.period_ns_) <= static_cast<int64_t>(span_ns))) {
       --last;
     }
-    made.table_.push_back({made.anchors_, episode, start_ns});
-    made.anchors_ += last + 1;
+    made.add(episode, last + 1, edges, {.origin = start_ns},
+             [&](int64_t k) { return start_ns + clock_tick_ns(k, made.period_ns_); });
   }
   made.finish();
   return made;

@@ -17,7 +17,8 @@ namespace robocache {
 struct AnchorEpisode {
   int64_t first_anchor;  // anchors [first_anchor, the next episode's first_anchor)
   int64_t episode;       // in the source
-  int64_t origin;        // ticks of a clock: its row of the first anchor; of a rate: the first anchor's time in ns
+  int64_t origin;        // ticks of a clock: its row of the first anchor; of a rate: the time in ns of tick 0
+  int64_t first_tick;    // of a rate: the first anchor's
 };
 
 struct Anchor {
@@ -49,27 +50,44 @@ struct AnchorIndex {
     const AnchorEpisode entry = table[low];
     const int64_t k = anchor - entry.first_anchor;
     if (tick_ns != nullptr) return {entry.episode, tick_ns[entry.origin + k]};
-    return {entry.episode, entry.origin + clock_tick_ns(k, period_ns)};
+    return {entry.episode, entry.origin + clock_tick_ns(entry.first_tick + k, period_ns)};
   }
+};
+
+// The targets of a stream's window, from the first to the last, on its clock, which the host can read.
+struct WindowSpan {
+  StreamClock clock;
+  int64_t first_delta_ns;
+  int64_t last_delta_ns;
+};
+
+// Which ticks of an episode are left out, because of what lies around them.
+struct AnchorEdges {
+  std::vector<WindowSpan> whole;  // targets must lie within the clock's rows of the episode; without rows, no anchors
+  int64_t snap_ns = 0;            // closer than this to the first or last row counts as within
+  int64_t drop_n_last = 0;        // then so many at the end
 };
 
 // The tables of an AnchorIndex in host memory; index() points into this object.
 class Anchors {
  public:
-  // Every row of the clock, which the host can read, in the given episodes.
-  static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes);
+  // Every row of the clock, which the host can read, in the given episodes, but for those that `edges` leave out.
+  static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges = {});
 
   // Ticks k / hz, to the nearest ns, after the latest first row of `clocks` in each episode, up to their earliest last
   // row: the span that all of them cover. A clock without rows in an episode does not count there; without any, no
   // anchors. Throws ArgumentError that names `anchor_hz` for more than 2^53 ticks, which a double could not count, and for
   // an episode of 2^63 ns or longer.
-  static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes);
+  static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
+                         const AnchorEdges& edges = {});
 
   AnchorIndex index() const;
   std::span<const AnchorEpisode> table() const { return table_; }
   std::span<const int32_t> first_of() const { return first_of_; }
 
  private:
+  template <class Time>
+  void add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEpisode entry, const Time& time);
   void finish();
 
   std::vector<AnchorEpisode> table_;

@@ -5,7 +5,7 @@
 // bijection of a larger set, iterated from inside a subset, is a bijection of the subset (Black and Rogaway, "Ciphers
 // with arbitrary finite domains", 2002). Fewer than 2 steps on average where n >= 2^7.
 //
-//   const Order order = make_order(n, seed, epoch);
+//   const Order order = Order::of(n).keyed(seed, epoch);
 //   for (int64_t position = 0; position < n; ++position) visit(order.at(position));
 #pragma once
 
@@ -26,11 +26,27 @@ ROBOCACHE_HD uint64_t mix_bits(uint64_t x) {
 struct Order {
   static constexpr int kRounds = 8;
 
-  int64_t n;
-  bool shuffle;
-  int32_t left_bits;
-  int32_t right_bits;
-  uint64_t keys[kRounds];
+  // Of n >= 1 positions. Without `shuffle` the identity.
+  static Order of(int64_t n, bool shuffle = true) {
+    Order order{};
+    order.n = n;
+    order.shuffle = shuffle;
+    const int bits = std::bit_width(static_cast<uint64_t>(n > 256 ? n - 1 : 255));
+    order.left_bits = bits / 2;
+    order.right_bits = bits - bits / 2;
+    return order;
+  }
+
+  // The permutation of the same positions that belongs to a seed and an epoch.
+  ROBOCACHE_HD Order keyed(uint64_t seed, uint64_t epoch) const {
+    Order order = *this;
+    uint64_t state = mix_bits(seed + 0x9e3779b97f4a7c15u) ^ epoch;
+    for (uint64_t& key : order.keys) {
+      state += 0x9e3779b97f4a7c15u;
+      key = mix_bits(state);
+    }
+    return order;
+  }
 
   // The sample at a position in [0, n).
   ROBOCACHE_HD int64_t at(int64_t position) const {
@@ -41,6 +57,12 @@ struct Order {
     } while (x >= static_cast<uint64_t>(n));
     return static_cast<int64_t>(x);
   }
+
+  int64_t n;
+  bool shuffle;
+  int32_t left_bits;
+  int32_t right_bits;
+  uint64_t keys[kRounds];
 
  private:
   ROBOCACHE_HD uint64_t permuted(uint64_t x) const {
@@ -55,21 +77,5 @@ struct Order {
     return left << right_bits | right;
   }
 };
-
-// n >= 1. Without `shuffle` the identity.
-inline Order make_order(int64_t n, uint64_t seed, int64_t epoch, bool shuffle = true) {
-  Order order{};
-  order.n = n;
-  order.shuffle = shuffle;
-  const int bits = std::bit_width(static_cast<uint64_t>(n > 256 ? n - 1 : 255));
-  order.left_bits = bits / 2;
-  order.right_bits = bits - bits / 2;
-  uint64_t state = mix_bits(seed + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(epoch);
-  for (uint64_t& key : order.keys) {
-    state += 0x9e3779b97f4a7c15u;
-    key = mix_bits(state);
-  }
-  return order;
-}
 
 }  // namespace robocache

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/host_device.hpp"
 
 namespace robocache {
 
@@ -19,7 +20,11 @@ struct EpisodeRows {
 // When rows were recorded. Streams that were recorded together are on one clock: the same pointers.
 struct StreamClock {
   const int64_t* time_ns;       // [rows], non-decreasing within an episode
-  const EpisodeRows* episodes;  // [episodes]
+  const EpisodeRows* episodes;  // [episodes], or null: the clock of a stream that is not there, without rows anywhere
+
+  ROBOCACHE_HD EpisodeRows rows_of(int64_t episode) const {
+    return episodes == nullptr ? EpisodeRows{0, 0, 0, 0.0} : episodes[episode];
+  }
 
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };

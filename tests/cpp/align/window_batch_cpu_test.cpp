@@ -12,7 +12,7 @@
 #include "robocache/align/window_plan.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/sample/anchors.hpp"
-#include "robocache/sample/order.hpp"
+#include "robocache/sample/mixture.hpp"
 #include "tests/cpp/host_clock.hpp"
 #include "tests/cpp/random_data.hpp"
 
@@ -48,13 +48,11 @@ constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, 
 class EveryConversion {
  public:
   explicit EveryConversion(InterpolationMethod method) : method_(method) {
-    anchors_ = Anchors::of_ticks(clock_.view(), std::vector<int64_t>{0, 1});
     test::for_each_float([&](auto element) {
       for (const DType out : kFloats) add(element, out);
     });
     test::for_each_integer([&](auto element) { add(element, element.kDType); });
-    plan_ = window_plan(streams_, tables_);
-    plan_.anchors = anchors_.index();
+    plan_ = window_plan(std::vector<WindowStreams>{{anchors_.index(), streams_, {}}}, tables_);
     plan_.snap_ns = 1000;
     plan_.time_offset = bytes_;
     plan_.episode_offset = bytes_ + 8 * count();
@@ -68,7 +66,7 @@ class EveryConversion {
     std::vector<unsigned char> memory(static_cast<size_t>(bytes_), 0x5a);
     WindowBatch batch{};
     batch.plan = plan_;
-    batch.order = make_order(count(), 1, 2);
+    batch.mixture = mixture_.mixture().at_epoch(1, 2);
     batch.count = count();
     batch.memory = memory.data();
     samples(batch, begin, end);
@@ -92,6 +90,7 @@ class EveryConversion {
     stream.delta_ns = {0, 100'000'000, -250'000'000, 700, 9'000'000'000};
     stream.methods = {{0, kFeatures, floating ? method_ : InterpolationMethod::kPrevious}};
     stream.max_gap_ns = 600'000'000;
+    stream.out_features = kFeatures;
     stream.out_dtype = out;
     if (streams_.size() % 2 == 0 && floating) {
       const bool wide = E::kDType == DType::kFloat64;
@@ -109,7 +108,8 @@ class EveryConversion {
   Random random_{61};
   test::HostClock clock_{{random_.clock<int64_t>(20), random_.clock<int64_t>(20)}};
   InterpolationMethod method_;
-  Anchors anchors_;
+  Anchors anchors_ = Anchors::of_ticks(clock_.view(), std::vector<int64_t>{0, 1});
+  MixtureTables mixture_{std::vector<int64_t>{count()}, {.weights = {std::nullopt}}};
   std::vector<float> narrow_factors_ = std::vector<float>(kFeatures, 1.0F / 3);
   std::vector<double> wide_factors_ = std::vector<double>(kFeatures, 1.0 / 3);
   std::vector<WindowStream> streams_;

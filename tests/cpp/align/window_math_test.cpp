@@ -103,6 +103,7 @@ TEST(PickAt, IsTheReferencesChoiceWhereverItBeginsToLook) {
             test::choose<double>(std::span(times), nearest, {.method = method, .max_gap = int64_t{40}});
         WindowSegment segment{};
         segment.max_gap_ns = 40;
+        segment.tolerance_ns = -1;
         segment.method = method;
         for (int64_t first = -1; first <= n; ++first) {
           int64_t hint = first;
@@ -125,6 +126,7 @@ TEST(PickAt, OfACurveIsThatOfLinear) {
   const ClockRow<int64_t> clock{times.data(), 1};
   WindowSegment linear{};
   linear.max_gap_ns = 20;
+  linear.tolerance_ns = -1;
   linear.method = InterpolationMethod::kLinear;
   for (const InterpolationMethod method :
        {InterpolationMethod::kPchip, InterpolationMethod::kAkima, InterpolationMethod::kSlerp}) {

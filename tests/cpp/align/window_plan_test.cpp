@@ -22,16 +22,17 @@ WindowStream window(const test::HostClock& clock, int64_t features, std::vector<
   made.rows = {clock.view(), nullptr, features, DType::kFloat32};
   made.delta_ns = std::move(delta_ns);
   made.methods = methods.empty() ? std::vector<FeatureBlock>{{0, features, M::kLinear}} : std::move(methods);
-  made.max_gap_ns = -1;
+  made.out_features = features;
   made.out_dtype = DType::kFloat32;
   return made;
 }
 
 // A plan and what keeps its tables.
 struct Planned {
-  explicit Planned(const std::vector<WindowStream>& streams) : plan(window_plan(streams, tables)) {}
+  explicit Planned(const std::vector<WindowStream>& streams)
+      : plan(window_plan(std::vector<WindowStreams>{{{}, streams, {}}}, tables)) {}
 
-  WindowTables group(int32_t at) const { return tables_of(plan.groups[at], plan.groups[at].tables); }
+  WindowTables group(int32_t at) const { return tables_of(plan.first.groups[at], plan.first.groups[at].tables); }
 
   DeviceTables tables{Device{}};
   WindowPlan plan;
@@ -44,7 +45,7 @@ const test::HostClock kOther({{0, 10, 20}});
 void expect_every_step_once(const Planned& planned, const std::vector<WindowStream>& streams) {
   std::multiset<std::pair<const EpisodeRows*, int64_t>> aimed;
   for (int32_t g = 0; g < planned.plan.group_count; ++g) {
-    const WindowGroup& group = planned.plan.groups[g];
+    const WindowGroup& group = planned.plan.first.groups[g];
     const WindowTables tables = planned.group(g);
     std::set<int64_t> picks;
     for (int32_t c = 0; c < group.clock_count; ++c) {
@@ -77,7 +78,7 @@ TEST(WindowPlan, SearchesAClockOnceForAllThatAimAtATime) {
                                           window(kOther, 3, {0})};
   const Planned planned(streams);
   ASSERT_EQ(planned.plan.group_count, 1);
-  const WindowGroup& group = planned.plan.groups[0];
+  const WindowGroup& group = planned.plan.first.groups[0];
   EXPECT_EQ(group.segment_count, 3);
   EXPECT_EQ(group.clock_count, 2);
   EXPECT_EQ(group.moment_count, 5);  // -5, 0, 5 and 10 on the one, 0 on the other
@@ -92,8 +93,8 @@ TEST(WindowPlan, GivesEachRunOfFeaturesASegmentAndTheMaskToTheFirst) {
   streams[0].pad_offset = 4096;
   const Planned planned(streams);
   EXPECT_TRUE(planned.plan.curved);
-  ASSERT_EQ(planned.plan.groups[0].segment_count, 4);
-  EXPECT_EQ(planned.plan.groups[0].moment_count, 2);
+  ASSERT_EQ(planned.plan.first.groups[0].segment_count, 4);
+  EXPECT_EQ(planned.plan.first.groups[0].moment_count, 2);
   const WindowSegment* const segments = planned.group(0).segments;
   const int64_t begins[] = {0, 1, 5, 7};
   const int64_t widths[] = {1, 4, 2, 1};
@@ -101,6 +102,7 @@ TEST(WindowPlan, GivesEachRunOfFeaturesASegmentAndTheMaskToTheFirst) {
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(segments[i].features, widths[i]);
     EXPECT_EQ(segments[i].row_features, 8);
+    EXPECT_EQ(segments[i].step_features, 8);
     EXPECT_EQ(segments[i].vector, vectors[i]) << i;
     EXPECT_EQ(segments[i].out_offset, 1024 + 4 * begins[i]);
     EXPECT_EQ(segments[i].pad_offset, i == 0 ? 4096 : -1);
@@ -118,9 +120,9 @@ TEST(WindowPlan, SpreadsManyStepsAndStreamsOverGroups) {
     const Planned planned(streams);
     const int32_t most = curved ? kMaxGroupCurvePicks : kMaxGroupPicks;
     for (int32_t g = 0; g < planned.plan.group_count; ++g) {
-      EXPECT_LE(planned.plan.groups[g].picks, most);
-      EXPECT_LE(planned.plan.groups[g].segment_count, kMaxGroupSegments);
-      EXPECT_LE(planned.plan.groups[g].table_bytes, planned.plan.most_table_bytes);
+      EXPECT_LE(planned.plan.first.groups[g].picks, most);
+      EXPECT_LE(planned.plan.first.groups[g].segment_count, kMaxGroupSegments);
+      EXPECT_LE(planned.plan.first.groups[g].table_bytes, planned.plan.most_table_bytes);
     }
     expect_every_step_once(planned, streams);
   }

@@ -24,11 +24,11 @@ TEST_P(LoaderOrder, AnEpochVisitsEveryAnchorOnce) {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> epochs;
   for (const int64_t epoch : {0, 1}) {
     epochs.emplace_back();
-    for (int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
-      const std::vector<unsigned char> memory = filled(loader, {.seed = 5, .epoch = epoch, .step = step});
+    for (BatchPosition at{5, epoch, 0}; loader.samples_at(at) > 0; at = loader.after(at)) {
+      const std::vector<unsigned char> memory = filled(loader, at);
       const auto* times = reinterpret_cast<const int64_t*>(memory.data() + loader.arrays()[2].offset);
       const auto* episodes = reinterpret_cast<const int64_t*>(memory.data() + loader.arrays()[3].offset);
-      for (int64_t i = 0; i < loader.samples_at(step); ++i) epochs.back().emplace_back(episodes[i], times[i]);
+      for (int64_t i = 0; i < loader.samples_at(at); ++i) epochs.back().emplace_back(episodes[i], times[i]);
     }
   }
   EXPECT_NE(epochs[0], epochs[1]);
@@ -53,13 +53,14 @@ TEST_P(LoaderOrder, APositionAloneResumes) {
     const Loader loader(dataset, asked);
     steps = loader.steps_per_epoch();
     for (const int64_t epoch : {0, 1}) {
-      for (int64_t step = 0; step < steps; ++step)
-        run.push_back(filled(loader, {.seed = 9, .epoch = epoch, .step = step}));
+      for (BatchPosition at{9, epoch, 0}; loader.samples_at(at) > 0; at = loader.after(at)) {
+        run.push_back(filled(loader, at));
+      }
     }
   }
   const Loader again(dataset, asked);
   for (auto i = static_cast<int64_t>(run.size()) - 1; i >= 0; --i) {  // in another order
-    EXPECT_EQ(filled(again, {.seed = 9, .epoch = i / steps, .step = i % steps}), run[static_cast<size_t>(i)]);
+    EXPECT_EQ(filled(again, {9, i / steps, i % steps * asked.batch_size}), run[static_cast<size_t>(i)]);
   }
   EXPECT_NE(filled(again, {.seed = 10}), run[0]);
 }

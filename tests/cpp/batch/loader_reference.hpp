@@ -55,7 +55,7 @@ struct Moment {
 // Every anchor of a loader, in the order of the recording.
 inline std::vector<Moment> all_moments(const Dataset& dataset, const LoaderOptions& options) {
   std::vector<Moment> moments;
-  for (const int64_t episode : *options.episodes) {
+  for (const int64_t episode : *options.sources[0].episodes) {
     const auto e = static_cast<size_t>(episode);
     if (!options.anchor_hz) {
       const Stream& anchor = dataset.stream(options.anchor);
@@ -154,10 +154,11 @@ inline std::vector<unsigned char> reference(const Dataset& dataset, const Loader
   const LoaderOptions& options = loader.options();
   const std::vector<Moment> all = all_moments(dataset, options);
   EXPECT_EQ(loader.anchors(), static_cast<int64_t>(all.size()));
-  const Order order = make_order(loader.anchors(), position.seed, position.epoch, options.shuffle);
+  const Order order =
+      Order::of(loader.anchors(), options.shuffle).keyed(position.seed, static_cast<uint64_t>(position.epoch));
   std::vector<Moment> moments;
-  for (int64_t i = 0; i < loader.samples_at(position.step); ++i) {
-    moments.push_back(all[static_cast<size_t>(order.at(position.step * options.batch_size + i))]);
+  for (int64_t i = 0; i < loader.samples_at(position); ++i) {
+    moments.push_back(all[static_cast<size_t>(order.at(position.samples + i))]);
   }
   std::vector<unsigned char> memory(loader.batch_bytes(), kUnwritten);
   const auto at = [&](const std::string& name) -> unsigned char* {
@@ -202,13 +203,13 @@ inline std::vector<unsigned char> filled(const Loader& loader, const BatchPositi
 }
 
 // Every NaN the same, so that memory can be compared byte by byte.
-inline void unify_nans(const Loader& loader, int64_t step, std::vector<unsigned char>& memory) {
+inline void unify_nans(const Loader& loader, int64_t samples, std::vector<unsigned char>& memory) {
   for (const BatchArray& array : loader.arrays()) {
     with_element(array.dtype, [&](auto element) {
       using T = typename decltype(element)::Type;
       if constexpr (test::kIsFloat<T>) {
         T* const values = reinterpret_cast<T*>(memory.data() + array.offset);
-        for (int64_t i = 0; i < loader.view(array, step, nullptr).numel(); ++i) {
+        for (int64_t i = 0; i < loader.view(array, samples, nullptr).numel(); ++i) {
           if (std::isnan(test::widened(values[i]))) values[i] = test::rounded<T>(kNan);
         }
       }
@@ -216,10 +217,10 @@ inline void unify_nans(const Loader& loader, int64_t step, std::vector<unsigned 
   }
 }
 
-inline void expect_same_memory(const Loader& loader, int64_t step, std::vector<unsigned char> got,
+inline void expect_same_memory(const Loader& loader, int64_t samples, std::vector<unsigned char> got,
                                std::vector<unsigned char> expected, const std::string& what) {
-  unify_nans(loader, step, got);
-  unify_nans(loader, step, expected);
+  unify_nans(loader, samples, got);
+  unify_nans(loader, samples, expected);
   ASSERT_EQ(got.size(), expected.size());
   const auto differ = std::mismatch(got.begin(), got.end(), expected.begin()).first;
   if (differ == got.end()) return;
@@ -228,18 +229,19 @@ inline void expect_same_memory(const Loader& loader, int64_t step, std::vector<u
   for (const BatchArray& candidate : loader.arrays()) {
     if (candidate.offset <= byte && (array == nullptr || candidate.offset > array->offset)) array = &candidate;
   }
-  FAIL() << what << ": " << array->name << " " << loader.view(*array, step, nullptr).describe()
+  FAIL() << what << ": " << array->name << " " << loader.view(*array, samples, nullptr).describe()
          << " differs at element " << (byte - array->offset) / dtype_size(array->dtype);
 }
 
 inline void expect_reference(const Dataset& dataset, const Loader& loader, const BatchPosition& position) {
-  expect_same_memory(loader, position.step, filled(loader, position), reference(dataset, loader, position),
-                     "step " + std::to_string(position.step));
+  expect_same_memory(loader, loader.samples_at(position), filled(loader, position),
+                     reference(dataset, loader, position), "from " + std::to_string(position.samples));
 }
 
 inline void expect_every_batch(const Dataset& dataset, const Loader& loader, uint64_t seed = 0, int64_t epoch = 0) {
-  for (int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
-    expect_reference(dataset, loader, {seed, epoch, step});
+  BatchPosition position{seed, epoch, 0};
+  for (; loader.samples_at(position) > 0; position = loader.after(position)) {
+    expect_reference(dataset, loader, position);
     if (testing::Test::HasFatalFailure()) return;
   }
 }

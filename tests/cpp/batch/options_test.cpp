@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -25,9 +26,11 @@ TEST(GridOptions, AreTheOffsetsOfHistoryAndHorizon) {
   }
   writer.end_episode();
   const auto dataset = writer.dataset();
-  const auto windows = [&](const LoaderOptions& asked) {
+  const auto windows = [&](LoaderOptions asked) {
+    asked.sources = {{.dataset = dataset}};
     std::vector<std::pair<std::string, std::vector<double>>> found;
-    for (const StreamRequest& request : complete_options(*dataset, asked).streams) {
+    const LoaderOptions complete = complete_options(std::move(asked));
+    for (const StreamRequest& request : complete.streams) {
       found.emplace_back(request.stream, request.delta_timestamps);
     }
     return found;
@@ -155,25 +158,27 @@ TEST_P(LoaderRefuses, Anchors) {
   for (const double bad : {0.0, -1.0, kNan, HUGE_VAL, 1e300, 1e-300}) {
     when<ArgumentError>([&](LoaderOptions& o) { o.anchor_hz = bad; }, "anchor_hz: ");
   }
-  when<ArgumentError>([](LoaderOptions& o) { o.episodes = std::vector<int64_t>{}; }, "episodes: ");
-  when<ArgumentError>([](LoaderOptions& o) { o.episodes = std::vector<int64_t>{0, 5}; },
+  when<ArgumentError>([](LoaderOptions& o) { o.sources = {{.episodes = std::vector<int64_t>{}}}; }, "episodes: ");
+  when<ArgumentError>([](LoaderOptions& o) { o.sources = {{.episodes = std::vector<int64_t>{0, 5}}}; },
                       "episodes: expected indices in [0, 5), got 5");
-  when<ArgumentError>([](LoaderOptions& o) { o.episodes = std::vector<int64_t>{-1}; }, "episodes: ", "got -1");
+  when<ArgumentError>([](LoaderOptions& o) { o.sources = {{.episodes = std::vector<int64_t>{-1}}}; },
+                      "episodes: ", "got -1");
 }
 
-TEST_P(LoaderRefuses, StepsOutsideTheEpoch) {
+TEST_P(LoaderRefuses, PlacesOutsideTheEpoch) {
   LoaderOptions asked;
   asked.device = device();
   asked.streams = {{.stream = "float32.4", .delta_timestamps = {0.0}}};
   const Loader loader(every_type(), asked);
-  for (const int64_t step : {int64_t{-1}, loader.steps_per_epoch(), std::numeric_limits<int64_t>::max()}) {
+  for (const int64_t samples : {int64_t{-1}, loader.samples() + 1, std::numeric_limits<int64_t>::max()}) {
     try {
-      loader.fill({.step = step}, nullptr, {});
-      ADD_FAILURE() << step;
+      loader.fill({.samples = samples}, nullptr, {});
+      ADD_FAILURE() << samples;
     } catch (const ArgumentError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with("step: ")) << error.what();
+      EXPECT_TRUE(std::string(error.what()).starts_with("samples: ")) << error.what();
     }
   }
+  EXPECT_EQ(loader.samples_at({.samples = loader.samples()}), 0);
 }
 
 TEST_P(LoaderRefuses, DevicesThatAreNotThere) {

@@ -119,6 +119,10 @@ TEST(Manifest, ValuesThatCannotBeAreRefusedWithTheirPlace) {
   EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "\"0000001G\"")), "expected 8 hexadecimal digits"));
   EXPECT_TRUE(contains(refusal(altered("stats.npy", "statistics.npy")), "stats.npy': expected a value, got none"));
   EXPECT_TRUE(contains(refusal(altered("\"block_bytes\": 1048576", "\"block_bytes\": 0")), "'block_bytes'"));
+  EXPECT_TRUE(contains(refusal(altered("list<string>", "list<bool>")),
+                       "'episode_columns[3].type': expected the type of a column, got 'list<bool>'"));
+  EXPECT_TRUE(contains(refusal(altered("task \\\"x\\\"", "end_ns")), "one column of each name, got two 'end_ns'"));
+  EXPECT_TRUE(contains(refusal(altered("start_ns", "start")), "'episode_columns': expected episode_index, start_ns"));
   EXPECT_TRUE(contains(refusal(altered("\"provenance\": {", "\"provenance\": 3, \"x\": {")), "expected an object"));
   EXPECT_TRUE(contains(refusal(altered("\"episodes\": 2", "\"episodes\": ?")), "m.json: at byte "));
   EXPECT_TRUE(contains(refusal(altered("[1, 2.5", std::string(3000, '[') + "[1, 2.5")), "m.json: "));

@@ -12,15 +12,19 @@
 namespace robocache {
 namespace {
 
+Order order_of(int64_t n, uint64_t seed, int64_t epoch, bool shuffle = true) {
+  return Order::of(n, shuffle).keyed(seed, static_cast<uint64_t>(epoch));
+}
+
 std::vector<int64_t> whole_order(int64_t n, uint64_t seed, int64_t epoch, bool shuffle = true) {
-  const Order order = make_order(n, seed, epoch, shuffle);
+  const Order order = order_of(n, seed, epoch, shuffle);
   std::vector<int64_t> samples;
   for (int64_t position = 0; position < n; ++position) samples.push_back(order.at(position));
   return samples;
 }
 
 void expect_bijection(int64_t n, uint64_t seed, int64_t epoch) {
-  const Order order = make_order(n, seed, epoch);
+  const Order order = order_of(n, seed, epoch);
   std::vector<bool> seen(static_cast<size_t>(n), false);
   for (int64_t position = 0; position < n; ++position) {
     const int64_t sample = order.at(position);
@@ -46,7 +50,7 @@ TEST(Order, WithoutShuffleIsTheIdentity) {
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(whole_order(300, 5, 6, false), expected);
   const int64_t greatest = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(make_order(greatest, 5, 6, false).at(greatest - 1), greatest - 1);
+  EXPECT_EQ(order_of(greatest, 5, 6, false).at(greatest - 1), greatest - 1);
 }
 
 TEST(Order, SeedsAndEpochsGiveOtherOrders) {
@@ -68,7 +72,7 @@ TEST(Order, NeverChanges) {
   EXPECT_EQ(whole_order(10, 0, 1), (std::vector<int64_t>{3, 2, 8, 9, 6, 7, 1, 4, 5, 0}));
   EXPECT_EQ(whole_order(10, 1, 0), (std::vector<int64_t>{6, 1, 9, 3, 5, 2, 4, 7, 0, 8}));
   const auto some = [](int64_t n, uint64_t seed, int64_t epoch) {
-    const Order order = make_order(n, seed, epoch);
+    const Order order = order_of(n, seed, epoch);
     return std::vector<int64_t>{order.at(0), order.at(1), order.at(2), order.at(n / 2), order.at(n - 1)};
   };
   EXPECT_EQ(some(257, 7, 3), (std::vector<int64_t>{215, 238, 61, 94, 209}));
@@ -106,8 +110,8 @@ TEST(Order, EachPositionHoldsEachSampleEquallyOften) {
       std::vector<int64_t> over_epochs(static_cast<size_t>(n), 0);
       std::vector<int64_t> over_seeds(static_cast<size_t>(n), 0);
       for (int64_t i = 0; i < 300 * n; ++i) {
-        ++over_epochs[static_cast<size_t>(make_order(n, 9, i).at(position))];
-        ++over_seeds[static_cast<size_t>(make_order(n, static_cast<uint64_t>(i), 9).at(position))];
+        ++over_epochs[static_cast<size_t>(order_of(n, 9, i).at(position))];
+        ++over_seeds[static_cast<size_t>(order_of(n, static_cast<uint64_t>(i), 9).at(position))];
       }
       const std::string what = "n " + std::to_string(n) + ", position " + std::to_string(position);
       expect_uniform(over_epochs, what + ", epochs");
@@ -149,8 +153,8 @@ TEST(Order, AnEpochIsUnrelatedToTheNext) {
   constexpr int64_t kN = 200;
   std::vector<int64_t> steps(kN, 0);
   for (int64_t epoch = 0; epoch < 500; ++epoch) {
-    const Order now = make_order(kN, 8, epoch);
-    const Order next = make_order(kN, 8, epoch + 1);
+    const Order now = order_of(kN, 8, epoch);
+    const Order next = order_of(kN, 8, epoch + 1);
     for (int64_t i = 0; i < kN; ++i) ++steps[static_cast<size_t>((next.at(i) - now.at(i) + kN) % kN)];
   }
   expect_uniform(steps, "steps between epochs");

@@ -261,6 +261,7 @@ def test_forged_manifests_with_right_checksums(path):
         manifest.write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
         try:
             dataset = robocache.open(path, verify=True)
+            assert len(dataset.episodes) == len(dataset) == len(dataset.select({}))
         except robocache.FileError as error:
             assert str(error).startswith(str(path))
             continue

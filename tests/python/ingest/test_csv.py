@@ -198,6 +198,35 @@ def test_text_and_numbers_that_do_not_fit_are_left_out_by_name(tmp_path):
     assert "2^53" in reasons["imu: seq"]
 
 
+@pytest.mark.parametrize(
+    "cell", [str(2**53 + 1), f"-{2**60 + 1}", "123456789012345678901", f" {2**53 + 3} ", "9" * 400]
+)
+def test_whole_numbers_that_do_not_fit_stop_it_behind_the_first_megabyte_too(cell, tmp_path):
+    lines = [
+        "t,count,x",
+        *(f"{row}.5,{row},0.25" for row in range(100_000)),
+        "",
+        f"100000.5,{cell},1.5",
+        "100001.5,NA,2",
+    ]
+    assert len("\n".join(lines)) > 2**20
+    source = write(tmp_path / "log/imu.csv", *lines)
+    refused(source.parent, tmp_path / "cache", "imu.csv: line 100002: column count", "2^53", cell.strip())
+    write(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
+    report = robocache.ingest(source.parent, tmp_path / "cache", on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["imu.csv"]
+
+
+@pytest.mark.parametrize("cells", [[str(2**53), str(2**60)], [f"{1e300:.0f}"], ["0.5", str(2**53 + 1)], ["-inf", "7"]])
+def test_large_numbers_that_float64_holds_or_that_are_no_whole_ones(cells, tmp_path):
+    lines = [
+        "t,a",
+        *(f"{row}.5,{row}" for row in range(120_000)),
+        *(f"{120_000 + i}.5,{c}" for i, c in enumerate(cells)),
+    ]
+    assert ingest_lines(tmp_path, *lines)[1][120_000:, 0].tolist() == [float(cell) for cell in cells]
+
+
 def test_a_file_without_numbers_is_left_out(tmp_path):
     write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2")
     write(tmp_path / "log/cam.csv", "0.0,a.png", "0.1,b.png")

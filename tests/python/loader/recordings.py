@@ -96,7 +96,8 @@ def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, dev
     oracle_options = {
         name: value
         for name, value in options.items()
-        if name in ("methods", "max_gap_s", "snap_s", "normalize", "dtype")
+        if name
+        in ("methods", "max_gap_s", "offset", "causal", "tolerance_s", "return_age", "snap_s", "normalize", "dtype")
     }
     for batch in itertools.islice(loader, batches):
         assert_batch(batch, expect(dataset, recording, batch, delta_timestamps, **oracle_options))

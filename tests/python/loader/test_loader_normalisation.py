@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from recordings import FLOAT_STREAMS, check, random_values, write
 from reference.compare import to_numpy
+from reference.normalisation import ENDS, MODES, PERCENTS
 
 import robocache
 
 
-@pytest.mark.parametrize("mode", ["mean_std", "min_max", "q01_q99"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_every_float_stream_is_normalised_alike(dataset, recording, device, mode, dtype):
     deltas = {name: [-0.013, 0.0, 0.07] for name in FLOAT_STREAMS}
@@ -20,7 +21,7 @@ def test_every_float_stream_is_normalised_alike(dataset, recording, device, mode
 def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
     values = np.stack([np.full(50, 3.5), np.arange(50)], 1).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 10**8, values)}])
-    for mode in ("mean_std", "min_max", "q01_q99"):
+    for mode in MODES:
         loader = robocache.Loader(
             dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize={"x": mode}, device=device
         )
@@ -54,13 +55,13 @@ def normalised_rows(dataset, recording, mode, device):
     if mode == "mean_std":
         centre, spread = rows.mean(0), rows.std(0)
     else:
-        low, high = np.quantile(rows, {"min_max": [0, 1], "q01_q99": [0.01, 0.99]}[mode], axis=0)
+        low, high = np.quantile(rows, [PERCENTS[end] / 100 for end in ENDS[mode]], axis=0)
         centre, spread = (low + high) / 2, (high - low) / 2
     expected = (seen - centre) / spread
     return got, expected, 2.0**-24 * (np.abs(seen / spread) + np.abs(centre / spread) + np.abs(expected)) * 1.001
 
 
-@pytest.mark.parametrize("mode", ["mean_std", "min_max", "q01_q99"])
+@pytest.mark.parametrize("mode", MODES)
 def test_the_statistics_are_those_of_every_row(dataset, recording, device, mode):
     got, expected, bound = normalised_rows(dataset, recording, mode, device)
     assert got.shape == expected.shape

@@ -104,16 +104,16 @@ def test_a_state_resumes_in_the_middle_of_an_epoch(dataset, device, done, epoch)
     assert_same_batches(batches_of(resumed, 100) + batches_of(resumed, 100), rest)
 
 
-def test_a_state_is_seed_epoch_and_step(dataset):
+def test_a_state_is_seed_epoch_and_samples(dataset):
     loader = small(dataset, seed=4)
-    assert loader.state_dict() == {"seed": 4, "epoch": 0, "step": 0}
+    assert loader.state_dict() == {"seed": 4, "epoch": 0, "samples": 0}
     iterator = iter(loader)
     next(iterator)
     next(iterator)
-    assert loader.state_dict() == {"seed": 4, "epoch": 0, "step": 2}
+    assert loader.state_dict() == {"seed": 4, "epoch": 0, "samples": 32}
     for _ in iterator:
         pass
-    assert loader.state_dict() == {"seed": 4, "epoch": 1, "step": 0}
+    assert loader.state_dict() == {"seed": 4, "epoch": 1, "samples": 0}
 
 
 def test_a_state_brings_its_seed(dataset):
@@ -124,8 +124,8 @@ def test_a_state_brings_its_seed(dataset):
 
 def test_any_epoch_is_reached_at_once(dataset):
     loader = small(dataset, seed=1)
-    loader.load_state_dict({"seed": 1, "epoch": 10**12, "step": 2})
-    assert loader.state_dict() == {"seed": 1, "epoch": 10**12, "step": 2}
+    loader.load_state_dict({"seed": 1, "epoch": 10**12, "samples": 32})
+    assert loader.state_dict() == {"seed": 1, "epoch": 10**12, "samples": 32}
     assert len(batches_of(loader, 1000)) == len(loader) - 2
 
 
@@ -134,20 +134,21 @@ def test_any_epoch_is_reached_at_once(dataset):
     [
         {},
         {"seed": 1, "epoch": 0},
-        {"seed": 1, "epoch": -1, "step": 0},
+        {"seed": 1, "epoch": -1, "samples": 0},
+        {"seed": 1, "epoch": 0, "samples": -1},
+        {"seed": 1, "epoch": 0, "samples": 10**9},
         {"seed": 1, "epoch": 0, "step": -1},
-        {"seed": 1, "epoch": 0, "step": 10**9},
-        {"seed": 1, "epoch": "0", "step": 0},
-        {"seed": 1, "epoch": 0.5, "step": 0},
+        {"seed": 1, "epoch": "0", "samples": 0},
+        {"seed": 1, "epoch": 0.5, "samples": 0},
         None,
         [1, 0, 0],
     ],
 )
 def test_a_state_that_fits_no_loader_is_refused(dataset, state):
     loader = small(dataset, seed=3)
-    with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|step"):
+    with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|samples"):
         loader.load_state_dict(state)
-    assert loader.state_dict() == {"seed": 3, "epoch": 0, "step": 0}
+    assert loader.state_dict() == {"seed": 3, "epoch": 0, "samples": 0}
 
 
 # ---- Copies and threads ----
@@ -165,7 +166,7 @@ def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
     loader = small(dataset, **options)
     next(loader)
     copy = pickle.loads(pickle.dumps(loader))
-    assert copy.state_dict() == loader.state_dict() == {"seed": 5, "epoch": 0, "step": 1}
+    assert copy.state_dict() == loader.state_dict() == {"seed": 5, "epoch": 0, "samples": 16}
     if start_method == "fork":
         assert_same_batches(batches_of(copy, 100), batches_of(loader, 100))
         return
@@ -180,7 +181,7 @@ def test_a_copy_does_not_move_with_the_original_nor_with_its_arguments(dataset):
     deltas["mode"] = [0.0]
     copy = pickle.loads(pickle.dumps(loader))
     next(loader)
-    assert copy.state_dict()["step"] == 0
+    assert copy.state_dict()["samples"] == 0
     assert "mode" not in next(copy)
 
 
@@ -193,5 +194,5 @@ def test_threads_of_one_epoch_share_its_batches(dataset, recording):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             parts = list(pool.map(anchors_of, loops))
         assert sum((collections.Counter(part) for part in parts), collections.Counter()) == wanted
-        assert loader.state_dict() == {"seed": 0, "epoch": epoch + 1, "step": 0}
+        assert loader.state_dict() == {"seed": 0, "epoch": epoch + 1, "samples": 0}
     assert next(iter(loops[0]), None) is None  # a loop that has ended stays so

@@ -1,0 +1,233 @@
+"""What normalising does to an array, and back: the batch's own arithmetic, for a policy's input and output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _lib, errors
+from .norm_stats import as_stats
+from .ops._call import Array, whole
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_affines = _lib.function("normalisation_affines")
+
+
+class Affine:
+    """How one key is normalised: ``y = fma(x, scale, shift)``, and back ``x = fma(y, spread, centre)``.
+
+    Attributes:
+        scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32.
+    """
+
+    def __init__(
+        self,
+        scale: npt.NDArray[Any],
+        shift: npt.NDArray[Any],
+        spread: npt.NDArray[Any],
+        centre: npt.NDArray[Any],
+    ) -> None:
+        self.scale, self.shift, self.spread, self.centre = scale, shift, spread, centre
+        self._alike = all((part == part[:1]).all() for part in (scale, shift, spread, centre))
+        self._on_device: dict[Any, list[Any]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        stats: Any,
+        normalize: str | None,
+        *,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        constant: str = "center",
+        name: str = "norm_stats",
+    ) -> Affine:
+        """Of one source.
+
+        Args:
+            stats: a :class:`Stats` or a dict of its fields; None for a source without this key, which stays as it is.
+            normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"``; None leaves it as it is.
+            shape: of one row's value.
+            dtype: the stream's.
+            constant: ``"center"``, ``"lerobot"`` or ``"openpi"``: what becomes of a feature without spread.
+            name: whose statistics they are, as an error says it.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: the mode needs what the statistics lack, or their width is another.
+        """
+        if stats is None or normalize is None:
+            return cls.of_table(np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1), shape, dtype)
+        given = {field: array for field, array in as_stats(name, stats)._asdict().items() if array is not None}
+        numbers = np.stack([array.ravel() for array in given.values()])
+        table = _affines(",".join(given), _lib.from_numpy(numbers), math.prod(shape), dtype, normalize, constant, name)
+        return cls.of_table(_lib.to_numpy(table), shape, dtype)
+
+    @classmethod
+    def of_table(cls, table: npt.NDArray[np.float64], shape: Sequence[int], dtype: str) -> Affine:
+        """Of one source, of the library's ``[4, features]``: scale, shift, spread and centre."""
+        work = np.float64 if dtype == "float64" else np.float32
+        return cls(*table.astype(work).reshape(4, 1, *shape))
+
+    @classmethod
+    def of_sources(cls, affines: Sequence[Affine]) -> Affine:
+        """Of several sources, in their order; of float64 where one of them is.
+
+        Features that a source lacks, at the end of an axis, stay as they are.
+        """
+        tables = [np.concatenate([a.scale, a.shift, a.spread, a.centre]) for a in affines]
+        shape = np.max([table.shape for table in tables], axis=0)
+        parts = np.zeros((len(tables), *shape), np.result_type(*tables))
+        parts[:, ::2] = 1
+        for part, table in zip(parts, tables, strict=True):
+            part[tuple(map(slice, table.shape))] = table
+        return cls(*np.swapaxes(parts, 0, 1))
+
+    def normalize(self, x: Array, dataset_index: Any = None) -> Array:
+        """As the batch has it, of recorded values.
+
+        Args:
+            x: ``[..., *shape]``, numpy on the CPU or torch on the CPU and CUDA: float64, float32, float16 or bfloat16.
+            dataset_index: whose each of the first axis's B rows is: int64 ``[B]``, or one number for all. May be left
+                out where all sources are normalised alike. On CUDA numbers outside are taken for the nearest source.
+
+        Returns:
+            of x's dtype, shape, framework and device; of torch with gradients to x, of any order. Where x is of the work
+            type the bits are the batch's. A narrower x is rounded from that; one of float64 keeps its digits.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        """
+        made: Array = self._apply(x, dataset_index, 0)
+        return made
+
+    def unnormalize(self, x: Array, dataset_index: Any = None) -> Array:
+        """The inverse of :meth:`normalize`, of the same arguments: recorded values again, within rule 38 of docs/rules.md."""
+        made: Array = self._apply(x, dataset_index, 2)
+        return made
+
+    def _apply(self, x: Any, dataset_index: Any, first: int) -> Any:
+        torch = _lib.torch_module()
+        in_torch = torch is not None and isinstance(x, torch.Tensor)
+        if not in_torch and not isinstance(x, np.ndarray):
+            raise errors.ArgumentTypeError(f"x: expected a numpy array or a torch tensor, got {type(x).__name__}")
+        if not (x.is_floating_point() if in_torch else x.dtype.kind == "f" or x.dtype.name == "bfloat16"):
+            raise errors.ArgumentTypeError(f"x: expected floats, got {x.dtype}")
+        _lib.refuse_mask(x)
+        sources, *shape = self.scale.shape
+        if list(x.shape[x.ndim - len(shape) :]) != shape:
+            raise errors.ArgumentError(f"x: expected [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
+        rows = self._rows(x, dataset_index, sources, in_torch)
+        factor, summand = (part[rows] for part in self._parts(x.device if in_torch else None)[first : first + 2])
+        if factor.ndim > len(shape):
+            between = [1] * (x.ndim - factor.ndim)
+            factor, summand = (part.reshape(len(part), *between, *shape) for part in (factor, summand))
+        if in_torch:
+            from .ops._torch.multiply_add import multiply_add
+
+            return multiply_add(x, factor, summand)
+        with np.errstate(all="ignore"):
+            return np.asarray(fma(np, x, factor, summand))
+
+    def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
+        """What to take of the sources: one, or one a row of x."""
+        if dataset_index is None:
+            if not self._alike:
+                raise errors.ArgumentError(
+                    f"dataset_index: expected the source of each row, since {sources} sources are normalised differently"
+                )
+            return 0
+        if not getattr(dataset_index, "ndim", isinstance(dataset_index, list | tuple)):
+            number = whole("dataset_index", dataset_index)
+            if not 0 <= number < sources:
+                raise errors.ArgumentError(f"dataset_index: expected in [0, {sources}), got {number}")
+            return number
+        torch: Any = _lib.torch_module()
+        rows: Any = dataset_index
+        if torch is None or not isinstance(rows, torch.Tensor):
+            rows = np.asarray(rows)
+        if "int" not in str(rows.dtype):
+            raise errors.ArgumentTypeError(f"dataset_index: expected integers, got {rows.dtype}")
+        if tuple(rows.shape) != tuple(x.shape[:1]) or x.ndim < self.scale.ndim:
+            raise errors.ArgumentError(
+                f"dataset_index: expected [B] for x of [B, ..., *shape], got {tuple(rows.shape)} for {tuple(x.shape)}"
+            )
+        on_cuda = not isinstance(rows, np.ndarray) and rows.is_cuda
+        if not on_cuda and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < sources:
+            raise errors.ArgumentError(
+                f"dataset_index: expected in [0, {sources}), got from {int(rows.min())} to {int(rows.max())}"
+            )
+        if not in_torch:
+            return np.asarray(rows)
+        return torch.as_tensor(rows, dtype=torch.int64, device=x.device).clamp(0, sources - 1)
+
+    def _parts(self, device: Any) -> Sequence[Any]:
+        """scale, shift, spread and centre, where the array lies; copied there once."""
+        parts = [self.scale, self.shift, self.spread, self.centre]
+        if device is None:
+            return parts
+        if device not in self._on_device:
+            import torch
+
+            self._on_device[device] = [torch.as_tensor(part, device=device) for part in parts]
+        return self._on_device[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_on_device": {}}
+
+
+# ---- x * y + z, rounded once, where there is no instruction for it ----
+
+
+def fma(xp: Any, x: Any, y: Any, z: Any) -> Any:
+    """In the type of y and z, float32 or float64 (float64 where x is), then rounded to that of x. xp is numpy or torch.
+
+    A sum of two float64 is rounded to odd here: the even neighbour gives way to the odd one, so that what is then rounded
+    again, to fewer digits, ends where one rounding would have (Boldo and Melquiond, 2008). Exact but for float64 products
+    of less than 2^-960 in magnitude, which have lost their last digits.
+    """
+    narrow = y.dtype == xp.float32 and x.dtype != xp.float64
+    x64, y64, z64 = (_as(part, xp.float64) for part in (x, y, z))
+    if narrow:
+        y32 = _as(_sum_to_odd(xp, x64 * y64, z64), xp.float32)  # the product is exact
+        return _as(y32, x.dtype)
+    product, rest = _two_product(x64, y64)
+    high, low = _two_sum(z64, rest)
+    high, carried = _two_sum(product, high)
+    result = high + _sum_to_odd(xp, carried, low)
+    plain = x64 * y64 + z64  # has the signs of zeros and infinities
+    return _as(xp.where(xp.isfinite(result) & (result != 0), result, plain), x.dtype)
+
+
+def _as(array: Any, dtype: Any) -> Any:
+    return array.astype(dtype) if isinstance(array, np.ndarray | np.generic) else array.to(dtype)
+
+
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """The rounded sum and what the rounding took."""
+    total = a + b
+    of_b = total - a
+    return total, (a - (total - of_b)) + (b - of_b)
+
+
+def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """The rounded product and what the rounding took, by halves of 26 digits."""
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    product = a * b
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(a: Any) -> tuple[Any, Any]:
+    shifted = a * (2.0**27 + 1)
+    high = shifted - (shifted - a)
+    return high, a - high
+
+
+def _sum_to_odd(xp: Any, a: Any, b: Any) -> Any:
+    total, rest = _two_sum(a, b)
+    even = (total.view(xp.int64) & 1) == 0
+    return xp.where(even & (rest != 0) & xp.isfinite(rest), xp.nextafter(total, rest * math.inf), total)

@@ -1,0 +1,393 @@
+"""Statistics to normalise by: merged over datasets, read from LeRobot's and openpi's files and written to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _lib, errors
+from .dataset import Stats, _path
+from .ingest.files import check_file
+from .ingest.recording import naming
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# What share of the rows, in percent, is at or below each.
+_PERCENTS = {"min": 0, "q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99, "max": 100}
+_QUANTILES = [field for field in _PERCENTS if field.startswith("q")]
+
+_FILES = "meta/stats.json", "meta/episodes_stats.jsonl", "stats.json", "episodes_stats.jsonl", "norm_stats.json"
+_OPENPI = "mean", "std", "q01", "q99"
+
+
+class NormStatsWarning(UserWarning):
+    """Statistics that may not be of what they will be used for."""
+
+
+# ---- Statistics as they are given ------------------------------------------------------------------------------------
+
+
+def as_stats(name: str, value: Any) -> Stats:
+    """Given statistics of one key as float64 arrays of one shape; the fields that they lack are None.
+
+    Args:
+        name: whose they are, as an error says it.
+        value: a :class:`Stats`, a dict of its fields, or an object that has some of them, as openpi's. `count` may be
+            one number for all features.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the field, what was expected and what came.
+    """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if not isinstance(value, Mapping):
+        raise errors.ArgumentTypeError(f"{name}: expected statistics, a dict of arrays, got {type(value).__name__}")
+    given = {
+        field: _numbers(f"{name}.{field}", value[field]) for field in Stats._fields if value.get(field) is not None
+    }
+    shapes = {field: array.shape for field, array in given.items() if field != "count"}
+    if not shapes:
+        raise errors.ArgumentError(
+            f"{name}: expected some of {', '.join(Stats._fields)}, got {', '.join(map(str, value)) or 'none'}"
+        )
+    first, shape = next(iter(shapes.items()))
+    for field, other in shapes.items():
+        if other != shape:
+            raise errors.ArgumentError(f"{name}.{field}: expected the shape {shape} of {first}, got {other}")
+    if "count" in given:
+        count = given["count"]
+        if count.shape != shape and count.size != 1:
+            raise errors.ArgumentError(f"{name}.count: expected one number or the shape {shape}, got {count.shape}")
+        if not (np.isfinite(count) & (count >= 0)).all():
+            raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
+        given["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
+    return Stats(**given)
+
+
+def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
+    torch = _lib.torch_module()
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().cpu().double().numpy()
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+            raise ValueError(f"{array.dtype}")
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentTypeError(f"{name}: expected an array of numbers, got {error}") from None
+
+
+def _fields(stats: Stats) -> list[str]:
+    return [field for field, array in stats._asdict().items() if array is not None]
+
+
+def _chosen(keys: Mapping[str, str] | None, there: Iterable[str]) -> dict[str, str]:
+    """{ours: theirs}, by default all that are there."""
+    if keys is None:
+        return {key: key for key in there}
+    if not isinstance(keys, Mapping):
+        raise errors.ArgumentTypeError(f"keys: expected {{ours: theirs}}, got {keys!r}")
+    return {_lib.text("keys", ours): _lib.text(f"keys[{ours!r}]", theirs) for ours, theirs in keys.items()}
+
+
+# ---- Merging ---------------------------------------------------------------------------------------------------------
+
+
+def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
+    """Statistics of several datasets as one, each row of each counted once.
+
+    Args:
+        stats: mappings by key, such as ``dataset.stats`` or what :func:`load_norm_stats` gave. A key may be in some of
+            them only. Of a key that is in several, all need `count`, and the result has the fields that all have.
+
+    Returns:
+        dict: by key, a :class:`Stats`. `min`, `max` and `count` are exact. With u = 2^-53 and M the largest of the
+        datasets' means in magnitude, `mean` is within 4 u M, `std` within 8 u std + 8 u M. Quantiles cannot be made of
+        quantiles: here the rows of each dataset are taken to lie evenly between its neighbouring `min`, `q01`, ...,
+        `q99`, `max`, and the quantile is that of all those rows. The true one lies in the same bracket: between the
+        least value that, as far as these fields tell, may have that share of the rows at or below it and the least that
+        must, and so between the datasets' own quantiles. The order of the datasets does not matter.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: a key without `count`, or of shapes that differ.
+
+    Example:
+        >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
+        >>> loader = robocache.Loader(kitchen, normalize="mean_std", norm_stats=norm_stats, ...)
+    """
+    if isinstance(stats, Mapping | str) or not isinstance(stats, Iterable):
+        raise errors.ArgumentTypeError(f"stats: expected a list of {{key: statistics}}, got {type(stats).__name__}")
+    parts: dict[str, dict[str, Stats]] = {}
+    for place, of_keys in enumerate(stats):
+        if not isinstance(of_keys, Mapping):
+            raise errors.ArgumentTypeError(
+                f"stats[{place}]: expected {{key: statistics}}, such as dataset.stats, got {type(of_keys).__name__}"
+            )
+        for key, value in of_keys.items():
+            name = f"stats[{place}][{key!r}]"
+            parts.setdefault(key, {})[name] = as_stats(name, value)
+    return {key: _merged(of_key) for key, of_key in parts.items()}
+
+
+def _merged(parts: Mapping[str, Stats]) -> Stats:
+    """Of one key, by where each part came from."""
+    (first, head), *others = parts.items()
+    if not others:
+        return head
+    shape = next(array for array in head if array is not None).shape
+    for name, part in parts.items():
+        got = next(array for array in part if array is not None).shape
+        if got != shape and not math.prod(got) == math.prod(shape) == 1:  # one number is () or, LeRobot's way, [1]
+            raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
+        if part.count is None:
+            raise errors.ArgumentError(
+                f"{name}: expected count, the number of rows, since there is more to merge, got {', '.join(_fields(part))}"
+            )
+    common = [field for field in Stats._fields if all(getattr(part, field) is not None for part in parts.values())]
+    if "mean" not in common and "std" in common:
+        common.remove("std")
+    columns = {field: np.array([np.ravel(getattr(part, field)) for part in parts.values()]) for field in common}
+    merged = {field: np.full(columns["count"].shape[1], np.nan) for field in common}
+    for d in range(columns["count"].shape[1]):
+        there = columns["count"][:, d] > 0
+        column = {field: columns[field][there, d] for field in common}
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite ends and means
+            of_feature = _merged_feature(column)
+        for field, number in of_feature.items():
+            merged[field][d] = number
+    return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()})
+
+
+def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
+    """Of one feature, with a number a part in each field, no count being 0."""
+    merged = {"count": math.fsum(parts["count"])}
+    if not merged["count"]:
+        return merged
+    weight = parts["count"] / merged["count"]
+    if "mean" in parts:
+        merged["mean"] = _sum(weight * parts["mean"])
+    if "std" in parts:
+        merged["std"] = math.sqrt(_sum(weight * (parts["std"] ** 2 + (parts["mean"] - merged["mean"]) ** 2)))
+    if "min" in parts:
+        merged["min"] = parts["min"].min()
+    if "max" in parts:
+        merged["max"] = parts["max"].max()
+    wanted = [field for field in _QUANTILES if field in parts]
+    if wanted:
+        evenly = _Evenly({_PERCENTS[field]: parts[field] for field in _PERCENTS if field in parts}, parts["count"])
+        merged.update({field: evenly.quantile(_PERCENTS[field]) for field in wanted})
+    return merged
+
+
+def _sum(terms: npt.NDArray[np.float64]) -> float:
+    """Rounded once, whatever their order; numpy's where fsum would raise for an infinity."""
+    return math.fsum(terms) if np.isfinite(terms).all() else float(terms.sum())
+
+
+class _Evenly:
+    """The rows of all parts, those of each lying evenly between its neighbouring knots: known percents of its rows.
+
+    What is beyond the outermost finite knot lies on it.
+    """
+
+    def __init__(self, knots: Mapping[int, npt.NDArray[np.float64]], counts: npt.NDArray[np.float64]) -> None:
+        finite = {percent: values for percent, values in knots.items() if np.isfinite(values).all()}
+        self._percents = np.array([*finite], np.float64)
+        # Averages of quantiles, as LeRobot merges them, may be out of order.
+        self._knots = np.maximum.accumulate(np.stack([*finite.values()], 1), axis=1) if finite else np.empty((0, 0))
+        self._counts = counts
+
+    def quantile(self, percent: int) -> float:
+        """The least value with that percent of the rows at or below it, NaN where no knot is finite."""
+        values = np.unique(self._knots)
+        if not len(values):
+            return math.nan
+        wanted = percent * math.fsum(self._counts)
+        low, high = 0, len(values) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._below(values[middle], "right") >= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        value = float(values[low])
+        below = self._below(value, "left")
+        if low == 0 or below < wanted:
+            return value  # rows lie on it
+        before = float(values[low - 1])
+        at_before = self._below(before, "right")
+        return min(value, before + (value - before) * ((wanted - at_before) / (below - at_before)))
+
+    def _below(self, value: float, side: str) -> float:
+        """A hundred times the number of rows below a value, with side="right" those on it too."""
+        passed = (self._knots <= value if side == "right" else self._knots < value).sum(1)
+        last = self._knots.shape[1] - 1
+        left, right = np.clip(passed - 1, 0, last), np.clip(passed, 0, last)
+        rows = np.arange(len(passed))
+        start, end = self._knots[rows, left], self._knots[rows, right]
+        share = np.where(end > start, (value - start) / np.where(end > start, end - start, 1), 0)
+        percents = self._percents[left] + (self._percents[right] - self._percents[left]) * share
+        percents = np.where(passed == 0, 0, np.where(passed > last, 100, percents))
+        return math.fsum(self._counts * percents)
+
+
+# ---- Files -----------------------------------------------------------------------------------------------------------
+
+
+def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None = None) -> dict[str, Stats]:
+    """Statistics out of LeRobot's or openpi's files, told apart by what is in them.
+
+    Args:
+        path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as
+            :func:`merge_stats` does), openpi's `norm_stats.json`, or the folder of one of them: a dataset's or an asset's.
+        keys: ``{ours: theirs}``: which keys to load and what to call them; by default all, as they are called there.
+
+    Returns:
+        dict: by key, a :class:`Stats` of the shapes in the file (LeRobot has `[1]` for one number); fields that the file
+        lacks are None. openpi's may be wider than the stream, padded with zeros to the width of its model: a loader takes
+        them as they are.
+
+    Warns:
+        NormStatsWarning: openpi's statistics of actions: they are of what its transforms made of the recording, often of
+            actions less the state (DeltaActions).
+
+    Raises:
+        FileError: no such file, or something else in it; naming file and key.
+        ArgumentError: `keys` names a key that is not there.
+
+    Example:
+        >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
+    """
+    file = _file_of(Path(_path(path)))
+    with naming(file):
+        tables, openpi = _tables(file)
+        there = list(dict.fromkeys(key for _, table in tables for key in table))
+    chosen = _chosen(keys, there)
+    loaded = {}
+    for ours, theirs in chosen.items():
+        if theirs not in there:
+            raise errors.ArgumentError(f"keys[{ours!r}]: expected one of {', '.join(there)} of {file}, got {theirs!r}")
+        with naming(file):
+            parts = {f"{line}{theirs!r}": table[theirs] for line, table in tables if theirs in table}
+            loaded[ours] = _merged({name: as_stats(name, value) for name, value in parts.items()})
+    actions = [theirs for theirs in chosen.values() if theirs.startswith("action")]
+    if openpi and actions:
+        warnings.warn(
+            f"{file}: openpi's statistics of {', '.join(map(repr, actions))} are of what its transforms made of the "
+            "recording, often of actions less the state (DeltaActions); they fit streams of the same alone",
+            NormStatsWarning,
+            stacklevel=2,
+        )
+    return loaded
+
+
+def _file_of(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for file in _FILES:
+        if (path / file).exists():
+            return path / file
+    raise errors.FileError(f"{path}: expected a file of statistics, or a folder with one of {', '.join(_FILES)}")
+
+
+def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
+    """Statistics by key as the file has them, with the line of each where there are several; and whether they are openpi's."""
+    check_file(file)
+    text = file.read_bytes().decode("utf-8-sig")
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if len(lines) < 2:
+            raise
+        tables: list[tuple[str, Mapping[str, Any]]] = []
+        for number, line in lines:
+            with naming(f"{file}: line {number}"):
+                tables.append((f"line {number}: ", _object("stats", _object("", json.loads(line)).get("stats"))))
+        return tables, False
+    parsed = _object("", parsed)
+    if "norm_stats" in parsed:
+        return [("", _object("norm_stats", parsed["norm_stats"]))], True
+    if "episode_index" in parsed and "stats" in parsed:  # a data set of one episode
+        return [("line 1: ", _object("stats", parsed["stats"]))], False
+    return [("", parsed)], False
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise errors.ArgumentTypeError(
+        f"{name}{': ' if name else ''}expected an object by key, got {json.dumps(value):.40}"
+    )
+
+
+def save_norm_stats(
+    path: str | os.PathLike[str],
+    stats: Mapping[str, Any],
+    format: str = "lerobot",
+    keys: Mapping[str, str] | None = None,
+) -> None:
+    """Writes statistics as LeRobot's `meta/stats.json` or openpi's `norm_stats.json`; numbers read back bit for bit.
+
+    Args:
+        path: the file. It has its name once it is complete; what had it is replaced.
+        stats: by key, such as ``dataset.stats`` or what :func:`merge_stats` gave.
+        format: ``"lerobot"``: every field there is, one number as `[1]`, the largest `count` of a key's features;
+            ``"openpi"``: mean, std, and q01 and q99 where they are there, of keys of one dimension.
+        keys: ``{ours: theirs}``: which keys to write and what to call them; by default all, as they are.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the key, what was expected and what came; nothing was written.
+        FileError: the file cannot be written.
+
+    Example:
+        >>> robocache.save_norm_stats("assets/arm/norm_stats.json", ds.stats, "openpi", keys={"action": "actions"})
+    """
+    if format not in ("lerobot", "openpi"):
+        raise errors.ArgumentError(f"format: expected 'lerobot' or 'openpi', got {format!r}")
+    if not isinstance(stats, Mapping):
+        raise errors.ArgumentTypeError(f"stats: expected {{key: statistics}}, got {type(stats).__name__}")
+    chosen = _chosen(keys, stats)
+    if len(set(chosen.values())) < len(chosen):
+        raise errors.ArgumentError(f"keys: expected names that differ, got {', '.join(chosen.values())}")
+    written = {}
+    for ours, theirs in chosen.items():
+        if ours not in stats:
+            raise errors.ArgumentError(f"keys: expected some of {', '.join(stats)}, got {ours!r}")
+        name = f"stats[{ours!r}]"
+        written[theirs] = (_openpi if format == "openpi" else _lerobot)(name, as_stats(name, stats[ours]))
+    text = json.dumps({"norm_stats": written} if format == "openpi" else written, indent=2)
+    file = Path(_path(path))
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    with naming(file):
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _lerobot(name: str, stats: Stats) -> dict[str, Any]:
+    fields = {field: np.atleast_1d(getattr(stats, field)).tolist() for field in _fields(stats) if field != "count"}
+    return fields if stats.count is None else {**fields, "count": [int(stats.count.max(initial=0))]}
+
+
+def _openpi(name: str, stats: Stats) -> dict[str, Any]:
+    fields = {field: getattr(stats, field) for field in _OPENPI}
+    for field in ("mean", "std"):
+        if fields[field] is None:
+            raise errors.ArgumentError(f"{name}: expected mean and std for openpi, got {', '.join(_fields(stats))}")
+    if fields["mean"].ndim > 1:
+        raise errors.ArgumentError(f"{name}: expected one dimension for openpi, got the shape {fields['mean'].shape}")
+    return {field: None if array is None else np.atleast_1d(array).tolist() for field, array in fields.items()}

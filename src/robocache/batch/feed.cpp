@@ -1,0 +1,113 @@
+#include "robocache/batch/feed.hpp"
+
+#include <string>
+#include <utility>
+
+#include "robocache/core/arguments.hpp"
+
+namespace robocache {
+namespace {
+
+bool same(const BatchPosition& a, const BatchPosition& b) {
+  return a.seed == b.seed && a.epoch == b.epoch && a.samples == b.samples;
+}
+
+}  // namespace
+
+Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
+    : loader_(std::move(loader)), reuse_(options.reuse) {
+  if (options.prefetch < 0 || options.prefetch > 64) {
+    refuse("prefetch: expected from 0 to 64 batches, got ", std::to_string(options.prefetch));
+  }
+  const Device device = loader_->options().device;
+  const size_t staged = loader_->host_bytes();
+  if (staged > 0) {
+    // What the host makes always goes by a slot of the prefetcher's; none ahead is one that is waited for.
+    const auto whole = static_cast<int64_t>(loader_->batch_bytes());
+    const auto bytes = static_cast<int64_t>(staged);
+    ahead_.emplace(device, options.prefetch + 1, staged, std::vector<StagedCopy>{{0, whole - bytes, bytes}});
+  } else if (!device.is_cuda() && options.prefetch > 0) {
+    ahead_.emplace(device, options.prefetch + 1);
+  }
+}
+
+FedBatch Feed::memory_for(const BatchPosition& position, const Allocate& allocate) {
+  const int64_t samples = loader_->samples_at(position);
+  if (!reuse_) return {allocate(loader_->batch_bytes()), samples, 0};
+  if (free_.empty()) {
+    memories_.push_back(allocate(loader_->batch_bytes()));
+    free_.push_back(static_cast<int64_t>(memories_.size()) - 1);
+  }
+  const int64_t slot = free_.back();
+  free_.pop_back();
+  return {memories_[static_cast<size_t>(slot)], samples, slot};
+}
+
+void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
+  FedBatch batch = memory_for(position, allocate);
+  void* const memory = batch.memory.get();
+  const bool on_host = !loader_->options().device.is_cuda();
+  ahead_->submit(
+      [loader = loader_, position, on_host](void* to, const std::atomic<bool>& cancelled) {
+        if (cancelled) return;
+        if (on_host) {
+          loader->fill(position, to, {});
+        } else {
+          loader->fill_host(position, to);
+        }
+      },
+      memory, stream);
+  coming_.push_back({position, std::move(batch)});
+}
+
+void Feed::begin_those_behind(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
+  BatchPosition last = coming_.empty() ? position : coming_.back().position;
+  while (ahead_->pending() + 1 < ahead_->depth()) {
+    BatchPosition next = loader_->after(last);
+    if (loader_->samples_at(next) == 0) next = {last.seed, last.epoch + 1, 0};
+    begin(next, allocate, stream);
+    last = next;
+  }
+}
+
+void Feed::drop() {
+  ahead_->cancel();
+  if (reuse_) {
+    for (const Coming& dropped : coming_) free_.push_back(dropped.batch.slot);
+  }
+  coming_.clear();
+}
+
+std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
+                                   const std::function<void()>& check) {
+  if (loader_->samples_at(position) == 0) return {};
+  if (!ahead_) {
+    if (given_) free_.push_back(*given_);
+    given_.reset();
+    FedBatch batch = memory_for(position, allocate);
+    if (reuse_) given_ = batch.slot;
+    loader_->fill(position, batch.memory.get(), stream);
+    return batch;
+  }
+  if (coming_.empty() || !same(coming_.front().position, position)) {
+    drop();
+    begin(position, allocate, stream);
+  }
+  try {
+    ahead_->take(stream, check);
+  } catch (...) {
+    drop();
+    throw;
+  }
+  FedBatch batch = std::move(coming_.front().batch);
+  coming_.pop_front();
+  if (reuse_) {
+    if (given_) free_.push_back(*given_);
+    given_ = batch.slot;
+  }
+  if (loader_->options().device.is_cuda()) loader_->fill_device(position, batch.memory.get(), stream);
+  begin_those_behind(position, allocate, stream);
+  return batch;
+}
+
+}  // namespace robocache

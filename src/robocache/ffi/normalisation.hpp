@@ -1,0 +1,40 @@
+// Given statistics, decoded; what becomes of them, encoded.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "robocache/batch/normalisation.hpp"
+#include "robocache/ffi/ffi.hpp"
+
+namespace robocache::ffi {
+
+// Arguments i and i + 1: the fields' names with commas between, and a dense float64 [fields, features].
+inline NormStats norm_stats(const Args& args, int i) {
+  std::string_view names = args.string(i, "norm_stats");
+  const TensorView table = args.tensor(i + 1, "norm_stats");
+  const auto* numbers = static_cast<const double*>(table.data);
+  NormStats stats;
+  for (int64_t row = 0; row < table.shape[0]; ++row, numbers += table.shape[1]) {
+    stats.set(names.substr(0, names.find(',')), {numbers, numbers + table.shape[1]});
+    names.remove_prefix(std::min(names.size(), names.find(',') + 1));
+  }
+  return stats;
+}
+
+// float64 [4, features]: scale, shift, spread and centre; features behind the last affine stay as they are.
+inline OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
+  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, features});
+  auto* number = static_cast<double*>(table.view().data);
+  for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
+    for (size_t feature = 0; feature < static_cast<size_t>(features); ++feature) {
+      *number++ = (feature < affines.size() ? affines[feature] : Affine{}).*part;
+    }
+  }
+  return table;
+}
+
+}  // namespace robocache::ffi

@@ -1,0 +1,74 @@
+"""Naive oracles of normalisation: LeRobot's and openpi's formulas, statistics of pooled rows, merged moments by fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+
+ENDS = {"min_max": ("min", "max"), "q01_q99": ("q01", "q99"), "q10_q90": ("q10", "q90")}
+MODES = ["mean_std", *ENDS]
+PERCENTS = {"min": 0, "q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99, "max": 100}
+
+
+def lerobot(x, stats, mode, *, inverse=False):
+    """NormalizerProcessorStep and, with inverse, UnnormalizerProcessorStep, with their eps of 1e-8, in the type of x."""
+    eps = x.dtype.type(1e-8)
+    if mode == "mean_std":
+        mean, std = (np.asarray(stats[field], x.dtype) for field in ("mean", "std"))
+        return x * std + mean if inverse else (x - mean) / (std + eps)
+    low, high = (np.asarray(stats[field], x.dtype) for field in ENDS[mode])
+    denom = np.where(high == low, eps, high - low)
+    return (x + 1) / 2 * denom + low if inverse else 2 * (x - low) / denom - 1
+
+
+def openpi(x, stats, mode, *, inverse=False):
+    """Normalize and Unnormalize; openpi has mean_std and q01_q99, by the same formula here the other ranges too."""
+    eps = x.dtype.type(1e-6)
+    if mode == "mean_std":
+        mean, std = (np.asarray(stats[field], x.dtype) for field in ("mean", "std"))
+        return x * (std + eps) + mean if inverse else (x - mean) / (std + eps)
+    low, high = (np.asarray(stats[field], x.dtype) for field in ENDS[mode])
+    return (x + 1) / 2 * (high - low + eps) + low if inverse else (x - low) / (high - low + eps) * 2 - 1
+
+
+def stats_of(rows):
+    """Every field, of float64 rows [n, ...], NaN left out."""
+    rows = np.asarray(rows, np.float64)
+    quantiles = {field: np.nanquantile(rows, percent / 100, axis=0) for field, percent in PERCENTS.items()}
+    return {
+        "mean": np.nanmean(rows, 0),
+        "std": np.nanstd(rows, 0),
+        **quantiles,
+        "count": (~np.isnan(rows)).sum(0).astype(np.float64),
+    }
+
+
+def merged_moments(parts):
+    """(mean, variance) of one feature as fractions, of (count, mean, std) of each part."""
+    parts = [tuple(map(Fraction, part)) for part in parts]
+    total = sum(n for n, _, _ in parts)
+    mean = sum(n * m for n, m, _ in parts) / total
+    return mean, sum(n * (s * s + (m - mean) ** 2) for n, m, s in parts) / total
+
+
+def quantile_bracket(parts, percent):
+    """(least, greatest) that a quantile of all rows of one feature can be, as far as each part's PERCENTS tell.
+
+    A quantile of the rows of a part, which numpy interpolates, has its share of them at or below it up to one row: a row
+    more or less of each part is granted.
+    """
+    knots = sorted({float(part[field]) for part in parts for field in PERCENTS})
+    total, slack = sum(float(part["count"]) for part in parts), len(parts)
+
+    def rows_at_or_below(value, surely):
+        rows = 0
+        for part in parts:
+            passed = [p for field, p in PERCENTS.items() if part[field] <= value]
+            ahead = [p for field, p in PERCENTS.items() if part[field] > value]
+            share = max(passed, default=0) if surely or not passed else min(ahead, default=100)
+            rows += float(part["count"]) * share / 100
+        return rows + (-slack if surely else slack)
+
+    wanted = total * percent / 100
+    may = [value for value in knots if rows_at_or_below(value, surely=False) >= wanted]
+    must = [value for value in knots if rows_at_or_below(value, surely=True) >= wanted]
+    return min(may, default=knots[-1]), min(must, default=knots[-1])
