@@ -2,7 +2,7 @@
 # hence the words.
 
 # The architectures that AUTO and ALL stand for. AUTO is the GPUs of this machine; where it has none, what takes the least
-# time: code that the driver translates at first use. Not of sm_80: launches count on what kernels do from sm_90 on.
+# time: code that the driver translates at first use. Not of sm_80: launches overlap in code for sm_90 and later alone.
 function(robocache_cuda_architectures variable why)
   set(architectures ${ROBOCACHE_CUDA_ARCHITECTURES})
   set(reason "asked for")

@@ -211,8 +211,17 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return _of_environment("RANK"), _of_environment("WORLD_SIZE")
     return 0, 1
+
+
+def _of_environment(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except ValueError:
+        raise errors.ArgumentError(
+            f"{name}: expected an int in the environment, got {os.environ[name]!r}; rank= and world_size= go before it"
+        ) from None
 
 
 def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: _Keys) -> None:
@@ -461,6 +470,7 @@ class Loader:
         # Copies: what the caller changes later is not what this loader was asked for.
         self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
         sources, mixture = _sources(dataset)
+        self.dataset = sources if mixture else dataset
         if (delta_timestamps is None) == (rate_hz is None):
             raise errors.ArgumentError(
                 "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
@@ -527,7 +537,6 @@ class Loader:
 
         self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
-        self.dataset = dataset
         self.batch_size = batch_size
         self.num_anchors: int = described["anchors"]
         self.num_samples: int = described["samples"]

@@ -80,9 +80,10 @@ def window_batch(
 
     episodes: per episode a dict stream -> (time_ns int64 [n], values [n, *shape]); a stream may be missing.
     anchors: [(index into episodes, anchor time in ns)], one a sample of the batch.
-    delta_timestamps: dict stream -> offsets in seconds. dtypes, shapes: dict stream -> of the recording's values.
-    methods: dict stream -> a name, or [(slice, name), ...] of the features, row-major.
-    offset, tolerance_s, causal: dict stream -> seconds, seconds, bool.
+    delta_timestamps: dict stream -> offsets in seconds, or None: the anchor alone, without an axis of steps.
+    dtypes, shapes: dict stream -> of the recording's values.
+    methods: a name, or dict stream -> a name, or [(slice, name), ...] of the features, row-major.
+    max_gap_s, offset, tolerance_s, causal: seconds, seconds, seconds, bool; or dict stream -> them.
     normalize: dict stream -> mode, with stats: dict stream -> an object with the fields of `Stats`.
     Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], with return_age stream + "_age":
     int64 [B, T], "time_ns": int64 [B], "episode_index": int64 [B]}.
@@ -91,18 +92,19 @@ def window_batch(
         "time_ns": np.array([t for _, t in anchors], np.int64),
         "episode_index": np.array([e for e, _ in anchors], np.int64),
     }
-    for stream, deltas in delta_timestamps.items():
+    for stream, asked in delta_timestamps.items():
+        deltas = [0.0] if asked is None else asked
         stored = np.dtype(dtypes[stream])
         out_type = np.dtype(dtype) if is_floating(stored) else stored
         mode = (normalize or {}).get(stream)
         features = int(np.prod(shapes[stream], dtype=int))
-        runs = _runs((methods or {}).get(stream, default_method(stored)), features, default_method(stored))
+        runs = _runs(_said(methods, stream, default_method(stored)), features, default_method(stored))
         size = len(anchors), len(deltas), features
         out, is_pad = np.zeros(size, out_type), np.ones(size[:2], bool)
         exact, bound, period = np.zeros(size), np.zeros(size), np.zeros(size)
         age = np.full(size[:2], -(2**63), np.int64)
-        late, held = (offset or {}).get(stream, 0), (causal or {}).get(stream, False)
-        tolerance = (tolerance_s or {}).get(stream)
+        late, held = _said(offset, stream, 0), _said(causal, stream, False)
+        gap, tolerance = _said(max_gap_s, stream, None), _said(tolerance_s, stream, None)
         for row, (episode, anchor_ns) in enumerate(anchors):
             if stream not in episodes[episode] or len(episodes[episode][stream][0]) == 0:
                 continue
@@ -117,7 +119,7 @@ def window_batch(
                     values[:, begin:end],
                     targets,
                     method=method,
-                    max_gap_ns=None if max_gap_s is None else round(max_gap_s * 1e9),
+                    max_gap_ns=None if gap is None else round(gap * 1e9),
                     snap_ns=snap_s * 1e9,
                     causal=held,
                     tolerance_ns=None if tolerance is None else round(tolerance * 1e9),
@@ -143,14 +145,20 @@ def window_batch(
                     rounding = output_rounding(np.abs(exact[part]) + bound[part], out_type)
                     bound[part] = np.where(bound[part] > 0, bound[part] + rounding, 0)
                 out[part] = x
-        shape = (*size[:2], *shapes[stream])
+        steps = size[:1] if asked is None else size[:2]
         curved = any(method not in EXACT for _, _, method in runs)
-        arrays = [part.reshape(shape) for part in (out, exact, bound, period)]
+        arrays = [part.reshape(*steps, *shapes[stream]) for part in (out, exact, bound, period)]
         batch[stream] = Window(*arrays) if curved else arrays[0]
-        batch[stream + "_is_pad"] = is_pad
+        batch[stream + "_is_pad"] = is_pad.reshape(steps)
         if return_age:
-            batch[stream + "_age"] = age
+            batch[stream + "_age"] = age.reshape(steps)
     return batch
+
+
+def _said(option, stream, otherwise):
+    """What an option says of a stream: one value for all, or {stream: value}."""
+    said = option.get(stream) if isinstance(option, dict) else option
+    return otherwise if said is None else said
 
 
 def _runs(methods, features, default):
@@ -221,7 +229,7 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, to
                 out[k] = samples[used]
                 if tolerance_ns is not None and abs(times[used] - target) > tolerance_ns:
                     is_pad[k] = True
-        age[k] = targets[k] - times[used]
+        age[k] = min(max(targets[k] - times[used], -(2**63 - 1)), 2**63 - 1)
     if method not in EXACT and not causal:
         made = resample_curve(samples, time_ns, np.array(snapped, np.int64), method=method, max_gap=max_gap_ns)
         return made.out, made.exact, made.bound, ~made.valid, age

@@ -64,13 +64,13 @@ ROBOCACHE_HD Pick<double> pick_at(const ClockRow<int64_t>& times, int64_t n, con
 }
 
 // From the sample used, of a mixture the earlier, to the target: negative where that is later, the least int64 where there is
-// none or the difference is beyond int64.
+// none. What is beyond int64 is held at +-(2^63 - 1).
 ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double>& picked, int64_t target) {
   if (picked.kind == PickKind::kAbsent) return INT64_MIN;
   const int64_t used = times[picked.left];
   const bool later = used > target;
-  const uint64_t distance = later ? ns_between(used, target) : ns_between(target, used);
-  if (distance > static_cast<uint64_t>(INT64_MAX)) return INT64_MIN;
+  uint64_t distance = later ? ns_between(used, target) : ns_between(target, used);
+  if (distance > static_cast<uint64_t>(INT64_MAX)) distance = static_cast<uint64_t>(INT64_MAX);
   return later ? -static_cast<int64_t>(distance) : static_cast<int64_t>(distance);
 }
 

@@ -98,7 +98,9 @@ void check_call(const LoaderOptions& options) {
   if (options.drop_n_last < 0) {
     refuse("drop_n_last: expected 0 or more, got ", std::to_string(options.drop_n_last));
   }
-  if (options.world_size < 1) refuse("world_size: expected 1 or more, got ", std::to_string(options.world_size));
+  if (options.world_size < 1 || options.world_size > INT32_MAX) {
+    refuse("world_size: expected from 1 to 2^31 - 1, got ", std::to_string(options.world_size));
+  }
   if (options.rank < 0 || options.rank >= options.world_size) {
     refuse("rank: expected in [0, ", std::to_string(options.world_size), "), got ", std::to_string(options.rank));
   }

@@ -4,7 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <iterator>
 
 namespace robocache {
 
@@ -50,8 +52,24 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
+// Whether the current device runs code that was compiled for compute capability 9.0 or later: a later GPU may run code for
+// an earlier one, which waits for nothing and knows no clusters. All kernels are built for the same GPUs, so what holds for
+// `kernel` is asked once a device.
+inline bool runs_code_for_90(const void* kernel, int device) {
+  enum : uint8_t { kNotAsked, kNo, kYes };
+  static std::atomic<uint8_t> answers[64]{};
+  const bool kept = device < static_cast<int>(std::size(answers));
+  const uint8_t known = kept ? answers[device].load(std::memory_order_relaxed) : uint8_t{kNotAsked};
+  if (known != kNotAsked) return known == kYes;
+  cudaFuncAttributes built{};
+  if (cudaFuncGetAttributes(&built, kernel) != cudaSuccess) return false;  // the launch will say why
+  const bool yes = built.ptxVersion >= 90;
+  if (kept) answers[device].store(yes ? kYes : kNo, std::memory_order_relaxed);
+  return yes;
+}
+
 // Launches a kernel that may begin while the one before it on the stream still ends (programmatic dependent launch, from
-// compute capability 9.0): it calls wait_for_work_before() before it touches memory. What the kernel before does not write
+// code for 9.0 on): it calls wait_for_work_before() before it touches memory. What the kernel before does not write
 // may be read earlier where that one lets others begin only after its own wait. In clusters of several blocks (from 9.0,
 // too) those reach each other's shared memory.
 template <class... Parameters>
@@ -66,7 +84,7 @@ cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9) {
+  if (runs_code_for_90(reinterpret_cast<const void*>(kernel), device)) {
     cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -1,4 +1,7 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+//
+// What knows no clock, and what no clock's loop gains by, is kept out of line: inlined it would be compiled for each clock
+// and work type anew, which takes minutes under a sanitizer.
 #include <cstdint>
 #include <type_traits>
 
@@ -13,7 +16,7 @@ namespace {
 constexpr int64_t kPiece = 64;  // features at a time, in the work type; whole quaternions
 
 template <class Work>
-void load_piece(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, Work* to) {
+[[gnu::noinline]] void load_piece(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, Work* to) {
   with_type(dtype, [&](auto element) {
     const auto* from = static_cast<const decltype(element)*>(data) + offset;
     for (int64_t d = 0; d < n; ++d) to[d] = to_work<Work>(from[d * stride]);
@@ -53,7 +56,8 @@ struct Target {
 };
 
 template <InterpolationMethod kMethod, class Work>
-void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+[[gnu::noinline]] void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
+                                  bool moves) {
   if (rows) {
     add_share(Work(1) - t.picked.weight, gradient, n, t.sums(t.picked.left, first), t.g.values_feature);
     add_share(t.picked.weight, gradient, n, t.sums(t.picked.right, first), t.g.values_feature);
@@ -71,7 +75,8 @@ void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n,
 }
 
 template <class Work>
-void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+[[gnu::noinline]] void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
+                                   bool moves) {
   const Stencil<int64_t>& stencil = t.place.stencil;
   Work loaded[kStencilRows][kPiece];
   for (int i = 0; i < kStencilRows; ++i) t.load(stencil.rows[i], first, n, loaded[i]);
@@ -95,7 +100,8 @@ void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n
 }
 
 template <class Work>
-void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+[[gnu::noinline]] void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
+                                      bool moves) {
   Work left[kPiece];
   Work right[kPiece];
   t.load(t.bracket.left, first, n, left);
@@ -123,7 +129,8 @@ void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_
 }
 
 template <class Work>
-void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows, bool moves) {
+[[gnu::noinline]] void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
+                                   bool moves) {
   const CubicShares shares = cubic_shares(t.place.weights);
   const int64_t left = t.bracket.left;
   const int64_t right = t.bracket.right;
@@ -163,17 +170,11 @@ void for_each_lanes(int64_t features, const Body& body) {
   for (; d < features; ++d) body(std::integral_constant<int, 1>{}, d);
 }
 
-// Before a row's targets: its slopes, and nothing that has come to them yet.
-template <class Clock>
-void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
-  const int64_t length = row_length(s, batch);
-  if (length == 0) return;
-  SplineRow* const table = g.spline.table + batch * s.samples;
-  spline_table(times, length, Clock{}, s.boundary, table);
-  for (int64_t i = 0; i < length; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+// The slopes of a row, by its table.
+[[gnu::noinline]] void sweep_features(const Segment& s, const SegmentGradient& g, int64_t batch, int64_t length) {
+  const SplineRow* const table = g.spline.table + batch * s.samples;
   const int64_t row = batch * s.samples * s.features;
-  for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
-  with_type(s.value_dtype, [&](auto element) {
+  with_floating(s.value_dtype, [&](auto element) {
     const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
     for_each_lanes(s.features, [&](auto lanes, int64_t d) {
       spline_sweep<decltype(lanes)::value, 1>(table, length, values + d * s.values_feature, s.values_sample,
@@ -182,21 +183,19 @@ void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clo
   });
 }
 
-// After them: what came to the slopes goes to the values and the times.
-template <class Work, class Clock>
-void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times, int64_t batch) {
-  const int64_t length = row_length(s, batch);
-  if (length == 0) return;
-  const SplineRow* const table = g.spline.table + batch * s.samples;
+// What came to the slopes goes to the values and to the table.
+template <class Work>
+[[gnu::noinline]] void sweep_features_backward(const Segment& s, const SegmentGradient& g, int64_t batch,
+                                               int64_t length) {
   SplineRowGradient* const of_table = g.spline.of_table + batch * s.samples;
   const int64_t row = batch * s.samples * s.features;
-  with_type(s.value_dtype, [&](auto element) {
+  with_floating(s.value_dtype, [&](auto element) {
     for_each_lanes(s.features, [&](auto lanes, int64_t d) {
       const auto* values =
           static_cast<const decltype(element)*>(s.values) + batch * s.values_batch + d * s.values_feature;
       const int64_t sums = batch * g.values_batch + d * g.values_feature;
       spline_sweep_backward<decltype(lanes)::value>(
-          table, length,
+          g.spline.table + batch * s.samples, length,
           [&](int64_t at, int lane) { return to_work<double>(values[at * s.values_sample + lane * s.values_feature]); },
           g.spline.slopes + row + d, g.spline.of_slopes + row + d, s.features,
           [&](int64_t at, int lane, double x) {
@@ -211,8 +210,25 @@ void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock
           });
     });
   });
-  if (g.times == nullptr) return;
-  spline_table_backward(times, length, s.boundary, table, of_table,
+}
+
+// Before a row's targets: its slopes, and nothing that has come to them yet.
+template <class Clock>
+[[gnu::noinline]] void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
+                                    int64_t batch, int64_t length) {
+  spline_table(times, length, Clock{}, s.boundary, g.spline.table + batch * s.samples);
+  for (int64_t i = 0; i < length; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+  const int64_t row = batch * s.samples * s.features;
+  for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
+  sweep_features(s, g, batch, length);
+}
+
+// After them, and after what came to the slopes has gone on: what came to the table goes to the times.
+template <class Clock>
+[[gnu::noinline]] void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
+                                  int64_t batch, int64_t length) {
+  spline_table_backward(times, length, s.boundary, g.spline.table + batch * s.samples,
+                        g.spline.of_table + batch * s.samples,
                         [&](int64_t at, double x) { g.times[batch * s.samples + at] += x; });
 }
 
@@ -222,8 +238,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const int64_t length = row_length(s, batch);
   const double per_target = clock_units_per_target_unit(call, s);
-  const bool cubic = s.method == InterpolationMethod::kCubic && !s.causal;
-  if (cubic) begin_spline(s, g, times, batch);
+  const bool cubic = s.method == InterpolationMethod::kCubic && !s.causal && length > 0;
+  if (cubic) begin_spline(s, g, times, batch, length);
   Work gradient[kPiece];
   int64_t hint = 0;
   for (int64_t index = 0; index < call.targets_count; ++index) {
@@ -285,7 +301,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     }
     if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += of_target * per_target;
   }
-  if (cubic) end_spline<Work>(s, g, times, batch);
+  if (cubic) sweep_features_backward<Work>(s, g, batch, length);
+  if (cubic && g.times != nullptr) end_spline(s, g, times, batch, length);
 }
 
 }  // namespace

@@ -88,8 +88,8 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
   mixture_.order = Order::of(weighted ? kMixtureBlock : anchor, options.shuffle);
   if (options.samples_per_epoch) {
     if (!weighted) refuse("samples_per_epoch: goes with weights or a temperature, got neither");
-    if (*options.samples_per_epoch < 1) {
-      refuse("samples_per_epoch: expected at least 1, got ", std::to_string(*options.samples_per_epoch));
+    if (*options.samples_per_epoch < 1 || *options.samples_per_epoch > int64_t{1} << 53) {
+      refuse("samples_per_epoch: expected from 1 to 2^53, got ", std::to_string(*options.samples_per_epoch));
     }
     mixture_.samples = *options.samples_per_epoch;
   }

@@ -1,11 +1,15 @@
 """The loader over many batches and in many forks: the same bytes, and neither memory nor files that stay behind."""
 
+import concurrent.futures
 import hashlib
+import itertools
 import os
 import resource
 
 import numpy as np
 import pytest
+import torch
+from reference.compare import to_numpy
 from soak import rounds
 
 import robocache
@@ -28,34 +32,80 @@ def dataset(tmp_path_factory):
     return robocache.open(path)
 
 
-def loader_of(dataset):
-    windows = {"state": [-0.05, 0.0], "action": [0.0, 0.03, 0.06]}
-    return robocache.Loader(dataset, batch_size=16, delta_timestamps=windows, seed=3, framework="numpy")
+WINDOWS = {"state": [-0.05, 0.0], "action": [0.0, 0.03, 0.06]}
+
+
+def loader_of(dataset, device="cpu"):
+    framework = "numpy" if device == "cpu" else "torch"
+    return robocache.Loader(
+        dataset, batch_size=16, delta_timestamps=WINDOWS, seed=3, framework=framework, device=device
+    )
+
+
+def mixture_of(dataset, device="cpu"):
+    """Rank 1 of 2, three sources by weight, and all that can be asked of a window."""
+    sources = [
+        robocache.Source(dataset, weight=5, episodes=[0, 1, 2]),
+        robocache.Source(dataset, weight=2, rename={"state": "action", "action": "state"}),
+        robocache.Source(dataset, weight=0.1, episodes=[4], anchor="state"),
+    ]
+    return robocache.Loader(
+        sources,
+        batch_size=16,
+        delta_timestamps=WINDOWS,
+        edges="drop",
+        drop_n_last=3,
+        offset=0.01,
+        causal={"state": True},
+        return_age=True,
+        pad_features=True,
+        samples_per_epoch=700,
+        seed=3,
+        rank=1,
+        world_size=2,
+        framework="numpy" if device == "cpu" else "torch",
+        device=device,
+    )
 
 
 def digest(batch):
-    return hashlib.sha256(b"".join(batch[key].tobytes() for key in sorted(batch))).hexdigest()
+    return hashlib.sha256(b"".join(to_numpy(batch[key]).tobytes() for key in sorted(batch))).hexdigest()
 
 
 def forever(loader):
-    while True:
-        yield from loader
+    return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-def test_many_batches(dataset):
-    loader = loader_of(dataset)
+@pytest.mark.parametrize("made", [loader_of, mixture_of])
+def test_many_batches(dataset, device, made):
+    loader = made(dataset, device)
     batches = forever(loader)
-    next(batches)
+    first = digest(next(batches))
     open_files, memory_kib = len(os.listdir("/proc/self/fd")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    on_device = 0 if device == "cpu" else torch.cuda.memory_allocated()
     for number in range(rounds(2500)):
         state = loader.state_dict()
         batch = next(batches)
         if number % 500 == 0 and state["samples"] < loader.num_samples:
-            fresh = loader_of(dataset)
+            fresh = made(dataset, device)
             fresh.load_state_dict(state)
-            assert digest(next(fresh)) == digest(batch)
+            assert digest(next(fresh)) == digest(batch) != first
+    del batch
     assert len(os.listdir("/proc/self/fd")) == open_files
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 32 << 10
+    assert device == "cpu" or torch.cuda.memory_allocated() <= on_device
+
+
+def test_loaders_side_by_side_in_threads(dataset, device):
+    """Each gives what it gives alone; some are of one dataset, some of one kind."""
+    made, count = [loader_of, mixture_of, mixture_of], rounds(200)
+
+    def digests(make):
+        return [digest(batch) for batch in itertools.islice(forever(make(dataset, device)), count)]
+
+    alone = [digests(make) for make in made]
+    with concurrent.futures.ThreadPoolExecutor(len(made)) as pool:
+        assert list(pool.map(digests, made)) == alone
 
 
 def test_many_forks(dataset):

@@ -167,15 +167,12 @@ BitPlan plan_for(const VoxelReduction& call, int device) {
 }  // namespace
 
 bool goes_by_bits(const VoxelReduction& call, int device) {
-  if (!suits_bits(call) || device_attribute(cudaDevAttrComputeCapabilityMajor, device) < 9) return false;
+  if (!suits_bits(call)) return false;
   const BitPlan plan = plan_for(call, device);
   // What is marked in the other block takes longer.
   if (plan.pairs == 0 || plan.shared_out() / 2 > plan.words / 8) return false;
-  // The library may have been built for earlier GPUs alone, whose blocks have no pairs.
   const DeviceGuard guard(device);
-  cudaFuncAttributes built{};
-  return guard.code() == cudaSuccess && cudaFuncGetAttributes(&built, mark_cells<true>) == cudaSuccess &&
-         built.ptxVersion >= 90;
+  return guard.code() == cudaSuccess && runs_code_for_90(reinterpret_cast<const void*>(mark_cells<true>), device);
 }
 
 int64_t bits_workspace_bytes(const VoxelReduction& call, int device) {

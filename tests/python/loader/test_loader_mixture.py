@@ -1,0 +1,426 @@
+"""Loader: several sources: what is drawn, by the oracle's plain whole numbers, and what is made of it."""
+
+import collections
+import itertools
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+from recordings import assert_same_batches, batches_of, write
+from reference.compare import to_numpy
+from reference.mixture import BLOCK, Part, draw, mixture_batch, shares
+from reference.window_batch import assert_batch
+from soak import rounds
+
+import robocache
+
+# name: of each stream (rate in Hz, dtype, shape of one row)
+ROBOTS = {
+    "one_arm": {
+        "state": (50, np.float32, (7,)),
+        "action": (50, np.float32, (7,)),
+        "grip": (10, np.int16, (2,)),
+        "image": (5, np.float32, (2, 3)),
+    },
+    "two_arms": {"qpos": (30, np.float64, (14,)), "command": (30, np.float64, (14,)), "force": (200, np.float32, (6,))},
+    "base": {"state": (25, np.dtype(ml_dtypes.bfloat16), (7,)), "action": (20, np.float16, (7,))},
+    "none": {"state": (4, np.float32, (7,)), "mode": (4, np.int64, ())},
+}
+DELTAS = {"state": [-0.04, 0.0], "action": [0.0, 0.021, 0.3], "grip": None, "force": [-0.005], "image": [0.0]}
+TO_STATE_AND_ACTION = {"qpos": "state", "command": "action"}
+
+
+def record(rng, streams, episodes):
+    """Each robot on clocks of its own, with repeated stamps and gaps, and a stream missing here and there."""
+    recording = []
+    for number in range(episodes):
+        start, seconds = 10**12 * number + int(rng.integers(10**9)), rng.uniform(0.4, 1.5)
+        rows = {}
+        for name, (rate, dtype, shape) in streams.items():
+            times = np.sort(rng.uniform(0, seconds, max(2, int(seconds * rate))))
+            times[1] = times[0]
+            values = rng.normal(size=(len(times), *shape)) * 50 + 100
+            rows[name] = (start + np.round(times * 1e9).astype(np.int64), values.astype(dtype))
+        if number == 2:
+            rows.pop("action", rows.pop("command", None))
+        recording.append(rows)
+    return recording
+
+
+@pytest.fixture(scope="module")
+def robots(tmp_path_factory):
+    """name: (dataset, recording)."""
+    rng, folder = np.random.default_rng(33), tmp_path_factory.mktemp("robots")
+    found = {}
+    for name, streams in ROBOTS.items():
+        recording = record(rng, streams, 5)
+        found[name] = (write(folder / name, recording), recording)
+    return found
+
+
+def source(robots, name, **options):
+    return robocache.Source(robots[name][0], **options)
+
+
+def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
+    """What the oracle knows of `source(robots, name, ...)`."""
+    dataset, recording = robots[name]
+    keys = {stream: (rename or {}).get(stream, stream) for stream in ROBOTS[name]}
+    renamed = [{keys[stream]: rows for stream, rows in streams.items()} for streams in recording]
+    chosen = range(len(recording)) if episodes is None else episodes
+    return Part(
+        renamed,
+        [(e, int(t)) for e in chosen for t in renamed[e].get(keys.get(anchor, anchor), ([],))[0]],
+        {keys[stream]: np.dtype(dtype) for stream, (_, dtype, _) in ROBOTS[name].items()},
+        {keys[stream]: shape for stream, (_, _, shape) in ROBOTS[name].items()},
+        {keys[stream]: dataset.stats[stream] for stream in ROBOTS[name] if stream in dataset.stats},
+    )
+
+
+# Several of one dataset, names mapped, names swapped, widths and dtypes and clocks that differ, keys that are not there.
+NINE = [
+    ("one_arm", {"episodes": [0, 1, 2]}),
+    ("two_arms", {"rename": TO_STATE_AND_ACTION}),
+    ("one_arm", {"episodes": [3, 4, 2]}),
+    ("base", {}),
+    ("one_arm", {"rename": {"state": "action", "action": "state"}, "anchor": "grip"}),
+    ("none", {}),
+    ("two_arms", {"rename": {"qpos": "action", "command": "state"}, "episodes": [4], "anchor": "force"}),
+    ("base", {"episodes": [1]}),
+    ("none", {"episodes": [4, 0]}),
+]
+WEIGHTS = [0.5, 0.25, 3, 1e-2, 0.7, 1 / 3, 0.1, 2, 1]
+
+
+def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DELTAS, **options):
+    """A loader of the first of NINE, and the oracle's parts."""
+    chosen = NINE[:count]
+    sources = [
+        source(robots, name, **said, weight=None if weights is None else weights[k])
+        for k, (name, said) in enumerate(chosen)
+    ]
+    deltas = {
+        key: asked
+        for key, asked in deltas.items()
+        if any(key in (said.get("rename") or {}).values() or key in ROBOTS[name] for name, said in chosen)
+    }
+    options = {"anchor": "state", "pad_features": True} | options
+    loader = robocache.Loader(sources, batch_size=batch_size, delta_timestamps=deltas, device=device, **options)
+    return loader, [part(robots, name, **said) for name, said in chosen], deltas
+
+
+def places_of(loader):
+    """(source, episode, time) of each sample that comes, in order."""
+    found = []
+    for batch in loader:
+        columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
+        found += zip(*columns, strict=True)
+    return found
+
+
+def expected_places(parts, positions, **options):
+    anchors = [len(part.ticks) for part in parts]
+    draws = [draw(position, anchors, **options) for position in positions]
+    return [(source, *parts[source].ticks[anchor]) for source, anchor in draws]
+
+
+# ---- What is drawn ----
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("count", range(1, 10))
+def test_rule_35_every_epoch_is_the_oracles(robots, device, count, weighted):
+    seed = [0, 7, 2**63 - 1][count % 3]
+    weights = WEIGHTS[:count] if weighted else None
+    loader, parts, _ = mixed(robots, count, weights, seed=seed, device=device)
+    anchors = [len(part.ticks) for part in parts]
+    assert loader.num_anchors == loader.num_samples == sum(anchors)
+    for epoch in range(3):
+        wanted = expected_places(parts, range(sum(anchors)), seed=seed, epoch=epoch, weights=weights)
+        assert places_of(loader) == wanted
+        if not weighted:
+            every = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
+            assert collections.Counter(wanted) == collections.Counter(every)
+
+
+def test_rule_35_without_shuffle(robots, device):
+    loader, parts, _ = mixed(robots, 4, shuffle=False, device=device)
+    every = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
+    assert places_of(loader) == places_of(loader) == every
+    loader, parts, _ = mixed(robots, 4, WEIGHTS[:4], shuffle=False, device=device, samples_per_epoch=1000)
+    for epoch in range(2):
+        options = {"weights": WEIGHTS[:4], "samples": 1000, "shuffle": False, "epoch": epoch}
+        assert places_of(loader) == expected_places(parts, range(1000), **options)
+
+
+@pytest.mark.parametrize("samples", [1, 17, 3000, 50_000, BLOCK, 200_000])
+def test_rule_35_blocks_run_on_across_epochs(robots, device, samples):
+    weights = [3.0, 1.0, 0.01]
+    options = {"samples_per_epoch": samples, "seed": 5}
+    loader, parts, _ = mixed(robots, 3, weights, batch_size=128, deltas={"state": None}, device=device, **options)
+    assert loader.num_samples == samples
+    assert len(loader) == -(-samples // 128)
+    for epoch in [0, 1, 2, 5, 2**40, 2**62]:
+        for start in {0, max(samples - 150, 0), min((-epoch * samples - 100) % BLOCK, samples - 1)}:
+            loader.load_state_dict({"seed": 5, "epoch": epoch, "samples": start})
+            stop = min(start + 256, samples)
+            wanted = expected_places(parts, range(start, stop), seed=5, epoch=epoch, weights=weights, samples=samples)
+            assert places_of(itertools.islice(loader, 2)) == wanted
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1], [3, 1, 0.01], [1e300, 1e300, 1e296], [0.4, 0.15, 0.45]])
+def test_rule_35_shares_of_a_block_are_exact_and_rounds_are_whole(robots, device, weights):
+    """In each block of 65,536 draws every source has its share, and goes round its own anchors."""
+    options = {"samples_per_epoch": BLOCK, "batch_size": 4096, "deltas": {"state": None}, "device": device}
+    loader, parts, _ = mixed(robots, 3, weights, **options)
+    seen = [collections.Counter() for _ in parts]
+    for block in range(1, 3):
+        for k, *tick in places_of(loader):
+            seen[k][tuple(tick)] += 1
+        for k, part in enumerate(parts):
+            done = block * shares(weights)[k]
+            assert seen[k].total() == done
+            ticks = collections.Counter(part.ticks)  # stamps that repeat are anchors each
+            rounds_done, more = divmod(done, len(part.ticks))
+            beyond = seen[k] - collections.Counter({tick: n * rounds_done for tick, n in ticks.items()})
+            assert beyond.total() == more
+            assert all(n <= ticks[tick] for tick, n in beyond.items())
+
+
+def test_rule_35_shares_are_the_largest_remainders(robots):
+    """Of many random weights, as the loader's own draws count them."""
+    rng = np.random.default_rng(8)
+    for _ in range(rounds(5)):
+        weights = np.exp(rng.uniform(-4, 4, 4)).tolist()
+        options = {"samples_per_epoch": BLOCK, "batch_size": BLOCK, "deltas": {"state": None}}
+        loader, _, _ = mixed(robots, 4, weights, **options)
+        assert np.bincount(to_numpy(next(loader)["dataset_index"])).tolist() == shares(weights)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1, 3.7, 1e9])
+def test_rule_35_temperature_weighs_by_the_number_of_anchors(robots, device, temperature):
+    loader, parts, _ = mixed(robots, 5, temperature=temperature, deltas={"state": None}, device=device, seed=3)
+    weights = [len(part.ticks) ** (1 / temperature) for part in parts]
+    assert places_of(loader) == expected_places(parts, range(loader.num_samples), seed=3, weights=weights)
+
+
+# ---- What is made of it ----
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("count", range(1, 10))
+def test_every_batch_of_a_mixture_is_the_oracles(robots, device, count, dtype):
+    said = {"return_age": count % 2 == 1, "offset": 0.003, "max_gap_s": 0.2, "dtype": dtype}
+    if count == 9:
+        said |= {"methods": {"state": "pchip", "action": "akima", "grip": "nearest"}, "causal": {"force": True}}
+    if count % 3 == 0:
+        said["normalize"] = "mean_std"  # of each source by its own
+    loader, parts, deltas = mixed(robots, count, WEIGHTS[:count], batch_size=70, seed=count, device=device, **said)
+    if "normalize" in said:
+        said["normalize"] = {key: "mean_std" for key in ("state", "action", "force", "image") if key in deltas}
+    said["dtype"] = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    anchors = [len(part.ticks) for part in parts]
+    for number, batch in enumerate(itertools.islice(loader, 2)):
+        positions = range(70 * number, min(70 * number + 70, loader.num_samples))
+        drawn = [draw(position, anchors, seed=count, weights=WEIGHTS[:count]) for position in positions]
+        assert_batch(batch, mixture_batch(parts, drawn, deltas, pad_features=True, **said))
+        assert {array.device.type for array in batch.values()} == {device}
+
+
+def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
+    sources = [source(robots, "one_arm"), source(robots, "base"), source(robots, "none")]
+    deltas = {"state": [0.0], "action": None, "mode": [0.0, 0.1]}
+    loader = robocache.Loader(sources, batch_size=64, delta_timestamps=deltas, anchor="state", device=device)
+    parts = [part(robots, name) for name in ("one_arm", "base", "none")]
+    drawn = [draw(position, [len(part.ticks) for part in parts]) for position in range(64)]
+    batch = next(loader)
+    assert_batch(batch, mixture_batch(parts, drawn, deltas))
+    lacking = to_numpy(batch["dataset_index"]) != 2
+    assert lacking.any()
+    assert to_numpy(batch["mode_is_pad"])[lacking].all()
+    assert not to_numpy(batch["mode"])[lacking].any()
+
+
+def test_one_source_in_a_list_is_a_mixture_and_a_dataset_is_none(robots, device):
+    options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
+    dataset = robots["one_arm"][0]
+    alone = robocache.Loader(dataset, **options)
+    for listed in ([robocache.Source(dataset)], robocache.Source(dataset), (robocache.Source(dataset, weight=2),)):
+        batches = batches_of(robocache.Loader(listed, **options))
+        assert all((batch["dataset_index"] == 0).all() for batch in batches)
+    batches = batches_of(robocache.Loader([robocache.Source(dataset)], **options))
+    without = [{key: rows for key, rows in batch.items() if key != "dataset_index"} for batch in batches]
+    assert_same_batches(without, batches_of(alone))
+
+
+def test_gather_counts_over_all_sources(robots, device):
+    loader, parts, deltas = mixed(robots, 6, WEIGHTS[:6], device=device, return_age=True)
+    every = [(k, anchor) for k, part in enumerate(parts) for anchor in range(len(part.ticks))]
+    rng = np.random.default_rng(2)
+    for indices in ([0, len(every) - 1], rng.integers(0, len(every), 50).tolist()):
+        wanted = mixture_batch(parts, [every[i] for i in indices], deltas, pad_features=True, return_age=True)
+        assert_batch(loader.gather(indices), wanted)
+    with pytest.raises(robocache.ArgumentError, match=rf"indices\[0\].*\[0, {len(every)}\)"):
+        loader.gather([len(every)])
+
+
+def test_rename_for_all_and_of_one_source(robots, device):
+    """The loader's for every source that has the stream, the source's own before it."""
+    swap = {"qpos": "action", "command": "state"}
+    sources = [source(robots, "two_arms"), source(robots, "two_arms", rename=swap), source(robots, "none")]
+    options = {"batch_size": 40, "delta_timestamps": {"state": [0.0]}, "anchor": "state", "pad_features": True}
+    loader = robocache.Loader(sources, rename=TO_STATE_AND_ACTION, device=device, **options)
+    parts = [
+        part(robots, "two_arms", rename=TO_STATE_AND_ACTION),
+        part(robots, "two_arms", rename=swap),
+        part(robots, "none"),
+    ]
+    drawn = [draw(position, [len(part.ticks) for part in parts]) for position in range(40)]
+    assert_batch(next(loader), mixture_batch(parts, drawn, options["delta_timestamps"], pad_features=True))
+    one = robocache.Loader(
+        robots["two_arms"][0],
+        batch_size=8,
+        delta_timestamps={"state": [0.0]},
+        rename=TO_STATE_AND_ACTION,
+        device=device,
+    )
+    assert next(one)["state"].shape == (8, 1, 14)
+    assert one.anchor in ("qpos", "state")
+
+
+def test_edges_are_of_each_source(robots, device):
+    """A source that has not the stream at all is drawn whole of it; an episode that lacks it is not."""
+    sources = [source(robots, "base"), source(robots, "none")]
+    deltas = {"state": [-0.1, 0.0], "action": [0.0, 0.1]}
+    loader = robocache.Loader(
+        sources, batch_size=16, delta_timestamps=deltas, edges="drop", anchor="state", shuffle=False, device=device
+    )
+    wanted = []
+    for k, name in enumerate(("base", "none")):
+        for episode, rows in enumerate(robots[name][1]):
+            asked = {key: at for key, at in deltas.items() if key in ROBOTS[name]}
+            for t in rows["state"][0].tolist():
+                if all(
+                    key in rows and rows[key][0][0] - 999 <= t + round(at * 1e9) <= rows[key][0][-1] + 999
+                    for key, offsets in asked.items()
+                    for at in offsets
+                ):
+                    wanted.append((k, episode, t))
+    assert {k for k, _, _ in wanted} == {0, 1}
+    assert (0, 2) not in {place[:2] for place in wanted}
+    assert places_of(loader) == wanted
+
+
+def test_the_same_bytes_on_any_number_of_threads(robots, threads):
+    results = []
+    for number in (1, 2, 7):
+        threads(number)
+        results.append(batches_of(mixed(robots, 9, WEIGHTS, batch_size=200, normalize="mean_std")[0]))
+    assert_same_batches(results[0], results[1])
+    assert_same_batches(results[0], results[2])
+
+
+def test_a_pickled_mixture_goes_on_where_it_was(robots, device):
+    loader, _, _ = mixed(robots, 9, WEIGHTS, seed=4, samples_per_epoch=170, device=device)
+    next(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.state_dict() == loader.state_dict() == {"seed": 4, "epoch": 0, "samples": 50}
+    assert_same_batches(batches_of(copy, 100), batches_of(loader, 100))
+    assert copy.num_samples == 170
+
+
+def test_a_mixture_is_what_it_was_made_of(robots):
+    """Not of what the caller's list becomes."""
+    sources = [source(robots, "one_arm"), source(robots, "base")]
+    loader = robocache.Loader(sources, batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
+    sources.pop()
+    assert_same_batches(batches_of(pickle.loads(pickle.dumps(loader))), batches_of(loader))
+
+
+def test_a_source_is_not_changed_by_its_loader(robots):
+    one = source(robots, "two_arms", weight=0.5)
+    options = {"batch_size": 8, "rename": TO_STATE_AND_ACTION, "device": "cpu"}
+    robocache.Loader([one], delta_timestamps={"state": [0.0]}, **options)
+    assert one == source(robots, "two_arms", weight=0.5)
+
+
+# ---- Refusals ----
+
+
+def sources_of(robots, *chosen):
+    return [source(robots, name, **options) for name, options in chosen]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "options", "parts"),
+    [
+        ([("base", {"weight": 1}), ("base", {})], {}, ["sources[1].weight", "none"]),
+        ([("base", {"weight": 0}), ("base", {"weight": 1})], {}, ["sources[0].weight", "0"]),
+        ([("base", {"weight": -1})], {}, ["sources[0].weight", "-1"]),
+        ([("base", {"weight": float("nan")})], {}, ["sources[0].weight", "nan"]),
+        ([("base", {"weight": float("inf")})], {}, ["sources[0].weight", "inf"]),
+        ([("base", {"weight": "much"})], {}, ["sources[0].weight", "'much'"]),
+        ([("base", {"weight": 1}), ("base", {"weight": 1e-6})], {}, ["sources[1].weight", "65536", "1e-06"]),
+        ([("base", {"weight": 1})], {"temperature": 2}, ["temperature", "weights"]),
+        ([("base", {})], {"temperature": 0}, ["temperature", "0"]),
+        ([("base", {})], {"temperature": float("inf")}, ["temperature", "inf"]),
+        ([("base", {})], {"samples_per_epoch": 100}, ["samples_per_epoch", "weights"]),
+        ([("base", {"weight": 1})], {"samples_per_epoch": 0}, ["samples_per_epoch", "0"]),
+        ([("base", {"weight": 1})], {"samples_per_epoch": 2**63 - 1}, ["samples_per_epoch", str(2**63 - 1)]),
+        ([("base", {"weight": 1})], {"samples_per_epoch": 1.5}, ["samples_per_epoch", "1.5"]),
+        ([("base", {"weight": 1})], {"samples_per_epoch": 3, "drop_last": True}, ["batch_size", "3", "8"]),
+        ([("base", {}), ("two_arms", {"rename": TO_STATE_AND_ACTION})], {}, ["state", "[7]", "[14]", "pad_features"]),
+        (
+            [("one_arm", {}), ("two_arms", {"rename": {"force": "image", "qpos": "state"}})],
+            {"pad_features": True, "delta_timestamps": {"image": [0.0]}},
+            ["image", "pad_features", "one axis", "[2, 3]", "[6]"],
+        ),
+        ([("base", {}), ("one_arm", {"rename": {"state": "x", "grip": "state"}})], {}, ["state", "bfloat16", "int16"]),
+        (
+            [("one_arm", {}), ("none", {"rename": {"mode": "grip"}})],
+            {"delta_timestamps": {"grip": [0.0]}},
+            ["grip", "int16", "int64"],
+        ),
+        ([("two_arms", {"rename": {"qpos": "force"}})], {}, ["sources[0].rename", "'force'"]),
+        ([("two_arms", {"rename": {"qpos": "x", "command": "x"}})], {}, ["sources[0].rename", "'x'"]),
+        ([("two_arms", {"rename": {"knees": "state"}})], {}, ["sources[0].rename", "knees"]),
+        ([("two_arms", {"rename": {"qpos": ""}})], {}, ["sources[0].rename['qpos']"]),
+        ([("two_arms", {"rename": ["qpos"]})], {}, ["sources[0].rename"]),
+        ([("two_arms", {"rename": {"qpos": 3}})], {}, ["sources[0].rename", "int"]),
+        ([("base", {})], {"rename": {"qpos": "state"}}, ["rename", "qpos"]),
+        ([("base", {})], {"rename": 5}, ["rename", "5"]),
+        ([("base", {}), ("two_arms", {})], {}, ["sources[1]", "qpos", "force"]),
+        ([("base", {}), ("one_arm", {"anchor": "qpos"})], {}, ["sources[1].anchor", "qpos", "grip"]),
+        ([("base", {}), ("none", {})], {"anchor": "action"}, ["anchor", "action", "mode"]),
+        ([("base", {}), ("base", {"episodes": []})], {}, ["sources[1].episodes"]),
+        ([("base", {"episodes": [5]})], {}, ["sources[0].episodes", "[0, 5)", "5"]),
+        ([("base", {"episodes": "1"})], {}, ["sources[0].episodes", "'1'"]),
+        ([("base", {})], {"episodes": [0]}, ["episodes", "Source"]),
+        ([("one_arm", {"rename": {"state": "dataset_index"}})], {"delta_timestamps": {"dataset_index": None}}, ["'dataset_index'"]),
+        ([("base", {})], {"delta_timestamps": {"qpos": [0.0]}}, ["qpos", "state", "action"]),
+        ([("base", {"anchor": "action", "episodes": [2]})], {}, ["sources[0].anchor"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_mixtures_that_make_no_sense_are_refused_by_name(robots, chosen, options, parts):
+    options = {"batch_size": 8, "delta_timestamps": {"state": [0.0]}, "device": "cpu"} | options
+    with pytest.raises(robocache.Error) as caught:
+        robocache.Loader(sources_of(robots, *chosen), **options)
+    assert isinstance(caught.value, (ValueError, TypeError))
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+def test_what_is_no_source_is_refused(robots):
+    options = {"batch_size": 8, "delta_timestamps": {"state": [0.0]}, "device": "cpu"}
+    dataset = robots["base"][0]
+    for given, part in (
+        ([], "dataset"),
+        ([dataset], r"sources\[0\]: expected a Source, got Dataset"),
+        ([robocache.Source(dataset), "base"], r"sources\[1\]: expected a Source, got str"),
+        ([robocache.Source("base")], r"sources\[0\]\.dataset"),
+        ({"base": dataset}, "dataset"),
+    ):
+        with pytest.raises(robocache.ArgumentTypeError, match=part):
+            robocache.Loader(given, **options)

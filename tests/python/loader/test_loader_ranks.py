@@ -1,0 +1,446 @@
+"""Loader: one order for any number of ranks, batch size and thread; what a loop is; stopping, killing and going on."""
+
+import collections
+import functools
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from recordings import EVERY, anchors_of, assert_same_batches, batches_of, small, ticks_of, write
+from reference.compare import to_numpy
+from reference.mixture import draw
+from soak import rounds
+from torch.utils.data import DataLoader, DistributedSampler
+
+import robocache
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Whatever starts the tests, they are rank 0 of 1."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shared_out(count, start, batch_size, rank, world_size, drop_last):
+    """The positions of each batch of a rank from `start` on, as rule 36 says it."""
+    while start < count:
+        each = min(batch_size, -(-(count - start) // world_size))
+        if drop_last and count - start < batch_size * world_size:
+            return
+        yield [(start + rank * each + i) % count for i in range(each)]
+        start += world_size * each
+
+
+def positions_of(loader, ticks):
+    """The anchors of each batch of what is left of an epoch, as numbers among all ticks."""
+    numbers = {tick: number for number, tick in enumerate(ticks)}
+    found = []
+    for batch in loader:
+        episodes, times = (to_numpy(batch[name]).tolist() for name in ("episode_index", "time_ns"))
+        found.append([numbers[tick] for tick in zip(episodes, times, strict=True)])
+    return found
+
+
+def all_positions_of(loader, ticks):
+    return list(itertools.chain.from_iterable(positions_of(loader, ticks)))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A dataset of 1 stream, 5 episodes and 211 rows, all at different times."""
+    rng = np.random.default_rng(3)
+    recording = [
+        {"x": (10**9 * e + np.arange(n) * 1000, rng.normal(size=(n, 3)))} for e, n in enumerate([50, 1, 60, 2, 98])
+    ]
+    return write(tmp_path_factory.mktemp("ranks") / "cache", recording), ticks_of(recording, "x")
+
+
+def of(plain, **options):
+    return small(plain[0], **{"delta_timestamps": {"x": [-1e-6, 0.0]}, **options})
+
+
+# ---- Ranks ----
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 8, 30])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+def test_rule_36_each_rank_has_its_slice_of_the_same_global_batch(plain, device, world_size, batch_size, drop_last):
+    _, ticks = plain
+    count, options = len(ticks), {"seed": 9, "batch_size": batch_size, "drop_last": drop_last, "device": device}
+    for rank in range(world_size):
+        loader = of(plain, rank=rank, world_size=world_size, **options)
+        assert (loader.rank, loader.world_size, loader.num_samples) == (rank, world_size, count)
+        for epoch in range(2):
+            place = functools.cache(lambda position, epoch=epoch: draw(position, [count], seed=9, epoch=epoch)[1])
+            wanted = [
+                list(map(place, batch)) for batch in shared_out(count, 0, batch_size, rank, world_size, drop_last)
+            ]
+            assert len(loader) == len(wanted)
+            assert positions_of(loader, ticks) == wanted
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 7])
+@pytest.mark.parametrize("rows", [3, 64, 211])
+def test_rule_36_an_epoch_is_filled_up_as_torchs_distributed_sampler_does(
+    tmp_path, device, rows, world_size, batch_size
+):
+    recording = [{"x": (np.arange(rows), np.zeros(rows))}]
+    dataset = write(tmp_path / "cache", recording)
+    ours, theirs = collections.Counter(), collections.Counter()
+    for rank in range(world_size):
+        options = {"batch_size": batch_size, "delta_timestamps": {"x": None}, "snap_s": 0, "device": device}
+        options |= {"shuffle": False, "rank": rank, "world_size": world_size}
+        loader = robocache.Loader(dataset, **options)
+        sampler = DistributedSampler(range(rows), world_size, rank, shuffle=False)
+        of_torch = list(DataLoader(range(rows), batch_size, sampler=sampler))
+        batches = [to_numpy(batch["time_ns"]).tolist() for batch in loader]
+        assert [len(batch) for batch in batches] == [len(batch) for batch in of_torch]
+        assert len(loader) == len(of_torch)
+        ours.update(itertools.chain(*batches))
+        theirs.update(torch.cat(of_torch).tolist())
+        if rows >= batch_size * world_size:
+            sampler = DistributedSampler(range(rows), world_size, rank, drop_last=True)
+            of_torch = DataLoader(range(rows), batch_size, sampler=sampler, drop_last=True)
+            assert len(robocache.Loader(dataset, drop_last=True, **options)) == len(of_torch)
+    assert ours == theirs
+
+
+def test_rule_36_no_byte_depends_on_ranks_batch_size_or_threads(dataset, device, threads):
+    """One epoch of every kind of stream, cut in four ways."""
+    options = {"delta_timestamps": EVERY, "anchor": "gripper", "seed": 2, "device": device, "normalize": "mean_std"}
+
+    def epoch(world_size, batch_size, number):
+        threads(number)
+        ranks = [
+            batches_of(small(dataset, rank=r, world_size=world_size, batch_size=batch_size, **options), 1000)
+            for r in range(world_size)
+        ]
+        every = list(itertools.chain(*zip(*ranks, strict=True)))
+        return {key: np.concatenate([batch[key] for batch in every]) for key in every[0]}
+
+    whole = epoch(1, 1000, 1)
+    count = len(whole["time_ns"])
+    for world_size, batch_size, number in [(1, 7, 3), (2, 5, 1), (3, 4, 2), (4, 1, 2)]:
+        cut = epoch(world_size, batch_size, number)
+        assert_same_batches([{key: rows[:count] for key, rows in cut.items()}], [whole])
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3])
+@pytest.mark.parametrize("before", [(4, 16), (4, 8), (1, 64)])
+@pytest.mark.parametrize("after", [(2, 16), (2, 4), (1, 5), (7, 3)])
+def test_rule_36_a_state_goes_on_with_other_ranks_and_another_batch_size(plain, device, before, after, batches):
+    """As 4 ranks of 256 would as 2 of 64: what all ranks had is not drawn again, and the rest comes in its order."""
+    _, ticks = plain
+    options = {"seed": 6, "device": device}
+    states = []
+    for rank in range(before[0]):
+        loader = of(plain, rank=rank, world_size=before[0], batch_size=before[1], **options)
+        loader.set_epoch(3)
+        loop = iter(loader)
+        for _ in range(batches):
+            next(loop)
+        states.append(loader.state_dict())
+    samples = min(batches * before[0] * before[1], len(ticks))
+    assert states == [{"seed": 6, "epoch": 3, "samples": samples}] * before[0]
+    for rank in range(after[0]):
+        loader = of(plain, rank=rank, world_size=after[0], batch_size=after[1], device=device)
+        loader.load_state_dict(json.loads(json.dumps(states[0])))
+        for epoch, start in ((3, samples), (4, 0)):
+            wanted = [
+                [draw(position, [len(ticks)], seed=6, epoch=epoch)[1] for position in batch]
+                for batch in shared_out(len(ticks), start, after[1], rank, after[0], False)
+            ]
+            assert positions_of(loader, ticks) == wanted
+
+
+def test_rule_36_a_mixture_goes_on_with_other_ranks(dataset, recording, device):
+    sources = [
+        robocache.Source(dataset, weight=0.7, episodes=[0, 1, 2]),
+        robocache.Source(dataset, weight=0.3, episodes=[5]),
+    ]
+    ticks = [ticks_of(recording, "action", [0, 1, 2]), ticks_of(recording, "action", [5])]
+    options = {"delta_timestamps": {"action": None}, "samples_per_epoch": 301, "device": device}
+    first = robocache.Loader(sources, batch_size=16, rank=3, world_size=4, **options)
+    next(first)
+    for rank in range(2):
+        loader = robocache.Loader(sources, batch_size=8, rank=rank, world_size=2, **options)
+        loader.load_state_dict(first.state_dict())
+        for batch, positions in zip(loader, shared_out(301, 64, 8, rank, 2, False), strict=True):
+            columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
+            drawn = [draw(p, [len(of) for of in ticks], weights=[0.7, 0.3], samples=301) for p in positions]
+            assert list(zip(*columns, strict=True)) == [(k, *ticks[k][anchor]) for k, anchor in drawn]
+
+
+@pytest.mark.parametrize("step", [0, 1, 3, 4, 10**6])
+def test_rule_36_a_state_of_steps_still_loads(plain, step):
+    options = {"batch_size": 16, "rank": 1, "world_size": 4}
+    old, new = of(plain, **options), of(plain, **options)
+    old.load_state_dict({"seed": 3, "epoch": 2, "step": step})
+    assert old.state_dict() == {"seed": 3, "epoch": 2, "samples": min(step * 64, 211)}
+    new.load_state_dict(old.state_dict())
+    assert_same_batches(batches_of(old, 20), batches_of(new, 20))
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"rank": 1}, "rank, world_size: expected both"),
+        ({"world_size": 2}, "rank, world_size: expected both"),
+        ({"rank": 2, "world_size": 2}, r"rank: expected in \[0, 2\), got 2"),
+        ({"rank": -1, "world_size": 2}, r"rank: .*got -1"),
+        ({"rank": 0, "world_size": 0}, "world_size: .*got 0"),
+        ({"rank": 0, "world_size": 2**62}, "world_size: .*got 4611686018427387904"),
+        ({"rank": 0.5, "world_size": 2}, "rank: .*0.5"),
+        ({"rank": 0, "world_size": 200, "batch_size": 2, "drop_last": True}, "batch_size: expected at most the 1 "),
+    ],
+)
+def test_ranks_that_make_no_sense_are_refused(plain, options, part):
+    with pytest.raises(robocache.Error, match=part):
+        of(plain, **options)
+
+
+def test_the_environment_says_which_rank_this_is(plain, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert (of(plain).rank, of(plain).world_size) == (0, 1)  # of how many it does not say
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    loader = of(plain)
+    assert (loader.rank, loader.world_size) == (3, 8)
+    assert (of(plain, rank=0, world_size=2).world_size) == 2
+    monkeypatch.setenv("RANK", "8")
+    with pytest.raises(robocache.ArgumentError, match=r"rank: expected in \[0, 8\), got 8"):
+        of(plain)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(robocache.ArgumentError, match=r"RANK: .*'first'"):
+        of(plain)
+
+
+def test_torch_distributed_knows_better_than_the_environment(plain, monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
+    try:
+        loader = of(plain)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (loader.rank, loader.world_size) == (0, 1)
+
+
+TRAIN = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+import robocache
+
+path, out = sys.argv[1:]
+options = dict(batch_size=8, delta_timestamps={"x": None}, device="cpu", seed=4)
+by_environment = robocache.Loader(robocache.open(path), **options)
+dist.init_process_group("gloo")
+loader = robocache.Loader(robocache.open(path), **options)
+place = (dist.get_rank(), dist.get_world_size())
+assert (loader.rank, loader.world_size) == (by_environment.rank, by_environment.world_size) == place
+times = []
+for epoch in range(2):
+    for batch, again in zip(loader, by_environment, strict=True):
+        assert torch.equal(batch["time_ns"], again["time_ns"])
+        every = [torch.empty_like(batch["time_ns"]) for _ in range(place[1])]
+        dist.all_gather(every, batch["time_ns"])  # hangs or fails where ranks have batches of different sizes
+        times.append([rank.tolist() for rank in every])
+assert loader.state_dict() == {"seed": 4, "epoch": 2, "samples": 0}
+if place[0] == 0:
+    json.dump(times, open(out, "w"))
+dist.destroy_process_group()
+"""
+
+
+def environment(**more):
+    paths = f"{ROOT / 'python'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+
+
+def test_torchrun_of_two_processes_shares_every_sample_out(plain, tmp_path):
+    dataset, ticks = plain
+    script, out = tmp_path / "train.py", tmp_path / "times.json"
+    script.write_text(TRAIN)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*run, str(script), dataset.path, str(out)], env=environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    batches = json.loads(out.read_text())
+    assert len(batches) == 2 * -(-len(ticks) // 16)
+    numbers = {t: number for number, (_, t) in enumerate(ticks)}
+    for epoch in range(2):
+        own = batches[epoch * len(batches) // 2 :][: len(batches) // 2]
+        drawn = [numbers[t] for ranks in own for rank in ranks for t in rank]
+        first = drawn[0]
+        assert sorted(drawn[: len(ticks)]) == list(range(len(ticks)))  # disjoint and complete
+        assert drawn[len(ticks) :] == [first]  # 211 are not even: the first once more
+
+
+# ---- What a loop is ----
+
+
+def test_rule_36_a_loop_left_by_break_is_over(plain, device):
+    _, ticks = plain
+    loader = of(plain, device=device)
+    wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(5)]
+    for epoch in range(2):
+        for _ in loader:
+            assert loader.state_dict() == {"seed": 0, "epoch": epoch, "samples": 16}
+            break
+    assert all_positions_of(loader, ticks) == wanted[2]
+    assert all_positions_of(itertools.islice(loader, 3), ticks) == wanted[3][:48]
+    assert all_positions_of(itertools.islice(loader, 3), ticks) == wanted[4][:48]
+
+
+def test_rule_36_after_a_state_the_loop_is_what_is_left_of_its_epoch(plain, device):
+    _, ticks = plain
+    loader = of(plain, device=device)
+    wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(9)]
+    for _ in loader:
+        break
+    loader.load_state_dict(loader.state_dict())
+    assert all_positions_of(loader, ticks) == wanted[0][16:]
+    loader.set_epoch(7)
+    assert loader.state_dict() == {"seed": 0, "epoch": 7, "samples": 0}
+    assert all_positions_of(loader, ticks) == wanted[7]
+    assert all_positions_of(loader, ticks) == wanted[8]
+    loader.set_epoch(1)  # as a DistributedSampler's, before each epoch
+    loader.set_epoch(1)
+    assert all_positions_of(loader, ticks) == wanted[1]
+    for _ in loader:
+        loader.set_epoch(5)  # in the middle: this loop is over
+        again = list(loader)
+        break
+    assert len(again) == len(loader)
+
+
+def test_rule_36_next_before_a_loop_takes_from_its_epoch(plain, device):
+    _, ticks = plain
+    loader = of(plain, device=device)
+    wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(2)]
+    first = all_positions_of([next(loader), next(loader)], ticks)
+    assert first + all_positions_of(loader, ticks) == wanted[0]
+    rest = []
+    with pytest.raises(StopIteration):
+        while True:
+            rest.append(next(loader))
+    assert all_positions_of(rest, ticks) == wanted[1]
+    assert loader.state_dict() == {"seed": 0, "epoch": 2, "samples": 0}
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_rule_36_a_state_saved_behind_the_last_batch_is_that_epochs_end(plain, device, drop_last):
+    _, ticks = plain
+    loader = of(plain, device=device, drop_last=drop_last)
+    loop = iter(loader)
+    for _ in range(len(loader)):
+        next(loop)
+    state = loader.state_dict()
+    assert state == {"seed": 0, "epoch": 0, "samples": 208 if drop_last else 211}
+    resumed = of(plain, device=device, drop_last=drop_last)
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+    assert positions_of(resumed, ticks)[0] == [draw(p, [211], epoch=1)[1] for p in range(16)]
+
+
+def test_a_sanity_check_before_training_costs_no_epoch(plain, device):
+    """What a trainer does: two batches of validation, then epochs of training, each followed by all of validation."""
+    _, ticks = plain
+    train, validation = of(plain, device=device, seed=1), of(plain, device=device, seed=2)
+    sanity = iter(validation)
+    next(sanity), next(sanity)
+    epochs = {"train": [], "validation": []}
+    for _ in range(3):
+        epochs["train"].append(all_positions_of(train, ticks))
+        epochs["validation"].append(all_positions_of(iter(validation), ticks))
+    del sanity
+    for name, found in epochs.items():
+        assert all(sorted(epoch) == list(range(211)) for epoch in found), name
+        assert found[0] != found[1] != found[2]
+    assert epochs["train"][0] == [draw(p, [211], seed=1)[1] for p in range(211)]
+
+
+# ---- Stopping and going on ----
+
+TO_BE_KILLED = """
+import json, os, sys
+import robocache
+
+path, state, log = sys.argv[1:]
+sources = [robocache.Source(robocache.open(path), weight=w, episodes=e) for w, e in ((2, [0, 1, 2]), (1, [4]))]
+loader = robocache.Loader(sources, batch_size=8, delta_timestamps={"x": [0.0]}, samples_per_epoch=100, seed=5,
+                          rank=1, world_size=2, framework="numpy", device="cpu")
+with open(log, "w") as lines:
+    number = 0
+    while True:
+        for batch in loader:
+            number += 1
+            lines.write(json.dumps([batch["dataset_index"].tolist(), batch["x"].tolist()]) + "\\n")
+            lines.flush()
+            if number % 3 == 0:
+                with open(state + ".part", "w") as out:
+                    json.dump([number, loader.state_dict()], out)
+                os.replace(state + ".part", state)
+"""
+
+
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(plain, tmp_path):
+    """SIGKILL whenever it comes: behind the state saved last come the samples that would have come."""
+    state, log = tmp_path / "state.json", tmp_path / "log"
+    sources = [
+        robocache.Source(plain[0], weight=2, episodes=[0, 1, 2]),
+        robocache.Source(plain[0], weight=1, episodes=[4]),
+    ]
+    options = {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "samples_per_epoch": 100, "framework": "numpy"}
+    options |= {"rank": 1, "world_size": 2}
+
+    def batches_from(loader, count):
+        every = itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count)
+        return [[batch["dataset_index"].tolist(), batch["x"].tolist()] for batch in every]
+
+    for _ in range(rounds(1)):
+        state.unlink(missing_ok=True)
+        run = subprocess.Popen(
+            [sys.executable, "-c", TO_BE_KILLED, plain[0].path, str(state), str(log)], env=environment()
+        )
+        try:
+            while run.poll() is None and not (state.exists() and json.loads(state.read_text())[0] >= 12):
+                time.sleep(0.001)
+        finally:
+            run.send_signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        number, saved = json.loads(state.read_text())
+        wanted = batches_from(robocache.Loader(sources, seed=5, **options), number + 40)
+        came = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        assert number <= len(came)
+        assert came[: len(wanted)] == wanted[: len(came)]
+        resumed = robocache.Loader(sources, **options)
+        resumed.load_state_dict(saved)
+        assert batches_from(resumed, 40) == wanted[number:]
+
+
+def test_anchors_of_all_ranks_are_an_epoch(dataset, recording, device):
+    """With streams of every kind, edges and episodes."""
+    options = {"edges": "drop", "drop_n_last": 2, "episodes": [6, 0, 3], "device": device, "batch_size": 7}
+    options["delta_timestamps"] = {"action": [-0.05, 0.0, 0.1]}
+    whole = anchors_of(small(dataset, **options))
+    ranks = [small(dataset, rank=r, world_size=3, **options) for r in range(3)]
+    cut = [anchors_of(itertools.islice(rank, len(whole) // 21)) for rank in ranks]
+    interleaved = [tick for k in range(len(whole) // 21) for part in cut for tick in part[7 * k : 7 * k + 7]]
+    assert interleaved == whole[: len(whole) // 21 * 21]

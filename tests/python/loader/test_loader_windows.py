@@ -1,0 +1,595 @@
+"""Loader: latency, causality, tolerance, ages, edges and given anchors, against the oracle and by brute force."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from recordings import (
+    EPOCH_NS,
+    EVERY,
+    FLOAT_STREAMS,
+    STREAMS,
+    anchors_of,
+    assert_same_batches,
+    batches_of,
+    check,
+    expect,
+    small,
+    write,
+)
+from reference.compare import to_numpy
+from reference.window_batch import assert_batch, window_batch
+from soak import rounds
+
+import robocache
+
+LEAST = -(2**63)
+STEPS = ["nearest", "previous", "next"]
+CURVES = ["linear", "pchip", "akima", "angle"]
+
+
+# ---- Options of windows, alone and together ----
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"offset": 0.0131},
+        {"offset": -0.0131},
+        {"offset": {"action": -0.04, "observation.imu": 0.0021, "mode": 0.3, "button": 1e-9}},
+        {"causal": True},
+        {"causal": True, "max_gap_s": 0.015},
+        {"causal": {"action": True, "mode": False, "observation.imu": True}, "methods": {"observation.imu": "pchip"}},
+        {"causal": True, "methods": "nearest", "tolerance_s": 0.012},
+        {"max_gap_s": {"action": 0.021, "mode": 0.3, "observation.feature": 0}},
+        *({"methods": method, "tolerance_s": 0.004} for method in STEPS),
+        *({"methods": method, "tolerance_s": 0} for method in STEPS),
+        {"tolerance_s": {"mode": 0.05, "action": 0.003, "ticks": 0}, "methods": {"action": "nearest", "ticks": "next"}},
+        {"methods": "previous", "tolerance_s": 0.03, "max_gap_s": 0.03, "offset": 0.02, "causal": True},
+    ],
+    ids=str,
+)
+def test_each_option_is_the_oracles(dataset, recording, device, options):
+    options = {"return_age": True, "anchor": "observation.state", "batch_size": 40, **options}
+    check(dataset, recording, EVERY, device=device, batches=1, **options)
+
+
+def random_options(rng):
+    """Of every stream something else, or one thing for all."""
+    every = rng.random() < 0.3
+    methods = rng.choice(STEPS) if every else {}
+    options = {name: {} for name in ("offset", "causal", "tolerance_s", "max_gap_s")}
+    for name in STREAMS:
+        kinds = [*STEPS, *(CURVES if name in FLOAT_STREAMS else [])]
+        method = methods if every else rng.choice(kinds)
+        if not every:
+            methods[name] = str(method)
+        if method != "next" and rng.random() < 0.5:
+            options["causal"][name] = bool(rng.random() < 0.7)
+        if method in STEPS and rng.random() < 0.5:
+            options["tolerance_s"][name] = float(rng.choice([0, 0.003, 0.011, 0.05]))
+        if rng.random() < 0.5:
+            options["offset"][name] = float(rng.choice([-0.02, 0.0, 0.0073, 0.5]))
+        if rng.random() < 0.5:
+            options["max_gap_s"][name] = float(rng.choice([0.006, 0.022, 0.2]))
+    return {
+        **options,
+        "methods": str(methods) if every else methods,
+        "snap_s": float(rng.choice([0, 1e-6, 0.002, 0.03])),
+        "dtype": str(rng.choice(["float32", "float64", "float16", "bfloat16"])),
+        "normalize": {name: "mean_std" for name in FLOAT_STREAMS if rng.random() < 0.3},
+        "return_age": bool(rng.random() < 0.8),
+        "anchor": str(rng.choice(["observation.state", "action", "ticks"])),
+        "seed": int(rng.integers(1000)),
+    }
+
+
+@pytest.mark.parametrize("number", range(rounds(8)))
+def test_all_options_together_are_the_oracles(dataset, recording, device, number):
+    rng = np.random.default_rng(number)
+    deltas = {
+        name: None if rng.random() < 0.2 else rng.choice([-0.3, -0.02, 0.0, 0.0, 0.0099, 0.02, 0.4], 4).tolist()
+        for name in STREAMS
+    }
+    check(dataset, recording, deltas, device=device, batches=1, batch_size=30, **random_options(rng))
+
+
+def test_none_is_the_anchor_without_an_axis_of_steps(dataset, recording, device):
+    deltas = {"action": None, "observation.feature": None, "button": None, "observation.imu": [-0.01, 0.0]}
+    options = {"anchor": "action", "return_age": True, "device": device}
+    batch = next(check(dataset, recording, deltas, **options))
+    assert batch["action"].shape == (24, 17)
+    assert batch["observation.feature"].shape == (24, 2, 3)
+    for key in ("button", "action_is_pad", "action_age"):
+        assert batch[key].shape == (24,)
+    one_step = {name: [0.0] if at is None else at for name, at in deltas.items()}
+    again = next(itertools.islice(robocache.Loader(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3))
+    for name in ("action", "observation.feature", "button"):
+        for part in ("", "_is_pad", "_age"):
+            np.testing.assert_array_equal(to_numpy(batch[name + part]), to_numpy(again[name + part])[:, 0])
+
+
+# ---- Latency, causality, tolerance and age by hand ----
+
+
+def of_rows(tmp_path, device, rows_ns, anchors_ns, deltas=(0.0,), **options):
+    """A batch of the rows 0, 1, 2, ... at these times around these anchors, in order."""
+    recording = [
+        {
+            "x": (EPOCH_NS + np.array(rows_ns, np.int64), np.arange(len(rows_ns), dtype=np.float32)),
+            "at": (EPOCH_NS + np.array(anchors_ns, np.int64), np.zeros(len(anchors_ns), np.float32)),
+        }
+    ]
+    options = {"anchor": "at", "methods": "previous", "return_age": True, "shuffle": False} | options
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording),
+        batch_size=len(anchors_ns),
+        delta_timestamps={"x": list(deltas)},
+        device=device,
+        **options,
+    )
+    batch = next(loader)
+    return [to_numpy(batch[key]).tolist() for key in ("x", "x_is_pad", "x_age")]
+
+
+def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
+    # Before the first, on a row, behind it, snapped to one behind and to one ahead, after the last.
+    anchors = [400, 1000, 1400, 2003, 2997, 3500]
+    values, is_pad, age = of_rows(tmp_path, device, [1000, 2000, 3000], anchors, snap_s=4e-9)
+    assert values == [[0], [0], [0], [1], [2], [2]]
+    assert is_pad == [[True], [False], [False], [False], [False], [True]]
+    assert age == [[-600], [0], [400], [3], [-3], [500]]
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "age"),
+    [("previous", 0, 400), ("nearest", 0, 400), ("next", 1, -600), ("linear", 0.4, 400), ("akima", None, 400)],
+)
+def test_rule_33_age_of_every_kind_of_method(tmp_path, device, method, value, age):
+    values, _, ages = of_rows(tmp_path, device, [1000, 2000, 3000], [1400], methods=method, snap_s=0)
+    assert ages == [[age]]
+    if value is not None:
+        assert values == [[np.float32(value)]]
+
+
+def test_rule_33_age_where_there_is_no_sample_is_the_least_int64(tmp_path, device):
+    values, is_pad, age = of_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
+    assert (values, is_pad, age) == ([[0], [0], [0]], [[True], [False], [False]], [[LEAST], [0], [1]])
+    recording = [
+        {"a": (np.array([5]), np.ones(1)), "b": (np.array([7]), np.ones(1))},
+        {"a": (np.array([6]), np.ones(1))},
+    ]
+    loader = robocache.Loader(
+        write(tmp_path / "lacking", recording),
+        batch_size=2,
+        delta_timestamps={"b": [0.0, 1e-9]},
+        anchor="a",
+        return_age=True,
+        shuffle=False,
+        device=device,
+    )
+    assert to_numpy(next(loader)["b_age"]).tolist() == [[-2, -1], [LEAST, LEAST]]
+
+
+def test_rule_23_an_age_beyond_int64_is_held_at_its_ends(tmp_path, device):
+    most = 2**63 - 1
+    recording = [
+        {
+            "early": (np.array([LEAST]), np.ones(1, np.float32)),
+            "late": (np.array([most]), np.ones(1, np.float32)),
+            "at": (np.array([LEAST, 0, most]), np.zeros(3, np.float32)),
+        }
+    ]
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording),
+        batch_size=3,
+        delta_timestamps={"early": None, "late": None},
+        anchor="at",
+        return_age=True,
+        shuffle=False,
+        device=device,
+    )
+    batch = next(loader)
+    assert to_numpy(batch["early_age"]).tolist() == [0, most, most]
+    assert to_numpy(batch["late_age"]).tolist() == [-most, -most, 0]
+
+
+def test_rule_33_latency_moves_what_is_taken_and_not_the_anchors(tmp_path, device):
+    # What is stamped t was taken at t - 300 ns: at 1000 the row stamped 1300.
+    values, is_pad, age = of_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset=300e-9, snap_s=0)
+    assert values == [[1], [2], [2]]
+    assert age == [[0], [0], [1]]
+    assert is_pad == [[False], [False], [True]]
+    values, _, _ = of_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset={"x": -300e-9}, snap_s=0)
+    assert values == [[0]]
+
+
+def test_rule_33_a_sample_as_far_as_the_tolerance_is_valid(tmp_path, device):
+    anchors = [1299, 1300, 1301, 1699, 1700]
+    for method, padded in {
+        "previous": [False, False, True, True, True],
+        "nearest": [False, False, True, True, False],
+        "next": [True, True, True, True, False],
+    }.items():
+        options = {"methods": method, "tolerance_s": 300e-9, "snap_s": 0}
+        values, is_pad, age = of_rows(tmp_path / method, device, [1000, 2000], anchors, **options)
+        assert [row[0] for row in is_pad] == padded
+        assert [[abs(x[0]) > 300] for x in age] == is_pad
+        assert [x[0] for x in values] == [float(a[0] < 0) for a in age]  # the value stays
+
+
+def test_causal_uses_nothing_later_than_the_target(dataset, recording, device):
+    """The rows behind the target may hold anything."""
+    options = {"device": device, "causal": True, "snap_s": 0, "anchor": "mode", "batch_size": 20, "return_age": True}
+    for method in ["linear", "nearest", "previous", "pchip"]:
+        by_method = {"methods": dict.fromkeys(FLOAT_STREAMS, method)}
+        deltas = {name: [-0.1, 0.0, 0.1] for name in FLOAT_STREAMS}
+        loader = check(dataset, recording, deltas, **options, **by_method)
+        for batch in loader:
+            for name in FLOAT_STREAMS:
+                age = to_numpy(batch[name + "_age"])
+                assert ((age >= 0) | (age == LEAST)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"causal": True, "methods": "next"}, ["causal['action']", "next"]),
+        ({"causal": {"action": True}, "methods": {"action": [(slice(0, 2), "next")]}}, ["causal['action']", "next"]),
+        ({"causal": "yes"}, ["causal", "'yes'"]),
+        ({"causal": {"acton": True}}, ["causal", "acton"]),
+        ({"tolerance_s": 0.1}, ["tolerance_s['action']", "linear", "max_gap_s"]),
+        ({"tolerance_s": -0.1, "methods": "nearest"}, ["tolerance_s['action']", "-0.1"]),
+        ({"tolerance_s": float("nan"), "methods": "nearest"}, ["tolerance_s['action']", "nan"]),
+        ({"tolerance_s": {"acton": 0.1}}, ["tolerance_s", "acton"]),
+        ({"offset": float("inf")}, ["offset['action']", "inf"]),
+        ({"offset": {"action": 4.6e9}, "delta_timestamps": {"action": [4.6e9]}}, ["offset['action']", "146 years"]),
+        ({"offset": {"action": "late"}}, ["offset['action']", "'late'"]),
+        ({"edges": "cut"}, ["edges", "'cut'", "'pad'", "'drop'"]),
+        ({"edges": None}, ["edges", "None"]),
+        ({"drop_n_last": -1}, ["drop_n_last", "-1"]),
+        ({"drop_n_last": 10**6}, ["anchor", "drop_n_last"]),
+        ({"drop_n_last": 1.5}, ["drop_n_last", "1.5"]),
+        ({"edges": "drop", "delta_timestamps": {"action": [-1e5, 0.0]}}, ["anchor", "edges"]),
+    ],
+    ids=str,
+)
+def test_windows_that_make_no_sense_are_refused_by_name(dataset, options, parts):
+    with pytest.raises(robocache.Error) as caught:
+        small(dataset, **options)
+    assert isinstance(caught.value, (ValueError, TypeError))
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+# ---- Nominal clocks ----
+
+
+@pytest.fixture(scope="module")
+def nominal(tmp_path_factory):
+    """state and action on one nominal clock of 15 fps, arm on a recorded one, slow on a nominal one of its own."""
+    time_ns = np.round(np.arange(60) * 1e9 / 15).astype(np.int64)
+    values = np.arange(60, dtype=np.float32)[:, None]
+    recording = [
+        {
+            "state": (time_ns, values),
+            "action": (time_ns, values),
+            "count": (time_ns, np.arange(60)),
+            "arm": (time_ns + 1, values),
+            "slow": (time_ns[::3], values[::3]),
+        }
+        for _ in range(2)
+    ]
+    return write(tmp_path_factory.mktemp("nominal") / "cache", recording, nominal=["state", "action", "count", "slow"])
+
+
+def on_clock(nominal, device, deltas, **options):
+    return robocache.Loader(
+        nominal, batch_size=8, delta_timestamps=deltas, device=device, **{"anchor": "state", **options}
+    )
+
+
+@pytest.mark.parametrize("key", ["action", "state", "count"])
+def test_rule_33_offsets_off_a_nominal_clock_are_refused(nominal, device, key):
+    with pytest.raises(robocache.ArgumentError) as caught:
+        on_clock(nominal, device, {key: [k / 50 for k in range(16)]})
+    for part in (f"delta_timestamps['{key}']", "0.02", "0.0666", "nominal", "methods="):
+        assert part in str(caught.value)
+
+
+def test_rule_33_offsets_on_a_nominal_clock_are_rows(nominal, device):
+    deltas = {"action": [k / 15 for k in range(-8, 9)], "count": [1 / 15 + 0.9e-4, -1 / 15 - 0.9e-4, 0.0]}
+    batch = next(on_clock(nominal, device, deltas, shuffle=False, edges="drop", snap_s=2e-4))
+    rows = to_numpy(batch["count"])[:, 2]
+    np.testing.assert_array_equal(to_numpy(batch["action"])[..., 0], rows[:, None] + np.arange(-8, 9))
+    np.testing.assert_array_equal(to_numpy(batch["count"]), rows[:, None] + [1, -1, 0])
+    with pytest.raises(robocache.ArgumentError, match="nominal"):
+        on_clock(nominal, device, {"count": [1 / 15 + 1.1e-4]})
+
+
+@pytest.mark.parametrize(
+    ("deltas", "options"),
+    [
+        ({"action": [0.02]}, {"methods": "linear"}),
+        ({"action": [0.02]}, {"methods": {"action": "previous"}}),
+        ({"action": [0.02]}, {"methods": {"action": [(slice(0, 1), "nearest")]}}),
+        ({"action": [0.02]}, {"anchor_hz": 15, "anchor": None}),
+        ({"action": [0.02]}, {"anchor": "arm"}),
+        ({"action": [0.02]}, {"anchor": "slow"}),
+        ({"arm": [0.02], "slow": [0.02]}, {}),
+    ],
+    ids=str,
+)
+def test_rule_33_values_between_rows_are_made_for_who_asks(nominal, device, deltas, options):
+    next(on_clock(nominal, device, deltas, **options))
+
+
+def test_rule_33_a_method_for_another_stream_is_none_for_this_one(nominal, device):
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
+        on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, methods={"state": "nearest"})
+
+
+def test_rule_33_a_rate_that_is_not_the_clocks_is_refused(nominal, device):
+    options = {"batch_size": 8, "anchor": "state", "device": device, "horizon": {"action": 4}}
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
+        robocache.Loader(nominal, rate_hz=50, **options)
+    assert next(robocache.Loader(nominal, rate_hz=15, **options))["action"].shape == (8, 4, 1)
+
+
+# ---- Edges ----
+
+
+def ticks_at(recording, streams, hz):
+    """Anchors of a rate in each episode: from the latest first row of the streams on, up to their earliest last."""
+    ticks = []
+    for episode, rows in enumerate(recording):
+        clocks = [rows[name][0] for name in streams if name in rows]
+        first, last = max(int(clock[0]) for clock in clocks), min(int(clock[-1]) for clock in clocks)
+        for k in itertools.count():
+            at = first + round(k * (1e9 / hz))
+            if at > last:
+                break
+            ticks.append((episode, at))
+    return ticks
+
+
+def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset=0.0, snap_s=1e-6):
+    """Of these ticks, episode by episode, what is drawn: by looking at every target of every stream."""
+    snap_ns = round(snap_s * 1e9)
+
+    def is_whole(episode, anchor):
+        for name, asked in deltas.items():
+            if name not in recording[episode]:
+                return False
+            time_ns = recording[episode][name][0]
+            for delta in asked:
+                target = anchor + round(delta * 1e9) + round(offset * 1e9)
+                first, last = int(time_ns[0]), int(time_ns[-1])
+                if not (first <= target <= last or min(abs(target - first), abs(target - last)) < snap_ns):
+                    return False
+        return True
+
+    found = []
+    for episode in dict.fromkeys(episode for episode, _ in ticks):
+        kept = [tick for tick in ticks if tick[0] == episode and (edges == "pad" or is_whole(*tick))]
+        found += kept[: max(len(kept) - drop_n_last, 0)]
+    return found
+
+
+WINDOWS = {
+    "observation.state": [-0.04, 0.0],
+    "action": [0.1, -0.02, 0.0, 0.3],
+    "observation.imu": [-0.0101],
+}
+
+
+@pytest.mark.parametrize("drop_n_last", [0, 1, 7, 40])
+@pytest.mark.parametrize("edges", ["pad", "drop"])
+@pytest.mark.parametrize("anchor", ["action", "gripper", "ticks", 17.3])
+def test_rule_34_what_is_drawn_is_what_brute_force_finds(dataset, recording, device, anchor, edges, drop_n_last):
+    if isinstance(anchor, float):
+        options, ticks = {"anchor_hz": anchor}, ticks_at(recording, WINDOWS, anchor)
+    else:
+        options = {"anchor": anchor}
+        ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get(anchor, ([],))[0]]
+    wanted = drawn(recording, ticks, WINDOWS, edges=edges, drop_n_last=drop_n_last)
+    options |= {"edges": edges, "drop_n_last": drop_n_last, "delta_timestamps": WINDOWS, "device": device}
+    if not wanted:
+        with pytest.raises(robocache.ArgumentError, match=r"anchor: .*edges and drop_n_last"):
+            small(dataset, shuffle=False, **options)
+        return
+    loader = small(dataset, shuffle=False, **options)
+    assert anchors_of(loader) == wanted
+    assert loader.num_anchors == loader.num_samples == len(wanted)
+    assert sorted(anchors_of(small(dataset, **options))) == wanted
+    if edges == "drop":
+        for batch in loader:
+            assert not any(to_numpy(batch[name + "_is_pad"]).any() for name in WINDOWS)
+
+
+@pytest.mark.parametrize("offset", [-0.03, 0.05])
+@pytest.mark.parametrize("snap_s", [0, 1e-6, 0.011])
+def test_rule_34_edges_know_latency_and_snap(dataset, recording, device, offset, snap_s):
+    ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
+    options = {"edges": "drop", "drop_n_last": 2, "offset": offset, "snap_s": snap_s}
+    wanted = drawn(recording, ticks, WINDOWS, **options)
+    loader = small(dataset, delta_timestamps=WINDOWS, anchor="action", shuffle=False, device=device, **options)
+    assert anchors_of(loader) == wanted
+
+
+@pytest.mark.parametrize("off_ns", [-1001, -1000, -999, -1, 0, 1, 999, 1000, 1001])
+def test_rule_34_snap_counts_at_the_edges_to_the_nanosecond(tmp_path, device, off_ns):
+    """Anchors 1 to 4 s, rows from 1 s + off_ns to 4 s - off_ns: the ends are whole where snap brings them in."""
+    anchors = np.arange(1, 5) * 10**9
+    rows = np.array([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])
+    recording = [{"at": (anchors, np.zeros(4)), "x": (rows, np.zeros(3))}]
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording),
+        batch_size=4,
+        delta_timestamps={"x": None},
+        anchor="at",
+        edges="drop",
+        shuffle=False,
+        device=device,
+    )
+    inside = off_ns < 1000
+    assert anchors_of(loader) == [(0, int(t)) for t in (anchors if inside else anchors[1:3])]
+
+
+def test_rule_34_episodes_keep_their_order_and_drop_at_each_end(dataset, recording, device):
+    episodes = [5, 0, 3, 5]
+    ticks = {e: [(e, int(t)) for t in recording[e]["action"][0]] for e in episodes}
+    wanted = [tick for e in episodes for tick in drawn(recording, ticks[e], WINDOWS, edges="drop", drop_n_last=3)]
+    options = {"edges": "drop", "drop_n_last": 3, "episodes": episodes, "delta_timestamps": WINDOWS, "anchor": "action"}
+    assert anchors_of(small(dataset, shuffle=False, device=device, **options)) == wanted
+
+
+# ---- check_tolerance ----
+
+
+def first_too_far(recording, ticks, deltas, tolerance_s, method):
+    """(stream, episode, target, distance) of the first stream's first anchor with a sample farther, or None."""
+    for name, asked in deltas.items():
+        for episode, anchor in ticks:
+            if name not in recording[episode]:
+                continue
+            times = [int(t) for t in recording[episode][name][0]]
+            for delta in asked:
+                target = anchor + round(delta * 1e9)
+                if not times[0] <= target <= times[-1]:
+                    continue
+                before, after = max(t for t in times if t <= target), min(t for t in times if t >= target)
+                used = {
+                    "previous": before,
+                    "next": after,
+                    "nearest": before if target - before <= after - target else after,
+                }[method]
+                if abs(used - target) > round(tolerance_s * 1e9):
+                    return name, episode, target, abs(used - target)
+    return None
+
+
+@pytest.mark.parametrize("method", STEPS)
+@pytest.mark.parametrize("tolerance_s", [0.0, 0.004, 0.019, 0.04, 10.0])
+def test_check_tolerance_names_the_first(dataset, recording, device, method, tolerance_s):
+    deltas = {"observation.imu": [-0.01, 0.0], "observation.state": [0.0, 0.033]}
+    ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
+    options = {"methods": method, "tolerance_s": tolerance_s, "snap_s": 0, "delta_timestamps": deltas}
+    loader = small(dataset, anchor="action", device=device, **options)
+    found = first_too_far(recording, ticks, deltas, tolerance_s, method)
+    assert (found is None) == (tolerance_s > 1)
+    if found is None:
+        loader.check_tolerance()
+        return
+    name, episode, target, distance = found
+    with pytest.raises(robocache.ArgumentError) as caught:
+        loader.check_tolerance()
+    message = str(caught.value)
+    assert f"tolerance_s['{name}']" in message
+    assert f"in episode {episode} at {target} ns" in message
+    away = float(re.search(r"got one ([^ ]+) s away", message).group(1))
+    np.testing.assert_allclose(away, distance / 1e9, rtol=1e-5)
+
+
+def test_check_tolerance_looks_past_the_first_anchors_and_at_what_is_asked_alone(tmp_path, device):
+    rows = np.concatenate([np.arange(20_000), 20_000 + 5 + np.arange(5000)]) * 1000
+    recording = [{"x": (rows, np.zeros(25_000)), "at": (np.arange(25_000) * 1000, np.zeros(25_000))}]
+    dataset = write(tmp_path / "cache", recording)
+    options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "methods": "previous", "snap_s": 0}
+    options["device"] = device
+    robocache.Loader(dataset, **options).check_tolerance()  # none asked for
+    robocache.Loader(dataset, tolerance_s=5e-6, **options).check_tolerance()
+    with pytest.raises(robocache.ArgumentError, match=r"2e-06 s away in episode 0 at 20001000 ns"):
+        robocache.Loader(dataset, tolerance_s=1e-6, **options).check_tolerance()
+    mixed = [robocache.Source(dataset), robocache.Source(dataset, anchor="x")]
+    with pytest.raises(robocache.ArgumentError, match=r"^sources\[0\]\.tolerance_s\['x'\]"):
+        robocache.Loader(mixed, tolerance_s=1e-6, **options).check_tolerance()
+    options.pop("anchor")
+    robocache.Loader(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
+
+
+# ---- gather ----
+
+
+def test_gather_gives_the_anchors_asked_for_in_their_order(dataset, recording, device):
+    options = {"delta_timestamps": EVERY, "anchor": "action", "edges": "pad", "device": device, "return_age": True}
+    loader = small(dataset, batch_size=64, **options)
+    ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
+    assert loader.num_anchors == len(ticks)
+    next(loader)
+    state = loader.state_dict()
+    rng = np.random.default_rng(1)
+    for indices in (
+        [0],
+        [len(ticks) - 1, 0, 0, 5, len(ticks) - 1],
+        rng.integers(0, len(ticks), 64).tolist(),
+        np.arange(7, 20, dtype=np.int32),
+        range(3),
+    ):
+        batch = loader.gather(indices)
+        got = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
+        assert list(got) == [ticks[i] for i in indices]
+        assert_batch(batch, expect(dataset, recording, batch, EVERY, return_age=True))
+        assert {array.device.type for array in batch.values()} == {device}
+    assert loader.state_dict() == state
+    in_order = small(dataset, batch_size=64, shuffle=False, **options)
+    assert_same_batches(batches_of(in_order, 1), [{k: to_numpy(v) for k, v in loader.gather(range(64)).items()}])
+
+
+def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
+    batch = small(dataset, device=device).gather([])
+    assert {key: tuple(array.shape) for key, array in batch.items()} == {
+        "action": (0, 1, 17),
+        "action_is_pad": (0, 1),
+        "time_ns": (0,),
+        "episode_index": (0,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("indices", "parts"),
+    [
+        ([0, -1], ["indices[1]", "-1"]),
+        ([10**9], ["indices[0]", str(10**9)]),
+        ([2**63 - 1], ["indices[0]"]),
+        (range(17), ["indices", "batch_size", "16", "17"]),
+        ([0.5], ["indices", "0.5"]),
+        ([True], ["indices", "True"]),
+        (["1"], ["indices", "'1'"]),
+        (3, ["indices", "3"]),
+        (None, ["indices", "None"]),
+        ("12", ["indices", "'12'"]),
+        ([2**70], ["indices"]),
+    ],
+    ids=str,
+)
+def test_gather_refuses_what_is_no_anchor(dataset, device, indices, parts):
+    loader = small(dataset, device=device)
+    with pytest.raises(robocache.Error) as caught:
+        loader.gather(indices)
+    for part in parts:
+        assert part in str(caught.value)
+    assert loader.gather([0])["action"].shape == (1, 1, 17)
+
+
+def test_the_last_row_of_a_time_is_the_one(tmp_path, device):
+    """Rule 5 with every option: rows of one time, asked for from both sides."""
+    time_ns = EPOCH_NS + np.array([0, 0, 10, 10, 10, 20, 30, 30]) * 1000
+    recording = [{"x": (time_ns, np.arange(8, dtype=np.float32))}]
+    dataset = write(tmp_path / "cache", recording)
+    deltas = {"x": [-1e-5, -4e-6, -5e-6, 0.0, 4e-6, 5e-6, 6e-6, 1e-5]}
+    for method, causal in itertools.product([*STEPS, "linear"], [False, True]):
+        if method == "next" and causal:
+            continue
+        options = {"methods": method, "causal": causal, "max_gap_s": 1e-5, "return_age": True, "snap_s": 0}
+        if method in STEPS:
+            options["tolerance_s"] = 5e-6
+        loader = robocache.Loader(
+            dataset, batch_size=8, delta_timestamps=deltas, shuffle=False, device=device, **options
+        )
+        expected = window_batch(
+            recording, [(0, int(t)) for t in time_ns], deltas, dtypes={"x": np.float32}, shapes={"x": ()}, **options
+        )
+        assert_batch(next(loader), expected)

@@ -1,0 +1,140 @@
+"""Naive oracle of a mixture: which anchor of which source a draw is, in plain whole numbers, and the batch of some draws.
+
+The order is rule 24.6's Feistel network and rule 35's blocks, written from their definitions: no table, a draw at a time.
+"""
+
+import functools
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .arithmetic import is_floating
+from .window_batch import Window, window_batch
+
+BLOCK = 65_536
+MOST = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix_bits(x):
+    """splitmix64's finalizer."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MOST
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MOST
+    return x ^ (x >> 31)
+
+
+@functools.lru_cache(4096)
+def round_keys(seed, epoch):
+    start = mix_bits((seed + GOLDEN) & MOST) ^ epoch
+    return [mix_bits((start + k * GOLDEN) & MOST) for k in range(1, 9)]
+
+
+def permuted(position, n, seed, epoch):
+    """The image of a position in [0, n): eight rounds over the least power of two >= max(n, 256), walked until below n."""
+    keys = round_keys(seed & MOST, epoch & MOST)
+    bits = (max(n, 256) - 1).bit_length()
+    low_bits = bits - bits // 2
+    while True:
+        high, low = divmod(position, 1 << low_bits)
+        for k in range(0, 8, 2):
+            high ^= mix_bits((low + keys[k]) & MOST) % (1 << bits - low_bits)
+            low ^= mix_bits((high + keys[k + 1]) & MOST) % (1 << low_bits)
+        position = (high << low_bits) + low
+        if position < n:
+            return position
+
+
+def shares(weights):
+    """Of a block, by largest remainder; of two as large the earlier."""
+    exact = [Fraction(weight) * BLOCK / sum(map(Fraction, weights)) for weight in weights]
+    whole = [int(share) for share in exact]
+    most = sorted(range(len(weights)), key=lambda k: (whole[k] - exact[k], k))
+    for source in most[: BLOCK - sum(whole)]:
+        whole[source] += 1
+    return whole
+
+
+def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuffle=True):
+    """(source, anchor of it) at a position of an epoch.
+
+    anchors: of each source, their number. With weights an epoch is `samples` draws, by default as many as anchors.
+    """
+    if weights is None:
+        anchor = permuted(position, sum(anchors), seed, epoch) if shuffle else position
+        return _part_of(anchor, anchors)
+    number = epoch * (sum(anchors) if samples is None else samples) + position & MOST
+    block, place = divmod(number, BLOCK)
+    share = shares(tuple(weights))
+    if shuffle:
+        place = permuted(place, BLOCK, mix_bits(seed), block)
+    source, place = _part_of(place, share)
+    turn, anchor = divmod(block * share[source] + place, anchors[source])
+    if shuffle:
+        anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
+    return source, anchor
+
+
+def _part_of(place, sizes):
+    """Which of the parts that lie behind each other a place is in, and where."""
+    for part, size in enumerate(sizes):
+        if place < size:
+            return part, place
+        place -= size
+    raise AssertionError
+
+
+class Part(NamedTuple):
+    """A source: its streams by the keys that they fill."""
+
+    recording: list[dict[str, Any]]  # as window_batch takes it
+    ticks: list[tuple[int, int]]  # (episode, time) of each anchor, in order
+    dtypes: dict[str, np.dtype]
+    shapes: dict[str, tuple[int, ...]]
+    stats: dict[str, Any]
+
+
+def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False, dtype=np.float32, **options):
+    """The batch of these draws [(source, anchor)]; options as window_batch takes them."""
+    count = len(drawn)
+    batch = {"dataset_index": np.array([source for source, _ in drawn], np.int64)}
+    batch |= {name: np.zeros(count, np.int64) for name in ("time_ns", "episode_index")}
+    curved = set()
+    for key, asked in deltas.items():
+        steps = (count,) if asked is None else (count, len(asked))
+        having = [part for part in parts if key in part.dtypes]
+        stored = having[0].dtypes[key]
+        shape = max((part.shapes[key] for part in having), key=np.prod)
+        out = np.zeros((*steps, *shape), dtype if is_floating(stored) else stored)
+        batch[key] = Window(out, *(np.zeros(out.shape) for _ in range(3)))
+        batch[key + "_is_pad"] = np.ones(steps, bool)
+        if return_age:
+            batch[key + "_age"] = np.full(steps, -(2**63), np.int64)
+        if pad_features and len(shape) == 1:
+            batch[key + "_feature_is_pad"] = np.ones((count, *shape), bool)
+    for source, part in enumerate(parts):
+        places = [place for place, draw in enumerate(drawn) if draw[0] == source]
+        own = window_batch(
+            part.recording,
+            [part.ticks[drawn[place][1]] for place in places],
+            {key: asked for key, asked in deltas.items() if key in part.dtypes},
+            dtypes=part.dtypes,
+            shapes=part.shapes,
+            stats=part.stats,
+            return_age=return_age,
+            dtype=dtype,
+            **options,
+        )
+        for name, rows in own.items():
+            if name not in part.dtypes:
+                batch[name][places] = rows
+                continue
+            curved |= {name} if isinstance(rows, Window) else set()
+            windows = rows if isinstance(rows, Window) else (rows,)
+            for to, made in zip(batch[name][: len(windows)], windows, strict=True):
+                wide = np.zeros((len(places), *to.shape[1:]), to.dtype)
+                wide[tuple(map(slice, made.shape))] = made
+                to[places] = wide
+            if name + "_feature_is_pad" in batch:
+                batch[name + "_feature_is_pad"][places] = np.arange(to.shape[-1]) >= part.shapes[name][0]
+    return batch | {key: batch[key].out for key in deltas if key not in curved}
