@@ -108,16 +108,19 @@ class DeviceArray {
   int64_t first_ = 0;  // place of element 0: not the lowest where strides are negative
 };
 
-// A test body that runs on each device. Without a GPU the CUDA half is skipped with the reason, or fails where
-// ROBOCACHE_REQUIRE_CUDA=1 says that there must be one.
+// Skips the test, with the reason, where it needs a GPU and there is none; fails it where ROBOCACHE_REQUIRE_CUDA=1 says that
+// there must be one.
+inline void skip_unless_usable(Device device) {
+  if (!device.is_cuda() || cuda_device_count() > 0) return;
+  const char* required = std::getenv("ROBOCACHE_REQUIRE_CUDA");
+  if (required != nullptr && std::string(required) == "1") FAIL() << cuda_unavailable_reason();
+  GTEST_SKIP() << cuda_unavailable_reason();
+}
+
+// A test body that runs on each device.
 class OnDevice : public testing::TestWithParam<DeviceType> {
  protected:
-  void SetUp() override {
-    if (!device().is_cuda() || cuda_device_count() > 0) return;
-    const char* required = std::getenv("ROBOCACHE_REQUIRE_CUDA");
-    if (required != nullptr && std::string(required) == "1") FAIL() << cuda_unavailable_reason();
-    GTEST_SKIP() << cuda_unavailable_reason();
-  }
+  void SetUp() override { skip_unless_usable(device()); }
   static Device device() { return {GetParam(), 0}; }
 };
 

@@ -49,17 +49,15 @@ class Prefetcher::Worker {
     forks_ = forks;
   }
 
-  // One for a forked child, with what was pending in the parent's, whose thread and locks are not here.
-  explicit Worker(const Worker& parents)
-      : Worker(parents.device_, parents.depth(), parents.staging_bytes_, parents.copies_) {
-    const uint64_t pending = parents.submitted_ - parents.taken_;
-    for (uint64_t i = 0; i < pending; ++i) {
-      const Slot& slot = parents.slots_[(parents.taken_ + i) % parents.slots_.size()];
-      submit(slot.make, slot.memory, slot.stream);
+  // For a forked child, with what was pending in the parent's, whose thread and locks are not here.
+  std::unique_ptr<Worker> for_this_process() const {
+    auto own = std::make_unique<Worker>(device_, depth(), staging_bytes_, copies_);
+    for (uint64_t batch = taken_; batch != submitted_; ++batch) {
+      const Slot& slot = slots_[batch % slots_.size()];
+      own->submit(slot.make, slot.memory, slot.stream);
     }
+    return own;
   }
-
-  Worker& operator=(const Worker&) = delete;
 
   ~Worker() {
     cancel();
@@ -256,8 +254,8 @@ Prefetcher::Prefetcher(Prefetcher&&) noexcept = default;
 
 Prefetcher::Worker& Prefetcher::worker() {
   if (!worker_->is_this_process()) {
-    auto own = std::make_unique<Worker>(*worker_);
-    (void)worker_.release();
+    auto own = worker_->for_this_process();
+    (void)worker_.release();  // and what it holds stays behind
     worker_ = std::move(own);
   }
   return *worker_;

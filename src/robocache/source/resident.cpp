@@ -211,13 +211,19 @@ void ResidentStream::copy_to_host(const StreamFile& file, int64_t bytes) {
   if (bytes - shared_bytes_present(*dataset_, stream_) > host_memory().free_bytes) throw OutOfMemory("not tried");
   if (ranks > 1 && bytes > 0) {
     shared_memory_ = SharedMemory(file.identity, static_cast<size_t>(bytes), fill);
+    std::string why_not = shared_memory_.why_not();
     if (shared_memory_.data() != nullptr) {
-      shared_registration_ = HostRegistration(device_, shared_memory_.data(), static_cast<size_t>(bytes));
-      rows_.values = shared_registration_.on_device();
-      note_ = "one copy for all ranks of this host";
-      return;
+      try {
+        shared_registration_ = HostRegistration(device_, shared_memory_.data(), static_cast<size_t>(bytes));
+        rows_.values = shared_registration_.on_device();
+        note_ = "one copy for all ranks of this host";
+        return;
+      } catch (const DeviceError& refusal) {  // some containers pin no shared memory
+        why_not = refusal.what();
+        shared_memory_ = {};
+      }
     }
-    note_ = "each rank has a copy of its own, since " + shared_memory_.why_not();
+    note_ = "each rank has a copy of its own: " + why_not;
     // The others are about to do the same.
     if (bytes > host_memory().free_bytes / ranks) throw OutOfMemory(note_);
   }

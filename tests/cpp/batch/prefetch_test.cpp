@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -38,12 +37,7 @@ struct Way {
 // The host's part of batches of int32, by each way. Every batch has memory of its own, full of -1.
 class PrefetchTest : public testing::TestWithParam<Way> {
  protected:
-  void SetUp() override {
-    if (!device().is_cuda() || cuda_device_count() > 0) return;
-    const char* required = std::getenv("ROBOCACHE_REQUIRE_CUDA");
-    if (required != nullptr && std::string(required) == "1") FAIL() << cuda_unavailable_reason();
-    GTEST_SKIP() << cuda_unavailable_reason();
-  }
+  void SetUp() override { skip_unless_usable(device()); }
 
   static Device device() { return {GetParam().device, 0}; }
 

@@ -132,8 +132,12 @@ TEST(BudgetBytes, AreBytesOrAShareOfWhatIsFree) {
   EXPECT_LT(with_shared, kShared + 4 * static_cast<int64_t>(free));
 }
 
-TEST(BudgetBytes, OfTheDeviceAreOfWhatIsFreeThere) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+class ResidencyOnCuda : public testing::Test {
+ protected:
+  void SetUp() override { skip_unless_usable({DeviceType::kCuda, 0}); }
+};
+
+TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
   CudaDeviceInfo info{};
   check_cuda(cuda_backend().device_info(0, &info), "device_info");
   const int64_t half = budget_bytes({}, {DeviceType::kCuda, 0}, 0).device;
@@ -182,8 +186,7 @@ TEST_P(Bring, ToTheTierThatWasDecided) {
 }
 
 // The budget allows it, and then there is no memory.
-TEST(BringOnCuda, MovesDownWhereMemoryDoesNotSuffice) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+TEST_F(ResidencyOnCuda, AStreamMovesDownWhereMemoryDoesNotSuffice) {
   const Device device{DeviceType::kCuda, 0};
   const std::vector<DatasetStream> streams{{written(), 0}};
   const auto clock = ResidentClock::get(streams[0].dataset, 0, device);  // which finds room
