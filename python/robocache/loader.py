@@ -387,6 +387,9 @@ class Loader:
             left out.
         rank, world_size: this process among those that share each global batch of world_size * B samples; by default what
             torch.distributed has been initialised with, else torchrun's ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
+        shard_episodes: each rank keeps and draws from episodes of its own, neighbours, about as many bytes as any other: for a
+            dataset that is larger than one device. The order is another one then, which depends on `world_size`: a rank's
+            permutation of its own anchors, of which an epoch takes as many as the rank with the fewest has.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"`` (CPU only).
 
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
@@ -464,6 +467,7 @@ class Loader:
         drop_last: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
+        shard_episodes: bool = False,
         framework: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "stream")}
@@ -517,6 +521,7 @@ class Loader:
             pad_features,
             *self._budget(memory_budget),
             _lib.text("constant", constant),
+            shard_episodes,
         )
         _add_stats(options, False, "norm_stats", norm_stats, keys)
         for place, source in enumerate(sources):

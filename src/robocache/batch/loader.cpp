@@ -43,6 +43,7 @@ struct Loader::Impl {
         layout(options.batch_size),
         tables(options.device),
         keys(options.streams.size()) {
+    if (options.shard_episodes) cut_episodes();
     bring_streams();
     // What the host makes for a device comes last, so that it is one piece.
     for (size_t request = 0; request < keys.size(); ++request) {
@@ -67,6 +68,43 @@ struct Loader::Impl {
 
   const Dataset& dataset(size_t source) const { return *options.sources[source].dataset; }
 
+  // Gives each rank neighbouring episodes of every source, about as many bytes as any other has, and keeps this rank's.
+  void cut_episodes() {
+    const auto ranks = static_cast<size_t>(options.world_size);
+    for (SourceRequest& source : options.sources) {
+      std::vector<std::vector<int64_t>>& of_ranks = episodes_of_ranks.emplace_back(ranks);
+      const auto bytes_of = [&](int64_t episode) {
+        int64_t bytes = 0;
+        for (const std::optional<int64_t>& stream : source.streams) {
+          if (!stream) continue;
+          const Stream& from = source.dataset->streams()[static_cast<size_t>(*stream)];
+          const auto e = static_cast<size_t>(episode);
+          bytes += (from.row_offsets[e + 1] - from.row_offsets[e]) * from.features * dtype_size(from.dtype);
+        }
+        return static_cast<double>(bytes);
+      };
+      double whole = 0;
+      for (const int64_t episode : *source.episodes) whole += bytes_of(episode);
+      double before = 0;
+      for (const int64_t episode : *source.episodes) {
+        const double bytes = bytes_of(episode);
+        const double middle = (before + bytes / 2) / std::max(whole, 1.0);
+        of_ranks[std::min(ranks - 1, static_cast<size_t>(middle * static_cast<double>(ranks)))].push_back(episode);
+        before += bytes;
+      }
+      source.episodes = of_ranks[static_cast<size_t>(options.rank)];
+    }
+  }
+
+  // What a rank with episodes of its own needs of a stream.
+  std::optional<RowRange> part_of(size_t source, int64_t stream) const {
+    const std::vector<int64_t>& episodes = *options.sources[source].episodes;
+    if (!options.shard_episodes || episodes.empty()) return {};
+    const auto [first, last] = std::minmax_element(episodes.begin(), episodes.end());
+    const auto offsets = dataset(source).streams()[static_cast<size_t>(stream)].row_offsets;
+    return RowRange{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
+  }
+
   void bring_streams() {
     std::vector<ResidencyRequest> requests;
     std::set<std::pair<const Dataset*, int64_t>> counted;
@@ -87,12 +125,12 @@ struct Loader::Impl {
       for (size_t source = 0; source < options.sources.size(); ++source) {
         const std::optional<int64_t> stream = options.sources[source].streams[request];
         if (!stream) continue;
-        const int64_t bytes = ResidentStream::bytes(dataset(source), *stream);
+        const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
         whole += bytes;
         take_clock(source, *stream);
         if (!counted.emplace(&dataset(source), *stream).second) continue;
         asked.bytes += bytes;
-        present += shared_bytes_present(dataset(source), *stream);
+        if (!options.shard_episodes) present += shared_bytes_present(dataset(source), *stream);
       }
       requests.push_back(asked);
       placements.push_back({asked.key, Tier::kDevice, whole, ""});
@@ -114,10 +152,11 @@ struct Loader::Impl {
     for (size_t source = 0; source < sources.size(); ++source) {
       const std::optional<int64_t> stream = options.sources[source].streams[request];
       if (!stream) continue;
-      wanted.push_back({options.sources[source].dataset, *stream});
+      wanted.push_back({options.sources[source].dataset, *stream, part_of(source, *stream)});
       of_source.push_back(source);
     }
     const auto brought = robocache::bring(wanted, options.device, residency);
+    if (options.shard_episodes) residency.why += "; of this rank's episodes alone";
     for (size_t i = 0; i < brought.size(); ++i) {
       sources[of_source[i]].streams[request] = brought[i];
       const std::string& note = brought[i]->note();
@@ -157,22 +196,39 @@ struct Loader::Impl {
     for (size_t place = 0; place < sources.size(); ++place) {
       Source& source = sources[place];
       const SourceRequest& request = options.sources[place];
-      const AnchorEdges edges = edges_of(source);
-      if (options.anchor_hz) {
-        std::vector<StreamClock> clocks;
-        for (const auto& stream : source.streams) {
-          if (stream) clocks.push_back(stream->clock().on_host());
-        }
-        source.anchors = Anchors::at_rate(*options.anchor_hz, clocks, *request.episodes, edges);
-      } else {
+      if (!options.anchor_hz) {
         source.ticks = ResidentClock::get(request.dataset, dataset(place).index_of(request.anchor), options.device);
-        source.anchors = Anchors::of_ticks(source.ticks->on_host(), *request.episodes, edges);
       }
+      source.anchors = anchors_of(source, *request.episodes);
       if (source.anchors.table().empty()) {
-        refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the episodes asked for",
+        refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the ",
+               options.shard_episodes ? "episodes of rank " + std::to_string(options.rank) : "episodes asked for",
                options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
       }
     }
+  }
+
+  Anchors anchors_of(const Source& source, const std::vector<int64_t>& episodes) const {
+    const AnchorEdges edges = edges_of(source);
+    if (source.ticks) return Anchors::of_ticks(source.ticks->on_host(), episodes, edges);
+    std::vector<StreamClock> clocks;
+    for (const auto& stream : source.streams) {
+      if (stream) clocks.push_back(stream->clock().on_host());
+    }
+    return Anchors::at_rate(*options.anchor_hz, clocks, episodes, edges);
+  }
+
+  // The anchors of the rank that has the fewest, where each has its own.
+  int64_t fewest_anchors() const {
+    int64_t fewest = INT64_MAX;
+    for (size_t rank = 0; rank < static_cast<size_t>(options.world_size); ++rank) {
+      int64_t anchors = 0;
+      for (size_t place = 0; place < sources.size(); ++place) {
+        anchors += anchors_of(sources[place], episodes_of_ranks[place][rank]).index().anchors;
+      }
+      fewest = std::min(fewest, anchors);
+    }
+    return fewest;
   }
 
   AnchorEdges edges_of(const Source& source) const {
@@ -195,14 +251,19 @@ struct Loader::Impl {
     for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
     std::vector<int64_t> anchors;
     for (const Source& source : sources) anchors.push_back(source.anchors.index().anchors);
+    if (options.shard_episodes && mixing.samples_per_epoch) {
+      mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options.world_size);
+    }
     const MixtureTables mixed(anchors, mixing);
     mixture = mixed.mixture();
+    // Every rank makes as many steps.
+    if (options.shard_episodes && !mixing.samples_per_epoch) mixture.samples = fewest_anchors();
     mixture.table = tables.put(mixed.table());
     host_mixture = mixture;
     host_mixture.table = host_tables.put(mixed.table());
-    if (options.drop_last && mixture.samples < options.batch_size * options.world_size) {
-      refuse("batch_size: expected at most the ", std::to_string(mixture.samples / options.world_size),
-             " samples there are", options.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
+    if (options.drop_last && samples() < options.batch_size * options.world_size) {
+      refuse("batch_size: expected at most the ", std::to_string(samples() / options.world_size), " samples there are",
+             options.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
              std::to_string(options.batch_size));
     }
   }
@@ -303,9 +364,13 @@ struct Loader::Impl {
     batch.plan = host ? host_plan : plan;
     batch.mixture = (host ? host_mixture : mixture).at_epoch(position.seed, position.epoch);
     batch.count = count;
-    batch.first_position = position.samples + options.rank * count;
+    batch.first_position =
+        options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
     return batch;
   }
+
+  // That all ranks draw in an epoch.
+  int64_t samples() const { return mixture.samples * (options.shard_episodes ? options.world_size : 1); }
 
   size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
 
@@ -334,6 +399,7 @@ struct Loader::Impl {
   std::vector<Key> keys;  // of each request
   std::vector<Placement> placements;
   std::vector<Source> sources;
+  std::vector<std::vector<std::vector<int64_t>>> episodes_of_ranks;  // of each source; where each rank has its own
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
   int64_t index_offset = -1;
@@ -358,7 +424,7 @@ const LoaderOptions& Loader::options() const { return impl_->options; }
 
 int64_t Loader::anchors() const { return impl_->mixture.anchors; }
 
-int64_t Loader::samples() const { return impl_->mixture.samples; }
+int64_t Loader::samples() const { return impl_->samples(); }
 
 int64_t Loader::steps_per_epoch() const {
   const int64_t together = impl_->options.batch_size * impl_->options.world_size;

@@ -99,6 +99,7 @@ struct LoaderOptions {
   bool drop_last = false;
   int64_t rank = 0;  // of world_size, which draw different samples of the same global batch
   int64_t world_size = 1;
+  bool shard_episodes = false;  // each rank has episodes of its own, and an order of them
   Device device;
 };
 

@@ -141,7 +141,7 @@ std::vector<std::shared_ptr<const ResidentStream>> bring(std::span<const Dataset
     try {
       std::vector<std::shared_ptr<const ResidentStream>> brought;
       for (const DatasetStream& from : streams) {
-        brought.push_back(ResidentStream::get(from.dataset, from.stream, device, residency.tier));
+        brought.push_back(ResidentStream::get(from.dataset, from.stream, device, residency.tier, from.part));
       }
       return brought;
     } catch (const OutOfMemory& refusal) {

@@ -67,7 +67,7 @@ MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) 
 
 // (mixture, batch_size, anchor, anchor_hz, edges, drop_n_last, temperature, samples_per_epoch, snap_s, shuffle, drop_last,
 // device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's,
-// constant) -> options; None is what is left out
+// constant, shard_episodes) -> options; None is what is left out
 ROBOCACHE_FFI(loader_options, args, result) {
   LoaderOptions options;
   options.mixture = args.boolean(0, "mixture");
@@ -89,6 +89,7 @@ ROBOCACHE_FFI(loader_options, args, result) {
   options.memory_budget.device = memory_share(args, 16, options.memory_budget.device);
   options.memory_budget.host = memory_share(args, 17, options.memory_budget.host);
   options.constant = constant_from_name(args.string(18, "constant"));
+  options.shard_episodes = args.boolean(19, "shard_episodes");
   result.set_object(LoaderOptionsHandle{std::move(options)});
 }
 

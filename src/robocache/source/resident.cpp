@@ -52,8 +52,8 @@ void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t byt
   });
 }
 
-// A piece is read while the one before it is copied.
-void copy_to_device(const StreamFile& from, const void* mapped, DeviceBuffer& to) {
+// From `begin` on as much as there is room for. A piece is read while the one before it is copied.
+void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, DeviceBuffer& to) {
   constexpr int64_t kPiece = int64_t{32} << 20;
   const Device device = to.device();
   const auto bytes = static_cast<int64_t>(to.bytes());
@@ -71,7 +71,7 @@ void copy_to_device(const StreamFile& from, const void* mapped, DeviceBuffer& to
         piece.copied = CudaEvent(device);
       }
       piece.copied.wait();
-      read(from, mapped, at, size, piece.memory.data());
+      read(from, mapped, begin + at, size, piece.memory.data());
       check_cuda(cuda_backend().copy_from_host(device.index, static_cast<char*>(to.data()) + at, piece.memory.data(),
                                                static_cast<size_t>(size), stream.get().handle),
                  "copying to the device");
@@ -159,31 +159,36 @@ ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t str
 }
 
 std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                          Device device, Tier tier) {
-  if (tier == Tier::kMapped) device = {};
+                                                          Device device, Tier tier, std::optional<RowRange> part) {
+  if (tier == Tier::kMapped) {
+    device = {};
+    part.reset();
+  }
   if (tier == Tier::kPinned && !device.is_cuda()) tier = Tier::kDevice;
   const auto is = [&](const ResidentStream& resident) {
     return resident.dataset_ == dataset && resident.stream_ == stream && resident.device_ == device &&
-           resident.tier_ == tier;
+           resident.tier_ == tier && resident.part_ == part;
   };
   return living_or_made<ResidentStream>(is, [&] {
-    return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device, [&] {
-      return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier));
+    return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream, part), device, [&] {
+      return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier, part));
     });
   });
 }
 
-int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream) {
+int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part) {
   const Stream& from = stream_of(dataset, stream);
-  return from.rows * from.features * dtype_size(from.dtype);
+  return (part ? part->end - part->begin : from.rows) * from.features * dtype_size(from.dtype);
 }
 
-ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier)
-    : dataset_(std::move(dataset)), stream_(stream), device_(device), tier_(tier) {
+ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
+                               std::optional<RowRange> part)
+    : dataset_(std::move(dataset)), stream_(stream), device_(device), tier_(tier), part_(part) {
   clock_ = ResidentClock::get(dataset_, stream, device);
   const Stream& from = stream_of(*dataset_, stream);
   rows_ = {clock_->on_device(), nullptr, from.features, from.dtype};
-  const int64_t size = bytes(*dataset_, stream);
+  const int64_t size = bytes(*dataset_, stream, part);
+  const int64_t begin = part ? part->begin * from.features * dtype_size(from.dtype) : 0;
   StreamFile file = dataset_->open_values(stream);
   if (tier == Tier::kMapped) {
     if (file.file.get() < 0) {
@@ -196,20 +201,22 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
     rows_.file = {file_.get(), file.offset};
   } else if (tier == Tier::kDevice && device.is_cuda()) {
     device_memory_ = DeviceBuffer(device, static_cast<size_t>(size));
-    copy_to_device(file, from.values, device_memory_);
-    rows_.values = device_memory_.data();
+    copy_to_device(file, from.values, begin, device_memory_);
+    rows_.values = static_cast<const char*>(device_memory_.data()) - begin;
   } else {
-    copy_to_host(file, size);
+    copy_to_host(file, begin, size);
+    rows_.values = static_cast<const char*>(rows_.values) - begin;
   }
 }
 
-void ResidentStream::copy_to_host(const StreamFile& file, int64_t bytes) {
+void ResidentStream::copy_to_host(const StreamFile& file, int64_t begin, int64_t bytes) {
   const void* const mapped = stream_of(*dataset_, stream_).values;
-  const auto fill = [&](void* memory) { read(file, mapped, 0, bytes, memory); };
+  const auto fill = [&](void* memory) { read(file, mapped, begin, bytes, memory); };
   const int64_t ranks = local_world_size();
   // Where a control group is full nothing refuses: the process ends.
-  if (bytes - shared_bytes_present(*dataset_, stream_) > host_memory().free_bytes) throw OutOfMemory("not tried");
-  if (ranks > 1 && bytes > 0) {
+  const int64_t present = part_ ? 0 : shared_bytes_present(*dataset_, stream_);
+  if (bytes - present > host_memory().free_bytes) throw OutOfMemory("not tried");
+  if (ranks > 1 && bytes > 0 && !part_) {
     shared_memory_ = SharedMemory(file.identity, static_cast<size_t>(bytes), fill);
     std::string why_not = shared_memory_.why_not();
     if (shared_memory_.data() != nullptr) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,13 +58,15 @@ class ResidentStream {
   // - kMapped: values in their file and the clock in host memory, whatever the device, for a loop of the host.
   // A copy in host memory is one for all ranks of this host (local_world_size()), in /dev/shm. Where that cannot be,
   // each rank has its own, if there is memory for one each.
+  // With `part` a copy holds these rows alone, at their places: rows() may be read there and nowhere else. It is nobody
+  // else's then.
   // Throws FileError, DeviceError, and OutOfMemory that names the stream, what it needs and what is free: a roomier
   // tier may do.
   static std::shared_ptr<const ResidentStream> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                   Device device, Tier tier);
+                                                   Device device, Tier tier, std::optional<RowRange> part = {});
 
   // What the values take, of the memory that the tier says; of kMapped only the page cache's.
-  static int64_t bytes(const Dataset& dataset, int64_t stream);
+  static int64_t bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part = {});
 
   Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
@@ -76,13 +79,15 @@ class ResidentStream {
   const std::string& note() const { return note_; }
 
  private:
-  ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier);
-  void copy_to_host(const StreamFile& file, int64_t bytes);
+  ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
+                 std::optional<RowRange> part);
+  void copy_to_host(const StreamFile& file, int64_t begin, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;
   Device device_;
   Tier tier_;
+  std::optional<RowRange> part_;
   std::shared_ptr<const ResidentClock> clock_;
   DeviceBuffer device_memory_;
   PinnedBuffer pinned_memory_;

@@ -29,6 +29,14 @@ struct StreamClock {
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };
 
+// Rows [begin, end) of a clock.
+struct RowRange {
+  int64_t begin;
+  int64_t end;
+
+  friend bool operator==(const RowRange&, const RowRange&) = default;
+};
+
 // Rows in a file that is read with pread: a read of one that was cut short comes out short, where a mapping would end
 // the process.
 struct FileRows {
