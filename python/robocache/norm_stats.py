@@ -124,7 +124,9 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
 
     Example:
         >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
-        >>> loader = robocache.Loader(kitchen, normalize="mean_std", norm_stats=norm_stats, ...)
+        >>> loader = robocache.Loader(
+        ...     kitchen, batch_size=64, delta_timestamps={"action": [0.0]}, normalize="mean_std", norm_stats=norm_stats
+        ... )
     """
     if isinstance(stats, Mapping | str) or not isinstance(stats, Iterable):
         raise errors.ArgumentTypeError(f"stats: expected a list of {{key: statistics}}, got {type(stats).__name__}")

@@ -83,7 +83,7 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
     exec(source, names)
     assert len(seen) == 10 * (sum(lengths) // 1024)
     np.testing.assert_allclose(seen, [(0, 1)] * len(seen), atol=0.1)
-    assert names["loader"].state_dict() == {"seed": 0, "epoch": 10, "step": 0}
+    assert names["loader"].state_dict() == {"seed": 0, "epoch": 10, "samples": 0}
 
 
 def test_a_recorder_of_ones_own(rng, folder):
@@ -156,6 +156,14 @@ def test_the_examples_of_an_operations_page(device, page):
         run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
 
 
+def test_the_examples_of_the_loaders_page(folder, device):
+    examples = snippets("python", (ROOT / "docs/loader.md").read_text())
+    assert len(examples) >= 7
+    names = {}
+    for example in examples:
+        run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_signature_on_an_operations_page(page):
     (shown,) = [text for text in snippets("python", (ROOT / f"docs/{page}.md").read_text()) if "*, " in text]
@@ -218,5 +226,11 @@ def test_the_examples_of_docstrings(rng, folder, example_of):
     (folder / "logs").mkdir()
     for name, rows in (("imu", 13312), ("joints", 33280)):
         (folder / "logs" / f"{name}.csv").write_text("".join(f"{k},{k}\n" for k in range(rows)))
-    names = {"robocache": robocache, "np": np, "ds": robocache.open("other"), "time_ns": time_ns, "values": values}
+    ds = robocache.open("other")
+    for robot in ("trossen", "arm"):
+        (folder / "assets" / robot).mkdir(parents=True)
+    stats = {"actions": ds.stats["action"], "state": ds.stats["observation.state"]}
+    robocache.save_norm_stats("assets/trossen/norm_stats.json", stats, "openpi")
+    names = {"robocache": robocache, "np": np, "ds": ds, "time_ns": time_ns, "values": values}
+    names |= {"kitchen": ds, "garage": ds}
     run_examples(inspect.getdoc(example_of), names)
