@@ -108,8 +108,8 @@ class DeviceArray {
   int64_t first_ = 0;  // place of element 0: not the lowest where strides are negative
 };
 
-// Skips the test, with the reason, where it needs a GPU and there is none; fails it where ROBOCACHE_REQUIRE_CUDA=1 says that
-// there must be one.
+// Skips the test, with the reason, where it needs a GPU and there is none; fails it where ROBOCACHE_REQUIRE_CUDA=1 says
+// that there must be one.
 inline void skip_unless_usable(Device device) {
   if (!device.is_cuda() || cuda_device_count() > 0) return;
   const char* required = std::getenv("ROBOCACHE_REQUIRE_CUDA");

@@ -110,7 +110,7 @@ struct Loader::Impl {
     std::set<std::pair<const Dataset*, int64_t>> counted;
     std::set<std::pair<const Dataset*, uint64_t>> clocks;
     MemoryBytes taken;
-    int64_t present = 0;
+    MemoryBytes present;
     const auto take_clock = [&](size_t source, int64_t stream) {
       const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
       if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
@@ -130,7 +130,13 @@ struct Loader::Impl {
         take_clock(source, *stream);
         if (!counted.emplace(&dataset(source), *stream).second) continue;
         asked.bytes += bytes;
-        if (!options.shard_episodes) present += shared_bytes_present(dataset(source), *stream);
+        const bool cuda = options.device.is_cuda();
+        const auto in_memory = [&](Tier tier) {
+          return ResidentStream::bytes_present(dataset(source), *stream, options.device, tier,
+                                               part_of(source, *stream));
+        };
+        present.device += cuda ? in_memory(Tier::kDevice) : 0;
+        present.host += in_memory(Tier::kPinned);
       }
       requests.push_back(asked);
       placements.push_back({asked.key, Tier::kDevice, whole, ""});

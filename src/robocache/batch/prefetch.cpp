@@ -25,8 +25,8 @@ void count_forks() {
   (void)registered;
 }
 
-// Small batches follow each other within microseconds, and to wake a sleeping thread takes longer. It does not yield: where
-// cores are short, that gives away a whole slice of time, and who sleeps is woken sooner.
+// Small batches follow each other within microseconds, and to wake a sleeping thread takes longer. It does not yield:
+// where cores are short, that gives away a whole slice of time, and who sleeps is woken sooner.
 template <class Ready>
 void await_briefly(const Ready& ready) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
@@ -39,8 +39,8 @@ void await_briefly(const Ready& ready) {
 
 }  // namespace
 
-// Batch n lies in slot n % depth from submit() until take() or cancel() has gone past it. What submit() wrote to the slot the
-// thread only reads: so a forked child finds it whole.
+// Batch n lies in slot n % depth from submit() until take() or cancel() has gone past it. What submit() wrote to the
+// slot the thread only reads: so a forked child finds it whole.
 class Prefetcher::Worker {
  public:
   Worker(Device device, int64_t depth, size_t staging_bytes, std::vector<StagedCopy> copies)

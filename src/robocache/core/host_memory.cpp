@@ -82,7 +82,8 @@ struct Group {
   std::string inside;  // from there to the process's: "" or "/a/b"
 };
 
-// A line of /proc/self/cgroup: "4:memory:/a/b" of version 1, which rules where it has memory, or "0::/a/b" of version 2.
+// A line of /proc/self/cgroup: "4:memory:/a/b" of version 1, which rules where it has memory, or "0::/a/b" of version
+// 2.
 std::optional<Group> group_of_process(const std::string& root) {
   std::optional<std::string> paths[2];
   std::ifstream file(root + "/proc/self/cgroup");

@@ -101,19 +101,46 @@ auto named(const std::string& what, int64_t bytes, Device device, const Make& ma
   }
 }
 
-// The first of the living that `is` the one looked for, or what `make` gives.
+template <class Resident>
+struct Living {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const Resident>> all;
+
+  static Living& residents() {
+    static Living living;
+    return living;
+  }
+};
+
+// The first of the living that `is` the one looked for, or what `make` gives, which may be none.
 template <class Resident, class Is, class Make>
 std::shared_ptr<const Resident> living_or_made(const Is& is, const Make& make) {
-  static std::mutex mutex;
-  static std::vector<std::weak_ptr<const Resident>> living;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::erase_if(living, [](const auto& entry) { return entry.expired(); });
-  for (const auto& entry : living) {
+  auto& living = Living<Resident>::residents();
+  const std::lock_guard<std::mutex> lock(living.mutex);
+  std::erase_if(living.all, [](const auto& entry) { return entry.expired(); });
+  for (const auto& entry : living.all) {
     if (auto resident = entry.lock(); resident && is(*resident)) return resident;
   }
   std::shared_ptr<const Resident> made = make();
-  living.push_back(made);
+  if (made != nullptr) living.all.push_back(made);
   return made;
+}
+
+// Of a copy in host memory, what the ranks of this host share of it already.
+int64_t shared_bytes_present(const Dataset& dataset, int64_t stream, int64_t bytes) {
+  if (local_world_size() == 1 || bytes == 0) return 0;
+  return SharedMemory::bytes_present(dataset.open_values(stream).identity, static_cast<size_t>(bytes));
+}
+
+bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
+
+// On the CPU both copies are one, and files are the host's whatever the device.
+void settle(Device& device, Tier& tier, std::optional<RowRange>& part) {
+  if (tier == Tier::kMapped) {
+    device = {};
+    part.reset();
+  }
+  if (tier == Tier::kPinned && !device.is_cuda()) tier = Tier::kDevice;
 }
 
 }  // namespace
@@ -160,15 +187,8 @@ ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t str
 
 std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                           Device device, Tier tier, std::optional<RowRange> part) {
-  if (tier == Tier::kMapped) {
-    device = {};
-    part.reset();
-  }
-  if (tier == Tier::kPinned && !device.is_cuda()) tier = Tier::kDevice;
-  const auto is = [&](const ResidentStream& resident) {
-    return resident.dataset_ == dataset && resident.stream_ == stream && resident.device_ == device &&
-           resident.tier_ == tier && resident.part_ == part;
-  };
+  settle(device, tier, part);
+  const auto is = [&](const ResidentStream& resident) { return resident.is(*dataset, stream, device, tier, part); };
   return living_or_made<ResidentStream>(is, [&] {
     return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream, part), device, [&] {
       return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier, part));
@@ -179,6 +199,22 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
 int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part) {
   const Stream& from = stream_of(dataset, stream);
   return (part ? part->end - part->begin : from.rows) * from.features * dtype_size(from.dtype);
+}
+
+int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
+                                      std::optional<RowRange> part) {
+  settle(device, tier, part);
+  const int64_t whole = bytes(dataset, stream, part);
+  if (tier == Tier::kMapped || whole == 0) return 0;
+  const auto is = [&](const ResidentStream& resident) { return resident.is(dataset, stream, device, tier, part); };
+  const auto none = [] { return std::shared_ptr<const ResidentStream>(); };
+  if (living_or_made<ResidentStream>(is, none) != nullptr) return whole;
+  return is_on_host(device, tier) && !part ? shared_bytes_present(dataset, stream, whole) : 0;
+}
+
+bool ResidentStream::is(const Dataset& dataset, int64_t stream, Device device, Tier tier,
+                        std::optional<RowRange> part) const {
+  return dataset_.get() == &dataset && stream_ == stream && device_ == device && tier_ == tier && part_ == part;
 }
 
 ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
@@ -199,7 +235,7 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
     ::posix_fadvise(file.file.get(), 0, 0, POSIX_FADV_RANDOM);
     file_ = std::move(file.file);
     rows_.file = {file_.get(), file.offset};
-  } else if (tier == Tier::kDevice && device.is_cuda()) {
+  } else if (!is_on_host(device, tier)) {
     device_memory_ = DeviceBuffer(device, static_cast<size_t>(size));
     copy_to_device(file, from.values, begin, device_memory_);
     rows_.values = static_cast<const char*>(device_memory_.data()) - begin;
@@ -214,7 +250,7 @@ void ResidentStream::copy_to_host(const StreamFile& file, int64_t begin, int64_t
   const auto fill = [&](void* memory) { read(file, mapped, begin, bytes, memory); };
   const int64_t ranks = local_world_size();
   // Where a control group is full nothing refuses: the process ends.
-  const int64_t present = part_ ? 0 : shared_bytes_present(*dataset_, stream_);
+  const int64_t present = part_ ? 0 : shared_bytes_present(*dataset_, stream_, bytes);
   if (bytes - present > host_memory().free_bytes) throw OutOfMemory("not tried");
   if (ranks > 1 && bytes > 0 && !part_) {
     shared_memory_ = SharedMemory(file.identity, static_cast<size_t>(bytes), fill);
@@ -243,11 +279,4 @@ int64_t local_world_size() {
   const char* text = std::getenv("LOCAL_WORLD_SIZE");
   return text == nullptr ? 1 : std::max(1, std::atoi(text));
 }
-
-int64_t shared_bytes_present(const Dataset& dataset, int64_t stream) {
-  const int64_t bytes = ResidentStream::bytes(dataset, stream);
-  if (local_world_size() == 1 || bytes == 0) return 0;
-  return SharedMemory::bytes_present(dataset.open_values(stream).identity, static_cast<size_t>(bytes));
-}
-
 }  // namespace robocache

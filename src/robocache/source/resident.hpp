@@ -68,6 +68,11 @@ class ResidentStream {
   // What the values take, of the memory that the tier says; of kMapped only the page cache's.
   static int64_t bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part = {});
 
+  // What is in memory already of what get() would bring, because it lives in this process or ranks of this host share
+  // it: free memory has lost that, and get() takes no more for it.
+  static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
+                               std::optional<RowRange> part = {});
+
   Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
 
@@ -81,6 +86,7 @@ class ResidentStream {
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
                  std::optional<RowRange> part);
+  bool is(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowRange> part) const;
   void copy_to_host(const StreamFile& file, int64_t begin, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;
@@ -100,9 +106,5 @@ class ResidentStream {
 
 // Ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
 int64_t local_world_size();
-
-// What is in memory already of the copy of a stream that the ranks of this host share: free memory has lost it, and a
-// rank that comes to it takes no more.
-int64_t shared_bytes_present(const Dataset& dataset, int64_t stream);
 
 }  // namespace robocache

@@ -26,8 +26,8 @@ using F32 = Element<float, DType::kFloat32>;
 
 constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kMapped};
 
-// a and b on one clock, c on the same times in other episodes, d on others, none without a row. Its files last as long as
-// `writer`.
+// a and b on one clock, c on the same times in other episodes, d on others, none without a row. Its files last as long
+// as `writer`.
 std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   writer.begin_episode();
   writer.append("a", F32{}, {10, 20, 30}, {1, 2, 3});
@@ -129,6 +129,23 @@ TEST_P(Resident, ATierIsBroughtOnceWhileItLives) {
   EXPECT_EQ(on_device->rows().clock, on_device->clock().on_device());
   EXPECT_EQ(pinned->rows().clock, on_device->rows().clock);
   EXPECT_EQ(mapped->rows().clock, on_device->clock().on_host());
+}
+
+TEST_P(Resident, SaysWhatIsInMemoryAlready) {
+  CacheWriter writer;
+  const auto dataset = written(writer);
+  const auto present = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 1, device(), tier); };
+  for (const Tier tier : kTiers) EXPECT_EQ(present(tier), 0);
+  {
+    const auto on_device = ResidentStream::get(dataset, 1, device(), Tier::kDevice);
+    const auto mapped = ResidentStream::get(dataset, 1, device(), Tier::kMapped);
+    EXPECT_EQ(present(Tier::kDevice), 12);
+    EXPECT_EQ(present(Tier::kPinned), device().is_cuda() ? 0 : 12);
+    EXPECT_EQ(present(Tier::kMapped), 0);
+  }
+  const auto pinned = ResidentStream::get(dataset, 1, device(), Tier::kPinned);
+  EXPECT_EQ(present(Tier::kDevice), device().is_cuda() ? 0 : 12);
+  EXPECT_EQ(present(Tier::kPinned), 12);
 }
 
 TEST_P(Resident, StreamsOfTheSameTimesAndEpisodesAreOnOneClock) {
@@ -274,10 +291,11 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   CacheWriter writer;
   const auto dataset = written(writer);
   const int64_t b = dataset->index_of("b");
-  EXPECT_EQ(shared_bytes_present(*dataset, b), 0);
+  const auto present = [&] { return ResidentStream::bytes_present(*dataset, b, device(), Tier::kPinned); };
+  EXPECT_EQ(present(), 0);
   auto mine = ResidentStream::get(dataset, b, device(), Tier::kPinned);
   EXPECT_EQ(mine->note(), "one copy for all ranks of this host");
-  EXPECT_GE(shared_bytes_present(*dataset, b), 12);
+  EXPECT_EQ(present(), 12);  // living
   // As another rank opens it.
   const auto opened_again = Dataset::open(dataset->path());
   const auto others = ResidentStream::get(opened_again, b, device(), Tier::kPinned);
@@ -286,6 +304,7 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   EXPECT_EQ(values_of(*mine, 3, device()), (std::vector<float>{4, 5, 6}));
   EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
   mine.reset();
+  EXPECT_GE(present(), 12);  // the other's, in whole pages
   EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
   if (device().is_cuda()) {
     EXPECT_EQ(ResidentStream::get(dataset, b, device(), Tier::kDevice)->note(), "");
