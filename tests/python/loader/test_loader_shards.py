@@ -1,0 +1,93 @@
+"""Loader: ranks that have episodes of their own."""
+
+import collections
+
+import numpy as np
+import pytest
+from recordings import anchors_of, assert_same_batches, batches_of, ticks_of, write
+from reference.compare import to_numpy
+
+import robocache
+
+
+def recorded(rng, lengths, width=3):
+    return [
+        {"x": (1000 * np.arange(n, dtype=np.int64) + 10**6 * e, rng.normal(size=(n, width)).astype(np.float32))}
+        for e, n in enumerate(lengths)
+    ]
+
+
+def ranks_of(source, world_size, **options):
+    options = {"batch_size": 8, "delta_timestamps": {"x": [0.0, 1e-6]}, "shard_episodes": True} | options
+    return [robocache.Loader(source, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize("tier", ["device", "pinned", "mapped"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_each_rank_draws_from_episodes_of_its_own(rng, tmp_path, device, world_size, tier):
+    recording = recorded(rng, (50, 7, 0, 60, 33, 40, 3, 55, 21))
+    dataset = write(tmp_path / "cache", recording)
+    loaders = ranks_of(dataset, world_size, device=device, residency=tier)
+    episodes, steps = [], set()
+    for loader in loaders:
+        drawn = [anchors_of(loader) for _ in range(2)]
+        own = sorted({episode for epoch in drawn for episode, _ in epoch})
+        episodes += own
+        ticks = ticks_of(recording, "x", own)
+        assert loader.num_anchors == len(ticks)
+        for epoch in drawn:
+            assert len(set(epoch)) == len(epoch) == loader.num_samples // world_size
+            assert set(epoch) <= set(ticks)
+        assert drawn[0] != drawn[1]
+        steps.add((len(loader), loader.num_samples))
+    assert episodes == [0, 1, 3, 4, 5, 6, 7, 8]  # neighbours, each of one rank
+    assert len(steps) == 1
+    fewest = min(loader.num_anchors for loader in loaders)
+    assert steps.pop()[1] == fewest * world_size
+    assert fewest >= 269 // world_size - 60  # an episode is not cut
+
+
+def test_values_are_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
+    """Of a rank's episodes alone lies less in memory, at other addresses."""
+    recording = recorded(rng, (40, 30, 50, 45))
+    dataset = write(tmp_path / "cache", recording)
+    whole = robocache.Loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device)
+    values = {}
+    for batch in [next(whole)]:
+        for episode, time, x in zip(*(to_numpy(batch[key]) for key in ("episode_index", "time_ns", "x")), strict=True):
+            values[int(episode), int(time)] = x
+    for loader in ranks_of(dataset, 2, device=device):
+        assert loader.explain()[0].bytes < 4 * 3 * 165
+        for batch in loader:
+            rows = zip(*(to_numpy(batch[key]) for key in ("episode_index", "time_ns", "x")), strict=True)
+            for episode, time, x in rows:
+                np.testing.assert_array_equal(x, values[int(episode), int(time)])
+
+
+def test_a_rank_resumes(rng, tmp_path, device):
+    dataset = write(tmp_path / "cache", recorded(rng, (40, 30, 50, 45)))
+    first, again = (ranks_of(dataset, 2, device=device, seed=3)[1] for _ in range(2))
+    loop = iter(first)
+    next(loop)
+    next(loop)
+    assert first.state_dict() == {"seed": 3, "epoch": 0, "samples": 32}
+    again.load_state_dict(first.state_dict())
+    assert_same_batches(batches_of(again, 100), batches_of(loop, 100))
+
+
+def test_weights_hold_within_each_rank(rng, tmp_path):
+    one = write(tmp_path / "one", recorded(rng, (400, 300, 500, 450)))
+    two = write(tmp_path / "two", recorded(rng, (100, 90)))
+    sources = [robocache.Source(one, weight=3), robocache.Source(two, weight=1)]
+    for loader in ranks_of(sources, 2, samples_per_epoch=2**17, batch_size=2**10, device="cpu"):
+        assert loader.num_samples == 2**17
+        drawn = collections.Counter()
+        for batch in loader:
+            drawn.update(to_numpy(batch["dataset_index"]).tolist())
+        assert drawn == {0: 3 * 2**14, 1: 2**14}
+
+
+def test_a_rank_without_anchors_is_refused(rng, tmp_path):
+    dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
+    with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
+        ranks_of(dataset, 3, device="cpu")
