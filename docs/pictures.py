@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,6 +113,56 @@ def voxelized() -> list[np.ndarray] | None:
     return [points, occupied, *(array.reshape(SIZE[:2]) for array in of_columns.values())]
 
 
+# Of the windows' picture: streams, what is asked of each, and two anchors, one near the recording's end. Every step has a sample.
+WINDOW = [-0.2, -0.1, 0.0, 0.1, 0.2, 0.3]
+WINDOW_STREAMS = {  # mean rate in Hz, and how each is asked for
+    "arm: linear, max_gap_s=0.12": (14, {"max_gap_s": 0.12}),
+    "force: linear, offset=0.06, causal=True": (9, {"offset": 0.06, "causal": True}),
+    "gripper: nearest, tolerance_s=0.06": (5, {"methods": "nearest", "tolerance_s": 0.06}),
+}
+WINDOW_SHOWN = (0.2, 1.9)  # seconds
+WINDOW_ANCHORS_NS = np.array([650_000_000, 1_520_000_000])
+
+
+def window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
+    """time_ns [n] and values [n] of each stream; the arm with a dropout."""
+    rng = np.random.default_rng(12)
+    rows = []
+    for number, (rate, _) in enumerate(WINDOW_STREAMS.values()):
+        seconds = np.sort(0.1 + (np.arange(int(1.65 * rate)) + rng.uniform(-0.4, 0.4, int(1.65 * rate))) / rate)
+        if number == 0:
+            seconds = seconds[(seconds < 0.72) | (seconds > 0.92)]
+        rows.append((np.round(seconds * 1e9).astype(np.int64), np.sin(2 * np.pi * seconds * (0.9 - 0.2 * number))))
+    return rows
+
+
+def windowed() -> list[np.ndarray]:
+    """values, is_pad and age in ns, [anchors, steps] each, of one stream after the other."""
+    names = [title.split(":")[0] for title in WINDOW_STREAMS]
+    options: dict[str, dict] = {}
+    for name, (_, asked) in zip(names, WINDOW_STREAMS.values(), strict=True):
+        for option, value in asked.items():
+            options.setdefault(option, {})[name] = value
+    with tempfile.TemporaryDirectory() as folder:
+        with robocache.Writer(f"{folder}/cache") as writer, writer.episode() as episode:
+            episode.append("anchor", WINDOW_ANCHORS_NS, np.zeros(len(WINDOW_ANCHORS_NS)))
+            for name, (time_ns, values) in zip(names, window_rows(), strict=True):
+                episode.append(name, time_ns, values)
+        loader = robocache.Loader(
+            robocache.open(f"{folder}/cache"),
+            batch_size=len(WINDOW_ANCHORS_NS),
+            delta_timestamps=dict.fromkeys(names, WINDOW),
+            anchor="anchor",
+            shuffle=False,
+            return_age=True,
+            dtype="float64",
+            framework="numpy",
+            **options,
+        )
+        batch = next(loader)
+    return [batch[name + part] for name in names for part in ("", "_is_pad", "_age")]
+
+
 # ---- What is drawn, and how ----
 
 
@@ -187,11 +238,65 @@ def draw_voxels(plt, numbers: list[np.ndarray]):
     return figure
 
 
+def draw_windows(plt, numbers: list[np.ndarray]):
+    count = len(WINDOW_STREAMS)
+    figure, places = plt.subplots(
+        count + 1, 1, figsize=(11, 7.2), sharex=True, layout="constrained", height_ratios=[1] * count + [0.8]
+    )
+    targets = WINDOW_ANCHORS_NS[:, None] / 1e9 + np.array(WINDOW)
+    for number, ((title, (_, asked)), (time_ns, samples)) in enumerate(
+        zip(WINDOW_STREAMS.items(), window_rows(), strict=True)
+    ):
+        place, (values, is_pad, age) = places[number], numbers[3 * number : 3 * number + 3]
+        late = asked.get("offset", 0)
+        taken = time_ns / 1e9 - late
+        if late:
+            place.plot(time_ns / 1e9, samples, ".", color="0.75", markersize=5)
+        place.plot(taken, samples, ".", color="black", markersize=5)
+        used = targets - age / 1e9
+        for row in range(len(targets)):
+            for step in range(len(WINDOW)):
+                at = int(np.argmin(abs(taken - used[row, step])))
+                end = (targets[row, step], values[row, step])
+                place.plot([taken[at], end[0]], [samples[at], end[1]], color=f"C{row}", linewidth=1.2)
+            good = ~is_pad[row]
+            place.plot(targets[row, good], values[row, good], "o", color=f"C{row}", markersize=6)
+            place.plot(targets[row, ~good], values[row, ~good], "o", color=f"C{row}", mfc="none", markersize=6)
+            bars = targets[row] + 0.012 * (number - 1)
+            places[count].bar(bars, age[row] / 1e6, 0.011, color=["0.2", "0.5", "0.75"][number])
+        place.set_title(title, fontsize=10)
+        place.set_ylim(-1.35, 1.35)
+        place.axvspan(taken[-1], WINDOW_SHOWN[1], color="0.94", zorder=0)
+        place.axvspan(WINDOW_SHOWN[0], taken[0], color="0.94", zorder=0)
+    for place in places:
+        place.set_xticks(targets.ravel(), minor=True)
+        place.grid(axis="x", which="minor", color="0.88", linewidth=0.8)
+        for row, anchor in enumerate(WINDOW_ANCHORS_NS / 1e9):
+            place.axvline(anchor, color=f"C{row}", linestyle="--", linewidth=1.2)
+    handles = [
+        plt.Line2D([], [], color=color, marker=marker, mfc=face, linestyle=line, label=label)
+        for color, marker, face, line, label in [
+            ("black", ".", "black", "", "a sample, when it was taken"),
+            ("0.75", ".", "0.75", "", "the same, as stamped"),
+            ("0.4", "", "none", "--", "an anchor"),
+            ("0.4", "o", "0.4", "", "a step's value"),
+            ("0.4", "o", "none", "", "is_pad"),
+            ("0.4", "", "none", "-", "from the sample used"),
+        ]
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=6, fontsize=8)
+    places[count].set_title("age: what a step aims at less the sample used; arm, force, gripper", fontsize=10)
+    places[count].axhline(0, color="black", linewidth=0.8)
+    places[count].set(ylabel="ms", xlabel="s", xlim=WINDOW_SHOWN)
+    return figure
+
+
 # Of each: how it is drawn, and the numbers that it shows, None where what they come from is not here.
 PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
     "fuse.png": (draw_fusion, lambda: list(fused())),
     "voxelize.png": (draw_voxels, voxelized),
+    "window.png": (draw_windows, windowed),
     "tsdf.png": (tsdf_picture.draw, tsdf_picture.computed),
 }
 

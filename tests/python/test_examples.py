@@ -156,6 +156,15 @@ def test_the_examples_of_an_operations_page(device, page):
         run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
 
 
+def test_the_examples_of_the_loaders_page(folder, device):
+    text = (ROOT / "docs/loader.md").read_text()
+    examples = [snippet for snippet in snippets("python", text) if snippet.startswith(">>>")]
+    assert len(examples) >= 7
+    names = {}
+    for example in examples:
+        run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_signature_on_an_operations_page(page):
     (shown,) = [text for text in snippets("python", (ROOT / f"docs/{page}.md").read_text()) if "*, " in text]

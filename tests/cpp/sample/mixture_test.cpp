@@ -141,7 +141,10 @@ TEST(Mixture, RefusesByName) {
   EXPECT_EQ(refused({5, 5}, {.weights = {1.0, 1.0}, .temperature = 2.0}).rfind("temperature: ", 0), 0u);
   EXPECT_EQ(refused({5, 5}, {.weights = Weights(2), .temperature = 0.0}).rfind("temperature: ", 0), 0u);
   EXPECT_EQ(refused({5, 5}, {.weights = Weights(2), .samples_per_epoch = 4}).rfind("samples_per_epoch: ", 0), 0u);
-  EXPECT_EQ(refused({5, 5}, {.weights = {1.0, 1.0}, .samples_per_epoch = 0}).rfind("samples_per_epoch: ", 0), 0u);
+  for (const int64_t samples : {int64_t{0}, (int64_t{1} << 53) + 1, INT64_MAX}) {
+    EXPECT_EQ(refused({5, 5}, {.weights = {1.0, 1.0}, .samples_per_epoch = samples}).rfind("samples_per_epoch: ", 0),
+              0u);
+  }
 }
 
 }  // namespace
