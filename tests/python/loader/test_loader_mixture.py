@@ -312,11 +312,14 @@ def test_edges_are_of_each_source(robots, device):
     assert places_of(loader) == wanted
 
 
-def test_the_same_bytes_on_any_number_of_threads(robots, threads):
+def test_the_same_bytes_from_any_tier_on_any_number_of_threads(robots, device, threads):
     results = []
-    for number in (1, 2, 7):
+    for number, residency in ((1, "auto"), (2, "mapped"), (7, {"state": "mapped", "action": "pinned"})):
         threads(number)
-        results.append(batches_of(mixed(robots, 9, WEIGHTS, batch_size=200, normalize="mean_std")[0]))
+        options = {"batch_size": 200, "normalize": "mean_std", "residency": residency, "device": device}
+        loader, _, _ = mixed(robots, 9, WEIGHTS, **options)
+        gathered = {key: to_numpy(rows) for key, rows in loader.gather(range(100, 250)).items()}
+        results.append([*batches_of(loader), gathered])
     assert_same_batches(results[0], results[1])
     assert_same_batches(results[0], results[2])
 
