@@ -242,6 +242,24 @@ def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
     assert not to_numpy(batch["mode"])[lacking].any()
 
 
+@pytest.mark.parametrize("steps", [[0.0], [0.0, 0.1, 100.0]])
+def test_a_row_without_features_is_there(tmp_path, device, steps):
+    """A width of 0 is a width: what is padding are the features, not the steps."""
+    sources, time_ns = [], np.arange(4) * 10**8
+    for width in (0, 6):
+        recording = [{"x": (time_ns, np.ones((4, width), np.float32))}]
+        sources.append(robocache.Source(write(tmp_path / str(width), recording)))
+    options = {"pad_features": True, "return_age": True, "shuffle": False, "device": device}
+    batch = next(robocache.Loader(sources, batch_size=8, delta_timestamps={"x": steps}, **options))
+    part = {key: to_numpy(rows) for key, rows in batch.items()}
+    for key in ("x_is_pad", "x_age"):
+        np.testing.assert_array_equal(part[key][:4], part[key][4:])
+    assert not part["x_is_pad"][0, 0]
+    assert not part["x"][:4].any()
+    assert part["x"][4:].all()
+    np.testing.assert_array_equal(part["x_feature_is_pad"], np.repeat([True, False], 4)[:, None] & np.ones(6, bool))
+
+
 def test_one_source_in_a_list_is_a_mixture_and_a_dataset_is_none(robots, device):
     options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
     dataset = robots["one_arm"][0]
