@@ -90,6 +90,12 @@ def _truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: list(x) if isinstance(x, list) else x for key, x in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
 class _PerKey:
     """An option that is one value for all keys of the batch, or ``{key: value}``."""
 
@@ -472,7 +478,7 @@ class Loader:
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "stream")}
         # Copies: what the caller changes later is not what this loader was asked for.
-        self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
+        self._arguments = {name: _copied(x) for name, x in given.items()}
         sources, mixture = _sources(dataset)
         self.dataset = sources if mixture else dataset
         if (delta_timestamps is None) == (rate_hz is None):

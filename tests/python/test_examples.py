@@ -157,7 +157,8 @@ def test_the_examples_of_an_operations_page(device, page):
 
 
 def test_the_examples_of_the_loaders_page(folder, device):
-    examples = snippets("python", (ROOT / "docs/loader.md").read_text())
+    text = (ROOT / "docs/loader.md").read_text()
+    examples = [snippet for snippet in snippets("python", text) if snippet.startswith(">>>")]
     assert len(examples) >= 7
     names = {}
     for example in examples:

@@ -114,6 +114,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   whole.out_dtype = stream.out_dtype;
   whole.method = block.method;
 
+  const bool first = &block == stream.methods.data();  // which writes what is of a step, not of a feature
   const int64_t vectors = whole.features / whole.vector;
   const int64_t most_steps = std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(vectors, 1), 1, most_picks);
   for (int64_t step = 0; step < count;) {
@@ -127,8 +128,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.first_delta_ns = stream.delta_ns[static_cast<size_t>(step)];
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
-    segment.pad_offset = block.begin == 0 ? stream.pad_offset + step : -1;
-    segment.age_offset = block.begin == 0 && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
+    segment.pad_offset = first ? stream.pad_offset + step : -1;
+    segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
     segment.item_begin = draft.items;
     draft.picks += static_cast<int32_t>(take);

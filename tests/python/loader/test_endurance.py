@@ -42,7 +42,7 @@ def loader_of(dataset, device="cpu"):
     )
 
 
-def mixture_of(dataset, device="cpu"):
+def mixture_of(dataset, device="cpu", residency="auto"):
     """Rank 1 of 2, three sources by weight, and all that can be asked of a window."""
     sources = [
         robocache.Source(dataset, weight=5, episodes=[0, 1, 2]),
@@ -63,9 +63,14 @@ def mixture_of(dataset, device="cpu"):
         seed=3,
         rank=1,
         world_size=2,
+        residency=residency,
         framework="numpy" if device == "cpu" else "torch",
         device=device,
     )
+
+
+def mapped_mixture_of(dataset, device="cpu"):
+    return mixture_of(dataset, device, residency={"state": "mapped"})
 
 
 def digest(batch):
@@ -76,7 +81,7 @@ def forever(loader):
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-@pytest.mark.parametrize("made", [loader_of, mixture_of])
+@pytest.mark.parametrize("made", [loader_of, mixture_of, mapped_mixture_of])
 def test_many_batches(dataset, device, made):
     loader = made(dataset, device)
     batches = forever(loader)
@@ -98,7 +103,7 @@ def test_many_batches(dataset, device, made):
 
 def test_loaders_side_by_side_in_threads(dataset, device):
     """Each gives what it gives alone; some are of one dataset, some of one kind."""
-    made, count = [loader_of, mixture_of, mixture_of], rounds(200)
+    made, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
 
     def digests(make):
         return [digest(batch) for batch in itertools.islice(forever(make(dataset, device)), count)]

@@ -242,6 +242,24 @@ def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
     assert not to_numpy(batch["mode"])[lacking].any()
 
 
+@pytest.mark.parametrize("steps", [[0.0], [0.0, 0.1, 100.0]])
+def test_a_row_without_features_is_there(tmp_path, device, steps):
+    """A width of 0 is a width: what is padding are the features, not the steps."""
+    sources, time_ns = [], np.arange(4) * 10**8
+    for width in (0, 6):
+        recording = [{"x": (time_ns, np.ones((4, width), np.float32))}]
+        sources.append(robocache.Source(write(tmp_path / str(width), recording)))
+    options = {"pad_features": True, "return_age": True, "shuffle": False, "device": device}
+    batch = next(robocache.Loader(sources, batch_size=8, delta_timestamps={"x": steps}, **options))
+    part = {key: to_numpy(rows) for key, rows in batch.items()}
+    for key in ("x_is_pad", "x_age"):
+        np.testing.assert_array_equal(part[key][:4], part[key][4:])
+    assert not part["x_is_pad"][0, 0]
+    assert not part["x"][:4].any()
+    assert part["x"][4:].all()
+    np.testing.assert_array_equal(part["x_feature_is_pad"], np.repeat([True, False], 4)[:, None] & np.ones(6, bool))
+
+
 def test_one_source_in_a_list_is_a_mixture_and_a_dataset_is_none(robots, device):
     options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
     dataset = robots["one_arm"][0]
@@ -312,11 +330,14 @@ def test_edges_are_of_each_source(robots, device):
     assert places_of(loader) == wanted
 
 
-def test_the_same_bytes_on_any_number_of_threads(robots, threads):
+def test_the_same_bytes_from_any_tier_on_any_number_of_threads(robots, device, threads):
     results = []
-    for number in (1, 2, 7):
+    for number, residency in ((1, "auto"), (2, "mapped"), (7, {"state": "mapped", "action": "pinned"})):
         threads(number)
-        results.append(batches_of(mixed(robots, 9, WEIGHTS, batch_size=200, normalize="mean_std")[0]))
+        options = {"batch_size": 200, "normalize": "mean_std", "residency": residency, "device": device}
+        loader, _, _ = mixed(robots, 9, WEIGHTS, **options)
+        gathered = {key: to_numpy(rows) for key, rows in loader.gather(range(100, 250)).items()}
+        results.append([*batches_of(loader), gathered])
     assert_same_batches(results[0], results[1])
     assert_same_batches(results[0], results[2])
 

@@ -179,9 +179,11 @@ def test_a_copy_does_not_move_with_the_original_nor_with_its_arguments(dataset):
     deltas = {"action": [0.0]}
     loader = small(dataset, delta_timestamps=deltas)
     deltas["mode"] = [0.0]
+    deltas["action"].append(0.1)
     copy = pickle.loads(pickle.dumps(loader))
     next(loader)
     assert copy.state_dict()["samples"] == 0
+    assert next(copy)["action"].shape == (16, 1, 17)
     assert "mode" not in next(copy)
 
 

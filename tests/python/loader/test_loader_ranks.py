@@ -118,23 +118,27 @@ def test_rule_36_an_epoch_is_filled_up_as_torchs_distributed_sampler_does(
     assert ours == theirs
 
 
-def test_rule_36_no_byte_depends_on_ranks_batch_size_or_threads(dataset, device, threads):
-    """One epoch of every kind of stream, cut in four ways."""
+def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(dataset, device, threads):
+    """One epoch of every kind of stream, cut in several ways."""
     options = {"delta_timestamps": EVERY, "anchor": "gripper", "seed": 2, "device": device, "normalize": "mean_std"}
 
-    def epoch(world_size, batch_size, number):
+    def epoch(world_size, batch_size, number, **more):
         threads(number)
-        ranks = [
-            batches_of(small(dataset, rank=r, world_size=world_size, batch_size=batch_size, **options), 1000)
-            for r in range(world_size)
-        ]
+        more |= {"world_size": world_size, "batch_size": batch_size}
+        ranks = [batches_of(small(dataset, rank=r, **options, **more), 1000) for r in range(world_size)]
         every = list(itertools.chain(*zip(*ranks, strict=True)))
         return {key: np.concatenate([batch[key] for batch in every]) for key in every[0]}
 
     whole = epoch(1, 1000, 1)
     count = len(whole["time_ns"])
-    for world_size, batch_size, number in [(1, 7, 3), (2, 5, 1), (3, 4, 2), (4, 1, 2)]:
-        cut = epoch(world_size, batch_size, number)
+    tiers = {"action": "mapped", "observation.imu": "pinned", "mode": "mapped"}
+    for world_size, batch_size, number, more in [
+        (1, 7, 3, {"prefetch": 0}),
+        (2, 5, 1, {"prefetch": 7}),
+        (3, 4, 2, {"residency": "mapped"}),
+        (4, 1, 2, {"residency": tiers, "prefetch": 1}),
+    ]:
+        cut = epoch(world_size, batch_size, number, **more)
         assert_same_batches([{key: rows[:count] for key, rows in cut.items()}], [whole])
 
 

@@ -510,6 +510,18 @@ def test_check_tolerance_looks_past_the_first_anchors_and_at_what_is_asked_alone
     robocache.Loader(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
 
 
+def test_check_tolerance_names_the_first_whoever_finds_one_first(tmp_path, device, threads):
+    """Too far from anchor 4090 on, which a thread that begins behind it sees at once."""
+    rows = np.append(np.arange(4090), 10**6) * 1000
+    recording = [{"x": (rows, np.zeros(len(rows))), "at": (np.arange(12_000) * 1000, np.zeros(12_000))}]
+    options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "methods": "previous", "tolerance_s": 5e-7}
+    loader = small(write(tmp_path / "cache", recording), snap_s=0, device=device, **options)
+    threads(4)
+    for _ in range(5):
+        with pytest.raises(robocache.ArgumentError, match="in episode 0 at 4090000 ns"):
+            loader.check_tolerance()
+
+
 # ---- gather ----
 
 
