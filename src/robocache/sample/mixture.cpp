@@ -40,29 +40,34 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
   return weights;
 }
 
-// Whole shares of a block, by largest remainder; of two as large the earlier source's.
+// Whole shares of a block, by largest remainder; of two as large the earlier source's. In whole numbers, which hold every bit
+// of weights down to 2^-34 of the largest: rounded remainders would order by chance those that are equal.
 std::vector<int64_t> shares_of(const std::vector<double>& weights) {
-  const double largest = *std::max_element(weights.begin(), weights.end());
-  double sum = 0;
-  for (const double weight : weights) sum += weight / largest;
-  std::vector<int64_t> shares;
-  std::vector<double> remainders;
+  __extension__ using Whole = unsigned __int128;  // weights are below 2^87, times a block 2^103
+  int exponent = 0;
+  std::frexp(*std::max_element(weights.begin(), weights.end()), &exponent);
+  std::vector<Whole> parts;
+  Whole sum = 0;
   for (const double weight : weights) {
-    const double exact = weight / largest / sum * kMixtureBlock;
-    shares.push_back(static_cast<int64_t>(exact));
-    remainders.push_back(exact - std::floor(exact));
+    parts.push_back(static_cast<Whole>(std::ldexp(weight, 87 - exponent)));
+    sum += parts.back();
+  }
+  std::vector<int64_t> shares;
+  for (Whole& part : parts) {
+    part *= kMixtureBlock;
+    shares.push_back(static_cast<int64_t>(part / sum));
+    part %= sum;
   }
   std::vector<size_t> by_remainder(weights.size());
   std::iota(by_remainder.begin(), by_remainder.end(), size_t{0});
-  std::stable_sort(by_remainder.begin(), by_remainder.end(),
-                   [&](size_t a, size_t b) { return remainders[a] > remainders[b]; });
-  int64_t left = kMixtureBlock - std::accumulate(shares.begin(), shares.end(), int64_t{0});
-  for (size_t i = 0; left > 0; ++i, --left) ++shares[by_remainder[i % by_remainder.size()]];
-  if (left < 0) *std::max_element(shares.begin(), shares.end()) += left;  // a quotient was rounded up to a whole number
+  std::stable_sort(by_remainder.begin(), by_remainder.end(), [&](size_t a, size_t b) { return parts[a] > parts[b]; });
+  const int64_t left = kMixtureBlock - std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  for (int64_t i = 0; i < left; ++i) ++shares[by_remainder[static_cast<size_t>(i)]];
   for (size_t source = 0; source < shares.size(); ++source) {
     if (shares[source] > 0) continue;
     refuse("sources[", std::to_string(source), "].weight: expected at least one draw of ",
-           std::to_string(kMixtureBlock), ", got ", number_text(weights[source]), " of ", number_text(sum * largest));
+           std::to_string(kMixtureBlock), ", got ", number_text(weights[source]), " of ",
+           number_text(std::accumulate(weights.begin(), weights.end(), 0.0)));
   }
   return shares;
 }

@@ -189,12 +189,14 @@ def test_rule_35_shares_of_a_block_are_exact_and_rounds_are_whole(robots, device
 
 
 def test_rule_35_shares_are_the_largest_remainders(robots):
-    """Of many random weights, as the loader's own draws count them."""
+    """Of many weights, as the loader's own draws count them; those of whole numbers have remainders that are equal."""
     rng = np.random.default_rng(8)
-    for _ in range(rounds(5)):
-        weights = np.exp(rng.uniform(-4, 4, 4)).tolist()
-        options = {"samples_per_epoch": BLOCK, "batch_size": BLOCK, "deltas": {"state": None}}
-        loader, _, _ = mixed(robots, 4, weights, **options)
+    drawn = [[5, 12, 15, 8, 13, 3], [5, 19, 18, 14], [1, 2, 3, 1], [1e300, 3e300, 3e300]]
+    for _ in range(rounds(4)):
+        drawn += [np.exp(rng.uniform(-4, 4, 4)).tolist(), rng.integers(1, 30, 5).tolist()]
+    for weights in drawn:
+        options = {"samples_per_epoch": BLOCK, "batch_size": BLOCK, "deltas": {"state": None}, "prefetch": 0}
+        loader, _, _ = mixed(robots, len(weights), weights, **options)
         assert np.bincount(to_numpy(next(loader)["dataset_index"])).tolist() == shares(weights)
 
 

@@ -48,6 +48,8 @@ CURVES = ["linear", "pchip", "akima", "angle"]
         *({"methods": method, "tolerance_s": 0} for method in STEPS),
         {"tolerance_s": {"mode": 0.05, "action": 0.003, "ticks": 0}, "methods": {"action": "nearest", "ticks": "next"}},
         {"methods": "previous", "tolerance_s": 0.03, "max_gap_s": 0.03, "offset": 0.02, "causal": True},
+        {"methods": {"action": [(slice(0, 7), "pose"), (slice(7, 11), "slerp"), (slice(12, 14), "previous")]}},
+        {"methods": {"action": [(slice(3, 7), "slerp")]}, "max_gap_s": 0.03, "offset": 0.004, "causal": {"mode": True}},
     ],
     ids=str,
 )
@@ -329,6 +331,14 @@ def test_rule_33_values_between_rows_are_made_for_who_asks(nominal, device, delt
 def test_rule_33_a_method_for_another_stream_is_none_for_this_one(nominal, device):
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
         on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, methods={"state": "nearest"})
+
+
+def test_rule_33_a_nominal_clock_of_one_source_is_enough(nominal, dataset, device):
+    sources = [robocache.Source(dataset, rename={"observation.imu": "arm"}), robocache.Source(nominal, anchor="state")]
+    deltas = {"action": [0.0], "arm": [0.02]}
+    on_clock(sources, device, deltas, anchor=None, pad_features=True)
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
+        on_clock(sources, device, deltas | {"action": [0.02]}, anchor=None, pad_features=True)
 
 
 def test_rule_33_a_rate_that_is_not_the_clocks_is_refused(nominal, device):
