@@ -790,8 +790,10 @@ class Loader:
         _check_tolerance(self._handle)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch, as a DistributedSampler of torch does."""
-        self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
+        """Goes to the beginning of an epoch, as a DistributedSampler of torch does; where a state was loaded whose epoch it is,
+        its place stays."""
+        if not (epoch == self.epoch and self.samples > 0 and not self._begun):
+            self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
 
     def __getstate__(self) -> dict[str, Any]:
         """The datasets' paths, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""

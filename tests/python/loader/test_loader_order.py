@@ -198,3 +198,17 @@ def test_threads_of_one_epoch_share_its_batches(dataset, recording):
         assert sum((collections.Counter(part) for part in parts), collections.Counter()) == wanted
         assert loader.state_dict() == {"seed": 0, "epoch": epoch + 1, "samples": 0}
     assert next(iter(loops[0]), None) is None  # a loop that has ended stays so
+
+
+def test_set_epoch_keeps_a_place_that_was_loaded(dataset):
+    """As in ``for epoch in range(first, last): loader.set_epoch(epoch)`` behind load_state_dict."""
+    loader = small(dataset)
+    loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
+    loader.set_epoch(3)
+    assert loader.state_dict() == {"seed": 0, "epoch": 3, "samples": 32}
+    next(iter(loader))
+    loader.set_epoch(3)  # a loop has begun: anew
+    assert loader.state_dict() == {"seed": 0, "epoch": 3, "samples": 0}
+    loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
+    loader.set_epoch(4)
+    assert loader.state_dict() == {"seed": 0, "epoch": 4, "samples": 0}
