@@ -95,7 +95,7 @@ def test_many_batches(dataset, device, made):
             fresh = made(dataset, device)
             fresh.load_state_dict(state)
             assert digest(next(fresh)) == digest(batch) != first
-    del batch
+    del batch, fresh  # which has made batches ahead, too
     assert len(os.listdir("/proc/self/fd")) == open_files
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 32 << 10
     assert device == "cpu" or torch.cuda.memory_allocated() <= on_device

@@ -12,8 +12,6 @@ from ._call import Function
 
 
 class _MultiplyAdd(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
         made: Tensor = fma(torch, x, factor, summand)
@@ -35,6 +33,18 @@ class _MultiplyAdd(Function):
         (factor,) = ctx.saved_tensors
         made: Tensor = (tangent * factor).to(tangent.dtype)
         return made
+
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *operands: Tensor) -> Any:
+        """Element by element: the new axis goes to the front, and operands that lack axes behind it get them."""
+        axes = max(operand.ndim - (dim is not None) for operand, dim in zip(operands, in_dims, strict=True))
+        moved = []
+        for operand, dim in zip(operands, in_dims, strict=True):
+            whole = operand.unsqueeze(0) if dim is None else operand.movedim(dim, 0)
+            moved.append(whole.reshape(len(whole), *[1] * (axes + 1 - whole.ndim), *whole.shape[1:]))
+        x, factor, summand = moved
+        return _MultiplyAdd.apply(x.expand(info.batch_size, *x.shape[1:]), factor, summand), 0
 
 
 def multiply_add(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
