@@ -35,7 +35,7 @@ __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadat
 _TOLERANCE_S = 1e-4
 # Options of a loader that, given as one value for all, are for all that LeRobot calls features: its index columns come as
 # they are. The first are for floats alone.
-_OF_FLOATS, _OF_FEATURES = ("methods", "normalize", "dtype"), ("offset", "return_age")
+_OF_FLOATS, _OF_FEATURES = ("methods", "normalize", "dtype"), ("offset",)
 
 
 # ---- the cache of a LeRobot dataset ----
@@ -110,7 +110,7 @@ def _one_at_a_time(place: Path) -> Iterator[None]:
     """Lets one process in; the others wait."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(place.with_name(f"{place.name}.lock"), "w")
+        lock = open(place.with_name(f"{place.name}.lock"), "w")  # noqa: SIM115
     except OSError as error:
         raise errors.FileError(f"{place}: {error.strerror}; cache= names another place") from error
     with lock:
@@ -159,7 +159,8 @@ class LeRobotLoader(Loader):
             **options,
         )
         self._arguments = given
-        self._extra = ["time_ns", *(f"{name}_is_pad" for name in dataset.streams if name not in windows)]
+        one_step = [name for name in dataset.streams if name not in windows]
+        self._extra = ["time_ns", *(f"{name}_{word}" for name in one_step for word in ("is_pad", "age"))]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
         self._tasks = {int(number): text for number, text in told["tasks"].items()} if task_text else None
         numbers = _numbers(dataset)
@@ -372,19 +373,18 @@ class LeRobotDataset:
         if episodes is None and len(self._dataset) < len(self.meta.episodes):
             self.episodes = _numbers(self._dataset).tolist()
         self._places = sorted(set(_places(self._dataset, self.episodes or self.meta.episodes["episode_index"])))
-        self._loader = LeRobotLoader(
-            self._dataset,
-            batch_size=_MOST_AT_ONCE,
-            delta_timestamps=delta_timestamps,
-            episodes=_numbers(self._dataset)[self._places].tolist(),
-            task_text=True,
-            shuffle=False,
-            framework="torch",
-            device=device,
-            rank=0,
-            world_size=1,
+        self._options = {
+            "delta_timestamps": delta_timestamps,
+            "episodes": _numbers(self._dataset)[self._places].tolist(),
+            "task_text": True,
+            "shuffle": False,
+            "framework": "torch",
+            "device": device,
+            "rank": 0,  # whoever asks for items says which, on every rank
+            "world_size": 1,
             **options,
-        )
+        }
+        self._loader = LeRobotLoader(self._dataset, batch_size=1, **self._options)
         self.num_frames = self._loader.num_anchors
         self.num_episodes = len(self._places)
 
@@ -397,9 +397,15 @@ class LeRobotDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The items at these places, in this order."""
+        count = len(indices)
+        if count > self._loader.batch_size:  # a loader's batches have a largest size, a DataLoader's come as they come
+            self._loader = LeRobotLoader(self._dataset, batch_size=count, **self._options)
         batch = self._loader.gather(indices)
         columns = [values if isinstance(values, list) else values.unbind() for values in batch.values()]
-        return [dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True)]
+        items = [dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True)]
+        if count < self._loader.batch_size:  # views: an item that is kept would keep a whole batch's memory
+            items = [{key: x if isinstance(x, str) else x.clone() for key, x in item.items()} for item in items]
+        return items
 
     @cached_property
     def absolute_to_relative_idx(self) -> dict[int, int] | None:
