@@ -57,7 +57,14 @@ def open_cache(
     Raises:
         FileError: as :func:`robocache.ingest`; or what is at `cache` is of another dataset.
     """
-    source = Path(path).resolve()
+    dataset = _open_cache(Path(path), cache, on_error)
+    if cameras := dataset.provenance["lerobot"]["cameras"]:
+        warnings.warn(f"cameras are left out, all else is read: {', '.join(cameras)}", stacklevel=3)
+    return dataset
+
+
+def _open_cache(path: Path, cache: str | os.PathLike[str] | None = None, on_error: str = "stop") -> Dataset:
+    source = path.resolve()
     place = _default_place(source) if cache is None else Path(cache)
     found = _find_cache(source, place, on_error)
     if found is None:
@@ -146,8 +153,6 @@ class LeRobotLoader(Loader):
                 if options.get(name) is not None and not isinstance(options[name], Mapping):
                     options[name] = dict.fromkeys(of, options[name])
         windows = {name: x for name, x in (delta_timestamps or {}).items() if name not in told["cameras"]}
-        if told["cameras"]:
-            warnings.warn(f"cameras are left out, all else is read: {', '.join(told['cameras'])}", stacklevel=3)
         methods = options.get("methods") or {}
         super().__init__(
             dataset,
@@ -438,7 +443,7 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
         if getattr(wanted, name, None):
             raise errors.ArgumentError(f"dataset.{name}: expected none, got {getattr(wanted, name)!r}")
     root = Path(wanted.root or Path(HF_LEROBOT_HOME) / wanted.repo_id)
-    meta = LeRobotMetadata(open_cache(root), root)
+    meta = LeRobotMetadata(_open_cache(root), root)
     return LeRobotDataset(
         root,
         resolve_delta_timestamps(cfg.trainable_config, meta),
