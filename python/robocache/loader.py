@@ -620,8 +620,8 @@ class Loader:
             >>> loader = robocache.Loader.from_lerobot("pusht", cache="pusht.cache", batch_size=64,
             ...                                        delta_timestamps={"action": [i / 10 for i in range(16)]})
             >>> batch = next(loader)
-            >>> batch["action"].shape, batch["observation.state"].shape
-            (torch.Size([64, 16, 2]), torch.Size([64, 2]))
+            >>> batch["action"].shape, batch["index"].shape
+            (torch.Size([64, 16, 2]), torch.Size([64]))
         """
         from .lerobot import LeRobotLoader, open_cache
 

@@ -40,7 +40,7 @@ def windows(source):
     return {key: [step / info["fps"] for step in steps[key]] for key in steps if key in info["features"]}
 
 
-def write_low_dimensional(root, rng, lengths=(60, 45, 70)):
+def write_low_dimensional(root, rng, lengths=(60, 45, 70), fps=FPS):
     """What LeRobot's Diffusion and ACT train on without a camera, and its statistics."""
     episodes = [
         Episode(
@@ -52,7 +52,7 @@ def write_low_dimensional(root, rng, lengths=(60, 45, 70)):
         )
         for n in lengths
     ]
-    root = write_lerobot(root, episodes, "v3.0", FPS)
+    root = write_lerobot(root, episodes, "v3.0", fps)
     stats = {}
     for key in episodes[0].columns:
         rows = np.concatenate([episode.columns[key] for episode in episodes]).astype(np.float64)

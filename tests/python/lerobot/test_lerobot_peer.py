@@ -6,7 +6,9 @@ Not in the extra `test`, since LeRobot brings 2 GB and its own torch:
     pytest tests/python/lerobot/test_lerobot_peer.py
 """
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,21 +84,21 @@ def test_its_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
     }[policy]
     options = [f"--policy.{option}" for option in f"type={policy} device=cpu push_to_hub=false {options}".split()]
 
-    def train(out):
+    def train(main, out):
         arguments = f"--dataset.root={source} --output_dir={out} --dataset.repo_id=a/b --wandb.enable=false --seed=5"
         arguments += " --steps=12 --batch_size=16 --num_workers=0 --save_freq=12 --log_freq=6"
         monkeypatch.setattr(sys, "argv", ["lerobot-train", *arguments.split(), *options])
-        trainer.train()
+        main()
         return load_file(next(out.rglob("model.safetensors")))
 
-    expected = train(tmp_path / "theirs")
+    expected = train(trainer.main, tmp_path / "theirs")
     made = []
-    monkeypatch.setattr(
-        lerobot.datasets.factory,
-        "make_dataset",
-        lambda cfg: made.append(robocache.lerobot.make_dataset(cfg)) or made[0],
-    )
-    weights = train(tmp_path / "ours")
+    make_dataset = robocache.lerobot.make_dataset
+    monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: made.append(make_dataset(cfg)) or made[0])
+    monkeypatch.setattr(lerobot.datasets.factory, "make_dataset", None)  # the page sets it, this sets it back
+    page = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
+    (program,) = re.findall(r"```python\n(import lerobot.*?)```", page, re.DOTALL)
+    weights = train(lambda: exec(program, {}), tmp_path / "ours")
     assert isinstance(made[0], robocache.LeRobotDataset)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
