@@ -36,6 +36,8 @@ _TOLERANCE_S = 1e-4
 # Options of a loader that, given as one value for all, are for all that LeRobot calls features: its index columns come as
 # they are. The first are for floats alone.
 _OF_FLOATS, _OF_FEATURES = ("methods", "normalize", "dtype"), ("offset",)
+# Of a map-style dataset, in one call of the engine.
+_ITEMS_AT_ONCE = 256
 
 
 # ---- the cache of a LeRobot dataset ----
@@ -173,9 +175,14 @@ class LeRobotLoader(Loader):
         if not np.array_equal(numbers, np.arange(len(numbers))):
             self._numbers = numbers if self._torch is None else self._torch.tensor(numbers, device=self.device)
 
-    def _as_dict(self, batch: Any) -> dict[str, Any]:
+    def _next(self, epoch: int | None) -> dict[str, Any]:
+        return self._in_lerobots_words(super()._next(epoch))
+
+    def gather(self, indices: Sequence[int]) -> dict[str, Any]:
+        return self._in_lerobots_words(super().gather(indices))
+
+    def _in_lerobots_words(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """The engine's batch by LeRobot's keys and in its types."""
-        arrays = super()._as_dict(batch)
         for name in self._extra:
             arrays.pop(name, None)
         for name in self._widened:
@@ -378,18 +385,19 @@ class LeRobotDataset:
         if episodes is None and len(self._dataset) < len(self.meta.episodes):
             self.episodes = _numbers(self._dataset).tolist()
         self._places = sorted(set(_places(self._dataset, self.episodes or self.meta.episodes["episode_index"])))
-        self._options = {
-            "delta_timestamps": delta_timestamps,
-            "episodes": _numbers(self._dataset)[self._places].tolist(),
-            "task_text": True,
-            "shuffle": False,
-            "framework": "torch",
-            "device": device,
-            "rank": 0,  # whoever asks for items says which, on every rank
-            "world_size": 1,
-            **options,
-        }
-        self._loader = LeRobotLoader(self._dataset, batch_size=1, **self._options)
+        self._loader = LeRobotLoader(
+            self._dataset,
+            batch_size=_ITEMS_AT_ONCE,
+            delta_timestamps=delta_timestamps,
+            episodes=_numbers(self._dataset)[self._places].tolist(),
+            task_text=True,
+            shuffle=False,
+            framework="torch",
+            device=device,
+            rank=0,  # which items, whoever asks for them says, on every rank
+            world_size=1,
+            **{"prefetch": 0, **options},
+        )
         self.num_frames = self._loader.num_anchors
         self.num_episodes = len(self._places)
 
@@ -402,14 +410,12 @@ class LeRobotDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The items at these places, in this order."""
-        count = len(indices)
-        if count > self._loader.batch_size:  # a loader's batches have a largest size, a DataLoader's come as they come
-            self._loader = LeRobotLoader(self._dataset, batch_size=count, **self._options)
-        batch = self._loader.gather(indices)
-        columns = [values if isinstance(values, list) else values.unbind() for values in batch.values()]
-        items = [dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True)]
-        if count < self._loader.batch_size:  # views: an item that is kept would keep a whole batch's memory
-            items = [{key: x if isinstance(x, str) else x.clone() for key, x in item.items()} for item in items]
+        items: list[dict[str, Any]] = []
+        for begin in range(0, len(indices), _ITEMS_AT_ONCE):
+            batch = self._loader.gather(indices[begin : begin + _ITEMS_AT_ONCE])
+            # Copies: a batch's memory is that of the largest.
+            columns = [values if isinstance(values, list) else values.clone().unbind() for values in batch.values()]
+            items += (dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True))
         return items
 
     @cached_property

@@ -35,10 +35,12 @@ def dataset_of(source, *arguments, **options):
 # ---- batches ----
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_an_epoch_of_batches(any_source, device, shuffle):
+@pytest.mark.parametrize(
+    ("shuffle", "options"), [(False, {}), (True, {}), (True, {"reuse_buffers": True}), (True, {"residency": "mapped"})]
+)
+def test_an_epoch_of_batches(any_source, device, shuffle, options):
     items = Items(any_source, windows(any_source))
-    loader = loader_of(any_source, delta_timestamps=windows(any_source), shuffle=shuffle, device=device)
+    loader = loader_of(any_source, delta_timestamps=windows(any_source), shuffle=shuffle, device=device, **options)
     seen = []
     for number, batch in enumerate(loader):
         seen += batch["index"].tolist()
@@ -179,18 +181,18 @@ def test_items_of_the_dataset(any_source):
 
 def test_many_items_come_in_the_order_asked(source):
     items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
-    for places in ([], [7], [3, 3, 60, 0], list(range(len(items))), np.array([5, 2])):
+    for places in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
         found = dataset.__getitems__(places)
         assert len(found) == len(places)
         for item, place in zip(found, places, strict=True):
             assert_same_item(item, items[place])
 
 
-def test_an_item_keeps_no_more_memory_than_its_own(source):
+def test_items_keep_no_more_memory_than_their_own(source):
     dataset = dataset_of(source, windows(source))
-    dataset.__getitems__(range(len(dataset)))
-    item = dataset[3]
-    assert all(x.untyped_storage().nbytes() == x.nbytes for x in item.values() if torch.is_tensor(x))
+    for count in (1, 16):
+        item = dataset.__getitems__(range(count))[0]
+        assert all(x.untyped_storage().nbytes() == count * x.nbytes for x in item.values() if torch.is_tensor(x))
 
 
 @pytest.mark.parametrize("episodes", [None, [2], [3, 0]])
