@@ -147,25 +147,31 @@ class LeRobotLoader(Loader):
         **options: Any,
     ) -> None:
         given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "task_text": task_text, **options}
-        told = dataset.provenance["lerobot"]
+        if not isinstance(delta_timestamps, Mapping | None):
+            raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
+        told = dataset.provenance.get("lerobot", {})
+        if not told.get("index_columns"):
+            raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
         kinds = {name: stream.dtype for name, stream in dataset.streams.items() if name not in INDEX_COLUMNS}
         floats = [name for name, dtype in kinds.items() if dtype.kind == "f"]
         for names, of in ((_OF_FLOATS, floats), (_OF_FEATURES, kinds)):
             for name in names:
                 if options.get(name) is not None and not isinstance(options[name], Mapping):
                     options[name] = dict.fromkeys(of, options[name])
-        windows = {name: x for name, x in (delta_timestamps or {}).items() if name not in told["cameras"]}
         methods = options.get("methods") or {}
+        by_frames = [name for name, x in dataset.streams.items() if x.clock == "nominal" and name not in methods]
+        windows = {
+            name: _on_frames(x, told["fps"]) if name in by_frames else x
+            for name, x in (delta_timestamps or {}).items()
+            if x is not None and name not in told["cameras"]
+        }
         super().__init__(
             dataset,
-            delta_timestamps={
-                **dict.fromkeys(dataset.streams),
-                **{name: x if name in methods else _on_frames(x, told["fps"]) for name, x in windows.items()},
-            },
+            delta_timestamps={**dict.fromkeys(dataset.streams), **windows},
             episodes=None if episodes is None else _places(dataset, episodes),
             **options,
         )
-        self._arguments = given
+        self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
         one_step = [name for name in dataset.streams if name not in windows]
         self._extra = ["time_ns", *(f"{name}_{word}" for name in one_step for word in ("is_pad", "age"))]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]

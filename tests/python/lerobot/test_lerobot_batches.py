@@ -7,7 +7,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from lerobot_files import Episode, write_lerobot
 from reference.lerobot import Items, assert_same_item
+from robocache.lerobot import LeRobotLoader
 from sets import FPS, windows, write
 
 import robocache
@@ -81,6 +83,19 @@ def test_episodes_go_by_lerobots_numbers(any_source):
     assert_batch(next(loader), items)
 
 
+def test_the_last_frames_of_each_episode_can_be_left_out(source):
+    """LeRobot's EpisodeAwareSampler(drop_n_last_frames=7): episodes of 23, 1, 40 and 12 frames."""
+    loader = loader_of(source, delta_timestamps=windows(source), drop_n_last=7)
+    drawn = sorted(number for batch in loader for number in batch["index"].tolist())
+    assert drawn == [*range(16), *range(24, 57), *range(64, 69)]
+
+
+def test_a_cache_without_index_columns(source, tmp_path):
+    robocache.ingest(source, tmp_path / "cache")
+    with pytest.raises(robocache.ArgumentError, match=r"expected what open_cache\(\) gave"):
+        LeRobotLoader(robocache.open(tmp_path / "cache"), batch_size=4)
+
+
 def test_an_episode_that_is_not_there(source):
     for make in (loader_of, dataset_of):
         with pytest.raises(robocache.ArgumentError, match=r"episodes.*got 4"):
@@ -109,9 +124,23 @@ def test_offsets_that_are_no_frames_are_refused_unless_a_method_is_asked_for(sou
         np.testing.assert_allclose(action[1], first + 0.02 * FPS * (second - first), rtol=1e-4)
 
 
+def test_where_the_clock_was_recorded_windows_are_times(rng, tmp_path):
+    """LeRobot takes the next row, here 0.07 s on, for the one after 0.1 s."""
+    stamps, action = np.array([0.0, 0.13, 0.2, 0.3]), rng.normal(size=(4, 2)).astype(np.float32)
+    source = write_lerobot(tmp_path / "source", [Episode({"action": action}, timestamp=stamps)], "v3.0", 10)
+    (batch,) = loader_of(source, delta_timestamps={"action": [0.0, 0.1]}, shuffle=False)
+    assert batch["timestamp"].tolist() == stamps.astype(np.float32).tolist()
+    np.testing.assert_array_equal(batch["action"][:, 0], action)
+    between = [np.interp(stamps + 0.1, stamps, column) for column in action.T]
+    np.testing.assert_allclose(batch["action"][:, 1], np.stack(between, axis=1), rtol=1e-4, atol=1e-6)
+    assert batch["action_is_pad"].tolist() == [[False, False]] * 3 + [[False, True]]
+
+
 def test_a_key_that_does_not_exist_is_named(source):
     with pytest.raises(robocache.ArgumentError, match=r"observation\.nothing"):
         loader_of(source, delta_timestamps={"observation.nothing": [0.0]})
+    with pytest.raises(robocache.ArgumentTypeError, match="delta_timestamps"):
+        loader_of(source, delta_timestamps=[0.0])
 
 
 # ---- options ----
