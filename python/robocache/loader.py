@@ -689,7 +689,8 @@ class Loader:
         torch = self._torch
         if device is None:
             device = "cpu" if torch is None or _cuda_unavailable() or not torch.cuda.is_available() else "cuda"
-        name = _lib.text("device", str(device))
+        # torch may number its one CPU, as Accelerate does on several ranks.
+        name = "cpu" if getattr(device, "type", None) == "cpu" else _lib.text("device", str(device))
         if not name.startswith("cuda"):
             return name  # "cpu", or what the library refuses
         if torch is None:
