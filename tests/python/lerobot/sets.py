@@ -1,10 +1,12 @@
 """LeRobot datasets with a feature of every kind, and windows over them."""
 
 import json
+import os
 
 import numpy as np
 import pyarrow.parquet as pq
 from lerobot_files import BOOKKEEPING, Episode, write_lerobot
+from robocache.lerobot import open_cache
 
 FPS = 30
 
@@ -76,3 +78,14 @@ def write_as_v3(root, source):
         }
         episodes.append(Episode(columns))
     return write_lerobot(root, episodes, "v3.0", json.loads((source / "meta/info.json").read_text())["fps"])
+
+
+def made_at(dataset):
+    """Another time where the cache was made anew."""
+    return os.stat(os.path.join(dataset.path, "manifest.json")).st_mtime_ns
+
+
+def open_together(source, barrier, results):
+    """In a process of its own."""
+    barrier.wait()
+    results.put(made_at(open_cache(source)))

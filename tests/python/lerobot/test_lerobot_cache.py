@@ -1,7 +1,6 @@
 """The cache of a LeRobot dataset: made once, again when its files change, by one process of many."""
 
 import multiprocessing
-import os
 import shutil
 
 import numpy as np
@@ -9,14 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from robocache.lerobot import open_cache
-from sets import write
+from sets import made_at, open_together, write
 
 import robocache
-
-
-def made_at(dataset):
-    """Another time where the cache was made anew."""
-    return os.stat(os.path.join(dataset.path, "manifest.json")).st_mtime_ns
 
 
 def rewrite(source):
@@ -117,16 +111,10 @@ def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
         open_cache(source, cache=tmp_path / "file" / "cache")
 
 
-def _open_together(source, barrier, results):
-    barrier.wait()
-    dataset = open_cache(source)
-    results.put((made_at(dataset), float(dataset.streams["action"].values[0, 0])))
-
-
 def test_of_several_processes_one_makes_it(source):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(4), context.Queue()
-    processes = [context.Process(target=_open_together, args=(source, barrier, results)) for _ in range(4)]
+    processes = [context.Process(target=open_together, args=(source, barrier, results)) for _ in range(4)]
     for process in processes:
         process.start()
     found = {results.get(timeout=120) for _ in processes}

@@ -15,17 +15,21 @@ PAGE = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
 
 
 class Policy(torch.nn.Module):
-    """Counts its calls; its loss is what a policy's is like."""
+    """Counts its calls, in a file those of each rank; its loss is what a policy's is like."""
 
-    def __init__(self):
+    def __init__(self, log=None):
         super().__init__()
         self.layer = torch.nn.Linear(6, 32)
         self.calls = 0
+        self.log = log
 
     def forward(self, state, action, is_pad):
         assert state.shape[1:] == (2, 3)
         assert action.shape[1:] == (16, 2)
         self.calls += 1
+        if self.log is not None:
+            with self.log.open("a") as log:
+                log.write(f"{torch.distributed.get_rank()}")
         off = self.layer(state.flatten(1)).reshape(-1, 16, 2) - action
         return off[~is_pad].square().mean()
 
@@ -75,14 +79,14 @@ def test_accelerate(names):
 
 def test_ray(names, tmp_path):
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[train]'")
-    names["path"] = str(tmp_path / "pusht")
+    names |= {"path": str(tmp_path / "pusht"), "policy": Policy(tmp_path / "log")}
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker finds this module
     ray.init(num_cpus=2, include_dashboard=False)
     try:
         exec(snippet("import ray"), names)
     finally:
         ray.shutdown()
-    assert names["result"].metrics["batches"] == 2  # of each of two ranks
+    assert sorted((tmp_path / "log").read_text()) == ["0", "0", "1", "1"]  # four batches, of two ranks
 
 
 # ---- what Lightning relies on ----
