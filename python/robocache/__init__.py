@@ -13,6 +13,7 @@ from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
+from .lerobot import LeRobotDataset
 from .loader import Loader, Source
 from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
 from .ops.fuse import fuse_multimodal
@@ -29,6 +30,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "FileError",
+    "LeRobotDataset",
     "Loader",
     "NormStatsWarning",
     "Source",

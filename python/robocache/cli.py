@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from . import __version__, dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
@@ -60,17 +58,14 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
 
 
 def _ingest(arguments: argparse.Namespace) -> int:
-    errors = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("ingesting", total=None)
+    with view.ingest_progress() as progress:
         report = ingest(
             arguments.source,
             arguments.cache,
             format=arguments.format,
             on_error=arguments.on_error,
             overwrite=arguments.overwrite,
-            progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what)),
+            progress=progress,
             **given_options(arguments),
         )
     if arguments.json:

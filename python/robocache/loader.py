@@ -579,6 +579,60 @@ class Loader:
             for array in described["arrays"]:
                 _lib.numpy_dtype(array["dtype"])  # refuses what numpy cannot hold
 
+    @classmethod
+    def from_lerobot(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        episodes: Sequence[int] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        on_error: str = "stop",
+        task_text: bool = False,
+        **options: Any,
+    ) -> Loader:
+        """A loader of LeRobot's batches: values, masks, keys and types are what its dataset and a DataLoader give.
+
+        The dataset is read once, into a cache that is made again when a file in its meta/ or data/ has changed; of several
+        processes that ask for it one makes it, the others wait. Cameras are left out, with a warning.
+
+        Args:
+            path: the dataset's folder (v2.0, v2.1 or v3.0).
+            delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame; where `methods`
+                does not name the key they must be frames (within 1e-4 s), as LeRobot has it.
+            episodes: LeRobot's numbers of the episodes to draw from; default all.
+            cache: where the cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache
+                folder ($XDG_CACHE_HOME, else ~/.cache).
+            on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
+            task_text: give ``task`` too, a list of str. On CUDA that waits for the batch.
+            options: `batch_size` and all others of :class:`Loader`. `methods`, `normalize`, `dtype` and `offset`, given as
+                one value for all keys, leave LeRobot's index columns alone.
+
+        Each batch is a dict: of each key in `delta_timestamps` ``<key>`` ``[B, T, ...]`` and ``<key>_is_pad`` ``[B, T]`` bool;
+        of every other one ``<key>`` ``[B, ...]``, the frame's own; among them ``timestamp`` ``[B]`` float32, ``frame_index``,
+        ``index``, ``episode_index`` and ``task_index`` ``[B]`` int64. Floats are float32, integers int64.
+
+        Raises:
+            FileError: as :func:`robocache.ingest`; or what is at `cache` is of another dataset.
+            ArgumentError, ArgumentTypeError: as :class:`Loader`.
+
+        Example:
+            >>> loader = robocache.Loader.from_lerobot("pusht", cache="pusht.cache", batch_size=64,
+            ...                                        delta_timestamps={"action": [i / 10 for i in range(16)]})
+            >>> batch = next(loader)
+            >>> batch["action"].shape, batch["index"].shape
+            (torch.Size([64, 16, 2]), torch.Size([64]))
+        """
+        from .lerobot import LeRobotLoader, open_cache
+
+        return LeRobotLoader(
+            open_cache(path, cache=cache, on_error=on_error),
+            delta_timestamps=delta_timestamps,
+            episodes=episodes,
+            task_text=task_text,
+            **options,
+        )
+
     @staticmethod
     def _add_streams(options: Any, keys: _Keys, given: Mapping[str, Any]) -> None:
         """What the arguments say of the batch's keys."""
@@ -635,7 +689,8 @@ class Loader:
         torch = self._torch
         if device is None:
             device = "cpu" if torch is None or _cuda_unavailable() or not torch.cuda.is_available() else "cuda"
-        name = _lib.text("device", str(device))
+        # torch may number its one CPU, as Accelerate does on several ranks.
+        name = "cpu" if getattr(device, "type", None) == "cpu" else _lib.text("device", str(device))
         if not name.startswith("cuda"):
             return name  # "cpu", or what the library refuses
         if torch is None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -49,6 +51,16 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "streams": _jsonable(streams),
         "provenance": dataset.provenance,
     }
+
+
+@contextmanager
+def ingest_progress() -> Iterator[Callable[[int, int, str], None]]:
+    """What :func:`robocache.ingest` takes as `progress`: a bar on the terminal, where standard error is one."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("ingesting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what))
 
 
 def _jsonable(value: Any) -> Any:

@@ -66,3 +66,19 @@ def threads():
 def rng(request):
     """A generator seeded by the test's name: the same data in every run and order, other data in every test."""
     return np.random.default_rng(list(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def real_data():
+    """Gives a folder of the real robot data by its name; the test is skipped where that is not there."""
+
+    def find(name):
+        root = os.environ.get("ROBOCACHE_TEST_DATA")
+        if not root:
+            pytest.skip("no real robot data: ROBOCACHE_TEST_DATA names no folder")
+        folder = Path(root) / name
+        if not folder.exists():
+            pytest.skip(f"no real robot data: {folder} does not exist")
+        return folder
+
+    return find

@@ -219,7 +219,7 @@ def write_example_cache(path, time_ns, values):
 
 
 @pytest.mark.parametrize("example_of", documented())
-def test_the_examples_of_docstrings(rng, folder, example_of):
+def test_the_examples_of_docstrings(rng, folder, lerobot_files, example_of):
     time_ns, values = np.arange(200) * 20_000_000, rng.normal(size=(200, 7)).astype(np.float32)
     write_example_cache("other", time_ns, values)
     if example_of not in (robocache.Writer, robocache.ingest):  # those make it
@@ -227,6 +227,7 @@ def test_the_examples_of_docstrings(rng, folder, example_of):
     (folder / "logs").mkdir()
     for name, rows in (("imu", 13312), ("joints", 33280)):
         (folder / "logs" / f"{name}.csv").write_text("".join(f"{k},{k}\n" for k in range(rows)))
+    lerobot_files.write_lerobot("pusht", lerobot_files.make_episodes(rng, (50, 30)), version="v3.0", fps=10)
     ds = robocache.open("other")
     for robot in ("trossen", "arm"):
         (folder / "assets" / robot).mkdir(parents=True)

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import FileError
-from .files import check_file, is_readable, list_files
+from .files import check_file, fingerprint, is_readable, list_files
 from .recording import Notes, Recording, Rows, SourceError, naming
-from .registry import LeRobotOptions
+from .registry import INDEX_COLUMNS, READ_FOLDERS, LeRobotOptions
 
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {
@@ -51,18 +51,20 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Iterator[Record
     info = _load_info(source)
     features = info.pop("features")
     notes.tell(source / "meta" / "info.json", **info)
+    notes.tell(source, fingerprint=fingerprint(source, *READ_FOLDERS), index_columns=options.index_columns)
     tasks, episodes = _load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
-    streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING]
+    kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
+    streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + kept
     cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
-    _leave_out(notes, features, columns, cameras)
+    _leave_out(notes, features, columns, cameras, kept)
     notes.tell(source / "meta", tasks=tasks, cameras=cameras)
     clocks: Counter[str] = Counter()
     notes.total = len(spans)
     for file, spans_of_file in groupby(spans, key=lambda span: span.file):
         name_of_file = str(file.relative_to(source))
         with notes.reading(name_of_file, file):
-            table = _read_columns(_open_parquet(file), file, [*streams, *_BOOKKEEPING])
+            table = _read_columns(_open_parquet(file), file, list({*streams, *_BOOKKEEPING}))
             for span in spans_of_file:
                 where = f"{file}: episode {span.episode}"
                 identity = {"source_episode_index": span.episode, "source_file": name_of_file}
@@ -88,7 +90,10 @@ def _read_streams(
     """An episode's streams; counts its clock when all are read."""
     time_ns, clock = _read_clock(rows, fps, where)
     for name in streams:
-        values = _to_numpy(rows, name, where)
+        if name in INDEX_COLUMNS:
+            values = _to_scalars(rows, name, where).astype(INDEX_COLUMNS[name])
+        else:
+            values = _to_numpy(rows, name, where)
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         yield name, Rows(time_ns, values, names, "recorded" if clock == "recorded" else "nominal")
     clocks[clock] += 1
@@ -441,14 +446,16 @@ def _video_name(key: str, episode: int, row: dict[str, Any]) -> str | None:
 # ---- telling ----
 
 
-def _leave_out(notes: Notes, features: dict[str, Any], columns: dict[str, str], cameras: dict[str, Any]) -> None:
+def _leave_out(
+    notes: Notes, features: dict[str, Any], columns: dict[str, str], cameras: dict[str, Any], kept: list[str]
+) -> None:
     for name, camera in cameras.items():
         if camera["dtype"] == "image":
             notes.leave_out(name, "images")
         else:
             total = camera["episodes_found"] + camera["episodes_missing"]
             notes.leave_out(name, f"video; files for {camera['episodes_found']} of {total} episodes")
-    for name in sorted((columns.keys() | features.keys()) - cameras.keys()):
+    for name in sorted((columns.keys() | features.keys()) - cameras.keys() - set(kept)):
         if name in _BOOKKEEPING and name in columns:
             notes.leave_out(name, _BOOKKEEPING[name])
         elif name not in columns and name not in _BOOKKEEPING:

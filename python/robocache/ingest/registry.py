@@ -60,10 +60,17 @@ class Format:
 
 # ---- LeRobot ----
 
+# The columns that option index_columns keeps, in the types that LeRobot reads them in.
+INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
+# Where the files lie of which a cache is made.
+READ_FOLDERS = ("meta", "data")
+
 
 @dataclass(frozen=True)
 class LeRobotOptions:
-    """None: a LeRobot dataset says everything itself."""
+    """A LeRobot dataset says everything itself, but not what its rows' numbers and stamps are wanted for."""
+
+    index_columns: bool = option(False, help="keep the columns timestamp, frame_index and index as streams too")
 
 
 def _find_info(source: Path) -> Path | None:

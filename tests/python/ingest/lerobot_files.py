@@ -8,6 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+# What LeRobot adds to the features of every dataset.
+BOOKKEEPING = {
+    name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
+    for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")
+}
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:41250ae0\nsize 582\n"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 
@@ -75,6 +80,22 @@ def write_table(path, table):
     pq.write_table(table, path)
 
 
+def tasks_table(tasks):
+    """As pandas writes a column and an index without a name."""
+    columns = [
+        {"name": None if name.startswith("__") else name, "field_name": name, "pandas_type": kind, "numpy_type": numpy}
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("__index_level_0__", "unicode", "object"))
+    ]
+    pandas = {
+        "index_columns": ["__index_level_0__"],
+        "column_indexes": [],
+        "columns": columns,
+        "pandas_version": "2.3.3",
+    }
+    table = pa.table({"task_index": range(len(tasks)), "__index_level_0__": tasks})
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+
+
 def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features=None, per_file=2, info=None):
     """A LeRobot dataset of `episodes`; `indices` numbers them, v3.0 has `per_file` of them in a file."""
     root = Path(root)
@@ -108,10 +129,7 @@ def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features
             table = pa.concat_tables(tables[file : file + per_file])
             write_table(root / f"data/chunk-000/file-{file // per_file:03d}.parquet", table)
         write_table(root / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(rows))
-        # As pandas writes an index without a name.
-        write_table(
-            root / "meta/tasks.parquet", pa.table({"task_index": range(len(tasks)), "__index_level_0__": tasks})
-        )
+        write_table(root / "meta/tasks.parquet", tasks_table(tasks))
         data_path = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
     else:
         for table, index in zip(tables, indices, strict=True):
@@ -124,12 +142,15 @@ def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features
             name: {"dtype": str(values.dtype), "shape": list(values.shape[1:]) or [1], "names": None}
             for name, values in episodes[0].columns.items()
         }
+        features |= BOOKKEEPING
     written = {
         "codebase_version": version,
         "robot_type": "test_arm",
         "fps": fps,
         "features": features,
         "total_episodes": len(episodes),
+        "total_frames": int(first_rows[-1]),
+        "total_tasks": len(tasks),
         "splits": {"train": f"0:{len(episodes)}"},
         "data_path": data_path,
         "video_path": None,

@@ -77,6 +77,21 @@ def test_every_numeric_feature_becomes_a_stream(version, rng, tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_index_columns_are_streams_too_where_asked(version, rng, tmp_path):
+    episodes = make_episodes(rng)
+    source = write_lerobot(tmp_path / "source", episodes, version)
+    report = robocache.ingest(source, tmp_path / "cache", index_columns=True)
+    streams = robocache.open(tmp_path / "cache").streams
+    frames = np.concatenate([np.arange(len(episode)) for episode in episodes])
+    expected = {"timestamp": (frames / 30).astype(np.float32), "frame_index": frames, "index": np.arange(20)}
+    assert set(streams) == {*episodes[0].columns, "task_index", *expected}
+    for name, values in expected.items():
+        assert (streams[name].dtype, streams[name].clock) == (values.dtype, "nominal")
+        np.testing.assert_array_equal(streams[name].values, values)
+    assert [omission.what for omission in report.left_out] == ["episode_index"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_tasks_and_metadata_are_columns_of_the_episodes_table(version, rng, tmp_path):
     episodes = make_episodes(rng)
     episodes[1].tasks = ["place it", "valid"]

@@ -138,4 +138,5 @@ def test_without_a_device_batches_are_where_a_gpu_is(dataset):
     assert loader.device == (f"cuda:{torch.cuda.current_device()}" if there else "cpu")
     assert str(next(loader)["action"].device) == loader.device
     assert robocache.Loader(dataset, framework="numpy", **options).device == "cpu"
-    assert robocache.Loader(dataset, device=torch.device("cpu"), **options).device == "cpu"
+    for cpu in (torch.device("cpu"), torch.device("cpu", 0)):
+        assert robocache.Loader(dataset, device=cpu, **options).device == "cpu"

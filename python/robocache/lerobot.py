@@ -1,0 +1,465 @@
+"""LeRobot's words over the same engine: its batches, its map-style dataset, and what its trainer asks of a dataset.
+
+A LeRobot dataset becomes a cache once (:func:`open_cache`); after that LeRobot itself is not needed, except by
+:func:`make_dataset`, which its trainer calls.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import errors
+from .dataset import Dataset
+from .dataset import open as open_dataset
+from .ingest import ingest
+from .ingest.files import fingerprint
+from .ingest.registry import INDEX_COLUMNS, READ_FOLDERS
+from .loader import Loader
+
+__all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]
+
+# How far off a frame LeRobot lets an offset be.
+_TOLERANCE_S = 1e-4
+# Options of a loader that, given as one value for all, are for all that LeRobot calls features: its index columns come as
+# they are. The first are for floats alone.
+_OF_FLOATS, _OF_FEATURES = ("methods", "normalize", "dtype"), ("offset",)
+# Of a map-style dataset, in one call of the engine.
+_ITEMS_AT_ONCE = 256
+
+
+# ---- the cache of a LeRobot dataset ----
+
+
+def open_cache(
+    path: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None, on_error: str = "stop"
+) -> Dataset:
+    """The cache of a LeRobot dataset: made where there is none yet, and again when a file of meta/ or data/ has changed.
+
+    Where several processes ask at once, one makes it and the others wait. On a terminal a bar shows how far it is.
+
+    Args:
+        path: the dataset's folder (v2.0, v2.1 or v3.0).
+        cache: where its cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache folder
+            ($XDG_CACHE_HOME, else ~/.cache).
+        on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
+
+    Raises:
+        FileError: as :func:`robocache.ingest`; or what is at `cache` is of another dataset.
+    """
+    dataset = _open_cache(Path(path), cache, on_error)
+    if cameras := dataset.provenance["lerobot"]["cameras"]:
+        warnings.warn(f"cameras are left out, all else is read: {', '.join(cameras)}", stacklevel=3)
+    return dataset
+
+
+def _open_cache(path: Path, cache: str | os.PathLike[str] | None = None, on_error: str = "stop") -> Dataset:
+    source = path.resolve()
+    place = _default_place(source) if cache is None else Path(cache)
+    found = _find_cache(source, place, on_error)
+    if found is None:
+        with _one_at_a_time(place):
+            found = _find_cache(source, place, on_error) or _make_cache(source, place, on_error)
+    return found
+
+
+def _default_place(source: Path) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache"
+    return root / f"{source.name}-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
+
+
+def _find_cache(source: Path, place: Path, on_error: str) -> Dataset | None:
+    """The cache that is there, or None where it is to be made.
+
+    Raises:
+        FileError: it does not open, or is of another source.
+    """
+    if not os.path.lexists(place):
+        return None
+    found = open_dataset(place)
+    told = found.provenance.get("lerobot", {})
+    whole = told.get("index_columns") and (on_error == "skip" or not found.provenance["skipped"])
+    if whole and told["fingerprint"] == fingerprint(source, *READ_FOLDERS):
+        return found
+    if (other := found.provenance.get("source")) != str(source):
+        raise errors.FileError(f"{place}: expected a cache of {source}, or none yet, got one of {other}")
+    return None
+
+
+def _make_cache(source: Path, place: Path, on_error: str) -> Dataset:
+    from .view import ingest_progress
+
+    with ingest_progress() as progress:
+        ingest(
+            source,
+            place,
+            format="lerobot",
+            on_error=on_error,
+            overwrite=place.exists(),
+            progress=progress,
+            index_columns=True,
+        )
+    return open_dataset(place)
+
+
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Lets one process in; the others wait."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(place.with_name(f"{place.name}.lock"), "w")  # noqa: SIM115
+    except OSError as error:
+        raise errors.FileError(f"{place}: {error.strerror}; cache= names another place") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"robocache: waiting for another process that makes {place}", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# ---- LeRobot's batches ----
+
+
+class LeRobotLoader(Loader):
+    """A loader of LeRobot's batches: what :meth:`Loader.from_lerobot` gives, of a cache that :func:`open_cache` gave."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        episodes: Sequence[int] | None = None,
+        task_text: bool = False,
+        **options: Any,
+    ) -> None:
+        given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "task_text": task_text, **options}
+        if not isinstance(delta_timestamps, Mapping | None):
+            raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
+        told = dataset.provenance.get("lerobot", {})
+        if not told.get("index_columns"):
+            raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
+        kinds = {name: stream.dtype for name, stream in dataset.streams.items() if name not in INDEX_COLUMNS}
+        floats = [name for name, dtype in kinds.items() if dtype.kind == "f"]
+        for names, of in ((_OF_FLOATS, floats), (_OF_FEATURES, kinds)):
+            for name in names:
+                if options.get(name) is not None and not isinstance(options[name], Mapping):
+                    options[name] = dict.fromkeys(of, options[name])
+        methods = options.get("methods") or {}
+        by_frames = [name for name, x in dataset.streams.items() if x.clock == "nominal" and name not in methods]
+        windows = {
+            name: _on_frames(x, told["fps"]) if name in by_frames else x
+            for name, x in (delta_timestamps or {}).items()
+            if x is not None and name not in told["cameras"]
+        }
+        super().__init__(
+            dataset,
+            delta_timestamps={**dict.fromkeys(dataset.streams), **windows},
+            episodes=None if episodes is None else _places(dataset, episodes),
+            **options,
+        )
+        self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
+        one_step = [name for name in dataset.streams if name not in windows]
+        self._extra = ["time_ns", *(f"{name}_{word}" for name in one_step for word in ("is_pad", "age"))]
+        self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
+        self._tasks = {int(number): text for number, text in told["tasks"].items()} if task_text else None
+        numbers = _numbers(dataset)
+        self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
+        if not np.array_equal(numbers, np.arange(len(numbers))):
+            self._numbers = numbers if self._torch is None else self._torch.tensor(numbers, device=self.device)
+
+    def _next(self, epoch: int | None) -> dict[str, Any]:
+        return self._in_lerobots_words(super()._next(epoch))
+
+    def gather(self, indices: Sequence[int]) -> dict[str, Any]:
+        return self._in_lerobots_words(super().gather(indices))
+
+    def _in_lerobots_words(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """The engine's batch by LeRobot's keys and in its types."""
+        for name in self._extra:
+            arrays.pop(name, None)
+        for name in self._widened:
+            arrays[name] = arrays[name].astype(np.int64) if self._torch is None else arrays[name].long()
+        if self._numbers is not None:
+            arrays["episode_index"] = self._numbers[arrays["episode_index"]]
+        if self._tasks is not None:
+            arrays["task"] = [self._tasks.get(number) for number in arrays["task_index"].tolist()]
+        return arrays
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        LeRobotLoader.__init__(self, pickled["dataset"], **pickled["arguments"])
+        self.load_state_dict(pickled["state"])
+
+
+def _on_frames(seconds: Any, fps: float) -> Any:
+    """The offsets, each on its frame where LeRobot takes it for one. The others, which the loader refuses, as they are."""
+    if isinstance(seconds, str) or not isinstance(seconds, Sequence | np.ndarray):
+        return seconds
+    return [
+        round(x * fps) / fps if isinstance(x, Real) and abs(x * fps - round(x * fps)) / fps <= _TOLERANCE_S else x
+        for x in map(float, seconds)
+    ]
+
+
+def _numbers(dataset: Dataset) -> np.ndarray:
+    """LeRobot's number of each episode of the cache, int64 [episodes]."""
+    numbers: np.ndarray = dataset.episodes["source_episode_index"].to_numpy()
+    return numbers
+
+
+def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
+    """Which episodes of the cache have these numbers in LeRobot."""
+    place = {number: at for at, number in enumerate(_numbers(dataset).tolist())}
+    for number in episodes:
+        if number not in place:
+            raise errors.ArgumentError(f"episodes: expected numbers of episodes in {dataset.path}, got {number!r}")
+    return [place[number] for number in episodes]
+
+
+# ---- LeRobot's dataset ----
+
+
+class LeRobotEpisodes(Sequence[dict[str, Any]]):
+    """The episodes by LeRobot's number: ``episodes["dataset_from_index"]`` is a column, ``episodes[3]`` a row.
+
+    The columns are episode_index, tasks (list of str), length, and dataset_from_index and dataset_to_index: the ``index`` of
+    the first frame, and that of the last plus 1. An episode that the cache lacks has no frames.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        numbers, index = _numbers(dataset), dataset.streams["index"]
+        count = int(numbers.max()) + 1
+        begin, length = np.zeros((2, count), np.int64)
+        begin[numbers] = index.values[index.row_offsets[:-1]]
+        length[numbers] = np.diff(index.row_offsets)
+        tasks: list[list[str]] = [[] for _ in range(count)]
+        if "tasks" in dataset.episodes.column_names:
+            for number, texts in zip(numbers, dataset.episodes["tasks"].to_pylist(), strict=True):
+                tasks[number] = texts
+        self._columns: dict[str, list[Any]] = {
+            "episode_index": list(range(count)),
+            "tasks": tasks,
+            "length": length.tolist(),
+            "dataset_from_index": begin.tolist(),
+            "dataset_to_index": (begin + length).tolist(),
+        }
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._columns)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return self._columns[key]
+        return {name: column[key] for name, column in self._columns.items()}
+
+    def __len__(self) -> int:
+        return len(self._columns["episode_index"])
+
+
+class LeRobotMetadata:
+    """What LeRobot's trainer and policies ask of a dataset's ``meta``, of what a batch has: no cameras, no text columns.
+
+    Attributes:
+        root, repo_id, revision: the folder; its name and the format's version where they were not given.
+        info: ``meta/info.json``; fps and robot_type are its.
+        features: ``{key: {"dtype", "shape": tuple, "names"}}``, of the keys that a batch has.
+        camera_keys, image_keys, video_keys, depth_keys: empty.
+        has_language_columns: False.
+        total_episodes, total_frames, total_tasks: what there is.
+    """
+
+    has_language_columns = False
+
+    def __init__(self, dataset: Dataset, root: Path, repo_id: str | None = None, revision: str | None = None) -> None:
+        self._dataset = dataset
+        self.root = root
+        self.info: dict[str, Any] = json.loads((root / "meta" / "info.json").read_text("utf-8-sig"))
+        self.repo_id = repo_id or root.name
+        self.revision = revision or self.info["codebase_version"]
+        self.fps = self.info["fps"]
+        self.robot_type = self.info.get("robot_type")
+        self.features = {
+            name: {**feature, "shape": tuple(feature["shape"])}
+            for name, feature in self.info["features"].items()
+            if name in dataset.streams or name == "episode_index"
+        }
+        self.camera_keys: list[str] = []
+        self.image_keys: list[str] = []
+        self.video_keys: list[str] = []
+        self.depth_keys: list[str] = []
+        self.total_episodes = len(self.episodes)
+        self.total_frames = dataset.streams["index"].rows
+        self.total_tasks = len(dataset.provenance["lerobot"]["tasks"])
+
+    @cached_property
+    def episodes(self) -> LeRobotEpisodes:
+        """A row an episode."""
+        return LeRobotEpisodes(self._dataset)
+
+    @cached_property
+    def stats(self) -> dict[str, dict[str, np.ndarray]]:
+        """``meta/stats.json`` as LeRobot loads it; where there is none, the cache's own, over every row."""
+        try:
+            stats = json.loads((self.root / "meta" / "stats.json").read_text("utf-8-sig"))
+        except FileNotFoundError:
+            stats = {
+                name: {**stats._asdict(), "count": self._dataset.streams[name].rows}
+                for name, stats in self._dataset.stats.items()
+            }
+        return {key: {name: np.atleast_1d(np.array(x)) for name, x in of.items()} for key, of in stats.items()}
+
+    @cached_property
+    def tasks(self) -> Any:
+        """A pandas DataFrame as LeRobot's: a row a task, its text the index, its number the column task_index."""
+        import pandas as pd
+
+        tasks = {int(number): text for number, text in self._dataset.provenance["lerobot"]["tasks"].items()}
+        return pd.DataFrame({"task_index": list(tasks)}, index=pd.Index(list(tasks.values()), name="task"))
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The names of each key's features."""
+        return {key: feature.get("names") for key, feature in self.features.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each key's row."""
+        return {key: feature["shape"] for key, feature in self.features.items()}
+
+
+class LeRobotDataset:
+    """LeRobot's map-style dataset: item i is its i-th frame, with the windows around it and the text of its task.
+
+    It goes where LeRobot's goes: into a DataLoader, its workers forked or spawned, and into LeRobot's trainer
+    (:func:`robocache.lerobot.make_dataset`). A DataLoader's batch is one call of the engine, but still taken apart into
+    samples and put together again: where no map-style dataset is asked for, :meth:`Loader.from_lerobot` is faster by far.
+
+    Args:
+        path, cache, on_error: as for :meth:`Loader.from_lerobot`.
+        delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame.
+        episodes: LeRobot's numbers of those to take; their frames stay in the order of the files.
+        repo_id, revision: what ``meta`` says of them.
+        device: where the tensors are; a DataLoader's workers need ``"cpu"``.
+        options: more of :class:`Loader`'s, such as `dtype` and `methods`.
+
+    Attributes:
+        meta: a :class:`LeRobotMetadata`.
+        episodes: as given; where none were, None, or those that the cache has where ``on_error="skip"`` left some out.
+        num_frames, num_episodes: of these episodes.
+
+    Raises:
+        ArgumentError, ArgumentTypeError, FileError: as :meth:`Loader.from_lerobot`.
+
+    Example:
+        >>> dataset = robocache.LeRobotDataset("pusht", {"action": [i / 10 for i in range(16)]}, cache="pusht.cache")
+        >>> dataset[0]["action"].shape
+        torch.Size([16, 2])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        episodes: Sequence[int] | None = None,
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        on_error: str = "stop",
+        repo_id: str | None = None,
+        revision: str | None = None,
+        device: str = "cpu",
+        **options: Any,
+    ) -> None:
+        self._dataset = open_cache(path, cache=cache, on_error=on_error)
+        if "index" not in self._dataset.streams:
+            raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
+        self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision)
+        self.episodes = None if episodes is None else list(episodes)
+        if episodes is None and len(self._dataset) < len(self.meta.episodes):
+            self.episodes = _numbers(self._dataset).tolist()
+        self._places = sorted(set(_places(self._dataset, self.episodes or self.meta.episodes["episode_index"])))
+        self._loader = LeRobotLoader(
+            self._dataset,
+            batch_size=_ITEMS_AT_ONCE,
+            delta_timestamps=delta_timestamps,
+            episodes=_numbers(self._dataset)[self._places].tolist(),
+            task_text=True,
+            shuffle=False,
+            framework="torch",
+            device=device,
+            rank=0,  # which items, whoever asks for them says, on every rank
+            world_size=1,
+            **{"prefetch": 0, **options},
+        )
+        self.num_frames = self._loader.num_anchors
+        self.num_episodes = len(self._places)
+
+    def __len__(self) -> int:
+        return self.num_frames
+
+    def __getitem__(self, index: int | slice) -> Any:
+        places = range(len(self))[index]  # IndexError beyond the end, where a loop over this ends
+        return self.__getitems__(places) if isinstance(places, range) else self.__getitems__([places])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """The items at these places, in this order."""
+        items: list[dict[str, Any]] = []
+        for begin in range(0, len(indices), _ITEMS_AT_ONCE):
+            batch = self._loader.gather(indices[begin : begin + _ITEMS_AT_ONCE])
+            # Copies: a batch's memory is that of the largest.
+            columns = [values if isinstance(values, list) else values.clone().unbind() for values in batch.values()]
+            items += (dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True))
+        return items
+
+    @cached_property
+    def absolute_to_relative_idx(self) -> dict[int, int] | None:
+        """The place here of each frame's ``index``; None where all episodes are taken."""
+        if self.episodes is None:
+            return None
+        index = self._dataset.streams["index"]
+        rows = [index.values[slice(*index.row_offsets[at : at + 2])] for at in self._places]
+        return {number: place for place, number in enumerate(np.concatenate(rows).tolist())}
+
+
+def make_dataset(cfg: Any) -> LeRobotDataset:
+    """In place of LeRobot's function of that name, in its trainer::
+
+        import lerobot.datasets.factory, robocache.lerobot
+        lerobot.datasets.factory.make_dataset = robocache.lerobot.make_dataset
+
+    Args:
+        cfg: LeRobot's TrainPipelineConfig. Its dataset lies in `dataset.root`, or where LeRobot keeps that `dataset.repo_id`.
+
+    Raises:
+        ArgumentError: the configuration asks for what this is not made for: streaming, or an `eval_split`.
+        FileError: nothing is there, and nothing is downloaded; or as :meth:`Loader.from_lerobot`.
+    """
+    from lerobot.datasets.factory import resolve_delta_timestamps
+    from lerobot.utils.constants import HF_LEROBOT_HOME
+
+    wanted = cfg.dataset
+    for name in ("streaming", "eval_split"):
+        if getattr(wanted, name, None):
+            raise errors.ArgumentError(f"dataset.{name}: expected none, got {getattr(wanted, name)!r}")
+    root = Path(wanted.root or Path(HF_LEROBOT_HOME) / wanted.repo_id)
+    meta = LeRobotMetadata(_open_cache(root), root)
+    return LeRobotDataset(
+        root,
+        resolve_delta_timestamps(cfg.trainable_config, meta),
+        wanted.episodes,
+        repo_id=wanted.repo_id,
+        revision=wanted.revision,
+    )

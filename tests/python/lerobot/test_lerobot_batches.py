@@ -1,0 +1,256 @@
+"""Batches and items are those of LeRobot's rules, bit for bit."""
+
+import json
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from lerobot_files import Episode, write_lerobot
+from reference.lerobot import Items, assert_same_item
+from robocache.lerobot import LeRobotLoader
+from sets import FPS, windows, write
+
+import robocache
+
+pytestmark = pytest.mark.filterwarnings("ignore:cameras are left out")
+
+
+def assert_batch(batch, items, places=None):
+    """Sample by sample; `places` of the items, else those that the batch's own `index` says."""
+    if places is None:
+        place = {row["index"]: at for at, row in enumerate(items.rows)}
+        places = [place[number] for number in batch["index"].tolist()]
+    for at, place in enumerate(places):
+        assert_same_item({key: values[at] for key, values in batch.items()}, items[place])
+
+
+def loader_of(source, **options):
+    return robocache.Loader.from_lerobot(source, **{"batch_size": 100, "task_text": True, "on_error": "skip"} | options)
+
+
+def dataset_of(source, *arguments, **options):
+    return robocache.LeRobotDataset(source, *arguments, **{"on_error": "skip"} | options)
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "options"), [(False, {}), (True, {}), (True, {"reuse_buffers": True}), (True, {"residency": "mapped"})]
+)
+def test_an_epoch_of_batches(any_source, device, shuffle, options):
+    items = Items(any_source, windows(any_source))
+    loader = loader_of(any_source, delta_timestamps=windows(any_source), shuffle=shuffle, device=device, **options)
+    seen = []
+    for number, batch in enumerate(loader):
+        seen += batch["index"].tolist()
+        assert {x.device.type for x in batch.values() if torch.is_tensor(x)} == {device}
+        if number % 7 == 0:  # the oracle is slow
+            assert_batch(batch, items)
+    assert sorted(seen) == sorted(row["index"] for row in items.rows)
+    assert (seen == sorted(seen)) is not shuffle
+
+
+def test_without_windows_every_key_is_the_frames_own(source, device):
+    items = Items(source)
+    (batch,) = loader_of(source, device=device, shuffle=False)
+    assert_batch(batch, items, range(len(items)))
+    assert batch["observation.touch"].shape == (len(items), 2, 4)
+
+
+def test_the_task_comes_as_text_only_where_asked(source):
+    (batch,) = loader_of(source, task_text=False)
+    assert "task" not in batch
+    assert batch["task_index"].dtype == torch.int64
+
+
+def test_numpy(source):
+    items = Items(source, windows(source))
+    (batch,) = loader_of(source, delta_timestamps=windows(source), shuffle=False, framework="numpy", device="cpu")
+    assert all(isinstance(values, np.ndarray) for key, values in batch.items() if key != "task")
+    tensors = {key: values if key == "task" else torch.from_numpy(values) for key, values in batch.items()}
+    assert_batch(tensors, items, range(len(items)))
+
+
+def test_episodes_go_by_lerobots_numbers(any_source):
+    numbers = sorted({row["episode_index"] for row in Items(any_source).rows})
+    chosen = [numbers[2], numbers[0]]
+    items = Items(any_source, windows(any_source), chosen)
+    loader = loader_of(any_source, delta_timestamps=windows(any_source), episodes=chosen)
+    assert loader.num_samples == len(items)
+    assert_batch(next(loader), items)
+
+
+def test_the_last_frames_of_each_episode_can_be_left_out(source):
+    """LeRobot's EpisodeAwareSampler(drop_n_last_frames=7): episodes of 23, 1, 40 and 12 frames."""
+    loader = loader_of(source, delta_timestamps=windows(source), drop_n_last=7)
+    drawn = sorted(number for batch in loader for number in batch["index"].tolist())
+    assert drawn == [*range(16), *range(24, 57), *range(64, 69)]
+
+
+def test_a_cache_without_index_columns(source, tmp_path):
+    robocache.ingest(source, tmp_path / "cache")
+    with pytest.raises(robocache.ArgumentError, match=r"expected what open_cache\(\) gave"):
+        LeRobotLoader(robocache.open(tmp_path / "cache"), batch_size=4)
+
+
+def test_an_episode_that_is_not_there(source):
+    for make in (loader_of, dataset_of):
+        with pytest.raises(robocache.ArgumentError, match=r"episodes.*got 4"):
+            make(source, episodes=[1, 4])
+
+
+# ---- offsets ----
+
+
+def test_offsets_within_lerobots_tolerance_are_frames(source):
+    """0.0333 s at 30 Hz is 33 us off a frame: LeRobot takes the frame, and so a mixture of two must not come."""
+    items = Items(source, {"action": [-0.0333, 0.0, 0.0333, 0.0667]})
+    (batch,) = loader_of(source, delta_timestamps={"action": [-0.0333, 0, np.float32(0.0333), 0.0667]})
+    assert_batch(batch, items)
+
+
+@pytest.mark.parametrize("make", [loader_of, dataset_of])
+def test_offsets_that_are_no_frames_are_refused_unless_a_method_is_asked_for(source, make):
+    offsets = {"action": [0.0, 0.02]}
+    with pytest.raises(robocache.ArgumentError, match="action"):
+        make(source, delta_timestamps=offsets)
+    first, second = (np.array(row["action"], np.float32) for row in Items(source).rows[:2])
+    for methods in ("linear", {"action": "linear"}):
+        made = make(source, delta_timestamps=offsets, methods=methods)
+        action = made[0]["action"] if make is dataset_of else made.gather([0])["action"][0]
+        np.testing.assert_allclose(action[1], first + 0.02 * FPS * (second - first), rtol=1e-4)
+
+
+def test_where_the_clock_was_recorded_windows_are_times(rng, tmp_path):
+    """LeRobot takes the next row, here 0.07 s on, for the one after 0.1 s."""
+    stamps, action = np.array([0.0, 0.13, 0.2, 0.3]), rng.normal(size=(4, 2)).astype(np.float32)
+    source = write_lerobot(tmp_path / "source", [Episode({"action": action}, timestamp=stamps)], "v3.0", 10)
+    (batch,) = loader_of(source, delta_timestamps={"action": [0.0, 0.1]}, shuffle=False)
+    assert batch["timestamp"].tolist() == stamps.astype(np.float32).tolist()
+    np.testing.assert_array_equal(batch["action"][:, 0], action)
+    between = [np.interp(stamps + 0.1, stamps, column) for column in action.T]
+    np.testing.assert_allclose(batch["action"][:, 1], np.stack(between, axis=1), rtol=1e-4, atol=1e-6)
+    assert batch["action_is_pad"].tolist() == [[False, False]] * 3 + [[False, True]]
+
+
+def test_a_key_that_does_not_exist_is_named(source):
+    with pytest.raises(robocache.ArgumentError, match=r"observation\.nothing"):
+        loader_of(source, delta_timestamps={"observation.nothing": [0.0]})
+    with pytest.raises(robocache.ArgumentTypeError, match="delta_timestamps"):
+        loader_of(source, delta_timestamps=[0.0])
+
+
+# ---- options ----
+
+
+def test_options_for_all_leave_the_index_columns_alone(source):
+    items = Items(source)
+    (batch,) = loader_of(
+        source,
+        delta_timestamps={"action": [0.0]},
+        shuffle=False,
+        dtype="bfloat16",
+        normalize="min_max",
+        methods="nearest",
+        offset=0.01,
+        return_age=True,
+    )
+    for key in ("timestamp", "frame_index", "index", "episode_index", "task_index"):
+        expected = torch.stack([items[at][key] for at in range(len(items))])
+        assert batch[key].dtype == expected.dtype
+        assert torch.equal(batch[key], expected)
+    assert batch["action"].dtype == batch["observation.state"].dtype == torch.bfloat16
+    assert batch["action"].float().abs().max() <= 1
+    assert sorted(key for key in batch if key.endswith(("_age", "_is_pad"))) == ["action_age", "action_is_pad"]
+
+
+def test_cameras_are_left_out_with_a_warning(rng, tmp_path):
+    source = write(tmp_path / "source", rng)
+    info = json.loads((source / "meta/info.json").read_text())
+    info["features"]["observation.images.top"] = {"dtype": "video", "shape": [3, 8, 8], "names": None}
+    (source / "meta/info.json").write_text(json.dumps(info))
+    with pytest.warns(UserWarning, match=r"observation\.images\.top") as warned:
+        dataset = robocache.LeRobotDataset(source, {"observation.images.top": [0.0], "action": [0.0]})
+        dataset.__getitems__([0, 1])
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert not [key for key in dataset[0] if key.startswith("observation.images")]
+    assert dataset.meta.camera_keys == []
+    assert "observation.images.top" not in dataset.meta.features
+
+
+def test_a_loader_pickles_with_its_place(source):
+    loader = loader_of(source, batch_size=16, delta_timestamps=windows(source), episodes=[2, 0], seed=3)
+    next(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    for ours, theirs in zip(loader, copy, strict=True):
+        assert ours["task"] == theirs["task"]
+        assert all(ours[key].equal(theirs[key]) for key in ours if key not in ("task", "observation.state"))
+
+
+# ---- the map-style dataset ----
+
+
+def test_items_of_the_dataset(any_source):
+    items = Items(any_source, windows(any_source))
+    dataset = dataset_of(any_source, windows(any_source))
+    assert len(dataset) == dataset.num_frames == len(items)
+    for place in {0, 1, len(items) // 2, len(items) - 1, *range(0, len(items), 97)}:
+        assert_same_item(dataset[place], items[place])
+    assert_same_item(dataset[-1], items[len(items) - 1])
+    for item, place in zip(dataset[5:11:2], (5, 7, 9), strict=True):
+        assert_same_item(item, items[place])
+    for outside in (len(items), -len(items) - 1):
+        with pytest.raises(IndexError):
+            dataset[outside]
+
+
+def test_many_items_come_in_the_order_asked(source):
+    items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
+    for places in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
+        found = dataset.__getitems__(places)
+        assert len(found) == len(places)
+        for item, place in zip(found, places, strict=True):
+            assert_same_item(item, items[place])
+
+
+def test_items_keep_no_more_memory_than_their_own(source):
+    dataset = dataset_of(source, windows(source))
+    for count in (1, 16):
+        item = dataset.__getitems__(range(count))[0]
+        assert all(x.untyped_storage().nbytes() == count * x.nbytes for x in item.values() if torch.is_tensor(x))
+
+
+@pytest.mark.parametrize("episodes", [None, [2], [3, 0]])
+def test_a_part_of_the_episodes(any_source, episodes):
+    numbers = sorted({row["episode_index"] for row in Items(any_source).rows})
+    chosen = None if episodes is None else [numbers[at] for at in episodes]
+    items = Items(any_source, windows(any_source), chosen)
+    dataset = dataset_of(any_source, windows(any_source), chosen)
+    assert dataset.num_frames == len(items)
+    assert dataset.num_episodes == (len(numbers) if episodes is None else len(episodes))
+    for place in (0, len(items) - 1):
+        assert_same_item(dataset[place], items[place])
+    place_of = {row["index"]: at for at, row in enumerate(items.rows)}
+    if dataset.episodes is None:
+        assert dataset.absolute_to_relative_idx is None
+        assert place_of == {at: at for at in range(len(items))}
+    else:
+        assert dataset.absolute_to_relative_idx == place_of
+
+
+@pytest.mark.parametrize(
+    "workers", [None, *(x for x in ("fork", "spawn") if x in multiprocessing.get_all_start_methods())]
+)
+def test_in_a_dataloader(source, workers):
+    items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
+    dataset[0]  # threads of the parent, which a forked child has not
+    batches = torch.utils.data.DataLoader(
+        dataset, batch_size=16, num_workers=0 if workers is None else 2, multiprocessing_context=workers
+    )
+    for number, batch in enumerate(batches):
+        assert_batch(batch, items, range(16 * number, min(16 * number + 16, len(items))))
+    assert number == (len(items) - 1) // 16

@@ -1,0 +1,123 @@
+"""The cache of a LeRobot dataset: made once, again when its files change, by one process of many."""
+
+import multiprocessing
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from robocache.lerobot import open_cache
+from sets import made_at, open_together, write
+
+import robocache
+
+
+def rewrite(source):
+    """Every action one more."""
+    for file in source.glob("data/*/*.parquet"):
+        table = pq.read_table(file)
+        place = table.schema.get_field_index("action")
+        more = [[x + 1 for x in row] for row in table["action"].to_pylist()]
+        pq.write_table(
+            table.set_column(place, table.schema.field(place), [pa.array(more, table.schema.field(place).type)]), file
+        )
+
+
+def test_it_lies_in_the_users_cache_folder_and_is_made_once(source, caches, monkeypatch):
+    first = open_cache(source)
+    time = made_at(first)
+    (made, lock) = sorted(caches.iterdir())
+    assert first.path == str(made)
+    assert made.name.startswith("source-")
+    assert lock.name == f"{made.name}.lock"
+    assert made_at(open_cache(source)) == time
+    monkeypatch.chdir(source.parent)
+    assert made_at(open_cache("source")) == time
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(caches.parent / "home"))
+    assert open_cache(source).path.startswith(str(caches.parent / "home" / ".cache" / "robocache"))
+
+
+def test_two_datasets_of_one_name_have_two_caches(source, rng, tmp_path):
+    other = write(tmp_path / "elsewhere" / "source", rng)
+    assert open_cache(source).path != open_cache(other).path
+
+
+def test_it_is_made_again_when_files_change(source):
+    before = open_cache(source)
+    action = before.streams["action"].values[:].copy()
+    rewrite(source)
+    after = open_cache(source)
+    assert after.path == before.path
+    np.testing.assert_array_equal(after.streams["action"].values, action + 1)
+    np.testing.assert_array_equal(before.streams["action"].values, action)  # who has it open goes on with what it has
+
+    earlier = made_at(after)
+    (source / "meta/info.json").touch()
+    later = made_at(open_cache(source))
+    assert later != earlier
+    (source / "videos").mkdir()
+    (source / "videos" / "notes.txt").write_text("nothing of this is in the cache")
+    assert made_at(open_cache(source)) == later
+
+
+def test_a_place_of_ones_own(source, tmp_path, caches):
+    dataset = open_cache(source, cache=tmp_path / "mine" / "cache")
+    assert dataset.path == str(tmp_path / "mine" / "cache")
+    assert not caches.exists()
+    time = made_at(dataset)
+    shutil.move(source, tmp_path / "moved")  # the same files, elsewhere
+    assert made_at(open_cache(tmp_path / "moved", cache=dataset.path)) == time
+
+
+def test_what_is_of_something_else_stays_as_it_is(source, rng, tmp_path):
+    other = write(tmp_path / "other", rng)
+    made = made_at(open_cache(other, cache=tmp_path / "cache"))
+    with pytest.raises(robocache.FileError, match=r"expected a cache of .*source.*got one of .*other"):
+        open_cache(source, cache=tmp_path / "cache")
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(robocache.FileError, match="notes"):
+        open_cache(source, cache=tmp_path / "notes")
+    assert made_at(robocache.open(tmp_path / "cache")) == made
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+def test_a_cache_of_robocache_ingest_gets_its_index_columns(source, tmp_path):
+    robocache.ingest(source, tmp_path / "cache")
+    assert "index" not in robocache.open(tmp_path / "cache").streams
+    assert "index" in open_cache(source, cache=tmp_path / "cache").streams
+
+
+def test_what_was_skipped_is_asked_for_again(source):
+    (source / "data/chunk-000/file-001.parquet").unlink()
+    with pytest.raises(robocache.FileError, match="2 of the 4 episodes"):
+        open_cache(source)
+    assert len(open_cache(source, on_error="skip")) == 2
+    with pytest.raises(robocache.FileError, match="2 of the 4 episodes"):
+        open_cache(source)
+    assert len(open_cache(source, on_error="skip")) == 2
+
+
+def test_no_such_dataset(tmp_path):
+    with pytest.raises(robocache.FileError, match="no such file or directory"):
+        robocache.Loader.from_lerobot(tmp_path / "nothing", batch_size=1)
+
+
+def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(robocache.FileError, match="cache= names another place"):
+        open_cache(source, cache=tmp_path / "file" / "cache")
+
+
+def test_of_several_processes_one_makes_it(source):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=open_together, args=(source, barrier, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    found = {results.get(timeout=120) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(found) == 1

@@ -1,0 +1,100 @@
+"""What LeRobot's trainer asks of a dataset's `meta`."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from reference.lerobot import Items
+from sets import write
+
+import robocache
+
+LENGTHS = (23, 1, 40, 12)
+
+
+def test_what_it_says(source):
+    meta = robocache.LeRobotDataset(source, repo_id="someone/something").meta
+    info = json.loads((source / "meta/info.json").read_text())
+    assert (meta.fps, meta.robot_type, meta.root) == (30, "test_arm", source)
+    assert (meta.repo_id, meta.revision) == ("someone/something", "v3.0")
+    assert (meta.total_episodes, meta.total_frames, meta.total_tasks) == (4, sum(LENGTHS), 2)
+    assert (meta.camera_keys, meta.image_keys, meta.video_keys, meta.depth_keys) == ([], [], [], [])
+    assert meta.has_language_columns is False
+    assert meta.features.keys() == info["features"].keys()
+    assert all(
+        meta.features[key] == {**info["features"][key], "shape": tuple(info["features"][key]["shape"])}
+        for key in info["features"]
+    )
+    assert meta.shapes["observation.touch"] == (2, 4)
+    assert meta.info == info
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_episodes(rng, tmp_path, version):
+    episodes = robocache.LeRobotDataset(write(tmp_path / "source", rng, version)).meta.episodes
+    assert len(episodes) == 4
+    assert episodes["dataset_from_index"] == [0, 23, 24, 64]
+    assert episodes["dataset_to_index"] == [23, 24, 64, 76]
+    assert episodes["tasks"] == [["task 0"], ["task 1"], ["task 0"], ["task 1"]]
+    assert episodes[2] == {
+        "episode_index": 2,
+        "tasks": ["task 0"],
+        "length": 40,
+        "dataset_from_index": 24,
+        "dataset_to_index": 64,
+    }
+    assert [episode["length"] for episode in episodes] == list(LENGTHS)
+    assert episodes.column_names == list(episodes[0])
+
+
+def test_an_episode_that_is_missing_has_no_frames(source):
+    (source / "data/chunk-000/file-000.parquet").unlink()  # episodes 0 and 1
+    dataset = robocache.LeRobotDataset(source, on_error="skip")
+    assert dataset.episodes == [2, 3]
+    assert (dataset.num_episodes, dataset.num_frames) == (2, 52)
+    assert dataset.meta.episodes["length"] == [0, 0, 40, 12]
+    assert dataset.meta.episodes["dataset_from_index"][2:] == [24, 64]
+    assert dataset.absolute_to_relative_idx == {24 + at: at for at in range(52)}
+    with pytest.raises(robocache.ArgumentError, match="episodes"):
+        robocache.LeRobotDataset(source, episodes=[0], on_error="skip")
+
+
+def test_stats_are_the_datasets_own(source):
+    given = {"action": {"mean": [1.0, 2.0], "std": [0.5, 0.25], "count": [76]}, "next.reward": {"mean": 3.5}}
+    (source / "meta/stats.json").write_text(json.dumps(given))
+    stats = robocache.LeRobotDataset(source).meta.stats
+    assert stats["action"]["mean"].tolist() == [1.0, 2.0]
+    assert stats["action"]["std"].dtype == np.float64
+    assert stats["next.reward"]["mean"].shape == (1,)
+
+
+def test_or_those_of_the_cache(source):
+    stats = robocache.LeRobotDataset(source).meta.stats
+    action = np.array([row["action"] for row in Items(source).rows])
+    np.testing.assert_allclose(stats["action"]["mean"], action.mean(0))
+    np.testing.assert_allclose(stats["action"]["q99"], np.quantile(action, 0.99, axis=0))
+    assert stats["action"]["count"].tolist() == [76]
+
+
+def test_tasks_are_a_table_by_text(source):
+    pytest.importorskip("pandas", reason="meta.tasks is a DataFrame, as LeRobot has it")
+    tasks = robocache.LeRobotDataset(source).meta.tasks
+    assert tasks.loc["task 1"]["task_index"] == 1
+    assert tasks.iloc[0].name == "task 0"
+
+
+def test_it_pickles(source):
+    meta = pickle.loads(pickle.dumps(robocache.LeRobotDataset(source).meta))
+    assert meta.episodes["length"] == list(LENGTHS)
+
+
+def test_a_dataset_without_numbers_of_its_rows(rng, tmp_path, real_data):
+    import pyarrow.parquet as pq
+
+    source = write(tmp_path / "source", rng)
+    for file in source.glob("data/*/*.parquet"):
+        pq.write_table(pq.read_table(file).drop_columns(["index"]), file)
+    with pytest.raises(robocache.FileError, match="column index"):
+        robocache.LeRobotDataset(source)
+    assert "index" not in next(robocache.Loader.from_lerobot(source, batch_size=4))
