@@ -79,14 +79,14 @@ std::string tier_text(Tier tier, Device device) {
 
 }  // namespace
 
-MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, int64_t shared) {
+MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present) {
   MemoryBytes budget;
   if (device.is_cuda()) {
     CudaDeviceInfo info{};
     check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
-    budget.device = share_of(asked.device, static_cast<int64_t>(info.memory_free_bytes));
+    budget.device = share_of(asked.device, static_cast<int64_t>(info.memory_free_bytes) + present.device);
   }
-  budget.host = share_of(asked.host, host_memory().free_bytes + shared);
+  budget.host = share_of(asked.host, host_memory().free_bytes + present.host);
   return budget;
 }
 

@@ -29,10 +29,10 @@ struct MemoryBytes {
   int64_t host = 0;
 };
 
-// Reads what is free now. `shared`: what copies that the ranks of this host share have taken already of the host's
-// memory; it counts as free, since the decision counts those copies whole. Throws DeviceError, and ArgumentError that
+// Reads what is free now. `present`: what other loaders and ranks have taken already for what the loader draws from; it
+// counts as free, since the decision counts all that whole. Throws DeviceError, and ArgumentError that
 // names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
-MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, int64_t shared);
+MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present);
 
 // A key of the batch, or several that draw from the same streams: then they go together, and their bytes count once.
 struct ResidencyRequest {

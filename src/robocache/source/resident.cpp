@@ -101,19 +101,50 @@ auto named(const std::string& what, int64_t bytes, Device device, const Make& ma
   }
 }
 
-// The first of the living that `is` the one looked for, or what `make` gives.
-template <class Resident, class Is, class Make>
-std::shared_ptr<const Resident> living_or_made(const Is& is, const Make& make) {
-  static std::mutex mutex;
-  static std::vector<std::weak_ptr<const Resident>> living;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::erase_if(living, [](const auto& entry) { return entry.expired(); });
-  for (const auto& entry : living) {
-    if (auto resident = entry.lock(); resident && is(*resident)) return resident;
+// What is in memory because a loader uses it.
+template <class Resident>
+class Living {
+ public:
+  // The first that `is` the one looked for, or what `make` gives.
+  template <class Is, class Make>
+  std::shared_ptr<const Resident> get(const Is& is, const Make& make) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<const Resident> resident = find(is);
+    if (resident == nullptr) {
+      resident = make();
+      all_.push_back(resident);
+    }
+    return resident;
   }
-  std::shared_ptr<const Resident> made = make();
-  living.push_back(made);
-  return made;
+
+  template <class Is>
+  bool contains(const Is& is) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return find(is) != nullptr;
+  }
+
+ private:
+  template <class Is>
+  std::shared_ptr<const Resident> find(const Is& is) {
+    std::erase_if(all_, [](const auto& entry) { return entry.expired(); });
+    for (const auto& entry : all_) {
+      if (auto resident = entry.lock(); resident && is(*resident)) return resident;
+    }
+    return nullptr;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<const Resident>> all_;
+};
+
+Living<ResidentClock>& living_clocks() {
+  static Living<ResidentClock> clocks;
+  return clocks;
+}
+
+Living<ResidentStream>& living_streams() {
+  static Living<ResidentStream> streams;
+  return streams;
 }
 
 }  // namespace
@@ -121,18 +152,26 @@ std::shared_ptr<const Resident> living_or_made(const Is& is, const Make& make) {
 std::shared_ptr<const ResidentClock> ResidentClock::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                         Device device) {
   const auto host = device.is_cuda() ? get(dataset, stream, {}) : nullptr;
-  const auto is = [&](const ResidentClock& clock) {
-    if (clock.dataset_ != dataset || clock.device_ != device) return false;
-    if (std::find(clock.streams_.begin(), clock.streams_.end(), stream) != clock.streams_.end()) return true;
-    if (!same_clock(stream_of(*dataset, clock.streams_[0]), stream_of(*dataset, stream))) return false;
-    clock.streams_.push_back(stream);
-    return true;
-  };
-  return living_or_made<ResidentClock>(is, [&] {
+  const auto is = [&](const ResidentClock& clock) { return clock.is(*dataset, stream, device); };
+  return living_clocks().get(is, [&] {
     return named(
         "the clock of stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device,
         [&] { return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host)); });
   });
+}
+
+bool ResidentClock::is(const Dataset& dataset, int64_t stream, Device device) const {
+  if (dataset_.get() != &dataset || device_ != device) return false;
+  if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return true;
+  if (!same_clock(stream_of(dataset, streams_[0]), stream_of(dataset, stream))) return false;
+  streams_.push_back(stream);
+  return true;
+}
+
+int64_t ResidentClock::bytes_present(const Dataset& dataset, int64_t stream, Device device) {
+  const bool is_present =
+      living_clocks().contains([&](const ResidentClock& clock) { return clock.is(dataset, stream, device); });
+  return is_present ? bytes(dataset, stream) : 0;
 }
 
 int64_t ResidentClock::bytes(const Dataset& dataset, int64_t stream) {
@@ -162,15 +201,24 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
                                                           Device device, Tier tier) {
   if (tier == Tier::kMapped) device = {};
   if (tier == Tier::kPinned && !device.is_cuda()) tier = Tier::kDevice;
-  const auto is = [&](const ResidentStream& resident) {
-    return resident.dataset_ == dataset && resident.stream_ == stream && resident.device_ == device &&
-           resident.tier_ == tier;
-  };
-  return living_or_made<ResidentStream>(is, [&] {
+  const auto is = [&](const ResidentStream& resident) { return resident.is(*dataset, stream, device, tier); };
+  return living_streams().get(is, [&] {
     return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device, [&] {
       return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier));
     });
   });
+}
+
+bool ResidentStream::is(const Dataset& dataset, int64_t stream, Device device, Tier tier) const {
+  return dataset_.get() == &dataset && stream_ == stream && device_ == device && tier_ == tier;
+}
+
+int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier) {
+  if (tier == Tier::kMapped) return 0;
+  if (tier == Tier::kPinned && !device.is_cuda()) tier = Tier::kDevice;
+  const auto is = [&](const ResidentStream& resident) { return resident.is(dataset, stream, device, tier); };
+  if (living_streams().contains(is)) return bytes(dataset, stream);
+  return tier == Tier::kDevice && device.is_cuda() ? 0 : shared_bytes_present(dataset, stream);
 }
 
 int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream) {

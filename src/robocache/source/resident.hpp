@@ -31,12 +31,16 @@ class ResidentClock {
   // What it takes of the host's memory, and of a CUDA device's as much again.
   static int64_t bytes(const Dataset& dataset, int64_t stream);
 
+  // That, or 0 where no loader of this process has brought it to the device's memory (the CPU: the host's).
+  static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device);
+
   StreamClock on_host() const { return host_ == nullptr ? on_device_ : host_->on_device_; }
   StreamClock on_device() const { return on_device_; }
 
  private:
   ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device,
                 std::shared_ptr<const ResidentClock> host);
+  bool is(const Dataset& dataset, int64_t stream, Device device) const;
 
   std::shared_ptr<const Dataset> dataset_;
   Device device_;
@@ -65,6 +69,10 @@ class ResidentStream {
   // What the values take, of the memory that the tier says; of kMapped only the page cache's.
   static int64_t bytes(const Dataset& dataset, int64_t stream);
 
+  // What of that is taken already, by another loader of this process or a rank of this host: it is missing from free
+  // memory, and get() takes no more.
+  static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier);
+
   Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
 
@@ -77,6 +85,7 @@ class ResidentStream {
 
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier);
+  bool is(const Dataset& dataset, int64_t stream, Device device, Tier tier) const;
   void copy_to_host(const StreamFile& file, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;

@@ -117,19 +117,19 @@ TEST(DecideResidency, SaysWhy) {
 }
 
 TEST(BudgetBytes, AreBytesOrAShareOfWhatIsFree) {
-  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, 100).host, 7);
-  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, 100).device, 0);
-  EXPECT_EQ(budget_bytes({int64_t{0}, int64_t{0}}, kCpu, 0).host, 0);
+  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, {100, 100}).host, 7);
+  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, {100, 100}).device, 0);
+  EXPECT_EQ(budget_bytes({int64_t{0}, int64_t{0}}, kCpu, {}).host, 0);
   // What is free changes while others work; twice as much it does not become.
   const auto free = static_cast<double>(host_memory().free_bytes);
-  const auto half = static_cast<double>(budget_bytes({}, kCpu, 0).host);
+  const auto half = static_cast<double>(budget_bytes({}, kCpu, {}).host);
   EXPECT_GT(half, 0.25 * free);
   EXPECT_LT(half, free);
-  // Shared copies count as free.
-  constexpr int64_t kShared = int64_t{1} << 50;
-  const int64_t with_shared = budget_bytes({0.5, 1.0}, kCpu, kShared).host;
-  EXPECT_GT(with_shared, kShared);
-  EXPECT_LT(with_shared, kShared + 4 * static_cast<int64_t>(free));
+  // What is there already counts as free.
+  constexpr int64_t kThere = int64_t{1} << 50;
+  const int64_t with_it = budget_bytes({0.5, 1.0}, kCpu, {0, kThere}).host;
+  EXPECT_GT(with_it, kThere);
+  EXPECT_LT(with_it, kThere + 4 * static_cast<int64_t>(free));
 }
 
 class ResidencyOnCuda : public testing::Test {
@@ -140,15 +140,17 @@ class ResidencyOnCuda : public testing::Test {
 TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
   CudaDeviceInfo info{};
   check_cuda(cuda_backend().device_info(0, &info), "device_info");
-  const int64_t half = budget_bytes({}, {DeviceType::kCuda, 0}, 0).device;
+  const int64_t half = budget_bytes({}, {DeviceType::kCuda, 0}, {}).device;
   EXPECT_NEAR(static_cast<double>(half), static_cast<double>(info.memory_free_bytes) / 2, 1e9);
-  EXPECT_EQ(budget_bytes({int64_t{9}, 0.5}, {DeviceType::kCuda, 0}, 0).device, 9);
+  constexpr int64_t kThere = int64_t{1} << 50;
+  EXPECT_GT(budget_bytes({}, {DeviceType::kCuda, 0}, {kThere, 0}).device, kThere / 2);
+  EXPECT_EQ(budget_bytes({int64_t{9}, 0.5}, {DeviceType::kCuda, 0}, {kThere, 0}).device, 9);
 }
 
 TEST(BudgetBytes, RefusesWhatIsNone) {
   for (const MemoryShare bad : {MemoryShare{int64_t{-1}}, MemoryShare{0.0}, MemoryShare{-0.5}, MemoryShare{1.5},
                                 MemoryShare{std::numeric_limits<double>::quiet_NaN()}}) {
-    expect_refused<ArgumentError>([&] { budget_bytes({0.5, bad}, kCpu, 0); }, "memory_budget: expected ");
+    expect_refused<ArgumentError>([&] { budget_bytes({0.5, bad}, kCpu, {}); }, "memory_budget: expected ");
   }
 }
 
