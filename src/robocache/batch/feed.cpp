@@ -16,8 +16,8 @@ bool same(const BatchPosition& a, const BatchPosition& b) {
 
 Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
     : loader_(std::move(loader)), reuse_(options.reuse) {
-  if (options.prefetch < 0 || options.prefetch > 64) {
-    refuse("prefetch: expected from 0 to 64 batches, got ", std::to_string(options.prefetch));
+  if (options.prefetch < 0 || options.prefetch > 32) {
+    refuse("prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
   }
   const Device device = loader_->options().device;
   const size_t staged = loader_->host_bytes();
