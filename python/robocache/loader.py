@@ -275,11 +275,20 @@ class Placement(NamedTuple):
     why: str
 
 
+def _size(size: float) -> str:
+    """``"1.5 GiB"``"""
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
 class Explanation(list[Placement]):
     """What :meth:`Loader.explain` gives."""
 
     def __str__(self) -> str:
-        rows = [("key", "tier", "MB", "why"), *((p.key, p.tier, f"{p.bytes / 1e6:,.1f}", p.why) for p in self)]
+        rows = [("key", "tier", "size", "why"), *((p.key, p.tier, _size(p.bytes), p.why) for p in self)]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         return "\n".join(
             f"{key:<{widths[0]}}  {tier:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()

@@ -16,8 +16,8 @@ bool same(const BatchPosition& a, const BatchPosition& b) {
 
 Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
     : loader_(std::move(loader)), reuse_(options.reuse) {
-  if (options.prefetch < 0 || options.prefetch > 64) {
-    refuse("prefetch: expected from 0 to 64 batches, got ", std::to_string(options.prefetch));
+  if (options.prefetch < 0 || options.prefetch > 32) {
+    refuse("prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
   }
   const Device device = loader_->options().device;
   const size_t staged = loader_->host_bytes();
@@ -44,8 +44,7 @@ FedBatch Feed::memory_for(const BatchPosition& position, const Allocate& allocat
 }
 
 void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
-  FedBatch batch = memory_for(position, allocate);
-  void* const memory = batch.memory.get();
+  coming_.push_back({position, memory_for(position, allocate)});
   const bool on_host = !loader_->options().device.is_cuda();
   ahead_->submit(
       [loader = loader_, position, on_host](void* to, const std::atomic<bool>& cancelled) {
@@ -56,8 +55,7 @@ void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaSt
           loader->fill_host(position, to);
         }
       },
-      memory, stream);
-  coming_.push_back({position, std::move(batch)});
+      coming_.back().batch.memory.get(), stream);
 }
 
 void Feed::begin_those_behind(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
@@ -89,25 +87,25 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     loader_->fill(position, batch.memory.get(), stream);
     return batch;
   }
-  if (coming_.empty() || !same(coming_.front().position, position)) {
-    drop();
-    begin(position, allocate, stream);
-  }
   try {
+    if (coming_.empty() || !same(coming_.front().position, position)) {
+      drop();
+      begin(position, allocate, stream);
+    }
     ahead_->take(stream, check);
+    FedBatch batch = std::move(coming_.front().batch);
+    coming_.pop_front();
+    if (reuse_) {
+      if (given_) free_.push_back(*given_);
+      given_ = batch.slot;
+    }
+    if (loader_->options().device.is_cuda()) loader_->fill_device(position, batch.memory.get(), stream);
+    begin_those_behind(position, allocate, stream);
+    return batch;
   } catch (...) {
     drop();
     throw;
   }
-  FedBatch batch = std::move(coming_.front().batch);
-  coming_.pop_front();
-  if (reuse_) {
-    if (given_) free_.push_back(*given_);
-    given_ = batch.slot;
-  }
-  if (loader_->options().device.is_cuda()) loader_->fill_device(position, batch.memory.get(), stream);
-  begin_those_behind(position, allocate, stream);
-  return batch;
 }
 
 }  // namespace robocache

@@ -111,12 +111,16 @@ struct Loader::Impl {
     std::set<std::pair<const Dataset*, uint64_t>> clocks;
     MemoryBytes taken;
     MemoryBytes present;
+    const bool cuda = options.device.is_cuda();
     const auto take_clock = [&](size_t source, int64_t stream) {
       const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
       if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
       const int64_t bytes = ResidentClock::bytes(dataset(source), stream);
       taken.host += bytes;
-      taken.device += options.device.is_cuda() ? bytes : 0;
+      present.host += ResidentClock::bytes_present(dataset(source), stream, {});
+      if (!cuda) return;
+      taken.device += bytes;
+      present.device += ResidentClock::bytes_present(dataset(source), stream, options.device);
     };
     for (size_t request = 0; request < keys.size(); ++request) {
       ResidencyRequest asked{
@@ -130,13 +134,12 @@ struct Loader::Impl {
         take_clock(source, *stream);
         if (!counted.emplace(&dataset(source), *stream).second) continue;
         asked.bytes += bytes;
-        const bool cuda = options.device.is_cuda();
         const auto in_memory = [&](Tier tier) {
           return ResidentStream::bytes_present(dataset(source), *stream, options.device, tier,
                                                part_of(source, *stream));
         };
-        present.device += cuda ? in_memory(Tier::kDevice) : 0;
         present.host += in_memory(Tier::kPinned);
+        if (cuda) present.device += in_memory(Tier::kDevice);
       }
       requests.push_back(asked);
       placements.push_back({asked.key, Tier::kDevice, whole, ""});

@@ -70,9 +70,9 @@ class Rooms {
   Room host_;
 };
 
-// What a tier is, behind "so".
+// What a tier is.
 std::string tier_text(Tier tier, Device device) {
-  if (tier == Tier::kMapped) return "its files are read ahead of time";
+  if (tier == Tier::kMapped) return "its files, read ahead";
   if (!device.is_cuda()) return "a copy in memory";
   return tier == Tier::kDevice ? "a copy in the device's memory" : "a copy in pinned host memory";
 }
@@ -123,13 +123,12 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
         if (bytes > room->left) break;
         room->left -= bytes;
       }
-      std::string why = size_text(bytes);
-      if (!passed.empty()) why += ", beside the smaller ones more than the budget of " + passed;
-      decided[open[fit]] = {tier, true, why + ": " + tier_text(tier, device)};
+      const std::string over = passed.empty() ? "" : "over budget (" + passed + "): ";
+      decided[open[fit]] = {tier, true, over + tier_text(tier, device)};
     }
     open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(fit));
     if (room != nullptr) {
-      passed += (passed.empty() ? "" : " and that of ") + size_text(room->budget) + " of " + room->name;
+      passed += (passed.empty() ? "" : ", ") + size_text(room->budget) + " of " + room->name;
     }
   }
   return decided;

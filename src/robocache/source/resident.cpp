@@ -101,29 +101,50 @@ auto named(const std::string& what, int64_t bytes, Device device, const Make& ma
   }
 }
 
+// What is in memory because a loader uses it.
 template <class Resident>
-struct Living {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<const Resident>> all;
-
-  static Living& residents() {
-    static Living living;
-    return living;
+class Living {
+ public:
+  // The first that `is` the one looked for, or what `make` gives.
+  template <class Is, class Make>
+  std::shared_ptr<const Resident> get(const Is& is, const Make& make) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<const Resident> resident = find(is);
+    if (resident == nullptr) {
+      resident = make();
+      all_.push_back(resident);
+    }
+    return resident;
   }
+
+  template <class Is>
+  bool contains(const Is& is) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return find(is) != nullptr;
+  }
+
+ private:
+  template <class Is>
+  std::shared_ptr<const Resident> find(const Is& is) {
+    std::erase_if(all_, [](const auto& entry) { return entry.expired(); });
+    for (const auto& entry : all_) {
+      if (auto resident = entry.lock(); resident && is(*resident)) return resident;
+    }
+    return nullptr;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<const Resident>> all_;
 };
 
-// The first of the living that `is` the one looked for, or what `make` gives, which may be none.
-template <class Resident, class Is, class Make>
-std::shared_ptr<const Resident> living_or_made(const Is& is, const Make& make) {
-  auto& living = Living<Resident>::residents();
-  const std::lock_guard<std::mutex> lock(living.mutex);
-  std::erase_if(living.all, [](const auto& entry) { return entry.expired(); });
-  for (const auto& entry : living.all) {
-    if (auto resident = entry.lock(); resident && is(*resident)) return resident;
-  }
-  std::shared_ptr<const Resident> made = make();
-  if (made != nullptr) living.all.push_back(made);
-  return made;
+Living<ResidentClock>& living_clocks() {
+  static Living<ResidentClock> clocks;
+  return clocks;
+}
+
+Living<ResidentStream>& living_streams() {
+  static Living<ResidentStream> streams;
+  return streams;
 }
 
 // Of a copy in host memory, what the ranks of this host share of it already.
@@ -148,18 +169,26 @@ void settle(Device& device, Tier& tier, std::optional<RowRange>& part) {
 std::shared_ptr<const ResidentClock> ResidentClock::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                         Device device) {
   const auto host = device.is_cuda() ? get(dataset, stream, {}) : nullptr;
-  const auto is = [&](const ResidentClock& clock) {
-    if (clock.dataset_ != dataset || clock.device_ != device) return false;
-    if (std::find(clock.streams_.begin(), clock.streams_.end(), stream) != clock.streams_.end()) return true;
-    if (!same_clock(stream_of(*dataset, clock.streams_[0]), stream_of(*dataset, stream))) return false;
-    clock.streams_.push_back(stream);
-    return true;
-  };
-  return living_or_made<ResidentClock>(is, [&] {
+  const auto is = [&](const ResidentClock& clock) { return clock.is(*dataset, stream, device); };
+  return living_clocks().get(is, [&] {
     return named(
         "the clock of stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device,
         [&] { return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host)); });
   });
+}
+
+bool ResidentClock::is(const Dataset& dataset, int64_t stream, Device device) const {
+  if (dataset_.get() != &dataset || device_ != device) return false;
+  if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return true;
+  if (!same_clock(stream_of(dataset, streams_[0]), stream_of(dataset, stream))) return false;
+  streams_.push_back(stream);
+  return true;
+}
+
+int64_t ResidentClock::bytes_present(const Dataset& dataset, int64_t stream, Device device) {
+  const bool is_present =
+      living_clocks().contains([&](const ResidentClock& clock) { return clock.is(dataset, stream, device); });
+  return is_present ? bytes(dataset, stream) : 0;
 }
 
 int64_t ResidentClock::bytes(const Dataset& dataset, int64_t stream) {
@@ -189,7 +218,7 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
                                                           Device device, Tier tier, std::optional<RowRange> part) {
   settle(device, tier, part);
   const auto is = [&](const ResidentStream& resident) { return resident.is(*dataset, stream, device, tier, part); };
-  return living_or_made<ResidentStream>(is, [&] {
+  return living_streams().get(is, [&] {
     return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream, part), device, [&] {
       return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier, part));
     });
@@ -207,8 +236,7 @@ int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, De
   const int64_t whole = bytes(dataset, stream, part);
   if (tier == Tier::kMapped || whole == 0) return 0;
   const auto is = [&](const ResidentStream& resident) { return resident.is(dataset, stream, device, tier, part); };
-  const auto none = [] { return std::shared_ptr<const ResidentStream>(); };
-  if (living_or_made<ResidentStream>(is, none) != nullptr) return whole;
+  if (living_streams().contains(is)) return whole;
   return is_on_host(device, tier) && !part ? shared_bytes_present(dataset, stream, whole) : 0;
 }
 

@@ -32,12 +32,16 @@ class ResidentClock {
   // What it takes of the host's memory, and of a CUDA device's as much again.
   static int64_t bytes(const Dataset& dataset, int64_t stream);
 
+  // That, or 0 where no loader of this process has brought it to the device's memory (the CPU: the host's).
+  static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device);
+
   StreamClock on_host() const { return host_ == nullptr ? on_device_ : host_->on_device_; }
   StreamClock on_device() const { return on_device_; }
 
  private:
   ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device,
                 std::shared_ptr<const ResidentClock> host);
+  bool is(const Dataset& dataset, int64_t stream, Device device) const;
 
   std::shared_ptr<const Dataset> dataset_;
   Device device_;

@@ -104,16 +104,13 @@ TEST(DecideResidency, SaysWhy) {
   const std::vector<ResidencyRequest> requests{
       {"small", 1536}, {"wide", 3 * kGiB / 2}, {"huge", 9000 * kGiB}, {"named", 7, M}};
   const auto decided = decide_residency(requests, kCuda, {kGiB, 2 * kGiB}, {});
-  EXPECT_EQ(decided[0].why, "1.50 KiB: a copy in the device's memory");
-  EXPECT_EQ(
-      decided[1].why,
-      "1.50 GiB, beside the smaller ones more than the budget of 1.00 GiB of cuda:1: a copy in pinned host memory");
-  EXPECT_EQ(decided[2].why,
-            "8.79 TiB, beside the smaller ones more than the budget of 1.00 GiB of cuda:1 and that of 2.00 GiB of host "
-            "memory: its files are read ahead of time");
-  EXPECT_EQ(decided[3].why, "asked for: its files are read ahead of time");
-  EXPECT_EQ(decide_residency(std::vector<ResidencyRequest>{{"a", 7}}, kCpu, {0, 8}, {})[0].why,
-            "7 bytes: a copy in memory");
+  EXPECT_EQ(decided[0].why, "a copy in the device's memory");
+  EXPECT_EQ(decided[1].why, "over budget (1.00 GiB of cuda:1): a copy in pinned host memory");
+  EXPECT_EQ(decided[2].why, "over budget (1.00 GiB of cuda:1, 2.00 GiB of host memory): its files, read ahead");
+  EXPECT_EQ(decided[3].why, "asked for: its files, read ahead");
+  EXPECT_EQ(decide_residency(std::vector<ResidencyRequest>{{"a", 7}}, kCpu, {0, 8}, {})[0].why, "a copy in memory");
+  EXPECT_EQ(decide_residency(std::vector<ResidencyRequest>{{"a", 9}}, kCpu, {0, 8}, {})[0].why,
+            "over budget (8 bytes of host memory): its files, read ahead");
 }
 
 TEST(BudgetBytes, AreBytesOrAShareOfWhatIsFree) {

@@ -131,21 +131,30 @@ TEST_P(Resident, ATierIsBroughtOnceWhileItLives) {
   EXPECT_EQ(mapped->rows().clock, on_device->clock().on_host());
 }
 
-TEST_P(Resident, SaysWhatIsInMemoryAlready) {
+TEST_P(Resident, WhatIsPresentIsWhatALoaderHolds) {
   CacheWriter writer;
   const auto dataset = written(writer);
-  const auto present = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 1, device(), tier); };
-  for (const Tier tier : kTiers) EXPECT_EQ(present(tier), 0);
-  {
-    const auto on_device = ResidentStream::get(dataset, 1, device(), Tier::kDevice);
-    const auto mapped = ResidentStream::get(dataset, 1, device(), Tier::kMapped);
-    EXPECT_EQ(present(Tier::kDevice), 12);
-    EXPECT_EQ(present(Tier::kPinned), device().is_cuda() ? 0 : 12);
-    EXPECT_EQ(present(Tier::kMapped), 0);
+  const auto there = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 0, device(), tier); };
+  const auto clock_there = [&](int64_t stream, Device where) {
+    return ResidentClock::bytes_present(*dataset, stream, where);
+  };
+  for (const Tier tier : kTiers) {
+    EXPECT_EQ(there(tier), 0) << tier_name(tier);
+    EXPECT_EQ(clock_there(0, device()), 0);
+    auto held = ResidentStream::get(dataset, 0, device(), tier);
+    for (const Tier other : kTiers) {
+      const bool same = other == tier || (!device().is_cuda() && tier != Tier::kMapped && other != Tier::kMapped);
+      EXPECT_EQ(there(other), same && tier != Tier::kMapped ? 12 : 0) << tier_name(tier) << ' ' << tier_name(other);
+    }
+    EXPECT_EQ(ResidentStream::bytes_present(*dataset, 1, device(), tier), 0);
+    const int64_t clock = ResidentClock::bytes(*dataset, 0);
+    EXPECT_EQ(clock_there(0, {}), clock);
+    EXPECT_EQ(clock_there(dataset->index_of("b"), {}), clock);  // which is on the same
+    EXPECT_EQ(clock_there(dataset->index_of("d"), {}), 0);
+    EXPECT_EQ(clock_there(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
+    EXPECT_EQ(ResidentStream::bytes_present(*written(), 0, device(), tier), 0);  // of another dataset
+    held.reset();
   }
-  const auto pinned = ResidentStream::get(dataset, 1, device(), Tier::kPinned);
-  EXPECT_EQ(present(Tier::kDevice), device().is_cuda() ? 0 : 12);
-  EXPECT_EQ(present(Tier::kPinned), 12);
 }
 
 TEST_P(Resident, StreamsOfTheSameTimesAndEpisodesAreOnOneClock) {
@@ -296,6 +305,8 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   auto mine = ResidentStream::get(dataset, b, device(), Tier::kPinned);
   EXPECT_EQ(mine->note(), "one copy for all ranks of this host");
   EXPECT_EQ(present(), 12);  // living
+  // For another rank, which has not brought it yet.
+  EXPECT_GE(ResidentStream::bytes_present(*Dataset::open(dataset->path()), b, device(), Tier::kPinned), 12);
   // As another rank opens it.
   const auto opened_again = Dataset::open(dataset->path());
   const auto others = ResidentStream::get(opened_again, b, device(), Tier::kPinned);

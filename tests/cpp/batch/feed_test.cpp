@@ -1,0 +1,498 @@
+#include "robocache/batch/feed.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/random_data.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace robocache::test {
+namespace {
+
+using F64 = Element<double, DType::kFloat64>;
+using F32 = Element<float, DType::kFloat32>;
+using U8 = Element<uint8_t, DType::kUInt8>;
+
+constexpr Tier kInMemory = Tier::kDevice;
+
+struct Way {
+  const char* name;
+  DeviceType device;
+  Tier state;
+  Tier force;
+  Tier button;
+};
+
+// Three streams on clocks of their own, three episodes; one lacks "force". The files stay.
+CacheWriter& writer() {
+  static CacheWriter made;
+  return made;
+}
+
+const std::shared_ptr<const Dataset>& recording() {
+  static const std::shared_ptr<const Dataset> made = [] {
+    Random random(61);
+    for (int64_t episode = 0; episode < 3; ++episode) {
+      const auto times = [&](int64_t rows, int64_t period_ns) {
+        std::vector<int64_t> stamps;
+        for (int64_t i = 0; i < rows; ++i) {
+          stamps.push_back(episode * 1'000'000'000 + i * period_ns + random.below(999));
+        }
+        return stamps;
+      };
+      writer().begin_episode();
+      writer().append("state", F32{}, times(40, 20'000), random.tame_values(F32{}, 40 * 3), {3});
+      if (episode != 1) writer().append("force", F64{}, times(90, 9'000), random.tame_values(F64{}, 90 * 2), {2});
+      writer().append("button", U8{}, times(17, 50'000), random.values(U8{}, 17));
+      writer().end_episode();
+    }
+    return writer().dataset();
+  }();
+  return made;
+}
+
+using Bytes = std::vector<unsigned char>;
+using Arrays = std::map<std::string, Bytes>;  // a batch, wherever its arrays lie in memory
+
+Bytes on_host(const void* memory, size_t bytes, Device device) {
+  Bytes read(bytes);
+  if (device.is_cuda()) {
+    check_cuda(cuda_backend().copy_to_host(device.index, read.data(), memory, bytes, nullptr), "read");
+    check_cuda(cuda_backend().synchronize(device.index, nullptr), "read");
+  } else {
+    std::memcpy(read.data(), memory, bytes);
+  }
+  return read;
+}
+
+Arrays arrays_of(const Loader& loader, int64_t samples, const void* memory) {
+  const Bytes read = on_host(memory, loader.batch_bytes(), loader.options().device);
+  Arrays arrays;
+  for (const BatchArray& array : loader.arrays()) {
+    const auto bytes = static_cast<size_t>(loader.view(array, samples, nullptr).numel() * dtype_size(array.dtype));
+    const unsigned char* const first = read.data() + array.offset;
+    arrays[array.name] = Bytes(first, first + bytes);
+  }
+  return arrays;
+}
+
+// Batches' memory, counted; what is given back is overwritten and kept, so that whoever still writes there is found out.
+class Memories {
+ public:
+  explicit Memories(Device device) : device_(device) {}
+
+  Feed::Allocate allocate() {
+    return [this](size_t bytes) -> std::shared_ptr<void> {
+      if (fails_at_ == ++asked_) throw std::bad_alloc();
+      auto buffer = std::make_shared<DeviceBuffer>(device_, bytes);
+      fill(*buffer);
+      ++living_;
+      return {buffer->data(), [this, buffer](void*) {
+                --living_;
+                fill(*buffer);
+                left_.push_back(buffer);
+              }};
+    };
+  }
+
+  void fail_at(int64_t allocation) { fails_at_ = allocation; }
+  int64_t asked() const { return asked_; }
+  int64_t living() const { return living_; }
+
+  void expect_untouched() const {
+    for (const auto& buffer : left_) {
+      const Bytes read = on_host(buffer->data(), buffer->bytes(), device_);
+      EXPECT_TRUE(std::all_of(read.begin(), read.end(), [](unsigned char byte) { return byte == kFree; }));
+    }
+  }
+
+ private:
+  static constexpr unsigned char kFree = 0xa5;
+
+  void fill(DeviceBuffer& buffer) const {
+    if (device_.is_cuda()) {
+      const Bytes free(buffer.bytes(), kFree);
+      buffer.fill_from_host(free.data(), free.size());
+    } else {
+      std::memset(buffer.data(), kFree, buffer.bytes());
+    }
+  }
+
+  Device device_;
+  int64_t fails_at_ = 0;
+  int64_t asked_ = 0;
+  int64_t living_ = 0;
+  std::vector<std::shared_ptr<DeviceBuffer>> left_;
+};
+
+class FeedTest : public testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override { skip_unless_usable(device()); }
+
+  static Device device() { return {GetParam().device, 0}; }
+
+  static LoaderOptions in_memory() {
+    LoaderOptions options;
+    options.batch_size = 7;
+    options.return_age = true;
+    options.anchor = "state";
+    options.streams = {
+        {.stream = "state", .delta_timestamps = {-3e-5, 0.0, 1e-5}, .normalize = Normalize::kMeanStd},
+        {.stream = "force", .delta_timestamps = {0.0, 2e-5}, .dtype = DType::kFloat64},
+        {.stream = "button", .delta_timestamps = {0.0}, .one_step = true},
+    };
+    for (StreamRequest& request : options.streams) request.residency = kInMemory;
+    return options;
+  }
+
+  static LoaderOptions options() {
+    LoaderOptions made = in_memory();
+    made.device = device();
+    made.streams[0].residency = GetParam().state;
+    made.streams[1].residency = GetParam().force;
+    made.streams[2].residency = GetParam().button;
+    return made;
+  }
+
+  static std::shared_ptr<const Loader> loader(const LoaderOptions& of = options()) {
+    return std::make_shared<const Loader>(recording(), of);
+  }
+
+  // By the CPU out of memory, at once.
+  static Arrays expected(const BatchPosition& position, LoaderOptions of = options()) {
+    of.device = {};
+    for (StreamRequest& request : of.streams) request.residency = kInMemory;
+    const Loader plain(recording(), of);
+    DeviceBuffer memory({}, plain.batch_bytes());
+    plain.fill(position, memory.data(), {});
+    return arrays_of(plain, plain.samples_at(position), memory.data());
+  }
+
+  static BatchPosition behind(const Loader& loader, const BatchPosition& position) {
+    const BatchPosition next = loader.after(position);
+    return loader.samples_at(next) > 0 ? next : BatchPosition{position.seed, position.epoch + 1, 0};
+  }
+
+  // What a feed holds beside the batch that the caller has, and with reuse that one too.
+  static int64_t most_memories(int64_t prefetch) { return prefetch + 2; }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, FeedTest,
+    testing::Values(Way{"cpu", DeviceType::kCpu, kInMemory, kInMemory, kInMemory},
+                    Way{"cpu_mapped", DeviceType::kCpu, Tier::kMapped, Tier::kMapped, Tier::kMapped},
+                    Way{"cuda", DeviceType::kCuda, kInMemory, kInMemory, kInMemory},
+                    Way{"cuda_every_tier", DeviceType::kCuda, Tier::kMapped, Tier::kPinned, Tier::kDevice},
+                    Way{"cuda_one_mapped", DeviceType::kCuda, kInMemory, kInMemory, Tier::kMapped},
+                    Way{"cuda_mapped", DeviceType::kCuda, Tier::kMapped, Tier::kMapped, Tier::kMapped}),
+    [](const auto& way) { return std::string(way.param.name); });
+
+TEST_P(FeedTest, GivesWhatFillGivesOverTheEndsOfEpochs) {
+  for (const bool drop_last : {false, true}) {
+    LoaderOptions asked = options();
+    asked.drop_last = drop_last;
+    for (int64_t prefetch = 0; prefetch <= 3; ++prefetch) {
+      for (const bool reuse : {false, true}) {
+        SCOPED_TRACE(std::to_string(prefetch) + (reuse ? " reused" : "") + (drop_last ? " drop_last" : ""));
+        Memories memories(device());
+        const auto from = loader(asked);
+        std::vector<FedBatch> kept;
+        std::vector<Arrays> were;
+        {
+          Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
+          BatchPosition position{.seed = 5, .epoch = 2, .samples = 4};
+          for (; position.epoch < 5; position = behind(*from, position)) {
+            const auto batch = feed.next(position, memories.allocate(), {});
+            ASSERT_TRUE(batch);
+            ASSERT_EQ(batch->samples, from->samples_at(position));
+            const Arrays arrays = arrays_of(*from, batch->samples, batch->memory.get());
+            ASSERT_EQ(arrays, expected(position, asked)) << position.epoch << ' ' << position.samples;
+            // The coming ones are made meanwhile, and elsewhere.
+            if (position.samples % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), arrays);
+            if (reuse) {
+              EXPECT_EQ(feed.memory(batch->slot), batch->memory);
+            } else {
+              kept.push_back(*batch);
+              were.push_back(arrays);
+            }
+          }
+          position = {.seed = 5, .epoch = 4, .samples = from->samples()};
+          EXPECT_FALSE(feed.next(position, memories.allocate(), {}));
+          if (reuse) {
+            EXPECT_LE(memories.asked(), most_memories(prefetch));
+          }
+          EXPECT_LE(memories.living() - static_cast<int64_t>(kept.size()), most_memories(prefetch));
+        }
+        for (size_t i = 0; i < kept.size(); ++i) {
+          EXPECT_EQ(arrays_of(*from, kept[i].samples, kept[i].memory.get()), were[i]) << i;
+        }
+        kept.clear();
+        EXPECT_EQ(memories.living(), 0);
+        memories.expect_untouched();
+      }
+    }
+  }
+}
+
+TEST_P(FeedTest, GoesAnywhereAtAnyTime) {
+  Random random(62);
+  for (const int64_t prefetch : {0, 1, 3}) {
+    for (const bool reuse : {false, true}) {
+      Memories memories(device());
+      {
+        const auto from = loader();
+        Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
+        BatchPosition position;
+        for (int step = 0; step < 60; ++step) {
+          if (random.one_in(3)) position.samples = random.below(from->samples());
+          if (random.one_in(7)) position.epoch = random.below(4);
+          if (random.one_in(7)) position.seed = random.bits() >> 1;
+          const auto batch = feed.next(position, memories.allocate(), {});
+          ASSERT_TRUE(batch);
+          ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
+          if (random.one_in(9)) {
+            EXPECT_FALSE(feed.next({position.seed, position.epoch, from->samples()}, memories.allocate(), {}));
+          }
+          if (!random.one_in(5)) position = behind(*from, position);  // else the same again
+        }
+        if (reuse) {
+          EXPECT_LE(memories.asked(), most_memories(prefetch));
+        }
+      }
+      EXPECT_EQ(memories.living(), 0);
+      memories.expect_untouched();
+    }
+  }
+}
+
+// Batches that take about a millisecond, so that some are being made whenever the feed goes.
+TEST_P(FeedTest, EndsWhatIsBeingMadeBeforeItsMemoryGoes) {
+  LoaderOptions asked = options();
+  asked.batch_size = 119;
+  asked.streams[1].delta_timestamps.resize(400, 1e-6);
+  const auto from = loader(asked);
+  const Arrays first = expected({}, asked);
+  for (const bool reuse : {false, true}) {
+    for (int round = 0; round < 40; ++round) {
+      Memories memories(device());
+      {
+        Feed feed(from, {.prefetch = 3, .reuse = reuse});
+        const auto batch = feed.next({}, memories.allocate(), {});
+        ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), first);
+        if (round % 3 == 1) feed.next({.epoch = 1, .samples = 3}, memories.allocate(), {});
+        if (round % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(50 * round));
+      }
+      EXPECT_EQ(memories.living(), 0);
+      memories.expect_untouched();
+    }
+  }
+}
+
+TEST_P(FeedTest, GoesOnAfterMemoryDidNotSuffice) {
+  for (const bool reuse : {false, true}) {
+    for (int64_t fails = 1; fails <= 6; ++fails) {
+      Memories memories(device());
+      memories.fail_at(fails);
+      const auto from = loader();
+      Feed feed(from, {.prefetch = 2, .reuse = reuse});
+      BatchPosition position;
+      for (int step = 0; step < 12;) {
+        try {
+          const auto batch = feed.next(position, memories.allocate(), {});
+          ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
+          position = behind(*from, position);
+          ++step;
+        } catch (const std::bad_alloc&) {
+          memories.fail_at(0);
+        }
+      }
+      EXPECT_LE(memories.living(), most_memories(2));
+      if (reuse) {
+        EXPECT_LE(memories.asked(), most_memories(2) + 1);
+      }
+    }
+  }
+}
+
+TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
+  struct Interrupt {};
+  LoaderOptions asked = options();
+  asked.batch_size = 119;
+  asked.streams[0].delta_timestamps.resize(20'000, 1e-6);
+  asked.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // so that there is a wait
+  const auto from = loader(asked);
+  const Arrays first = expected({}, asked);
+  const Arrays second = expected({.epoch = 1}, asked);
+  Memories memories(device());
+  Feed feed(from, {.prefetch = 1, .reuse = true});
+  int interrupts = 0;
+  for (int tries = 0; tries < 10 && interrupts < 2; ++tries) {
+    auto batch = feed.next({}, memories.allocate(), {});
+    ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), first);
+    try {
+      batch = feed.next({.epoch = 1}, memories.allocate(), {}, [] { throw Interrupt(); });
+    } catch (const Interrupt&) {
+      ++interrupts;
+      batch = feed.next({.epoch = 1}, memories.allocate(), {});
+    }
+    ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), second);
+  }
+  EXPECT_GT(interrupts, 0);
+  EXPECT_LE(memories.asked(), most_memories(1));
+}
+
+// A loader of its own cache, whose file then ends within the last episode.
+TEST_P(FeedTest, WhatAFileLacksIsMissedWhereItIsDrawn) {
+  const auto dataset = recording();
+  TemporaryFolder folder;
+  std::filesystem::copy(dataset->path(), folder.path() + "/cache", std::filesystem::copy_options::recursive);
+  const auto copied = Dataset::open(folder.path() + "/cache");
+  const LoaderOptions asked = options();
+  const auto from = std::make_shared<const Loader>(copied, asked);
+  const std::string file = folder.path() + "/cache/streams/state/values.npy";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 15 * 3 * sizeof(float) + 5);
+  const bool reads_it = GetParam().state == Tier::kMapped;
+  for (const int64_t prefetch : {0, 3}) {
+    for (const bool reuse : {false, true}) {
+      Memories memories(device());
+      Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
+      int missed = 0;
+      BatchPosition position{.seed = 9};
+      for (; position.epoch < 2; position = behind(*from, position)) {
+        const Arrays right = expected(position, asked);
+        const auto take = [&] {
+          const auto batch = feed.next(position, memories.allocate(), {});
+          EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), right) << position.samples;
+        };
+        bool needs_it = false;
+        if (reads_it) {
+          const auto* const episodes = reinterpret_cast<const int64_t*>(right.at("episode_index").data());
+          const auto* const times = reinterpret_cast<const int64_t*>(right.at("time_ns").data());
+          const Stream& state = dataset->stream("state");
+          const int64_t last_whole =
+              state.time_ns[state.rows - 16];  // a window that reaches beyond mixes the row behind it
+          for (int64_t i = 0; i < from->samples_at(position); ++i) {
+            needs_it |= episodes[i] == 2 && times[i] + 10'000 > last_whole;
+          }
+        }
+        if (!needs_it) {
+          take();
+          continue;
+        }
+        ++missed;
+        for (int i = 0; i < 2; ++i)
+          expect_refused<FileError>(take, file, "it was cut short");  // as often as it is asked
+      }
+      EXPECT_EQ(missed > 0, reads_it);
+      EXPECT_LE(memories.living(), most_memories(prefetch));
+    }
+  }
+}
+
+TEST_P(FeedTest, GatherIsTheSameOutOfEveryTier) {
+  const auto from = loader();
+  LoaderOptions plain = in_memory();
+  plain.shuffle = false;
+  const Loader in_order(recording(), plain);
+  DeviceBuffer sample({}, in_order.batch_bytes());
+  const std::vector<std::vector<int64_t>> lists{{119, 0, 45, 45, 80}, {}, {7}, {0, 1, 2, 3, 4, 5, 6}};
+  for (const std::vector<int64_t>& anchors : lists) {
+    DeviceBuffer memory(device(), from->batch_bytes());
+    from->gather(anchors, memory.data(), {});
+    const auto count = static_cast<int64_t>(anchors.size());
+    const Arrays got = arrays_of(*from, count, memory.data());
+    Arrays wanted = got;
+    for (auto& [name, bytes] : wanted) bytes.clear();
+    for (const int64_t anchor : anchors) {
+      in_order.fill({.samples = anchor}, sample.data(), {});
+      for (auto& [name, bytes] : arrays_of(in_order, 1, sample.data())) {
+        wanted[name].insert(wanted[name].end(), bytes.begin(), bytes.end());
+      }
+    }
+    EXPECT_EQ(got, wanted);
+  }
+}
+
+TEST(Feed, RefusesMoreOrLessThanItCanMakeAhead) {
+  LoaderOptions options;
+  options.streams = {{.stream = "state", .delta_timestamps = {0.0}}};
+  const auto loader = std::make_shared<const Loader>(recording(), options);
+  Memories memories({});
+  EXPECT_TRUE(Feed(loader, {.prefetch = 32}).next({}, memories.allocate(), {}));
+  for (const int64_t bad : {-1, 33}) {
+    expect_refused<ArgumentError>([&] { Feed(loader, {.prefetch = bad}); },
+                                  "prefetch: expected from 0 to 32 batches, got " + std::to_string(bad));
+  }
+}
+
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
+
+template <class Body>
+int in_a_child(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // a child that hangs must not hang the test
+    _exit(body());
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_P(FeedTest, ParentAndChildGoOnAfterAFork) {
+  if (device().is_cuda()) GTEST_SKIP() << "CUDA does not survive a fork";
+  const auto from = loader();
+  for (const bool reuse : {false, true}) {
+    Memories memories(device());
+    auto feed = std::make_optional<Feed>(from, FeedOptions{.prefetch = 2, .reuse = reuse});
+    BatchPosition position;
+    const auto goes_on = [&] {
+      for (int step = 0; step < 9; ++step, position = behind(*from, position)) {
+        const auto batch = feed->next(position, memories.allocate(), {});
+        if (arrays_of(*from, batch->samples, batch->memory.get()) != expected(position)) return 1;
+      }
+      return 0;
+    };
+    ASSERT_EQ(goes_on(), 0);
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(in_a_child(goes_on), 0);
+      EXPECT_EQ(goes_on(), 0);
+      EXPECT_EQ(in_a_child([&] {
+                  position = {.seed = 3, .epoch = 7, .samples = 20};
+                  return goes_on() + in_a_child(goes_on);  // of which one is a child's child
+                }),
+                0);
+      EXPECT_EQ(in_a_child([&] {
+                  feed.reset();
+                  return memories.living() == 0 ? 0 : 1;
+                }),
+                0);
+    }
+    EXPECT_EQ(goes_on(), 0);
+    EXPECT_LE(memories.living(), most_memories(2));
+  }
+}
+
+#endif
+
+}  // namespace
+}  // namespace robocache::test

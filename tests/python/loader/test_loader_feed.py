@@ -1,0 +1,237 @@
+"""Loader: batches made ahead, in memory of their own or in the last one's, and how long who draws them waits."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+import torch
+from recordings import assert_same_batches
+from reference.compare import assert_same_bits, to_numpy
+
+import robocache
+
+WINDOWS = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
+FRAMEWORKS = ["torch", "numpy"]
+
+
+def make(dataset, device="cpu", **options):
+    options = {"batch_size": 24, "delta_timestamps": WINDOWS, "anchor": "action", "device": device} | options
+    return robocache.Loader(dataset, **options)
+
+
+def copied(batch):
+    return {key: to_numpy(x).copy() for key, x in batch.items()}
+
+
+def where(batch):
+    return {key: x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr() for key, x in batch.items()}
+
+
+def epochs(loader, count=3):
+    """Every batch of so many epochs, copied as it comes."""
+    return [copied(batch) for _ in range(count) for batch in loader]
+
+
+# ---- prefetch ----
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}])
+@pytest.mark.parametrize("residency", ["device", "mapped"])
+def test_the_same_batches_whatever_is_made_ahead(dataset, device, residency, options):
+    expected = epochs(make(dataset, device, prefetch=0, **options))
+    for prefetch in (1, 2, 7, 32):
+        for reuse in (False, True):
+            loader = make(dataset, device, residency=residency, prefetch=prefetch, reuse_buffers=reuse, **options)
+            assert_same_batches(epochs(loader), expected)
+
+
+def test_a_jump_is_a_jump_whatever_was_made_ahead(dataset, device, rng):
+    plain = make(dataset, device, prefetch=0)
+    ahead = make(dataset, device, prefetch=3, residency="mapped")
+    reused = make(dataset, device, prefetch=2, reuse_buffers=True)
+    for _ in range(25):
+        state = {"seed": int(rng.integers(3)), "epoch": int(rng.integers(4))}
+        state["samples"] = int(rng.integers(plain.num_samples))
+        for loader in (plain, ahead, reused):
+            loader.load_state_dict(state)
+        for _ in range(int(rng.integers(1, 4))):
+            if plain.epoch == state["epoch"]:
+                assert ahead.state_dict() == reused.state_dict() == plain.state_dict()
+            try:
+                expected = copied(next(plain))
+            except StopIteration:
+                for loader in (ahead, reused):
+                    with pytest.raises(StopIteration):
+                        next(loader)
+                continue
+            assert_same_batches([copied(next(ahead)), copied(next(reused))], [expected] * 2)
+
+
+def test_gather_leaves_what_is_made_ahead(dataset, device):
+    plain, ahead = make(dataset, device, prefetch=0), make(dataset, device, prefetch=2, reuse_buffers=True)
+    for _ in range(3):
+        batch = next(ahead)
+        before = copied(batch)
+        one = copied(ahead.gather([3, 1, 2]))
+        assert_same_batches([copied(batch), one], [before, copied(plain.gather([3, 1, 2]))])
+        assert_same_batches([before], [copied(next(plain))])
+
+
+@pytest.mark.parametrize("prefetch", [-1, 33, 2**40])
+def test_what_cannot_be_made_ahead_is_refused(dataset, device, prefetch):
+    with pytest.raises(robocache.ArgumentError, match=rf"^prefetch: expected from 0 to 32 batches, got {prefetch}"):
+        make(dataset, device, prefetch=prefetch)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *itertools.product(["prefetch"], [1.5, None, True, "2"]),
+        *itertools.product(["reuse_buffers"], [1, None, "yes"]),
+        *itertools.product(["stream"], [3, "cuda", object()]),
+    ],
+)
+def test_arguments_of_another_type_are_refused_as_such(dataset, device, name, value):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"^{name}: "):
+        make(dataset, device, **{name: value})
+
+
+# ---- reuse_buffers ----
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_batch_takes_the_memory_of_the_one_before(dataset, framework, prefetch):
+    plain = epochs(make(dataset, framework=framework, prefetch=0))
+    loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
+    seen, kept = set(), []
+    for place, batch in enumerate(itertools.chain.from_iterable(itertools.repeat(loader, 3))):
+        assert_same_batches([copied(batch)], [plain[place]])
+        assert all(isinstance(x, np.ndarray) == (framework == "numpy") for x in batch.values())
+        seen.add(tuple(where(batch).values()))
+        kept.append(batch)
+    assert place == len(plain) - 1
+    assert len(seen) <= prefetch + 2
+    # Another dict every time, over memory that has been written again.
+    assert len({id(batch) for batch in kept}) == len(kept)
+    first = where(kept[0])
+    again = [batch for batch in kept[1:] if where(batch) == first]
+    assert again
+    rows = len(again[-1]["time_ns"])
+    assert_same_bits(to_numpy(kept[0]["time_ns"])[:rows], to_numpy(again[-1]["time_ns"]))
+
+
+def test_without_it_batches_last(dataset, device):
+    loader = make(dataset, device)
+    kept = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 40))
+    expected = epochs(make(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
+    assert_same_batches([copied(batch) for batch in kept], expected)
+    assert len({tuple(where(batch).values()) for batch in kept}) == 40
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_last_batch_has_its_own_shape_in_the_same_memory(dataset, device, prefetch):
+    loader = make(dataset, device, prefetch=prefetch, reuse_buffers=True)
+    last = loader.num_samples % loader.batch_size
+    assert last
+    for _ in range(3):
+        sizes = [{len(x) for x in batch.values()} for batch in loader]
+        assert sizes == [{24}] * (len(sizes) - 1) + [{last}]
+    # From a place that no whole number of batches leads to.
+    loader.load_state_dict({"seed": 0, "epoch": 9, "samples": loader.num_samples - 25})
+    assert [len(batch["time_ns"]) for batch in loader] == [24, 1]
+
+
+def test_what_a_caller_does_to_the_dict_is_not_in_the_next(dataset, device):
+    loader = make(dataset, device, prefetch=0, reuse_buffers=True)
+    next(loader).clear()
+    batch = next(loader)
+    batch["action"] = None
+    assert set(next(loader)) == set(next(make(dataset, device)))
+
+
+def test_a_batch_outlives_its_loader(dataset, device):
+    for reuse in (False, True):
+        loader = make(dataset, device, reuse_buffers=reuse)
+        next(loader)
+        batch = next(loader)
+        before = copied(batch)
+        del loader
+        assert_same_batches([copied(batch)], [before])
+
+
+# ---- stream ----
+
+
+def test_a_stream_is_of_cuda(dataset):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^stream: expected a torch.cuda.Stream, got "):
+        make(dataset, "cpu", stream=3)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^stream: expected a torch.cuda.Stream, got "):
+        make(dataset, "cpu", framework="numpy", stream="cuda")
+
+
+def test_a_stream_goes_with_a_cuda_loader_and_without_reuse_buffers(dataset, cuda):
+    stream = torch.cuda.Stream()
+    with pytest.raises(robocache.ArgumentError, match=r"^stream: expected one of cpu, got one of cuda:0"):
+        make(dataset, "cpu", stream=stream)
+    with pytest.raises(robocache.ArgumentError, match=r"^stream: goes without reuse_buffers"):
+        make(dataset, cuda, stream=stream, reuse_buffers=True)
+
+
+@pytest.mark.parametrize("residency", ["device", "pinned", "mapped", {"action": "mapped"}])
+def test_batches_of_a_stream_are_the_same(dataset, cuda, residency):
+    expected = epochs(make(dataset, "cpu"))
+    loader = make(dataset, cuda, stream=torch.cuda.Stream(), residency=residency)
+    assert_same_batches(epochs(loader), expected)
+    loader.load_state_dict({"seed": 0, "epoch": 1, "samples": 24})
+    assert_same_batches([copied(next(loader))], [expected[len(loader) + 1]])
+
+
+def test_a_batch_of_a_stream_waits_for_what_reads_its_memory(dataset, cuda):
+    """The current stream is kept busy; its memory goes back to torch and comes again in later batches."""
+    expected = epochs(make(dataset, "cpu"))
+    loader = make(dataset, cuda, stream=torch.cuda.Stream())
+    busy = torch.zeros(64 << 20, device=cuda)
+    kept = []
+    for batch in itertools.chain.from_iterable(itertools.repeat(loader, 3)):
+        busy.add_(1)
+        kept.append({key: x.clone() for key, x in batch.items()})
+        del batch
+    assert_same_batches([copied(batch) for batch in kept], expected)
+
+
+# ---- The meter ----
+
+
+def test_the_meter_says_how_long_the_loop_waited(dataset):
+    loader = make(dataset)
+    assert (loader.meter.batches, loader.meter.waited_s, loader.meter.elapsed_s, loader.meter.share) == (0, 0, 0, 0)
+    assert str(loader.meter) == "0 batches: 0.000 of 0.000 s waited for data (0.0%)"
+    began = time.perf_counter()
+    for _ in itertools.islice(loader, 5):
+        time.sleep(0.01)
+    took = time.perf_counter() - began
+    meter = loader.meter
+    assert meter.batches == 5
+    assert 0 < meter.waited_s < meter.elapsed_s - 0.04 + 1e-3
+    assert 0.04 <= meter.elapsed_s < took - 0.009  # what comes behind the last batch is not known yet
+    assert meter.share == meter.waited_s / meter.elapsed_s
+    assert str(meter) == (
+        f"5 batches: {meter.waited_s:.3f} of {meter.elapsed_s:.3f} s waited for data ({meter.share:.1%})"
+    )
+    meter.reset()
+    assert (meter.batches, meter.waited_s, meter.elapsed_s) == (0, 0, 0)
+
+
+def test_the_meter_counts_batches_alone(dataset):
+    loader = make(dataset)
+    for _ in range(2):
+        for _ in loader:
+            pass
+    assert loader.meter.batches == 2 * len(loader)
+    loader.gather([0])
+    loader.load_state_dict({"seed": 0, "epoch": 0, "samples": loader.num_samples})
+    with pytest.raises(StopIteration):
+        next(loader)
+    assert loader.meter.batches == 2 * len(loader)

@@ -1,0 +1,324 @@
+"""Loader: where rows lie: the same bytes out of every tier, what fits the memory, and how it is said."""
+
+import copy
+import gc
+import itertools
+import pickle
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from recordings import EVERY, STREAMS, assert_same_batches, batches_of, write
+from reference.compare import to_numpy
+
+import robocache
+
+TIERS = ["auto", "device", "pinned", "mapped"]
+KEYS = ["observation.state", "action", "mode"]
+WINDOWS = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
+
+LOADERS = {
+    "every_type": {"delta_timestamps": EVERY, "return_age": True},
+    "normalised": {"delta_timestamps": EVERY, "normalize": "mean_std", "dtype": "bfloat16", "max_gap_s": 0.05},
+    "curves": {
+        "delta_timestamps": {"observation.state": [-0.03, 0.0, 0.011], "action": [0.0, 0.5], "observation.imu": [0.0]},
+        "methods": {"observation.state": "pchip", "action": "akima"},
+    },
+    "slices": {
+        "delta_timestamps": {"action": [0.0, 0.013], "observation.state": [0.0]},
+        "methods": {
+            "action": [(slice(3, 7), "slerp"), (slice(0, 1), "angle"), (slice(7, 14), "pose"), (slice(14, 16), "next")],
+            "observation.state": "nearest",
+        },
+        "tolerance_s": {"observation.state": 0.02},
+    },
+    "one_step": {"delta_timestamps": dict.fromkeys(STREAMS), "causal": True, "offset": 0.004},
+    "at_a_rate": {"rate_hz": 37, "history": 3, "horizon": 40, "anchor_hz": 21, "edges": "drop"},
+}
+
+
+def loader_on(dataset, device, residency="auto", windows=WINDOWS, **options):
+    return robocache.Loader(
+        dataset, batch_size=24, delta_timestamps=windows, device=device, residency=residency, **options
+    )
+
+
+def tiers_of(loader):
+    return {placement.key: placement.tier for placement in loader.explain()}
+
+
+# ---- The same bytes ----
+
+
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_every_tier_gives_the_same_bytes(dataset, device, options):
+    def batches(residency, device=device, **more):
+        options_of_it = {"batch_size": 24, "seed": 4, "device": device, **options, **more}
+        return batches_of(robocache.Loader(dataset, residency=residency, **options_of_it), 5)
+
+    expected = batches("device")
+    for residency in ("pinned", "mapped", "auto"):
+        for prefetch in (0, 2):
+            assert_same_batches(batches(residency, prefetch=prefetch), expected)
+    assert_same_batches(batches("auto", memory_budget={"device": 0, "host": 30_000}), expected)
+
+
+# What CPU and CUDA compute alike.
+@pytest.mark.parametrize("options", [LOADERS[name] for name in ("every_type", "normalised", "one_step")])
+def test_every_mixture_of_tiers_gives_the_cpus_bytes(dataset, device, options):
+    expected = batches_of(robocache.Loader(dataset, batch_size=24, device="cpu", **options), 3)
+    for turn in range(3):
+        tiers = {key: ("device", "pinned", "mapped")[(place + turn) % 3] for place, key in enumerate(STREAMS)}
+        loader = robocache.Loader(dataset, batch_size=24, device=device, residency=tiers, **options)
+        if device == "cuda":
+            assert tiers_of(loader) == tiers
+        assert_same_batches(batches_of(loader, 3), expected)
+        indices = [loader.num_anchors - 1, 0, 7, 7]
+        one = {key: to_numpy(x) for key, x in loader.gather(indices).items()}
+        plain = robocache.Loader(dataset, batch_size=24, device="cpu", **options)
+        assert_same_batches([one], [{key: to_numpy(x) for key, x in plain.gather(indices).items()}])
+
+
+@pytest.mark.parametrize("residency", TIERS[1:])
+def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
+    """A key of 7 float64 features here, of 3 bfloat16 ones there, and missing in a third."""
+    sources = []
+    for number, (name, features, dtype) in enumerate(
+        [("state", 7, np.float64), ("qpos", 3, ml_dtypes.bfloat16), ("other", 2, np.float32)]
+    ):
+        rows = [
+            {
+                name: (np.arange(50) * 20_000_000, rng.normal(size=(50, features)).astype(dtype)),
+                "tick": (np.arange(40) * 25_000_000 + number, rng.integers(0, 9, 40)),
+            }
+            for _ in range(3)
+        ]
+        written = write(tmp_path / name, rows)
+        sources.append(robocache.Source(written, weight=1 + number, rename={"qpos": "state"} if number == 1 else None))
+    arguments = {
+        "batch_size": 32,
+        "delta_timestamps": {"state": [-0.013, 0.0], "tick": [0.0, 0.1]},
+        "anchor": "tick",
+        "pad_features": True,
+        "normalize": {"state": "min_max"},
+    }
+    expected = batches_of(robocache.Loader(sources, device="cpu", residency="device", **arguments), 6)
+    loader = robocache.Loader(sources, device=device, residency={"state": residency, "tick": "device"}, **arguments)
+    assert_same_batches(batches_of(loader, 6), expected)
+    state = loader.explain()[0]
+    assert (state.key, state.bytes) == ("state", 3 * 50 * (7 * 8 + 3 * 2))
+
+
+# ---- What is chosen ----
+
+
+def test_on_the_cpu_rows_are_copied_to_memory(dataset):
+    for residency in ("auto", "device", "pinned", None):
+        tiers = tiers_of(loader_on(dataset, "cpu", residency))
+        assert set(tiers.values()) == {"pinned" if residency == "pinned" else "device"}
+    assert set(tiers_of(loader_on(dataset, "cpu", "mapped")).values()) == {"mapped"}
+    assert tiers_of(robocache.Loader(dataset, batch_size=4, delta_timestamps=WINDOWS, device="cpu")) == dict.fromkeys(
+        KEYS, "device"
+    )
+
+
+def test_a_tier_for_each_key(dataset, device):
+    given = {"observation.state": "mapped", "mode": "auto"}
+    assert tiers_of(loader_on(dataset, device, given)) == {
+        "observation.state": "mapped",
+        "action": "device",
+        "mode": "device",
+    }
+
+
+def room_for(loader, keys, clocks):
+    return clocks + sum(placement.bytes for placement in loader.explain() if placement.key in keys)
+
+
+def clocks_of(dataset, keys):
+    """A time for every row and 32 bytes for every episode of each clock."""
+    return sum(8 * len(dataset.streams[key].time_ns) + 32 * len(dataset) for key in keys)
+
+
+def test_auto_moves_the_largest_down_first(dataset):
+    keys = ["action", "observation.state", "mode"]  # from the largest to the smallest
+    whole = loader_on(dataset, "cpu")
+    sizes = [placement.bytes for key in keys for placement in whole.explain() if placement.key == key]
+    assert sizes == sorted(sizes, reverse=True)
+    clocks = clocks_of(dataset, keys)
+    for moved in range(4):
+        room = room_for(whole, keys[moved:], clocks)
+        for short in (0, 1):
+            down = min(moved + short, 3)
+            tiers = tiers_of(loader_on(dataset, "cpu", memory_budget=room - short))
+            assert [tiers[key] for key in keys] == ["mapped"] * down + ["device"] * (3 - down), (moved, short)
+
+
+def test_auto_goes_from_the_device_to_pinned_memory_to_files(dataset, cuda):
+    keys = ["action", "observation.state", "mode"]
+    whole = loader_on(dataset, cuda)
+    clocks = clocks_of(dataset, keys)
+    device, host = room_for(whole, ["mode"], clocks), room_for(whole, ["observation.state"], clocks)
+    loader = loader_on(dataset, cuda, memory_budget={"device": device, "host": host})
+    assert tiers_of(loader) == {"action": "mapped", "observation.state": "pinned", "mode": "device"}
+    assert_same_batches(batches_of(loader), batches_of(loader_on(dataset, "cpu")))
+    assert set(tiers_of(loader_on(dataset, cuda, memory_budget=0)).values()) == {"pinned"}
+    assert set(tiers_of(loader_on(dataset, cuda, memory_budget={"device": 0, "host": 0})).values()) == {"mapped"}
+
+
+def test_a_budget_is_bytes_or_a_share(dataset, device):
+    for budget in (1.0, np.float32(0.25), 10**9, np.int64(10**9), {"host": 0.5}, {"device": 0.5, "host": 10**9}, {}):
+        assert set(tiers_of(loader_on(dataset, device, memory_budget=budget)).values()) == {"device"}
+    # A one is a byte, and a share so small has no room either.
+    for budget in (1, 0, 1e-9):
+        loader = loader_on(dataset, device, memory_budget={"device": budget, "host": budget})
+        assert set(tiers_of(loader).values()) == {"mapped"}
+
+
+@pytest.mark.parametrize("residency", ["device", "pinned"])
+def test_what_was_asked_for_and_does_not_fit_is_refused_with_both_sizes(dataset, device, residency):
+    budget = {"device": 20_000, "host": 20_000}
+    with pytest.raises(robocache.DeviceError) as refusal:
+        loader_on(dataset, device, {"action": residency}, memory_budget=budget)
+    [action] = [p for p in loader_on(dataset, device).explain() if p.key == "action"]
+    where = r"cuda:\d+" if device == "cuda" and residency == "device" else "host memory"
+    assert re.match(
+        rf"residency: 'action' as '{residency}' needs {action.bytes} bytes of {where}, the memory budget of 20000 "
+        r"has \d+ left; a larger memory_budget or residency='auto' may do",
+        str(refusal.value),
+    )
+    loader_on(dataset, device, {"action": "auto"}, memory_budget=budget)
+
+
+REFUSED = [
+    ({"residency": "disk"}, ["residency: expected 'auto', 'device', 'pinned' or 'mapped', got 'disk'"]),
+    ({"residency": {"action": "Device"}}, ["residency['action']: expected 'auto'", "got 'Device'"]),
+    ({"residency": {"actions": "device"}}, ["residency: no stream 'actions'", "observation.state, "]),
+    ({"memory_budget": 0.0}, ["memory_budget: expected bytes, an int, or a share in (0, 1]"]),
+    ({"memory_budget": 1.5}, ["memory_budget: expected bytes, an int, or a share in (0, 1]", "1.5"]),
+    ({"memory_budget": float("nan")}, ["memory_budget: expected", "nan"]),
+    ({"memory_budget": -1}, ["memory_budget: expected at least 0 bytes, got -1"]),
+    ({"memory_budget": {"gpu": 0.5}}, ["memory_budget: expected 'device' and 'host', got 'gpu'"]),
+]
+MISTYPED = [
+    ({"residency": 3}, "residency"),
+    ({"residency": ["device"]}, "residency"),
+    ({"memory_budget": "half"}, "memory_budget"),
+    ({"memory_budget": True}, "memory_budget"),
+    ({"memory_budget": [1]}, "memory_budget"),
+    ({"memory_budget": 2**70}, "memory_budget"),
+    ({"memory_budget": {"host": "all"}}, "memory_budget"),
+]
+
+
+@pytest.mark.parametrize(("options", "parts"), REFUSED)
+def test_what_makes_no_sense_is_refused_by_name(dataset, device, options, parts):
+    with pytest.raises(robocache.ArgumentError) as refusal:
+        loader_on(dataset, device, **options)
+    assert all(part in str(refusal.value) for part in parts)
+
+
+@pytest.mark.parametrize(("options", "name"), MISTYPED)
+def test_arguments_of_another_type_are_refused_as_such(dataset, device, options, name):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"^{name}"):
+        loader_on(dataset, device, **options)
+
+
+# ---- How it is said ----
+
+
+def test_explain_is_a_list_and_a_table(dataset):
+    explained = loader_on(dataset, "cpu", {"mode": "mapped"}, memory_budget=30_000).explain()
+    assert [placement.key for placement in explained] == KEYS
+    for key, tier, size, why in explained:
+        stream = dataset.streams[key]
+        assert size == stream.values.nbytes
+        assert (
+            why
+            == {
+                "mode": "asked for: its files, read ahead",
+                "observation.state": "a copy in memory",
+                "action": "over budget (29.30 KiB of host memory): its files, read ahead",
+            }[key]
+        ), tier
+    lines = str(explained).splitlines()
+    assert lines[0].split() == ["key", "tier", "size", "why"]
+    assert len(lines) == 1 + len(KEYS)
+    assert max(map(len, lines)) <= 120
+    column = lines[0].index("why")
+    for line, placement in zip(lines[1:], explained, strict=True):
+        assert line.startswith(placement.key)
+        assert line[column:] == placement.why
+    for copied in (pickle.loads(pickle.dumps(explained)), copy.deepcopy(explained)):
+        assert copied == explained
+        assert type(copied) is type(explained)
+        assert str(copied) == str(explained)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1,023 bytes"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5,120.0 TiB")],
+)
+def test_sizes_in_the_table(size, text):
+    from robocache.loader import Explanation, Placement
+
+    assert text in str(Explanation([Placement("a", "mapped", size, "asked for")]))
+
+
+def test_what_explain_gave_is_the_callers(dataset):
+    loader = loader_on(dataset, "cpu")
+    loader.explain().clear()
+    assert len(loader.explain()) == len(KEYS)
+
+
+# ---- Memory ----
+
+MEGABYTES = 48
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    rows = MEGABYTES * 2**20 // 4096
+    values = np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024)
+    return write(tmp_path_factory.mktemp("wide") / "cache", [{"wide": (np.arange(rows) * 10**6, values)}])
+
+
+def used_mib(device):
+    gc.collect()
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        return (total - free) / 2**20
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
+
+
+def test_loaders_on_one_dataset_share_its_rows_until_the_last_goes(wide, device):
+    def make(**options):
+        options = {"batch_size": 8, "delta_timestamps": {"wide": [0.0]}, "device": device, "prefetch": 0} | options
+        return robocache.Loader(wide, **options)
+
+    next(make(batch_size=4, episodes=[0]))
+    before = used_mib(device)
+    train = make()
+    one = used_mib(device)
+    assert one - before > 0.9 * MEGABYTES
+    others = [make(seed=1), make(batch_size=16), make(residency="device"), pickle.loads(pickle.dumps(train))]
+    assert used_mib(device) - one < 1.3 * MEGABYTES  # the unpickled one's dataset is another
+    first = to_numpy(next(train)["wide"])
+    del train, others[0], others[-1]
+    assert used_mib(device) - before < 1.3 * MEGABYTES
+    assert to_numpy(next(others[-1])["wide"]).shape == (8, 1, 1024)
+    assert first.shape == (8, 1, 1024)
+    others.clear()
+    assert used_mib(device) - before < 0.2 * MEGABYTES
+
+
+def test_a_mapped_key_takes_no_memory(wide, device):
+    loader = robocache.Loader(wide, batch_size=8, delta_timestamps={"wide": [0.0]}, device=device, residency="mapped")
+    next(loader)
+    before = used_mib(device)
+    for _ in itertools.islice(loader, 50):
+        pass
+    assert used_mib(device) - before < 0.2 * MEGABYTES
