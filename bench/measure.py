@@ -190,6 +190,27 @@ def copy_timers(
     return timers
 
 
+def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
+    """What of the host's pinned memory goes to the device: a copy of so many bytes, and a kernel that reads as many."""
+    size = max(16, total_bytes // 16 * 16)
+    pairs = []
+    for _ in range(rotations(size, "cuda", most=32)):
+        source = torch.randint(0, 255, (size,), dtype=torch.uint8).pin_memory()
+        pairs.append((source, torch.empty(size, dtype=torch.uint8, device="cuda")))
+    kinds = {"copy by memcpy": lambda source, target: target.copy_(source, non_blocking=True)}
+    triton_copy = _triton_copy()
+    if triton_copy is not None:
+        for block in (2048, 8192):
+            kinds[f"read by triton {block}"] = lambda source, target, block=block: triton_copy(source, target, block)
+    timers = {}
+    for name, copy in kinds.items():
+        try:
+            timers[name] = graph_timer([partial(copy, *pair) for pair in pairs], len(pairs))
+        except Exception as error:
+            print(f"  no {name}: {error}", flush=True)
+    return timers
+
+
 def _copy_elementwise(source: torch.Tensor, target: torch.Tensor) -> None:
     torch.bitwise_not(source.view(torch.int64), out=target.view(torch.int64))
 

@@ -176,6 +176,43 @@ def test_missed_aims_of_a_kind_are_one_line(render):
     ]
 
 
+def test_figures_without_a_copy_beside_them_have_a_table_of_their_own(render):
+    def ranks(name, **figures):
+        return {"name": name, "parameters": {}, "figures": figures}
+
+    cases = [
+        ranks("1 rank", samples_per_s=100e6, share_of_linear=1.0),
+        ranks("2 ranks", samples_per_s=186e6, share_of_linear=0.93, grown_by=-0.004),
+        ranks("opened", open_s=2.5, open_bytes=14e6, start_s=0.31),
+    ]
+    aims = {"2 ranks": {"share_of_linear": 0.95, "grown_by": 0.02}, "opened": {"open_s": 2.0, "open_bytes": 200e6}}
+    text = render.section(result(*cases, bench="ranks", aims=aims))
+    rows = columns(text.split("Short of the aim")[0])
+    assert rows["1 rank"] == {
+        "samples/s": "100 M/s",
+        "share of linear": "100.0 %",
+        "a step grows by": "",
+        "opens in": "",
+        "memory of that": "",
+        "a loader starts in": "",
+    }
+    assert (rows["2 ranks"]["share of linear"], rows["2 ranks"]["a step grows by"]) == ("93.0 %", "-0.4 %")
+    assert list(rows["opened"].values())[3:] == ["2.50 s", "14.0 MB", "310 ms"]
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- share of linear, at least 95.0 %: 2 ranks (93.0 %)",
+        "- opens in, at most 2.00 s: opened (2.50 s)",
+    ]
+
+
+def test_what_the_link_carries_stands_beside_its_copy(render):
+    pinned = case("pinned, rows", 40.0, share_of_the_link=0.8)
+    pinned["contenders"]["robocache"]["read_bytes_per_s"] = 43e9
+    text = render.section(result(pinned, bench="residency", aims={"pinned, rows": {"share_of_the_link": 0.9}}))
+    row = columns(text)["pinned, rows"]
+    assert (row["bytes read/s"], row["of the link"]) == ("43.0 G/s", "80.0 %")
+    assert "- share of the host link's speed, at least 90.0 %: pinned, rows (80.0 %)" in text
+
+
 def test_of_each_case_that_was_counted_the_longest_kernel(render, monkeypatch, tmp_path):
     def kernel(name, us, memory):
         counted = dict.fromkeys(render.COUNTERS, 50.0) | {
