@@ -79,7 +79,7 @@ def run_case(folder: Path, episodes: int, device: str, threads: int, rounds: int
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    episodes, rounds = (2_000, 1) if options.quick else (EPISODES, 5)
+    episodes, rounds = (2_000, 1) if options.quick else (EPISODES, 3)
     report = Report("episodes", options, PREDICTED, AIMS)
     folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
     try:
