@@ -64,7 +64,7 @@ def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(tmp_path, dev
     pytest.importorskip("torch")
     cases = {case["name"]: case for case in quick(tmp_path, device, "residency")["cases"]}
     assert {"in memory", "mapped, warm", "mapped, cold"} <= cases.keys()
-    assert len(cases) == (3 if device == "cpu" else 12)
+    assert len(cases) == (3 if device == "cpu" else 11)
     for name, case in cases.items():
         assert not case.get("failures"), name
         if name.startswith("a step"):
