@@ -219,6 +219,24 @@ def test_clocks_ascend_from_the_first_target_to_the_last(inputs, jitter, dtype):
         assert times[:, -1].tolist() == asked[:, -1].tolist()
 
 
+@pytest.mark.parametrize("asked", ["rows", "between rows"])
+def test_the_bytes_of_a_tier_are_those_of_the_rows_its_batches_are_made_of(inputs, asked, tmp_path):
+    residency = importlib.import_module("residency")
+    files = residency.Files(tmp_path / "cache", 0.001)
+    batch = next(files.loader("cpu", asked, 32))
+    stream, (period_ns, method) = files.dataset.streams["vision"], residency.ASKED[asked]
+    rows = 0
+    for episode, anchor_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True):
+        begin, end = stream.row_offsets[episode : episode + 2].tolist()
+        times, used = stream.time_ns[begin:end].tolist(), set()
+        for target in (anchor_ns + k * period_ns for k in range(residency.STEPS)):
+            last = max(row for row, time_ns in enumerate(times) if time_ns <= target)
+            used |= {last} if method == "previous" else {last, min(last + 1, len(times) - 1)}
+        rows += len(used)
+    assert files.bytes_read(batch, asked) == 2 * 768 * rows
+    assert len(files.dataset) * 600 * 768 * 2 + len(files.dataset) * 1000 * 14 * 4 == files.bytes
+
+
 # ---- The sweep ----
 
 
