@@ -1,6 +1,7 @@
 """Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
 
-python -m bench [resample] [fuse] [voxelize] [tsdf] [sweep] [loader] [options of the benchmarks]
+python -m bench [resample] [fuse] [voxelize] [tsdf] [sweep] [loader] [residency] [ranks] [episodes]
+                [options of the benchmarks]
 """
 
 import runpy
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-BENCHES = ["resample", "fuse", "voxelize", "tsdf", "sweep", "loader"]
+BENCHES = ["resample", "fuse", "voxelize", "tsdf", "sweep", "loader", "residency", "ranks", "episodes"]
 
 
 def main() -> int:

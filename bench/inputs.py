@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import torch
+
+import robocache
 
 # What memory moves at least: a sector of a GPU's, a cache line of a CPU's.
 SECTOR_BYTES = {"cuda": 32, "cpu": 64}
 EPOCH_NS = 1_700_000_000 * 10**9
 SPAN_NS = 10**9  # every clock runs over one second, of which `make_targets` asks evenly
+
+
+def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes: int, seconds: float) -> None:
+    """A cache of streams {name: (Hz, features, dtype)}, each sample up to 0.2 periods beside its tick. Rows are drawn from a
+    stock of so many that neighbours differ and no two episodes are alike: random numbers take longer than the writing."""
+    rng = np.random.default_rng(0)
+    stock = {}
+    for name, (rate, features, dtype) in streams.items():
+        rows = int(rate * seconds)
+        stock[name] = rng.standard_normal((5 * rows, features), np.float32).astype(dtype)
+    with robocache.Writer(path) as writer:
+        for number in range(episodes):
+            with writer.episode() as episode:
+                for name, (rate, _, _) in streams.items():
+                    rows = len(stock[name]) // 5
+                    begin = int(rng.integers(0, 4 * rows + 1))
+                    ticks = (np.arange(rows) + rng.uniform(-0.2, 0.2, rows)) * (1e9 / rate)
+                    time_ns = EPOCH_NS + number * 10**12 + ticks.astype(np.int64)
+                    episode.append(name, time_ns, stock[name][begin : begin + rows])
+
 
 # How far apart samples are, in periods.
 JITTERS = {

@@ -175,26 +175,64 @@ def copy_timers(
     if device == "cpu":
         arrays = [(source.numpy(), target.numpy()) for source, target in pairs]  # numpy copies on one thread
         return {"copy by memcpy": cpu_timer([partial(np.copyto, target, source) for source, target in arrays])}
-    kinds = {"memcpy": lambda source, target: target.copy_(source), "elementwise": _copy_elementwise}
-    triton_copy = _triton_copy()
-    if triton_copy is not None:
-        for block in (2048, 8192):
-            kinds[f"triton {block}"] = lambda source, target, block=block: triton_copy(source, target, block)
+    kinds = {"copy by memcpy": lambda source, target: target.copy_(source), "copy by elementwise": _copy_elementwise}
+    return _copies(kinds | _triton_copies("copy"), pairs, partial(graph_timer, least_calls=least_calls))
+
+
+def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
+    """What of the host's pinned memory goes to the device: a copy of so many bytes, and a kernel that reads as many."""
+    size = max(16, total_bytes // 16 * 16)
+    pairs = []
+    for _ in range(rotations(size, "cuda", most=32)):
+        source = torch.randint(0, 255, (size,), dtype=torch.uint8).pin_memory()
+        pairs.append((source, torch.empty(size, dtype=torch.uint8, device="cuda")))
+    kinds = {"copy by memcpy": lambda source, target: target.copy_(source, non_blocking=True)}
+    return _copies(kinds | _triton_copies("read"), pairs, _queued_timer)
+
+
+def _copies(
+    kinds: dict[str, Callable[[torch.Tensor, torch.Tensor], object]],
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    timer_of: Callable[[Sequence[Callable[[], object]]], Callable[[], float]],
+) -> dict[str, Callable[[], float]]:
+    """Of each kind that runs here, what times it over all pairs."""
     timers = {}
     for name, copy in kinds.items():
         try:
-            calls = [partial(copy, source, target) for source, target in pairs]
-            timers[f"copy by {name}"] = graph_timer(calls, least_calls)
+            timers[name] = timer_of([partial(copy, *pair) for pair in pairs])
         except Exception as error:
-            print(f"  no copy by {name}: {error}", flush=True)
+            print(f"  no {name}: {error}", flush=True)
     return timers
+
+
+def _queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
+    """Device time of one call, of calls that take far longer than it takes to queue them: without a graph."""
+    for call in calls:
+        call()
+
+    def timer() -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(_QUEUEING_CYCLES)
+        start.record()
+        for call in calls:
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e3 / len(calls)
+
+    return timer
 
 
 def _copy_elementwise(source: torch.Tensor, target: torch.Tensor) -> None:
     torch.bitwise_not(source.view(torch.int64), out=target.view(torch.int64))
 
 
-def _triton_copy() -> Callable[[torch.Tensor, torch.Tensor, int], None] | None:
+def _triton_copies(verb: str) -> dict[str, Callable[[torch.Tensor, torch.Tensor], None]]:
+    copy = _triton_copy()
+    return {} if copy is None else {f"{verb} by triton {block}": partial(copy, block=block) for block in (2048, 8192)}
+
+
+def _triton_copy() -> Callable[..., None] | None:
     try:
         import triton
         import triton.language as tl

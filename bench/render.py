@@ -71,6 +71,9 @@ HEADLINES = [
 # What the page calls each benchmark, in its order.
 TITLES = {
     "loader": "Loader",
+    "residency": "Loader, out of each tier",
+    "ranks": "Loader, on several GPUs",
+    "episodes": "Loader, of many episodes",
     "resample": "resample_trajectories",
     "sweep": "resample_trajectories over shapes, types and clocks",
     "fuse": "fuse_multimodal",
@@ -79,10 +82,15 @@ TITLES = {
 }
 
 # The measures of ours that the page shows, in the order of the columns.
-COLUMNS = {"gpu_us": "device alone", "wall_us": "in a loop", "samples_per_s": "samples/s"}
+COLUMNS = {
+    "gpu_us": "device alone",
+    "wall_us": "in a loop",
+    "samples_per_s": "samples/s",
+    "read_bytes_per_s": "bytes read/s",
+}
 
 # Variants of other cases, with one of these in their names: the page sums them up.
-VARIANTS = ["int64 clocks", "float32 values", "D14"]
+VARIANTS = ["int64 clocks", "float32 values", "D7", "D14", "quantum"]
 
 
 def results(folder: Path) -> Results:
@@ -124,7 +132,15 @@ def times(ratio: float | None) -> str:
 def shown(measure: str, value: float | None) -> str:
     if value is None:
         return ""
-    return rate(value) if measure.endswith("_per_s") else duration(value) if measure.endswith("_us") else number(value)
+    if measure.endswith("_per_s"):
+        return rate(value)
+    if measure.endswith("_us"):
+        return duration(value)
+    if measure.endswith("_s"):
+        return f"{number(value)} s" if value >= 1 else duration(1e6 * value)
+    if measure.endswith("_bytes"):
+        return f"{number(value / 1e6)} MB"
+    return f"{100 * value:.1f} %" if "share" in measure or measure == "grown_by" else number(value)
 
 
 def hardware(result: dict) -> str:
@@ -161,7 +177,8 @@ def section(result: dict) -> str:
     text += f"`{result['command']}`, {result['date']}, commit {result['commit']}, torch {result['machine']['torch']}.\n"
     if result["quick"]:
         text += "\nA smoke run: the figures mean nothing.\n"
-    text += sweep(result) if result["bench"] == "sweep" else contests(result)
+    text += sweep(result) if result["bench"] == "sweep" else contests(result) + figures(result)
+    text += short_of_the_aim(result)
     for case in result["cases"]:
         failures = {"robocache": case["error"]} if "error" in case else case.get("failures", {})
         text += "".join(f"\n{case['name']}: {name} failed: {reason}\n" for name, reason in failures.items())
@@ -184,11 +201,20 @@ def contests(result: dict) -> str:
     parts = [table(["", *columns], rows)] if rows else []
     if variants:
         ratios = [case["times_the_copy"] for case in variants]
+        met = [variant for variant in VARIANTS if any(variant in case["name"] for case in variants)]
         parts.append(
-            f"{len(variants)} more, with {', '.join(VARIANTS)}, take {number(min(ratios))} to {number(max(ratios))} "
+            f"{len(variants)} more, with {', '.join(met)}, take {number(min(ratios))} to {number(max(ratios))} "
             "times a copy.\n"
         )
-    return "".join(f"\n{part}" for part in [*parts, beyond_the_launch(result), short_of_the_aim(result)] if part)
+    return "".join(f"\n{part}" for part in [*parts, beyond_the_launch(result)] if part)
+
+
+def figures(result: dict) -> str:
+    """A line for each case that stands beside no copy and no peer."""
+    cases = [case for case in result["cases"] if "figures" in case]
+    measures = [measure for measure in WORDS if any(measure in case["figures"] for case in cases)]
+    rows = [[case["name"], *(shown(measure, case["figures"].get(measure)) for measure in measures)] for case in cases]
+    return f"\n{table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
 
 
 def beyond_the_launch(result: dict) -> str:
@@ -215,7 +241,7 @@ def short_of_the_aim(result: dict) -> str:
         if missed:
             of = f"{len(missed)} of {len(found)}, the worst " if len(found) > 1 else ""
             lines.append(f"- {kind}: {of}{max(missed)[1]}\n")
-    return "".join(["Short of the aim:\n\n", *lines]) if lines else ""
+    return "".join(["\nShort of the aim:\n\n", *lines]) if lines else ""
 
 
 def compared(aims: dict, case: dict) -> Iterator[tuple[str, float, str]]:
@@ -228,9 +254,10 @@ def compared(aims: dict, case: dict) -> Iterator[tuple[str, float, str]]:
                     if peer in (name, name.split(",")[0]):  # it may leave open how many workers that had
                         yield f"{where} as fast as {name}, at least {number(ratio)}", ratio / came, times(came)
         else:
-            came = case.get(what, case.get("contenders", {}).get(OURS, {}).get(what))
+            measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
+            came = measured.get(what)
             if came is not None:
-                more = what.endswith("_per_s")
+                more = what.endswith("_per_s") or "share" in what
                 words = f"{WORDS[what]}, at {'least' if more else 'most'} {shown(what, aim)}"
                 yield words, aim / came if more else came / aim, shown(what, came)
 
@@ -245,6 +272,14 @@ WORDS = {
     "times_the_copy": "time over a copy",
     "times_float32": "time over that of float32 values",
     "beyond_the_launch_us": "host time beyond the bare launch",
+    "share_of_the_link": "share of the host link's speed",
+    "share_of_linear": "share of linear",
+    "trained_samples_per_s": "samples/s in training",
+    "trained_share_of_linear": "share of linear in training",
+    "grown_by": "a step grows by",
+    "open_s": "opens in",
+    "open_bytes": "memory of that",
+    "start_s": "a loader starts in",
 }
 
 
@@ -273,14 +308,11 @@ def sweep(result: dict) -> str:
 COUNTED = [
     "resample B1024 S2048 T1024 D7",
     "pchip B1024 S2048 T1024 D64",
-    "akima B1024 S2048 T1024 D64",
     "fuse B512",
     "count, 10M gaussian, 256^3",
-    "occupancy, 10M gaussian, 256^3",
     "mean of 8, 10M uniform, 128^3",
     "mean of 8, 10M lidar, 128^3",
     "count, mean and max of 8, 10M lidar, 128^3",
-    "occupancy, 500k uniform, 128^3",
     "count, 500k uniform, 128^3",
 ]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tiers_picture
 import tsdf_picture
 
 import robocache
@@ -297,6 +298,7 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "fuse.png": (draw_fusion, lambda: list(fused())),
     "voxelize.png": (draw_voxels, voxelized),
     "window.png": (draw_windows, windowed),
+    "tiers.png": (tiers_picture.draw, tiers_picture.computed),
     "tsdf.png": (tsdf_picture.draw, tsdf_picture.computed),
 }
 

@@ -36,8 +36,8 @@ class Windows(torch.utils.data.Dataset):
             left = right - 1
             start = clock[left]
             weight = ((target - start) / (clock[right] - start)).clip(0, 1).astype(np.float32)
-            a = rows[left]
-            x = a + weight[:, None] * (rows[right] - a)
+            a, b = (rows[side].astype(np.float32, copy=False) for side in (left, right))
+            x = a + weight[:, None] * (b - a)
             scale, shift = self.affine[name]
             sample[name] = x * scale + shift
             sample[f"{name}_is_pad"] = (clock[0] - target >= self.snap_ns) | (target - clock[-1] >= self.snap_ns)

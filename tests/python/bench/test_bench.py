@@ -60,6 +60,67 @@ def test_the_sweep_runs_over_every_plane(tmp_path, device):
             assert all(x > 0 for line in plane[key] for x in line), (plane["name"], key)
 
 
+def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(tmp_path, device):
+    pytest.importorskip("torch")
+    cases = {case["name"]: case for case in quick(tmp_path, device, "residency")["cases"]}
+    assert {"in memory", "mapped, warm", "mapped, cold"} <= cases.keys()
+    assert len(cases) == (3 if device == "cpu" else 11)
+    for name, case in cases.items():
+        assert not case.get("failures"), name
+        if name.startswith("a step"):
+            assert case["figures"]["fed_step_us"] > 0
+            continue
+        assert case["bytes"] > 0
+        assert case["floor_us"] > 0
+        assert all(measures.get("wall_us", measures.get("gpu_us")) > 0 for measures in case["contenders"].values())
+    for state in ("warm", "cold"):
+        case = cases[f"mapped, {state}"]
+        assert list(case["faster_than"]) == ["torch DataLoader, 2 workers"]
+        assert case["contenders"]["torch DataLoader, 2 workers"]["largest_error_over_bound"] <= 1
+        assert "vision" in case["explained"]
+        assert "mapped" in case["explained"]
+    if device == "cuda":
+        for asked in ("rows", "between rows"):
+            assert cases[f"pinned, {asked}"]["share_of_the_link"] > 0
+
+
+def test_ranks_share_an_epoch_as_one_process_has_it(tmp_path):
+    pytest.importorskip("torch")
+    cases = quick(tmp_path, "cpu", "ranks")["cases"]
+    assert [case["name"] for case in cases] == ["1 rank", "2 ranks"]
+    for case in cases:
+        assert case["found"]["verified"] == 9 * 75  # all anchors of all episodes
+        assert case["figures"]["samples_per_s"] > 0
+        assert case["figures"]["share_of_linear"] > 0
+
+
+def test_ranks_that_have_other_samples_are_found_out(tmp_path):
+    """Were each rank to think that it is alone, they would all have the same."""
+    pytest.importorskip("torch")
+    script = tmp_path / "ranks_of_their_own.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r})\n"
+        "import ranks\n"
+        "right = ranks.make_loader\n"
+        "ranks.make_loader = lambda *arguments, **place: right(*arguments, **({'rank': 0, 'world_size': 1} | place))\n"
+        "ranks.__file__ = __file__  # what torchrun is to run\n"
+        "raise SystemExit(ranks.main())\n"
+    )
+    options = ("--quick", "--device", "cpu", "--ranks", "2", "--out", str(tmp_path), "--machine", "here")
+    code, text = run(str(script), *options)
+    assert code == 1
+    assert "other samples than a single process's" in text
+    assert "error" in json.loads((tmp_path / "here-ranks.json").read_text())["cases"][0]
+
+
+def test_opening_many_episodes_is_measured(tmp_path, device):
+    pytest.importorskip("torch")
+    (case,) = quick(tmp_path, device, "episodes")["cases"]
+    assert case["name"] == "2,000 episodes"
+    for measure in ("open_s", "open_bytes", "start_s"):
+        assert case["figures"][measure] > 0, measure
+
+
 def quick(folder, device, bench):
     """What a benchmark's smoke run leaves."""
     code, text = run(f"bench/{bench}.py", "--quick", "--device", device, "--out", str(folder), "--machine", "here")
@@ -156,6 +217,24 @@ def test_clocks_ascend_from_the_first_target_to_the_last(inputs, jitter, dtype):
         assert (times.diff(dim=1) >= 0).all()
         assert times[:, 0].tolist() == asked[:, 0].tolist()
         assert times[:, -1].tolist() == asked[:, -1].tolist()
+
+
+@pytest.mark.parametrize("asked", ["rows", "between rows"])
+def test_the_bytes_of_a_tier_are_those_of_the_rows_its_batches_are_made_of(inputs, asked, tmp_path):
+    residency = importlib.import_module("residency")
+    files = residency.Files(tmp_path / "cache", 0.001)
+    batch = next(files.loader("cpu", asked, 32))
+    stream, (period_ns, method) = files.dataset.streams["vision"], residency.ASKED[asked]
+    rows = 0
+    for episode, anchor_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True):
+        begin, end = stream.row_offsets[episode : episode + 2].tolist()
+        times, used = stream.time_ns[begin:end].tolist(), set()
+        for target in (anchor_ns + k * period_ns for k in range(residency.STEPS)):
+            last = max(row for row, time_ns in enumerate(times) if time_ns <= target)
+            used |= {last} if method == "previous" else {last, min(last + 1, len(times) - 1)}
+        rows += len(used)
+    assert files.bytes_read(batch, asked) == 2 * 768 * rows
+    assert len(files.dataset) * 600 * 768 * 2 + len(files.dataset) * 1000 * 14 * 4 == files.bytes
 
 
 # ---- The sweep ----

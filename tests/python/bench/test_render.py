@@ -153,7 +153,7 @@ def test_variants_of_cases_are_summed_up(render):
     cases = [case("B2", 64.0), case("B2, int64 clocks", 80.0), case("B2 D14", 48.0)]
     text = render.section(result(*cases, bench="resample"))
     assert list(columns(text)) == ["B2"]
-    assert "2 more, with int64 clocks, float32 values, D14, take 1.50 to 2.50 times a copy" in text
+    assert "2 more, with int64 clocks, D14, take 1.50 to 2.50 times a copy" in text
 
 
 def test_missed_aims_of_a_kind_are_one_line(render):
@@ -174,6 +174,42 @@ def test_missed_aims_of_a_kind_are_one_line(render):
         "- time on the device, at most 7.00 us: c (250 us)",
         "- times as fast as torch DataLoader, 2 workers, at least 500: d (400x)",
     ]
+
+
+def test_figures_without_a_copy_beside_them_have_a_table_of_their_own(render):
+    def ranks(name, **figures):
+        return {"name": name, "parameters": {}, "figures": figures}
+
+    cases = [
+        ranks("1 rank", samples_per_s=100e6, share_of_linear=1.0),
+        ranks("2 ranks", samples_per_s=186e6, share_of_linear=0.93, grown_by=-0.004),
+        ranks("opened", open_s=2.5, open_bytes=14e6, start_s=0.31),
+    ]
+    aims = {"2 ranks": {"share_of_linear": 0.95, "grown_by": 0.02}, "opened": {"open_s": 2.0, "open_bytes": 200e6}}
+    text = render.section(result(*cases, bench="ranks", aims=aims))
+    rows = columns(text.split("Short of the aim")[0])
+    assert rows["1 rank"] == {
+        "samples/s": "100 M/s",
+        "share of linear": "100.0 %",
+        "a step grows by": "",
+        "opens in": "",
+        "memory of that": "",
+        "a loader starts in": "",
+    }
+    assert (rows["2 ranks"]["share of linear"], rows["2 ranks"]["a step grows by"]) == ("93.0 %", "-0.4 %")
+    assert list(rows["opened"].values())[3:] == ["2.50 s", "14.0 MB", "310 ms"]
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- share of linear, at least 95.0 %: 2 ranks (93.0 %)",
+        "- opens in, at most 2.00 s: opened (2.50 s)",
+    ]
+
+
+def test_what_a_tier_reads_is_shown_in_bytes(render):
+    pinned = case("pinned, rows", 40.0, share_of_the_link=0.8)
+    pinned["contenders"]["robocache"]["read_bytes_per_s"] = 43e9
+    text = render.section(result(pinned, bench="residency", aims={"pinned, rows": {"share_of_the_link": 0.9}}))
+    assert columns(text)["pinned, rows"]["bytes read/s"] == "43.0 G/s"
+    assert "- share of the host link's speed, at least 90.0 %: pinned, rows (80.0 %)" in text
 
 
 def test_of_each_case_that_was_counted_the_longest_kernel(render, monkeypatch, tmp_path):

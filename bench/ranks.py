@@ -1,0 +1,225 @@
+"""Ranks: one loader a GPU, by torchrun on one host: batches alone, and a training loop of DistributedDataParallel.
+
+    python bench/ranks.py --device cuda
+    python bench/ranks.py --device cpu --threads 2
+
+14 features at 50 Hz, 6 at 200 Hz and 64 at 30 Hz, float32, jittered. A sample is a window of 16 steps of 20 ms over all three,
+interpolated. Before a rank is timed, all ranks' batches of an epoch are held against those of a single process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from inputs import write_cache
+from measure import endless, wait_for_device
+from record import Report, arguments
+
+import robocache
+
+STREAMS = {"joint": (50, 14, "float32"), "wrench": (200, 6, "float32"), "feature": (30, 64, "float32")}
+STEPS, PERIOD_S = 16, 0.02
+SECONDS = 20.0
+BATCH_SIZE = {"cuda": 4096, "cpu": 256}
+WIDTH = {"cuda": 2048, "cpu": 64}  # of the model's layers
+
+AIMS = {f"{ranks} ranks": {"share_of_linear": 0.95, "trained_share_of_linear": 0.95} for ranks in (2, 4)}
+# Written before the first measurement.
+PREDICTED = {
+    "cuda": {"2 ranks": {"share_of_linear": 0.98, "trained_share_of_linear": 0.96}},
+    "cpu": {"2 ranks": {"share_of_linear": 0.95}},
+}
+
+
+# ---- A rank ----
+
+
+def make_loader(dataset: robocache.Dataset, batch_size: int, device: str, **place: int) -> robocache.Loader:
+    return robocache.Loader(
+        dataset,
+        batch_size=batch_size,
+        delta_timestamps={name: [k * PERIOD_S for k in range(STEPS)] for name in STREAMS},
+        anchor="feature",
+        normalize="mean_std",
+        device=device,
+        framework="torch",
+        seed=0,
+        **place,
+    )
+
+
+def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
+    """Holds an epoch of all ranks, whose batches are gathered, against a single process's; the samples compared.
+
+    Of each global batch the anchors are equal, in order, so that no two ranks share one; what the last one lacks for an even
+    share is made up by the epoch's first.
+    """
+    ranks = dist.get_world_size()
+    alone = iter(make_loader(dataset, ranks * batch_size, device, rank=0, world_size=1))
+    compared, seen, first = 0, [], None
+    for batch in make_loader(dataset, batch_size, device):
+        mine = torch.stack([batch["episode_index"], batch["time_ns"]])
+        every = [torch.empty_like(mine) for _ in range(ranks)]
+        dist.all_gather(every, mine)
+        wanted = next(alone)
+        wanted = torch.stack([wanted["episode_index"], wanted["time_ns"]])
+        first = wanted if first is None else first
+        count, drawn = wanted.shape[1], torch.cat(every, 1)
+        fillers = drawn.shape[1] - count
+        if not (torch.equal(drawn[:, :count], wanted) and torch.equal(drawn[:, count:], first[:, :fillers])):
+            raise AssertionError(f"{ranks} ranks: other samples than a single process's after {compared}")
+        seen.append(wanted)
+        compared += count
+    if next(alone, None) is not None or compared != len(dataset.streams["feature"].time_ns):
+        raise AssertionError(f"{ranks} ranks: the epoch ended after {compared} samples")
+    if torch.unique(torch.cat(seen, 1), dim=1).shape[1] != compared:
+        raise AssertionError(f"{ranks} ranks: an anchor was drawn twice in an epoch")
+    return compared
+
+
+def seconds_of_all(work: Callable[[], None], count: int, rounds: int, device: str) -> float:
+    """Median seconds of one call, of the rank that takes longest; all begin together."""
+    for _ in range(10):
+        work()
+    taken = []
+    for _ in range(rounds):
+        wait_for_device()
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            work()
+        wait_for_device()
+        longest = torch.tensor((time.perf_counter() - start) / count, dtype=torch.float64, device=device)
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        taken.append(longest.item())
+    return statistics.median(taken)
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    """What each process of torchrun does; rank 0 writes what all of them took."""
+    local = int(os.environ["LOCAL_RANK"])
+    torch.set_num_threads(options.threads)
+    robocache.set_num_threads(options.threads)
+    torch.set_float32_matmul_precision("high")
+    device, batch_size, width = options.device, BATCH_SIZE[options.device], WIDTH[options.device]
+    if device == "cuda":
+        torch.cuda.set_device(local)
+        device = f"cuda:{local}"
+        dist.init_process_group("nccl", device_id=torch.device(device))
+    else:
+        dist.init_process_group("gloo")
+    dataset = robocache.open(options.cache)
+    found = {"batch_size": batch_size, "verified": verify(dataset, batch_size, device)}
+
+    rounds, count = (2, 5) if options.quick else (9, 200 if options.device == "cuda" else 20)
+    batches = endless(make_loader(dataset, batch_size, device))
+    found["batch_s"] = seconds_of_all(lambda: next(batches), count, rounds, device)
+
+    features = STEPS * sum(size for _, size, _ in STREAMS.values())
+    sizes = [features, width, width, width, STEPS * 14]
+    layers = [layer for size in itertools.pairwise(sizes) for layer in (torch.nn.Linear(*size), torch.nn.GELU())]
+    model = torch.nn.Sequential(*layers[:-1]).to(device)
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local] if options.device == "cuda" else None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def train(batch: dict[str, torch.Tensor]) -> None:
+        x = torch.cat([batch[name].flatten(1) for name in STREAMS], 1)
+        loss = (model(x) - batch["joint"].flatten(1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    again = next(batches)
+    found["step_again_s"] = seconds_of_all(lambda: train(again), count, rounds, device)
+    found["step_s"] = seconds_of_all(lambda: train(next(batches)), count, rounds, device)
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise AssertionError("the training went to infinity")
+    if dist.get_rank() == 0:
+        options.into.write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# ---- All of them ----
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+def run_case(
+    ranks: int, threads: int, options: argparse.Namespace, cache: Path, folder: Path, report: Report, case: dict
+) -> None:
+    into = folder / f"{ranks}.json"
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--nnodes=1"]
+    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", __file__, "--device", options.device]
+    command += ["--threads", str(threads), "--cache", str(cache), "--into", str(into)]
+    command += ["--quick"] if options.quick else []
+    subprocess.run(command, check=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    found = json.loads(into.read_text())
+    case["found"], case["parameters"]["batch_size"] = found, found["batch_size"]
+    samples = ranks * found["batch_size"]
+    figures = {"samples_per_s": samples / found["batch_s"], "trained_samples_per_s": samples / found["step_s"]}
+    one = report.case("1 rank").get("figures", {}) if ranks > 1 else figures
+    if one:
+        figures["share_of_linear"] = figures["samples_per_s"] / one["samples_per_s"] / ranks
+        figures["trained_share_of_linear"] = figures["trained_samples_per_s"] / one["trained_samples_per_s"] / ranks
+    figures["grown_by"] = found["step_s"] / found["step_again_s"] - 1
+    case["figures"] = figures
+    print(f"  {figures}", flush=True)
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--ranks", type=int, nargs="*", help="1, 2, 4 as far as there are GPUs; 1 and 2 on the CPU")
+    parser.add_argument("--cache", type=Path, help="keep the recording there, or use the one that is there")
+    parser.add_argument("--into", type=Path, help="a rank's own: the file that rank 0 leaves")
+    options = parser.parse_args()
+    if options.into is not None:
+        run_rank(options)
+        return 0
+    most = torch.cuda.device_count() if options.device == "cuda" else 2
+    report = Report("ranks", options, PREDICTED[options.device], AIMS)
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        path = options.cache or folder / "cache"
+        episodes, seconds = (9, 2.5) if options.quick else (options.episodes, SECONDS)
+        if not path.exists():
+            write_cache(path, STREAMS, episodes, seconds)
+        parameters = {
+            "episodes": episodes,
+            "seconds": seconds,
+            "steps": STEPS,
+            "streams": {name: f"{features} {dtype} at {rate} Hz" for name, (rate, features, dtype) in STREAMS.items()},
+        }
+        every = options.ranks or [count for count in (1, 2, 4) if count <= most]
+        threads = max(1, options.threads // max(every))  # of each rank, as many where it is alone
+        for ranks in every:
+            name = f"{ranks} rank{'s' if ranks > 1 else ''}"
+            report.run(name, dict(parameters), partial(run_case, ranks, threads, options, path, folder, report))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,414 @@
+"""Residency: batches out of the device's memory, the host's pinned memory and the cache's files.
+
+    python bench/residency.py --device cuda
+    python bench/residency.py --device cpu --threads 2
+
+14 features at 50 Hz in float32 and 768 at 30 Hz in float16, such as an encoder's, jittered; episodes of 20 s. A sample is a
+window of 16 steps, in bfloat16, with its padding mask. What is read from files is four times the memory budget given; cold:
+after the page cache has let go of the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import math
+import mmap
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from contest import OURS, fail, largest_error_over_bound
+from inputs import write_cache
+from measure import (
+    COLD,
+    LAST_CACHE_BYTES,
+    copy_timers,
+    cpu_timer,
+    endless,
+    graph_timer,
+    host_timer,
+    link_timers,
+    median_us,
+    wait_for_device,
+    wall_timer,
+)
+from peers import loader_numpy
+from record import Report, arguments
+
+import robocache
+
+STREAMS = {"joint": (50, 14, "float32"), "vision": (30, 768, "float16")}
+SECONDS = 20.0
+STEPS = 16
+# Of a window, what is asked of a stream: the steps' distance, and how.
+ASKED = {"between rows": (20_000_000, "linear"), "rows": (33_333_333, "previous")}
+BATCH_SIZE = 1024
+FILES_BATCH_SIZE = 256  # of what is read from files: the pool's workers make 64 ahead, of cold ones few may be read
+STEP_MS = 8.0
+
+AIMS = {
+    **{f"pinned, {asked}": {"share_of_the_link": 0.7} for asked in ASKED},
+    **{f"mapped, {state}": {"faster_than": {"torch DataLoader": 10.0}} for state in ("warm", "cold")},
+    **{f"a step, mapped, {state}": {"grown_by": 0.02} for state in ("warm", "cold")},
+    f"a step, mapped, warm, batch {BATCH_SIZE}": {"grown_by": 0.02},
+}
+# Written before the first measurement.
+PREDICTED = {
+    "cuda": {
+        **{f"pinned, {asked}": {"share_of_the_link": 0.8} for asked in ASKED},
+        "mapped, warm": {"samples_per_s": 1e6, "faster_than": {"torch DataLoader": 12.0}},
+        "mapped, cold": {"samples_per_s": 1e5, "faster_than": {"torch DataLoader": 2.0}},
+        "a step, mapped, warm": {"grown_by": 0.01},
+        "a step, mapped, cold": {"grown_by": 0.05},
+    },
+    "cpu": {"mapped, warm": {"samples_per_s": 1e5, "faster_than": {"torch DataLoader": 20.0}}},
+}
+
+
+class Files:
+    """The recording that is measured, as a cache."""
+
+    def __init__(self, path: Path, gigabytes: float) -> None:
+        rate, features, dtype = STREAMS["vision"]
+        episode_bytes = int(rate * SECONDS) * features * np.dtype(dtype).itemsize
+        episodes = max(4, round(gigabytes * 1e9 / episode_bytes))
+        if not path.exists():
+            write_cache(path, STREAMS, episodes, SECONDS)
+            for file in self._files(path):
+                with open(file, "rb") as opened:
+                    os.fsync(opened.fileno())
+        self.path, self.dataset = path, robocache.open(path)
+        self.bytes = sum(stream.values.nbytes for stream in self.dataset.streams.values())
+
+    @staticmethod
+    def _files(path: Path) -> list[Path]:
+        return [file for file in path.rglob("*") if file.is_file()]
+
+    def drop(self) -> None:
+        """Asks the page cache to let go of them; it keeps what a process has mapped."""
+        for file in self._files(self.path):
+            with open(file, "rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def warm(self) -> None:
+        for file in self._files(self.path):
+            with open(file, "rb", buffering=0) as opened:
+                while opened.read(16 << 20):
+                    pass
+
+    def cached(self) -> float | None:
+        """The share of the wide stream that lies in the page cache."""
+        with (
+            open(self.path / "streams/vision/values.npy", "rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        ):
+            pages = np.zeros(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
+            memory = np.frombuffer(mapped, np.uint8)
+            address, size = ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(len(memory))
+            del memory
+            if ctypes.CDLL(None, use_errno=True).mincore(address, size, ctypes.c_void_p(pages.ctypes.data)) != 0:
+                return None
+        return float((pages & 1).mean())
+
+    def loader(self, device: str, asked: str = "between rows", batch_size: int = FILES_BATCH_SIZE, **options):
+        period_ns, method = ASKED[asked]
+        window = [k * period_ns / 1e9 for k in range(STEPS)]
+        options.setdefault("delta_timestamps", dict.fromkeys(STREAMS, window))
+        return robocache.Loader(
+            self.dataset,
+            batch_size=batch_size,
+            methods=method,
+            anchor="vision",
+            dtype="bfloat16",
+            device=device,
+            framework="torch",
+            snap_s=0,
+            **options,
+        )
+
+    def wide(self, device: str, asked: str, tier: str):
+        """The same of the wide stream alone, in large batches."""
+        window = [k * ASKED[asked][0] / 1e9 for k in range(STEPS)]
+        return self.loader(device, asked, BATCH_SIZE, delta_timestamps={"vision": window}, residency=tier)
+
+    def over_budget(self, device: str, batch_size: int = FILES_BATCH_SIZE):
+        """A loader that is given a quarter of the memory that the recording would take."""
+        kinds = ("device", "host") if device == "cuda" else ("host",)
+        budget = {kind: self.bytes // 4 // len(kinds) for kind in kinds}
+        loader = self.loader(device, batch_size=batch_size, memory_budget=budget)
+        tiers = {placement.key: placement.tier for placement in loader.explain()}
+        if tiers["vision"] != "mapped":
+            raise AssertionError(f"expected the wide stream to stay in its file, got {tiers}")
+        return loader
+
+    def windows(self) -> loader_numpy.Windows:
+        """What the peer makes samples of: the same files, mapped by NumPy."""
+        streams, affine = {}, {}
+        for name in STREAMS:
+            folder = self.path / "streams" / name
+            time_ns, offsets = np.load(folder / "time_ns.npy"), np.load(folder / "row_offsets.npy")
+            streams[name] = time_ns, np.load(folder / "values.npy", mmap_mode="r"), offsets
+            affine[name] = np.float32(1), np.float32(0)
+        delta_ns = np.arange(STEPS) * ASKED["between rows"][0]
+        return loader_numpy.Windows(streams, delta_ns, affine, "vision", snap_ns=1)
+
+    def bytes_read(self, batch: dict[str, torch.Tensor], asked: str) -> int:
+        """Of the wide stream's rows that a batch is made of, each once a sample."""
+        stream, (period_ns, method) = self.dataset.streams["vision"], ASKED[asked]
+        row_bytes, rows = stream.values[:1].nbytes, 0
+        for episode, anchor_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True):
+            clock = stream.time_ns[stream.row_offsets[episode] : stream.row_offsets[episode + 1]]
+            right = np.searchsorted(clock, anchor_ns + np.arange(STEPS) * period_ns, side="right")
+            left = (right - 1).clip(0)
+            used = left if method == "previous" else np.union1d(left, right.clip(max=len(clock) - 1))
+            rows += len(np.unique(used))
+        return rows * row_bytes
+
+
+def assert_same(batch: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    for key, x in other.items():
+        if not torch.equal(batch[key].cpu().view(torch.uint8), x.view(torch.uint8)):
+            raise AssertionError(f"{key} differs from what the CPU makes of the files")
+
+
+def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dict:
+    """A peer's samples of the batch's first anchors: the masks exactly, the values within what rounding may do."""
+    few = {key: x[:64].cpu() for key, x in batch.items()}
+    anchors = zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)
+    theirs = loader_numpy.collate([windows.window(*anchor) for anchor in anchors])
+    found = {}
+    for name in STREAMS:
+        if not torch.equal(few[f"{name}_is_pad"], theirs[f"{name}_is_pad"]):
+            raise AssertionError(f"{name}_is_pad differs")
+        largest = 8.0  # beyond any of so many normal numbers
+        found[name] = largest_error_over_bound(few[name], theirs[name], largest)["largest_error_over_bound"]
+    return {"largest_error_over_bound": max(found.values())}
+
+
+# ---- The wide stream, tier by tier, on a GPU ----
+
+
+def run_wide(files: Files, tier: str, asked: str, quick: bool, case: dict) -> None:
+    loader = files.wide("cuda", asked, tier)
+    batches = endless(loader)
+    batch = next(batches)
+    assert_same(batch, next(files.wide("cpu", asked, "mapped")))
+    read = files.bytes_read(batch, asked)
+    case["bytes_read"] = read
+    case["bytes"] = read if tier == "pinned" else read + sum(x.nbytes for x in batch.values())
+    case["explained"] = str(loader.explain())
+    # Captured batches stay the same at every replay: enough of them not to find their rows in the cache.
+    fresh = 2 if quick else max(8, math.ceil(COLD * LAST_CACHE_BYTES["cuda"] / read))
+    calls, rounds, count = [partial(next, batches)], 3 if quick else 31, 10 if quick else 50
+    floors = link_timers(read) if tier == "pinned" else copy_timers(case["bytes"], "cuda")
+    taken = median_us({OURS: graph_timer(calls, least_calls=fresh)} | floors, rounds)
+    ours = {
+        "gpu_us": taken.pop(OURS),
+        "wall_us": median_us({OURS: wall_timer(calls, count)}, rounds)[OURS],
+        "host_us": median_us({OURS: host_timer(calls, count)}, rounds)[OURS],
+    }
+    ours |= {"samples_per_s": BATCH_SIZE / ours["wall_us"] * 1e6, "read_bytes_per_s": read / ours["gpu_us"] * 1e6}
+    case["contenders"], case["failures"] = {OURS: ours}, {}
+    case["copies_us"] = taken
+    case["floor_us"] = shortest(taken, "copy")
+    case["times_the_copy"] = ours["gpu_us"] / case["floor_us"]
+    case["faster_than"] = {}
+    if tier == "pinned":
+        case["share_of_the_link"] = case["floor_us"] / ours["gpu_us"]
+        try:
+            case["contenders"]["a reading kernel"] = {"gpu_us": shortest(taken, "read")}
+            case["faster_than"]["a reading kernel"] = shortest(taken, "read") / ours["gpu_us"]
+        except ValueError as error:
+            fail(case, "a reading kernel", error)
+    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+
+
+def shortest(taken: dict[str, float], kind: str) -> float:
+    found = [us for name, us in taken.items() if name.startswith(kind)]
+    if not found:
+        raise ValueError(f"none of the ways to {kind} has run")
+    return min(found)
+
+
+# ---- Out of files, against a pool of workers ----
+
+
+def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: str) -> float:
+    """Microseconds a batch on the device, once those made ahead are used up: of `most` batches, or of so many seconds."""
+
+    def take() -> None:
+        for x in next(batches).values():
+            x.to(device, non_blocking=True)
+
+    for _ in range(ahead):
+        take()
+    wait_for_device()
+    start, taken = time.perf_counter(), 0
+    while taken < most and (taken < 5 or time.perf_counter() - start < seconds):
+        take()
+        taken += 1
+    wait_for_device()
+    return (time.perf_counter() - start) / taken * 1e6
+
+
+def run_files(files: Files, state: str, options: argparse.Namespace, case: dict) -> None:
+    device, workers = options.device, options.workers
+    loader = files.over_budget(device) if state != "in memory" else files.loader(device, residency="device")
+    case["explained"] = str(loader.explain())
+    windows, batch = files.windows(), next(loader)
+    verified = verify(batch, windows)
+    read = files.bytes_read(batch, "between rows")
+    case["bytes"] = sum(x.nbytes for x in batch.values()) + (read if device == "cpu" else 0)
+
+    ahead, rounds, seconds, most = 4 * max(1, workers), 3, 0.2 if options.quick else 1.0, 1 << 30
+    if state == "mapped, cold":  # few enough that hardly any is read twice
+        most = max(5, files.bytes // 4 // read - ahead)
+    names = [OURS] if state == "in memory" else [OURS, f"torch DataLoader, {workers} workers"]
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    case["cached_before"] = []
+    for name, _ in itertools.product(names, range(1 if options.quick else rounds)):
+        if state == "mapped, cold":
+            files.drop()
+        elif state == "mapped, warm":
+            files.warm()
+        case["cached_before"].append(files.cached())
+        if name == OURS:
+            batches = endless(loader)
+        else:
+            batches = iter(loader_numpy.dataloader(windows, FILES_BATCH_SIZE, workers, pin_memory=device == "cuda"))
+        taken[name].append(batch_us(batches, ahead, most, seconds, device))
+        del batches  # ends the workers, whose maps would hold pages in the cache
+    case["contenders"], case["failures"] = {}, {}
+    for name in names:
+        wall_us = statistics.median(taken[name])
+        case["contenders"][name] = {
+            **verified,
+            "wall_us": wall_us,
+            "slowest_us": max(taken[name]),
+            "samples_per_s": FILES_BATCH_SIZE / wall_us * 1e6,
+        }
+    over_the_link = device == "cuda" and state != "in memory"
+    floors = link_timers(case["bytes"]) if over_the_link else copy_timers(case["bytes"], device)
+    case["copies_us"] = median_us(floors, 5)
+    case["floor_us"] = shortest(case["copies_us"], "copy")
+    ours = case["contenders"][OURS]["wall_us"]
+    case["times_the_copy"] = ours / case["floor_us"]
+    case["faster_than"] = {name: case["contenders"][name]["wall_us"] / ours for name in names[1:]}
+    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+
+
+# ---- Beside a training step ----
+
+
+class Step:
+    """A training step's stand-in: products of matrices that keep the GPU busy for a while, the first of the batch's."""
+
+    def __init__(self, ms: float) -> None:
+        make = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        self.weight, self.square = make(768, 256) / 28, make(4096, 4096) / 64
+        self.scratch = torch.empty_like(self.square)
+        self.products = 100
+        x = make(FILES_BATCH_SIZE, STEPS, 768)
+        for _ in range(20):  # until its clock has settled
+            self(x)
+        one = cpu_timer([lambda: (self(x), torch.cuda.synchronize())])
+        self.products = max(1, round(self.products * ms * 1e3 / statistics.median(one() for _ in range(9))))
+
+    def __call__(self, x: torch.Tensor) -> None:
+        x.reshape(-1, 768) @ self.weight
+        for _ in range(self.products):
+            torch.mm(self.square, self.square, out=self.scratch)
+
+
+def steps_us(step: Step, batches: Iterator, count: int) -> float:
+    """Microseconds a step; the host is at most two steps ahead, as where a loss is looked at now and then."""
+    ends: list[torch.cuda.Event] = []
+    step(next(batches)["vision"])
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        step(next(batches)["vision"])
+        ends.append(torch.cuda.current_stream().record_event())
+        if len(ends) > 2:
+            ends.pop(0).synchronize()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e6 / count
+
+
+def run_steps(files: Files, tier: str, batch_size: int, quick: bool, case: dict) -> None:
+    if tier.startswith("mapped"):
+        loader = files.over_budget("cuda", batch_size)
+    else:
+        loader = files.loader("cuda", batch_size=batch_size, residency=tier)
+    batches, rounds, count = endless(loader), 2 if quick else 7, 5 if quick else 60
+    step = Step(1.0 if quick else STEP_MS)
+    again = itertools.repeat(next(batches))
+    before = files.drop if tier == "mapped, cold" else files.warm if tier == "mapped, warm" else (lambda: None)
+    taken: dict[str, list[float]] = {"alone": [], "fed": []}
+    case["cached_before"] = []
+    for _ in range(rounds):
+        taken["alone"].append(steps_us(step, again, count))
+        before()
+        case["cached_before"].append(files.cached())
+        taken["fed"].append(steps_us(step, batches, count))
+    alone, fed = (statistics.median(taken[name]) for name in ("alone", "fed"))
+    case["taken_us"] = taken
+    case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
+    print(f"  {case['figures']}", flush=True)
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, help="size of the recording; 4 beside a GPU, else 1")
+    parser.add_argument("--workers", type=int, help="DataLoader workers; 16 beside a GPU, else 2")
+    parser.add_argument("--cache", type=Path, help="keep the recording there, or use the one that is there")
+    options = parser.parse_args()
+    if options.workers is None:
+        options.workers = 16 if options.device == "cuda" and not options.quick else 2
+    if options.gigabytes is None:
+        options.gigabytes = 4.0 if options.device == "cuda" else 1.0
+    report = Report("residency", options, PREDICTED[options.device], AIMS)
+
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        start = time.perf_counter()
+        files = Files(options.cache or folder / "cache", 0.005 if options.quick else options.gigabytes)
+        report.content["recorded_s"] = time.perf_counter() - start
+        print(f"  {files.bytes / 1e9:.2f} GB in {report.content['recorded_s']:.1f} s", flush=True)
+        parameters = {
+            "steps": STEPS,
+            "gigabytes": files.bytes / 1e9,
+            "streams": {name: f"{features} {dtype} at {rate} Hz" for name, (rate, features, dtype) in STREAMS.items()},
+            "dtype": "bfloat16",
+        }
+        wide = {**parameters, "batch_size": BATCH_SIZE}
+        narrow = {**parameters, "batch_size": FILES_BATCH_SIZE, "workers": options.workers}
+        works: dict[str, tuple[dict, Callable[[dict], None]]] = {}
+        if options.device == "cuda":
+            for tier, asked in (("device", "rows"), *(("pinned", asked) for asked in ASKED)):
+                works[f"{tier}, {asked}"] = wide, partial(run_wide, files, tier, asked, options.quick)
+        for state in ("in memory", "mapped, warm", "mapped, cold"):
+            works[state] = narrow, partial(run_files, files, state, options)
+        if options.device == "cuda":
+            work = partial(run_steps, files, "mapped, warm", BATCH_SIZE, options.quick)
+            works[f"a step, mapped, warm, batch {BATCH_SIZE}"] = wide, work
+            for tier in ("device", "pinned", "mapped, warm", "mapped, cold"):
+                works[f"a step, {tier}"] = narrow, partial(run_steps, files, tier, FILES_BATCH_SIZE, options.quick)
+        for name, (of_case, work) in works.items():
+            report.run(name, of_case, work)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,200 @@
+"""Loader on two GPUs of one host: the order over ranks, a DDP step, resuming as one, what ranks share, the second GPU."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from recordings import EVERY, assert_same_batches, batches_of, small, ticks_of, write
+from reference.mixture import draw
+
+import robocache
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def two_gpus(cuda):
+    if (found := torch.cuda.device_count()) < 2:
+        pytest.skip(f"NOT TESTED: several GPUs, {found} of 2 found")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A dataset of 1 stream, 4 episodes and 2,111 rows, all at different times."""
+    rng = np.random.default_rng(3)
+    recording = [
+        {"x": (10**9 * e + np.arange(n) * 1000, rng.normal(size=(n, 3)).astype(np.float32))}
+        for e, n in enumerate([500, 1, 600, 1010])
+    ]
+    return write(tmp_path_factory.mktemp("nccl") / "cache", recording), ticks_of(recording, "x")
+
+
+def torchrun(tmp_path, program, *arguments):
+    """What rank 0 of two wrote down as `found`."""
+    script, out = tmp_path / "train.py", tmp_path / "found.json"
+    script.write_text(f"{BEGIN}\n{program}\n{END}")
+    with contextlib.closing(socket.socket()) as opened:
+        opened.bind(("127.0.0.1", 0))
+        port = opened.getsockname()[1]
+    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
+    run += ["--master-addr=127.0.0.1", f"--master-port={port}", str(script), str(out), *map(str, arguments)]
+    paths = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        environment.pop(name, None)
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return json.loads(out.read_text())
+
+
+BEGIN = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+import robocache
+
+out, path, *rest = sys.argv[1:]
+rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+found = {}
+
+def gathered(x):
+    every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, x)
+    return every
+"""
+
+END = """
+if rank == 0:
+    json.dump(found, open(out, "w"))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+# One epoch, and of the next three batches, after which the state is saved.
+TRAIN = """
+loader = robocache.Loader(robocache.open(path), batch_size=64, delta_timestamps={"x": [0.0, 1e-6]}, seed=4)
+assert (loader.rank, loader.world_size, loader.device) == (rank, 2, f"cuda:{local}")
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")
+alone = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")  # of one process that has the whole batch
+alone.load_state_dict(model.state_dict())
+begun = torch.cat([p.detach().flatten() for p in alone.parameters()])
+model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local])
+optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, alone)]
+found = {"times": [], "apart": []}
+for epoch in range(2):
+    for batch in loader:
+        found["times"].append([ranks.tolist() for ranks in gathered(batch["time_ns"])])
+        x = batch["x"].double()
+        whole = torch.cat(gathered(x))
+        for one, values in ((model, x), (alone, whole)):
+            (one(values[:, 0]) - values[:, 1]).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        of_alone = torch.cat([p.detach().flatten() for p in alone.parameters()])
+        assert all(torch.equal(other, flat) for other in gathered(flat))
+        found["apart"].append((flat - of_alone).abs().max().item())
+        if epoch == 1 and len(found["times"]) == len(loader) + 3:
+            break
+found["moved"] = (of_alone - begun).abs().max().item()
+found["state"] = loader.state_dict()
+found["steps"] = len(loader)
+"""
+
+
+def test_two_gpus_share_an_epoch_train_alike_and_go_on_as_one(plain, two_gpus, tmp_path):
+    dataset, ticks = plain
+    found = torchrun(tmp_path, TRAIN, dataset.path)
+    numbers = {t: number for number, (_, t) in enumerate(ticks)}
+    drawn = [numbers[t] for batch in found["times"] for ranks in batch for t in ranks]
+    count = len(ticks)
+    filled = count + count % 2
+    epochs = [[draw(p, [count], seed=4, epoch=epoch)[1] for p in range(count)] for epoch in range(2)]
+    assert drawn[:count] == epochs[0]
+    assert drawn[count:filled] == epochs[0][: filled - count]
+    assert drawn[filled:] == epochs[1][: 3 * 128]
+    assert found["steps"] == -(-count // 128)
+
+    # The mean of two ranks' gradients is the whole batch's, to the last digits of float64: both have as many samples.
+    assert max(found["apart"]) <= 1e-12
+    assert found["moved"] > 0.01
+
+    assert found["state"] == {"seed": 4, "epoch": 1, "samples": 3 * 128}
+    resumed = small(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda:1", rank=0, world_size=1)
+    resumed.load_state_dict(found["state"])
+    rest = [numbers[t] for batch in resumed for t in batch["time_ns"].tolist()]
+    assert rest == epochs[1][3 * 128 :]
+
+
+PINNED = """
+import glob
+import hashlib
+
+def in_shared_memory():
+    return sum(os.stat(file).st_blocks * 512 for file in glob.glob("/dev/shm/robocache-*"))
+
+def shared_by_all():
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Shmem:"))
+
+dist.barrier()
+before, of_files = shared_by_all(), in_shared_memory()
+dist.barrier()
+dataset = robocache.open(path)
+options = dict(batch_size=64, delta_timestamps={"x": [0.0]}, seed=4)
+loader = robocache.Loader(dataset, residency="pinned", **options)
+batch = next(loader)
+torch.cuda.synchronize()
+dist.barrier()
+taken = [shared_by_all() - before, in_shared_memory() - of_files]
+dist.barrier()
+assert torch.equal(batch["x"], next(robocache.Loader(dataset, residency="device", **options))["x"])
+times = gathered(batch["time_ns"])
+found = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
+found["disjoint"] = not set(times[0].tolist()) & set(times[1].tolist())
+del loader
+"""
+
+
+def test_ranks_of_one_host_share_one_pinned_copy(two_gpus, tmp_path):
+    rows = np.random.default_rng(0).random((2**16, 512), np.float32)
+    dataset = write(tmp_path / "cache", [{"x": (np.arange(2**16) * 10**6, rows)}])
+    if os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize < 2 * rows.nbytes:
+        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm is too small")
+    found = torchrun(tmp_path, PINNED, dataset.path)
+    assert found["tiers"] == ["pinned"], found["explained"]
+    assert found["disjoint"]
+    of_host, of_files = found["taken"]
+    assert rows.nbytes <= of_files < 1.1 * rows.nbytes, found["explained"]
+    assert of_host < 1.5 * rows.nbytes  # beside it whatever else the host shares
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
+
+
+@pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
+def test_the_second_gpu_gives_the_same_bytes(dataset, two_gpus, residency):
+    options = {"delta_timestamps": EVERY, "anchor": "gripper", "batch_size": 7, "seed": 2, "normalize": "mean_std"}
+    wanted = batches_of(small(dataset, device="cpu", **options))
+    before = torch.cuda.current_device()
+    loaders = [small(dataset, device=f"cuda:{number}", residency=residency, **options) for number in range(2)]
+    assert [next(loader)["time_ns"].device.index for loader in loaders] == [0, 1]
+    for loader in loaders:
+        loader.set_epoch(0)
+    taken = [[], []]
+    for _ in wanted:  # in turns
+        for batches, loader in zip(taken, loaders, strict=True):
+            batches += batches_of([next(loader)])
+    for batches in taken:
+        assert_same_batches(batches, wanted)
+    assert torch.cuda.current_device() == before
+    assert robocache.Loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{before}"
