@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import sys
 import warnings
@@ -24,7 +25,7 @@ import numpy as np
 from . import errors
 from .dataset import Dataset
 from .dataset import open as open_dataset
-from .ingest import ingest
+from .ingest import check_source, checked_path, ingest
 from .ingest.files import fingerprint
 from .ingest.registry import INDEX_COLUMNS, READ_FOLDERS
 from .loader import Loader
@@ -59,15 +60,17 @@ def open_cache(
     Raises:
         FileError: as :func:`robocache.ingest`; or what is at `cache` is of another dataset.
     """
-    dataset = _open_cache(Path(path), cache, on_error)
+    dataset = _open_cache(path, cache, on_error)
     if cameras := dataset.provenance["lerobot"]["cameras"]:
         warnings.warn(f"cameras are left out, all else is read: {', '.join(cameras)}", stacklevel=3)
     return dataset
 
 
-def _open_cache(path: Path, cache: str | os.PathLike[str] | None = None, on_error: str = "stop") -> Dataset:
-    source = path.resolve()
-    place = _default_place(source) if cache is None else Path(cache)
+def _open_cache(path: Any, cache: Any = None, on_error: str = "stop") -> Dataset:
+    source = checked_path("path", path)
+    check_source(source)
+    source = source.resolve()
+    place = _default_place(source) if cache is None else checked_path("cache", cache)
     found = _find_cache(source, place, on_error)
     if found is None:
         with _one_at_a_time(place):
@@ -206,12 +209,15 @@ class LeRobotLoader(Loader):
 
 def _on_frames(seconds: Any, fps: float) -> Any:
     """The offsets, each on its frame where LeRobot takes it for one. The others, which the loader refuses, as they are."""
-    if isinstance(seconds, str) or not isinstance(seconds, Sequence | np.ndarray):
-        return seconds
-    return [
-        round(x * fps) / fps if isinstance(x, Real) and abs(x * fps - round(x * fps)) / fps <= _TOLERANCE_S else x
-        for x in map(float, seconds)
-    ]
+
+    def on_frame(x: Any) -> Any:
+        if not isinstance(x, Real) or not math.isfinite(x):
+            return x
+        frame = round(float(x) * fps)
+        return frame / fps if abs(float(x) * fps - frame) / fps <= _TOLERANCE_S else x
+
+    seconds = seconds.tolist() if hasattr(seconds, "tolist") else seconds
+    return [on_frame(x) for x in seconds] if isinstance(seconds, list | tuple) else seconds
 
 
 def _numbers(dataset: Dataset) -> np.ndarray:
@@ -390,7 +396,8 @@ class LeRobotDataset:
         self.episodes = None if episodes is None else list(episodes)
         if episodes is None and len(self._dataset) < len(self.meta.episodes):
             self.episodes = _numbers(self._dataset).tolist()
-        self._places = sorted(set(_places(self._dataset, self.episodes or self.meta.episodes["episode_index"])))
+        taken = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
+        self._places = sorted(set(_places(self._dataset, taken)))
         self._loader = LeRobotLoader(
             self._dataset,
             batch_size=_ITEMS_AT_ONCE,

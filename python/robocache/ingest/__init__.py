@@ -82,14 +82,14 @@ def ingest(
         >>> report.episodes, report.rows
         (1, {'imu': 13312, 'joints': 33280})
     """
-    source, cache = _checked_path("source", source), _checked_path("cache", cache)
+    source, cache = checked_path("source", source), checked_path("cache", cache)
     if format is not None and not (isinstance(format, str) and format in FORMATS):
         raise ArgumentError(f"format: expected one of {', '.join(FORMATS)} or None, got {format!r}")
     if on_error not in ("stop", "skip"):
         raise ArgumentError(f"on_error: expected 'stop' or 'skip', got {on_error!r}")
     if ".." in cache.parts:
         cache = cache.resolve()  # the writer makes folders that are missing; before, "missing/.." leads nowhere
-    _check_source(source)
+    check_source(source)
     started = time.perf_counter()
     chosen = find_format(source) if format is None else FORMATS[format]
     settings = make_options(chosen.options, chosen.name, options)
@@ -118,7 +118,8 @@ def ingest(
     )
 
 
-def _checked_path(argument: str, path: Any) -> Path:
+def checked_path(argument: str, path: Any) -> Path:
+    """The path that was given, or an error that names the argument."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ArgumentTypeError(f"{argument}: expected str or os.PathLike[str], got {path!r}")
@@ -127,7 +128,7 @@ def _checked_path(argument: str, path: Any) -> Path:
     return Path(text)
 
 
-def _check_source(source: Path) -> None:
+def check_source(source: Path) -> None:
     """Refuses what is not there or does not open."""
     try:
         if source.is_dir():

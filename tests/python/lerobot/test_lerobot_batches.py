@@ -108,8 +108,16 @@ def test_an_episode_that_is_not_there(source):
 def test_offsets_within_lerobots_tolerance_are_frames(source):
     """0.0333 s at 30 Hz is 33 us off a frame: LeRobot takes the frame, and so a mixture of two must not come."""
     items = Items(source, {"action": [-0.0333, 0.0, 0.0333, 0.0667]})
-    (batch,) = loader_of(source, delta_timestamps={"action": [-0.0333, 0, np.float32(0.0333), 0.0667]})
-    assert_batch(batch, items)
+    offsets = [-0.0333, 0, np.float32(0.0333), 0.0667]
+    for given in (offsets, tuple(offsets), np.array(offsets), torch.tensor(offsets, dtype=torch.float64)):
+        (batch,) = loader_of(source, delta_timestamps={"action": given})
+        assert_batch(batch, items)
+
+
+@pytest.mark.parametrize("offset", [float("nan"), float("inf"), "0", None])
+def test_offsets_that_are_none(source, offset):
+    with pytest.raises(robocache.Error, match="action"):
+        loader_of(source, delta_timestamps={"action": [offset]})
 
 
 @pytest.mark.parametrize("make", [loader_of, dataset_of])

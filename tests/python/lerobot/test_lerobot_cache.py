@@ -100,9 +100,13 @@ def test_what_was_skipped_is_asked_for_again(source):
     assert len(open_cache(source, on_error="skip")) == 2
 
 
-def test_no_such_dataset(tmp_path):
-    with pytest.raises(robocache.FileError, match="no such file or directory"):
-        robocache.Loader.from_lerobot(tmp_path / "nothing", batch_size=1)
+def test_no_such_dataset(tmp_path, monkeypatch, caches):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(robocache.FileError, match="hf download lerobot/pusht"):
+        robocache.Loader.from_lerobot("lerobot/pusht", batch_size=1)
+    with pytest.raises(robocache.ArgumentTypeError, match="path"):
+        robocache.Loader.from_lerobot(3, batch_size=1)
+    assert not caches.exists()
 
 
 def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
