@@ -103,7 +103,8 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     begin_those_behind(position, allocate, stream);
     return batch;
   } catch (...) {
-    drop();
+    // A wait that `check` ended leaves all as it was: whoever asks again has the same batch sooner.
+    if (ahead_->pending() != static_cast<int64_t>(coming_.size())) drop();
     throw;
   }
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "robocache/core/arguments.hpp"
@@ -185,6 +186,17 @@ struct SharedTensor {
   }
 };
 
+// Without a trace of C++ functions, whose names take most of a second to find the first time.
+void set_raised(std::string_view kind, std::string_view message) {
+  const TVMFFIByteArray kind_bytes{kind.data(), kind.size()};
+  const TVMFFIByteArray message_bytes{message.data(), message.size()};
+  const TVMFFIByteArray no_trace{"", 0};
+  TVMFFIObjectHandle error = nullptr;
+  if (TVMFFIErrorCreate(&kind_bytes, &message_bytes, &no_trace, &error) != 0) return;
+  TVMFFIErrorSetRaised(error);
+  TVMFFIObjectDecRef(error);
+}
+
 }  // namespace
 
 const TVMFFIAny& Args::any(int i) const {
@@ -319,20 +331,22 @@ void check_signals() {
 void raise_current_exception() {
   try {
     throw;
+  } catch (const PythonRaised&) {
+    set_raised("EnvErrorAlreadySet", "");  // tvm-ffi's word for it
   } catch (const ArgumentError& error) {
-    TVMFFIErrorSetRaisedFromCStr("robocache.ArgumentError", error.what());
+    set_raised("robocache.ArgumentError", error.what());
   } catch (const ArgumentTypeError& error) {
-    TVMFFIErrorSetRaisedFromCStr("robocache.ArgumentTypeError", error.what());
+    set_raised("robocache.ArgumentTypeError", error.what());
   } catch (const FileError& error) {
-    TVMFFIErrorSetRaisedFromCStr("robocache.FileError", error.what());
+    set_raised("robocache.FileError", error.what());
   } catch (const DeviceError& error) {
-    TVMFFIErrorSetRaisedFromCStr("robocache.DeviceError", error.what());
+    set_raised("robocache.DeviceError", error.what());
   } catch (const Error& error) {
-    TVMFFIErrorSetRaisedFromCStr("robocache.Error", error.what());
+    set_raised("robocache.Error", error.what());
   } catch (const std::bad_alloc&) {
-    TVMFFIErrorSetRaisedFromCStr("MemoryError", "out of memory");
+    set_raised("MemoryError", "out of memory");
   } catch (const std::exception& error) {
-    TVMFFIErrorSetRaisedFromCStr("RuntimeError", error.what());
+    set_raised("RuntimeError", error.what());
   }
 }
 

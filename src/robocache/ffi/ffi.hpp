@@ -150,14 +150,12 @@ void check_signals();
 // Inside a catch block: hands the exception to tvm-ffi.
 void raise_current_exception();
 
-// Runs body and turns what it throws into a raised tvm-ffi error; returns 0, -1, or -2 where Python has raised.
+// Runs body and turns what it throws into a raised tvm-ffi error; returns 0 or -1.
 template <class Body>
 int guarded(const Body& body) {
   try {
     body();
     return 0;
-  } catch (const PythonRaised&) {
-    return -2;
   } catch (...) {
     raise_current_exception();
     return -1;

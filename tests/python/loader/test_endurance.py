@@ -35,11 +35,15 @@ def dataset(tmp_path_factory):
 WINDOWS = {"state": [-0.05, 0.0], "action": [0.0, 0.03, 0.06]}
 
 
-def loader_of(dataset, device="cpu"):
+def loader_of(dataset, device="cpu", **options):
     framework = "numpy" if device == "cpu" else "torch"
     return robocache.Loader(
-        dataset, batch_size=16, delta_timestamps=WINDOWS, seed=3, framework=framework, device=device
+        dataset, batch_size=16, delta_timestamps=WINDOWS, seed=3, framework=framework, device=device, **options
     )
+
+
+def reused_of(dataset, device="cpu"):
+    return loader_of(dataset, device, residency={"state": "mapped"}, reuse_buffers=True)
 
 
 def mixture_of(dataset, device="cpu", residency="auto"):
@@ -81,7 +85,7 @@ def forever(loader):
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-@pytest.mark.parametrize("made", [loader_of, mixture_of, mapped_mixture_of])
+@pytest.mark.parametrize("made", [loader_of, mixture_of, mapped_mixture_of, reused_of])
 def test_many_batches(dataset, device, made):
     loader = made(dataset, device)
     batches = forever(loader)
@@ -113,9 +117,10 @@ def test_loaders_side_by_side_in_threads(dataset, device):
         assert list(pool.map(digests, made)) == alone
 
 
-def test_many_forks(dataset):
+@pytest.mark.parametrize("made", [loader_of, mapped_mixture_of, reused_of])
+def test_many_forks(dataset, made):
     """A child goes on where its parent stood, and the parent with it."""
-    loader = loader_of(dataset)
+    loader = made(dataset)
     batches = forever(loader)
     for _ in range(rounds(3)):
         next(batches)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from recordings import FLOAT_STREAMS, check, random_values, write
-from reference.compare import to_numpy
+from reference.compare import assert_same_bits, to_numpy
 from reference.normalisation import ENDS, MODES, PERCENTS
 
 import robocache
@@ -83,3 +83,130 @@ def test_mean_std_gives_mean_0_and_std_1_and_the_ranges_minus_1_to_1(rng, tmp_pa
     x, _, bound = normalised_rows(dataset, recording, "q01_q99", device)
     inside = (np.abs(x) <= 1 + bound).mean(0)
     assert (np.abs(inside - 0.98) <= 2 / len(x)).all()  # of n rows, 1% lie beyond either end, to a row
+
+
+# ---- loader.normalize ----
+
+DELTAS = [-0.013, 0.0, 0.07]
+
+
+def there(dataset, batch, key, datasets=None):
+    """Of each sample, whether its episode has the stream: where it has not, the batch has zeros, normalised or not."""
+    index = to_numpy(batch["dataset_index"]) if datasets else np.zeros(len(batch["time_ns"]), int)
+    found = []
+    for source, episode in zip(index, to_numpy(batch["episode_index"]), strict=True):
+        offsets = (datasets[source] if datasets else dataset).streams[key].row_offsets
+        found.append(offsets[episode + 1] > offsets[episode])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+@pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_is_what_normalize_makes_of_the_raw_one(dataset, device, mode, constant, framework):
+    if framework == "numpy" and device == "cuda":
+        pytest.skip("numpy is on the CPU")
+    keys = [key for key in FLOAT_STREAMS if key != "observation.imu"]  # which is float64, and so computed in it
+    for names, dtype in ((keys, "float32"), (["observation.imu"], "float64")):
+        arguments = {"batch_size": 200, "delta_timestamps": dict.fromkeys(names, DELTAS), "seed": 8, "dtype": dtype}
+        arguments |= {"device": device, "framework": framework}
+        raw = next(robocache.Loader(dataset, **arguments))
+        loader = robocache.Loader(dataset, normalize=mode, constant=constant, **arguments)
+        batch = next(loader)
+        for key in names:
+            present = there(dataset, batch, key)
+            assert present.any()
+            made = loader.normalize(key, raw[key])
+            assert isinstance(made, type(batch[key]))
+            assert_same_bits(to_numpy(made)[present], to_numpy(batch[key])[present], key)
+            assert not to_numpy(batch[key])[~present].any()
+            back = to_numpy(loader.unnormalize(key, made)).astype(np.float64)
+            np.testing.assert_allclose(back, to_numpy(raw[key]), rtol=1e-4, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory):
+    """Two datasets of the same streams on other scales."""
+    rng, folder, made = np.random.default_rng(34), tmp_path_factory.mktemp("arms"), []
+    for number in range(2):
+        rows = {
+            key: (np.arange(300) * 10**7, (rng.normal(size=(300, 4)) * 10**number + 5 * number).astype(np.float32))
+            for key in ("state", "action", "force")
+        }
+        made.append(write(folder / str(number), [rows] * 2))
+    return made
+
+
+def stats_about(mean, std):
+    return {"mean": np.full(4, mean), "std": np.full(4, std)}
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(arms, device, framework):
+    if framework == "numpy" and device == "cuda":
+        pytest.skip("numpy is on the CPU")
+    arguments = {"batch_size": 128, "delta_timestamps": {key: [0.0, 0.004] for key in ("state", "action", "force")}}
+    arguments |= {"device": device, "framework": framework, "anchor": "state"}
+    of_source = {"state": stats_about(1.0, 2.0)}
+    of_loader = {"state": stats_about(-3.0, 4.0), "action": stats_about(7.0, 0.5)}
+    sources = [robocache.Source(arms[0], norm_stats=of_source), robocache.Source(arms[1])]
+    raw = next(robocache.Loader(sources, **arguments))
+    loader = robocache.Loader(sources, normalize="mean_std", norm_stats=of_loader, **arguments)
+    batch = next(loader)
+    index = to_numpy(batch["dataset_index"])
+    assert set(index.tolist()) == {0, 1}
+    used = {
+        "state": [of_source["state"], of_loader["state"]],
+        "action": [of_loader["action"]] * 2,
+        "force": [{"mean": arm.stats["force"].mean, "std": arm.stats["force"].std} for arm in arms],
+    }
+    for key, stats in used.items():
+        recorded = to_numpy(raw[key])
+        expected = np.empty(recorded.shape)
+        for source in (0, 1):
+            expected[index == source] = (recorded[index == source] - stats[source]["mean"]) / stats[source]["std"]
+        np.testing.assert_allclose(to_numpy(batch[key]), expected, rtol=1e-5, atol=1e-5)
+        made = loader.normalize(key, raw[key], dataset_index=batch["dataset_index"])
+        assert_same_bits(to_numpy(made), to_numpy(batch[key]), key)
+        back = loader.unnormalize(key, made, dataset_index=batch["dataset_index"])
+        np.testing.assert_allclose(to_numpy(back), recorded, rtol=1e-4, atol=1e-4)
+    # Which source an array is of may be left unsaid where all are normalised alike, and there alone.
+    assert_same_bits(to_numpy(loader.normalize("action", raw["action"])), to_numpy(batch["action"]))
+    for key in ("state", "force"):
+        with pytest.raises(robocache.ArgumentError, match=r"^dataset_index: "):
+            loader.normalize(key, raw[key])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "part"),
+    [
+        ({"norm_stats": {"actions": stats_about(0, 1)}}, robocache.ArgumentError, "norm_stats: .* actions"),
+        ({"norm_stats": 3}, robocache.ArgumentTypeError, "norm_stats: "),
+        ({"norm_stats": {"action": 3}}, robocache.ArgumentTypeError, r"norm_stats\['action'\]: "),
+        ({"norm_stats": {"action": {"mean": [0.0] * 4}}}, robocache.ArgumentError, r"norm_stats\['action'\].* std"),
+        ({"norm_stats": {"action": {"mean": [0.0], "std": [1.0]}}}, robocache.ArgumentError, r"norm_stats\['action'\]"),
+        ({"constant": "zero"}, robocache.ArgumentError, "constant: expected 'center', 'lerobot' or 'openpi'"),
+        ({"constant": None}, robocache.ArgumentTypeError, "constant: "),
+        ({"normalize": "std"}, robocache.ArgumentError, "normalize: "),
+    ],
+)
+def test_statistics_that_make_no_sense_are_refused_by_name(arms, options, error, part):
+    options = {"normalize": "mean_std", **options}
+    with pytest.raises(error, match=part):
+        robocache.Loader(arms[0], batch_size=4, delta_timestamps={"action": [0.0]}, device="cpu", **options)
+
+
+def test_a_key_that_is_not_normalised_stays_and_one_that_is_none_is_refused(arms, device):
+    loader = robocache.Loader(
+        arms[0],
+        batch_size=4,
+        delta_timestamps={"action": [0.0], "state": [0.0]},
+        normalize={"action": "min_max"},
+        device=device,
+    )
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    assert_same_bits(loader.normalize("state", x), x)
+    assert not np.array_equal(loader.normalize("action", x), x)
+    for key in ("force", "action_is_pad", "time_ns", 3):
+        with pytest.raises(robocache.ArgumentError, match=r"^key: expected one of action, state, got "):
+            loader.normalize(key, x)

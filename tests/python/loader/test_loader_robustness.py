@@ -1,0 +1,363 @@
+"""Loader: what happens around a running one: files that change, Ctrl-C, forks, threads, and an end at any moment."""
+
+import concurrent.futures
+import contextlib
+import gc
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import assert_same_batches, record, write
+from reference.compare import to_numpy
+from soak import rounds
+
+import robocache
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+
+WINDOWS = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
+WAYS = [
+    {"prefetch": 0},
+    {"prefetch": 2},
+    {"prefetch": 3, "residency": "mapped"},
+    {"prefetch": 2, "residency": {"action": "mapped"}, "reuse_buffers": True},
+]
+
+
+def make(dataset, device="cpu", **options):
+    options = {"batch_size": 24, "delta_timestamps": WINDOWS, "anchor": "action", "device": device} | options
+    return robocache.Loader(dataset, **options)
+
+
+def forever(loader):
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+def copied(batch):
+    return {key: to_numpy(x).copy() for key, x in batch.items()}
+
+
+def some(loader, count=12):
+    """Batches, over an epoch's end."""
+    return [copied(batch) for batch in itertools.islice(forever(loader), count)]
+
+
+def in_a_child(body):
+    """What a forked child's `body` says."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        said = "nothing"
+        try:
+            said = body()
+        except BaseException as error:
+            said = repr(error)
+        finally:
+            os.write(write_end, said.encode()[:4000])
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return said
+
+
+# ---- Files that change ----
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A dataset whose files the test may spoil, and its recording."""
+    recording = record(np.random.default_rng(21))
+    return write(tmp_path / "cache", recording), recording
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
+def test_a_file_that_is_cut_short_under_a_loader(own, device, residency, prefetch):
+    dataset, _ = own
+    plain = make(dataset, device, residency="device", prefetch=0)
+    loader = make(dataset, device, residency=residency, prefetch=prefetch)
+    assert_same_batches(some(loader, 2), some(plain, 2))
+    for file in ("values", "time_ns"):
+        path = Path(dataset.path) / "streams" / "action" / f"{file}.npy"
+        os.truncate(path, path.stat().st_size * 2 // 3)
+    failed = 0
+    for epoch in range(4):
+        for samples in range(0, loader.num_samples, 24):
+            state = {"seed": 0, "epoch": epoch, "samples": samples}
+            for each in (loader, plain):
+                each.load_state_dict(state)
+            expected = copied(next(plain))
+            try:
+                batch = copied(next(loader))
+            except robocache.FileError as error:
+                assert "streams/action/values.npy: at byte " in str(error)
+                assert "it was cut short" in str(error)
+                assert loader.state_dict() == state  # who draws again is told again
+                with pytest.raises(robocache.FileError):
+                    next(loader)
+                failed += 1
+            else:
+                assert_same_batches([batch], [expected])
+    assert (failed > 0) == (residency == "mapped")
+    with pytest.raises(robocache.FileError, match=r"(time_ns|values)\.npy"):
+        make(robocache.open(dataset.path), device)
+
+
+@pytest.mark.parametrize("how", ["writer", "rename", "removed"])
+@pytest.mark.parametrize("residency", ["device", "mapped"])
+def test_a_cache_that_is_replaced_under_a_loader(own, tmp_path, device, residency, how):
+    dataset, _ = own
+    expected = some(make(dataset, device, prefetch=0), 20)
+    loader = make(dataset, device, residency=residency)
+    assert_same_batches(some(loader, 5), expected[:5])
+    loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 5 * 24})
+    other = record(np.random.default_rng(22))
+    if how == "writer":
+        with robocache.Writer(dataset.path, overwrite=True) as writer:
+            for streams in other:
+                with writer.episode() as episode:
+                    for name, (time_ns, values) in streams.items():
+                        episode.append(name, time_ns, values)
+    elif how == "rename":
+        write(tmp_path / "other", other)
+        os.rename(dataset.path, tmp_path / "away")
+        os.rename(tmp_path / "other", dataset.path)
+        shutil.rmtree(tmp_path / "away")
+    else:
+        shutil.rmtree(dataset.path)
+    assert_same_batches(some(loader, 15), expected[5:])
+    # One that is made of the dataset that was opened before still has its rows.
+    assert_same_batches(some(make(dataset, device, residency=residency), 20), expected)
+
+
+# ---- Ctrl-C ----
+
+
+def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
+    threads(1)
+    times = np.arange(400) * 10**7
+    poses = np.concatenate([np.ones((400, 4)), np.zeros((400, 3))], axis=1) + np.linspace(0, 1, 400)[:, None]
+    dataset = write(tmp_path / "cache", [{"pose": (times, poses)}])
+
+    def slow(prefetch):
+        return robocache.Loader(
+            dataset,
+            batch_size=200,
+            delta_timestamps={"pose": np.linspace(0, 1, 8000).tolist()},
+            methods="pose",
+            device="cpu",
+            framework="numpy",
+            prefetch=prefetch,
+        )
+
+    plain = slow(0)
+    next(plain)
+    began = time.perf_counter()
+    expected = next(plain)
+    takes = time.perf_counter() - began
+    loader = slow(1)
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupted = 0
+    try:
+        for _ in range(5):
+            loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
+            next(loader)  # and the next one is begun
+            state = loader.state_dict()
+            sent = []
+
+            def send(sent=sent):
+                sent.append(time.perf_counter())
+                os.kill(os.getpid(), signal.SIGINT)
+
+            timer = threading.Timer(0.05, send)
+            timer.start()
+            try:
+                batch = next(loader)
+                timer.join()
+                time.sleep(0.1)  # where it comes too late
+            except KeyboardInterrupt:
+                waited = time.perf_counter() - sent[0]
+                if loader.state_dict() == state:
+                    interrupted += 1
+                    assert waited < takes / 2, (waited, takes)
+                    batch = next(loader)
+            assert_same_batches([batch], [expected])
+            if interrupted:
+                break
+    finally:
+        signal.signal(signal.SIGINT, old)
+    assert interrupted
+
+
+# ---- Forks and other processes ----
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_parent_and_child_go_on_after_a_fork(dataset, options):
+    expected = some(make(dataset, prefetch=0), 40)
+    batches = forever(make(dataset, **options))
+    place = 0
+
+    def go_on(count):
+        nonlocal place
+        for _ in range(count):
+            assert_same_batches([copied(next(batches))], [expected[place]])
+            place += 1
+        return f"{place} are right"
+
+    go_on(5)
+    for number in range(3):
+        assert in_a_child(lambda: go_on(6)) == f"{11 + 5 * number} are right"
+        assert in_a_child(lambda: go_on(2) and in_a_child(lambda: go_on(3))) == f"{10 + 5 * number} are right"
+        go_on(5)
+
+
+def digests(loader, count, answers):
+    answers.put([sorted((key, x.tobytes()) for key, x in batch.items()) for batch in some(loader, count)])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("options", WAYS[1:])
+def test_processes_of_multiprocessing_go_on_where_the_parent_stood(dataset, method, options):
+    context = multiprocessing.get_context(method)
+    loader = make(dataset, framework="numpy", **options)
+    for _ in range(3):
+        next(loader)
+    answers = context.SimpleQueue()
+    processes = [context.Process(target=digests, args=(loader, 4, answers)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    plain = make(dataset, framework="numpy", prefetch=0)
+    plain.load_state_dict(loader.state_dict())
+    expected = [sorted((key, x.tobytes()) for key, x in batch.items()) for batch in some(plain, 4)]
+    assert found == [expected] * 2
+    assert_same_batches(some(loader, 4), some(make_at(dataset, 3), 4))
+
+
+def make_at(dataset, batches):
+    plain = make(dataset, framework="numpy", prefetch=0)
+    plain.load_state_dict({"seed": 0, "epoch": 0, "samples": batches * 24})
+    return plain
+
+
+SCRIPT = """
+import hashlib, itertools, sys
+import numpy as np
+import robocache
+
+dataset = robocache.open(sys.argv[1])
+windows = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
+loader = robocache.Loader(dataset, batch_size=24, delta_timestamps=windows, anchor="action", device="cpu",
+                          framework="numpy", residency=sys.argv[2], prefetch=3)
+digest = hashlib.sha256()
+for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), int(sys.argv[3])):
+    for key in sorted(batch):
+        digest.update(batch[key].tobytes())
+print(digest.hexdigest())
+"""
+
+
+def run(dataset, residency, batches, ends="", **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT + ends, dataset.path, residency, str(batches)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("residency", ["device", "mapped"])
+def test_no_byte_depends_on_the_number_of_threads(dataset, residency):
+    found = {run(dataset, residency, 60, ROBOCACHE_NUM_THREADS=threads) for threads in ("1", "5")}
+    assert len(found) == 1
+
+
+ENDS = {
+    "global": "",
+    "cycle": "cycle = [loader]; cycle.append(cycle); del loader, cycle",
+    "daemon": "import threading; threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start(); "
+    "import time; time.sleep(0.02)",
+    "leaked": "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader))",
+}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_a_process_ends_while_batches_are_made(dataset, ends):
+    for _ in range(rounds(1)):
+        run(dataset, "mapped", 3, "\n" + ends)
+
+
+# ---- Side by side ----
+
+
+def test_a_loader_may_go_at_any_moment(dataset, device):
+    for number in range(rounds(150)):
+        loader = make(dataset, device, **WAYS[number % 4])
+        kept = [next(loader) for _ in range(number % 3)]
+        if number % 5 == 0:
+            loader.load_state_dict({"seed": 1, "epoch": 2, "samples": number % loader.num_samples})
+            kept.append(next(loader))
+        if number % 7 == 0:
+            loader.itself = loader  # for the collector of cycles
+        del loader
+        if number % 49 == 0:
+            gc.collect()
+        for batch in kept:
+            assert np.isfinite(to_numpy(batch["action"])).all()
+
+
+def test_loaders_side_by_side(dataset, device):
+    """In turns, and each in a thread of its own."""
+    expected = [some(make(dataset, device, seed=seed, prefetch=0), 30) for seed in range(4)]
+    made = [make(dataset, device, seed=seed, **WAYS[seed]) for seed in range(4)]
+    batches = [forever(loader) for loader in made]
+    for place in range(30):
+        for seed in range(4):
+            assert_same_batches([copied(next(batches[seed]))], [expected[seed][place]])
+    made = [make(dataset, device, seed=seed, **WAYS[seed]) for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for found, wanted in zip(pool.map(lambda loader: some(loader, 30), made), expected, strict=True):
+            assert_same_batches(found, wanted)
+
+
+def test_threads_on_one_loader_have_every_batch_once(dataset):
+    def first_times(batches):
+        return sorted(tuple(to_numpy(batch["time_ns"]).tolist()) for batch in batches)
+
+    expected = first_times([copied(batch) for batch in make(dataset, prefetch=0)])
+    for options in WAYS[:3]:
+        loader = make(dataset, **options)
+        barrier = threading.Barrier(4)
+
+        def draw(loader=loader, barrier=barrier):
+            found = []
+            with contextlib.suppress(StopIteration):
+                batches = iter(loader)
+                barrier.wait()
+                while True:
+                    found.append(copied(next(batches)))
+            return found
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            taken = [pool.submit(draw) for _ in range(4)]
+            assert first_times(itertools.chain.from_iterable(part.result() for part in taken)) == expected
