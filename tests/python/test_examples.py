@@ -136,8 +136,22 @@ def test_the_operations_by_themselves(device, framework):
     assert names["weights"].tolist()[0][0] == seen.tolist()
 
 
+def test_a_mixture_and_lerobots_batches(rng, folder, lerobot_files, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    lerobot_files.write_lerobot("pusht", lerobot_files.make_episodes(rng, (70, 40)), version="v3.0", fps=10)
+    names = {"robocache": robocache}
+    for name, rows in (("kitchen", 300), ("garage", 200)):
+        write_example_cache(name, np.arange(rows) * 100_000_000, rng.normal(size=(rows, 7)).astype(np.float32))
+        names[name] = robocache.open(name)
+    source = snippet("python", "robocache.Source(kitchen")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(source, names)
+    assert "action" in printed.getvalue() and "waited for data" in printed.getvalue()
+    assert next(names["loader"])["action"].shape == (64, 16, 2)
+
+
 def test_every_python_snippet_of_the_readme_is_tried_here():
-    assert len(snippets("python")) == 3
+    assert len(snippets("python")) == 4
 
 
 # ---- docs ----
