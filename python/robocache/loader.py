@@ -41,10 +41,12 @@ _add_norm_stats = _lib.function("loader_add_norm_stats")
 _affines = _lib.function("loader_affines")
 _gather = _lib.function("loader_gather")
 _check_tolerance = _lib.function("loader_check_tolerance")
+_memory = _lib.function("batch_memory")
 _array = _lib.function("batch_array")
 _arrays = _lib.function("batch_arrays")
 _cuda_unavailable = _lib.function("cuda_unavailable_reason")
-_array.release_gil = _arrays.release_gil = False  # _arrays needs the lock; _array is shorter than to let go of it
+# _arrays needs the lock; the others are shorter than to let go of it.
+_memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
 _Value = TypeVar("_Value")
 
@@ -585,8 +587,10 @@ class Loader:
             self._exchange = _lib.exchange_api(self._torch.Tensor)
             self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self.device)
         else:
-            for array in described["arrays"]:
-                _lib.numpy_dtype(array["dtype"])  # refuses what numpy cannot hold
+            self._views = [
+                (array["name"], _lib.numpy_dtype(array["dtype"]), array["shape"], array["offset"])
+                for array in described["arrays"]
+            ]
 
     @classmethod
     def from_lerobot(
@@ -764,11 +768,14 @@ class Loader:
     def _made(self, place: tuple[int, int, int], stream: int | None = None) -> dict[str, Any] | None:
         """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
         batch = _next(self._handle, self._like, *place, stream)
-        if batch is None or self._reused is None:
-            return None if batch is None else self._as_dict(batch)
-        of_slot = batch, min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
+        if batch is None:
+            return None
+        samples = min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
+        if self._reused is None:
+            return self._as_dict(batch, samples)
+        of_slot = batch, samples
         if of_slot not in self._reused:
-            self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot))
+            self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot), samples)
         return dict(self._reused[of_slot])
 
     def _made_ahead(self, place: tuple[int, int, int]) -> dict[str, Any] | None:
@@ -780,7 +787,10 @@ class Loader:
             self._stream.wait_stream(current)
             return place, self._made(place, self._stream.cuda_stream), self._stream.record_event()
 
-        if self._ahead is None or self._ahead[0] != place:
+        if self._ahead is not None and self._ahead[0] != place:
+            current.wait_event(self._ahead[2])  # it is still written to, and its memory goes back to this stream
+            self._ahead = None
+        if self._ahead is None:
             self._ahead = queued(place)
         batch: dict[str, Any] | None
         _, batch, made = self._ahead
@@ -788,17 +798,24 @@ class Loader:
             return None
         seed, epoch, samples = place
         samples = self._after(samples)
-        self._ahead = queued((seed, epoch + 1, 0) if samples == self.num_samples else (seed, epoch, samples))
+        try:
+            self._ahead = queued((seed, epoch + 1, 0) if samples == self.num_samples else (seed, epoch, samples))
+        except errors.Error:
+            self._ahead = None  # whoever asks for that one is told
         current.wait_event(made)
         return batch
 
-    def _as_dict(self, batch: Any) -> dict[str, Any]:
+    def _as_dict(self, batch: Any, samples: int) -> dict[str, Any]:
         if self._exchange:
             arrays: list[Any] = [None] * len(self._names)
             _arrays(batch, self._exchange, id(arrays))
             return dict(zip(self._names, arrays, strict=True))
-        arrays = [_array(batch, self._like, index) for index in range(len(self._names))]
-        return dict(zip(self._names, arrays if self._torch else map(_lib.to_numpy, arrays), strict=True))
+        if self._torch is not None:
+            return {name: _array(batch, self._like, index) for index, name in enumerate(self._names)}
+        memory = _lib.to_numpy(_memory(batch))
+        return {
+            name: np.ndarray((samples, *shape), dtype, memory, offset) for name, dtype, shape, offset in self._views
+        }
 
     def _place(self, seed: int, epoch: int, samples: int) -> None:
         self.seed, self.epoch, self.samples = seed, epoch, samples
@@ -818,7 +835,7 @@ class Loader:
         listed = _given_list(whole, "indices", indices, np.int64)
         if listed is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
-        return self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)))
+        return self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)), len(listed))
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

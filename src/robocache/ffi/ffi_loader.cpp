@@ -188,7 +188,10 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   auto arrays = nlohmann::json::array();
   for (const BatchArray& array : loader.arrays()) {
-    arrays.push_back({{"name", array.name}, {"dtype", std::string(dtype_name(array.dtype))}});
+    arrays.push_back({{"name", array.name},
+                      {"dtype", std::string(dtype_name(array.dtype))},
+                      {"shape", array.shape},
+                      {"offset", array.offset}});
   }
   auto placements = nlohmann::json::array();
   for (const Placement& placement : loader.placements()) {
@@ -264,7 +267,16 @@ ROBOCACHE_FFI(loader_check_tolerance, args, result) {
   args.object<LoaderHandle>(0, "loader").loader->check_tolerance();
 }
 
-// (batch, a tensor of the framework, or None, place among the arrays) -> that array, over the batch's memory
+// (batch) -> its memory, uint8
+ROBOCACHE_FFI(batch_memory, args, result) {
+  const auto& batch = args.object<BatchHandle>(0, "batch");
+  const auto bytes = static_cast<int64_t>(batch.loader->batch_bytes());
+  const TensorView view =
+      TensorView::contiguous(batch.memory.get(), DType::kUInt8, {bytes}, batch.loader->options().device);
+  result.set(OwnedTensor::share(view, batch.memory));
+}
+
+// (batch, a tensor of the framework, place among the arrays) -> that array, over the batch's memory
 ROBOCACHE_FFI(batch_array, args, result) {
   const auto& batch = args.object<BatchHandle>(0, "batch");
   const auto& arrays = batch.loader->arrays();
