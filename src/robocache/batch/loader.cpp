@@ -97,12 +97,12 @@ struct Loader::Impl {
   }
 
   // What a rank with episodes of its own needs of a stream.
-  std::optional<RowRange> part_of(size_t source, int64_t stream) const {
+  std::optional<RowSpan> part_of(size_t source, int64_t stream) const {
     const std::vector<int64_t>& episodes = *options.sources[source].episodes;
     if (!options.shard_episodes || episodes.empty()) return {};
     const auto [first, last] = std::minmax_element(episodes.begin(), episodes.end());
     const auto offsets = dataset(source).streams()[static_cast<size_t>(stream)].row_offsets;
-    return RowRange{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
+    return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
   }
 
   void bring_streams() {

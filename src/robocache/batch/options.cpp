@@ -27,7 +27,7 @@ std::string of_stream(std::string_view argument, const StreamRequest& request) {
 }
 
 // The key that a stream of a source fills.
-const std::string& key_of(const SourceRequest& source, const std::string& stream) {
+std::string key_of(const SourceRequest& source, const std::string& stream) {
   for (const auto& [from, to] : source.rename) {
     if (from == stream) return to;
   }

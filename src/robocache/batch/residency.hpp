@@ -57,7 +57,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
 struct DatasetStream {
   std::shared_ptr<const Dataset> dataset;
   int64_t stream;
-  std::optional<RowRange> part = {};  // none: all rows
+  std::optional<RowSpan> part = {};  // none: all rows
 };
 
 // Brings all that a key draws from to its tier. Where memory does not suffice although the budget said so, an automatic

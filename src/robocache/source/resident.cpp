@@ -156,7 +156,7 @@ int64_t shared_bytes_present(const Dataset& dataset, int64_t stream, int64_t byt
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
 
 // On the CPU both copies are one, and files are the host's whatever the device.
-void settle(Device& device, Tier& tier, std::optional<RowRange>& part) {
+void settle(Device& device, Tier& tier, std::optional<RowSpan>& part) {
   if (tier == Tier::kMapped) {
     device = {};
     part.reset();
@@ -215,7 +215,7 @@ ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t str
 }
 
 std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                          Device device, Tier tier, std::optional<RowRange> part) {
+                                                          Device device, Tier tier, std::optional<RowSpan> part) {
   settle(device, tier, part);
   const auto is = [&](const ResidentStream& resident) { return resident.is(*dataset, stream, device, tier, part); };
   return living_streams().get(is, [&] {
@@ -225,13 +225,13 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
   });
 }
 
-int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part) {
+int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowSpan> part) {
   const Stream& from = stream_of(dataset, stream);
   return (part ? part->end - part->begin : from.rows) * from.features * dtype_size(from.dtype);
 }
 
 int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                                      std::optional<RowRange> part) {
+                                      std::optional<RowSpan> part) {
   settle(device, tier, part);
   const int64_t whole = bytes(dataset, stream, part);
   if (tier == Tier::kMapped || whole == 0) return 0;
@@ -241,12 +241,12 @@ int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, De
 }
 
 bool ResidentStream::is(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                        std::optional<RowRange> part) const {
+                        std::optional<RowSpan> part) const {
   return dataset_.get() == &dataset && stream_ == stream && device_ == device && tier_ == tier && part_ == part;
 }
 
 ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
-                               std::optional<RowRange> part)
+                               std::optional<RowSpan> part)
     : dataset_(std::move(dataset)), stream_(stream), device_(device), tier_(tier), part_(part) {
   clock_ = ResidentClock::get(dataset_, stream, device);
   const Stream& from = stream_of(*dataset_, stream);

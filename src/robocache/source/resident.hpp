@@ -67,15 +67,15 @@ class ResidentStream {
   // Throws FileError, DeviceError, and OutOfMemory that names the stream, what it needs and what is free: a roomier
   // tier may do.
   static std::shared_ptr<const ResidentStream> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                   Device device, Tier tier, std::optional<RowRange> part = {});
+                                                   Device device, Tier tier, std::optional<RowSpan> part = {});
 
   // What the values take, of the memory that the tier says; of kMapped only the page cache's.
-  static int64_t bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part = {});
+  static int64_t bytes(const Dataset& dataset, int64_t stream, std::optional<RowSpan> part = {});
 
   // What is in memory already of what get() would bring, because it lives in this process or ranks of this host share
   // it: free memory has lost that, and get() takes no more for it.
   static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                               std::optional<RowRange> part = {});
+                               std::optional<RowSpan> part = {});
 
   Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
@@ -89,15 +89,15 @@ class ResidentStream {
 
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
-                 std::optional<RowRange> part);
-  bool is(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowRange> part) const;
+                 std::optional<RowSpan> part);
+  bool is(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowSpan> part) const;
   void copy_to_host(const StreamFile& file, int64_t begin, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;
   Device device_;
   Tier tier_;
-  std::optional<RowRange> part_;
+  std::optional<RowSpan> part_;
   std::shared_ptr<const ResidentClock> clock_;
   DeviceBuffer device_memory_;
   PinnedBuffer pinned_memory_;

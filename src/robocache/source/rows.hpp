@@ -30,11 +30,11 @@ struct StreamClock {
 };
 
 // Rows [begin, end) of a clock.
-struct RowRange {
+struct RowSpan {
   int64_t begin;
   int64_t end;
 
-  friend bool operator==(const RowRange&, const RowRange&) = default;
+  friend bool operator==(const RowSpan&, const RowSpan&) = default;
 };
 
 // Rows in a file that is read with pread: a read of one that was cut short comes out short, where a mapping would end

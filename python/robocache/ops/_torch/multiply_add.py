@@ -34,7 +34,6 @@ class _MultiplyAdd(Function):
         made: Tensor = (tangent * factor).to(tangent.dtype)
         return made
 
-
     @staticmethod
     def vmap(info: Any, in_dims: Any, *operands: Tensor) -> Any:
         """Element by element: the new axis goes to the front, and operands that lack axes behind it get them."""
