@@ -15,7 +15,7 @@ namespace robocache {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostDoublings = 2;  // of the samples that a block fills
+constexpr int kMostDoublings = 2;  // a block fills 1, 2 or 4 samples at once
 template <bool kCurves>
 constexpr int kBlocks = kCurves ? 4 : 8;  // of a multiprocessor
 
@@ -132,9 +132,8 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
       if constexpr (!kCopy) weights[i] = weight_of<Work>(entry);
       any[i] = entry.left != nullptr;
       mix[i] = !kCopy && entry.apart != 0;
-      const char* const row = in_global(entry.left) + place;
-      if (any[i]) a[i] = *reinterpret_cast<const Row*>(row);
-      if (mix[i]) b[i] = *reinterpret_cast<const Row*>(row + entry.apart);
+      if (any[i]) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place);
+      if (mix[i]) b[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place + entry.apart);
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
@@ -263,7 +262,7 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
   }
 }
 
-// The same where there is nothing but zeros to write, or one row.
+// What write_steps does, on curves.
 __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, const LaneSteps& steps, char* out) {
   for (int tile = 0; tile < kStripTiles; ++tile) {
     const int step = steps.first + tile * steps.stride;
@@ -320,8 +319,9 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
   // On its way while other steps are looked for. Where rows follow each other, the right one is the next step's left.
-  for (int64_t at = 0; at < s.row_bytes && at < kMostPrefetched && picked.kind != PickKind::kAbsent; at += 128) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + at));
+  for (int64_t byte = 0; byte < s.row_bytes && byte < kMostPrefetched && picked.kind != PickKind::kAbsent;
+       byte += 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
   }
   if (s.value_dtype == DType::kFloat64) {
     entry.double_weight = picked.weight;
@@ -366,8 +366,9 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   const WindowTables tables = tables_of(sample.group);
   const WindowMoment moment = in_global(tables.moments)[moment_index];
   const StreamClock clock = in_global(tables.clocks)[moment.clock].rows;
-  const EpisodeRows rows = StreamClock{nullptr, in_global(clock.episodes)}.rows_of(sample.anchor.episode);
-  const ClockRow<int64_t> times{in_global(clock.time_ns) + rows.begin, 1};
+  EpisodeRows rows{};
+  if (clock.episodes != nullptr) rows = in_global(clock.episodes)[sample.anchor.episode];
+  const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.time_ns) + rows.begin : nullptr, 1};
   const int64_t target = saturating_add(sample.anchor.time_ns, moment.delta_ns);
   MomentRows at{};
   if (rows.rows > 0) at = find_rows(times, rows.rows, target, guess_row(rows, target), batch.plan.snap_ns);
@@ -430,8 +431,9 @@ __device__ void write_rest(const WindowBatch& batch, const Sample& sample, int64
   }
 }
 
-// A block fills a few samples after the other, of each one group of segments. What is found of them and drawn for the next
-// goes on side by side, the latter in the last warp, which has the fewest moments; then warps write strips.
+// A block fills a few samples after the other, of each one group of segments. While threads find moments the last warp, which
+// has the fewest of them, draws the next samples; then warps write strips. What it reads was there before the loader: only
+// writing waits for the work before.
 template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings) {
@@ -492,6 +494,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
     const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
+    // Up to half of the blocks that run together: the next launch's can begin beside them.
     int doublings = 0;
     while (doublings < kMostDoublings && batch->count >> doublings > together / 2 &&
            shared << (doublings + 1) <= kMostShared) {

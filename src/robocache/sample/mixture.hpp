@@ -83,14 +83,9 @@ struct Mixture {
   }
 
  private:
-  // The last source that begins at or before `at`. Of a few all are looked at: no look waits for another.
+  // The last source that begins at or before `at`.
   ROBOCACHE_HD int32_t last_from(int64_t MixtureSource::* first, int64_t at) const {
-    constexpr int32_t kFew = 16;
     int32_t low = 0;
-    if (sources <= kFew) {
-      for (int32_t source = 1; source < sources; ++source) low += table[source].*first <= at ? 1 : 0;
-      return low;
-    }
     int32_t high = sources;
     while (high - low > 1) {
       const int32_t middle = (low + high) / 2;
