@@ -27,6 +27,7 @@ STREAMS = {"joint": (50, 14), "wrench": (200, 6), "feature": (30, 64)}  # Hz, fe
 ANCHOR = "feature"
 STEPS, PERIOD_NS = 16, 20_000_000
 SNAP_NS = 1000
+MIXED = "robocache, mixture of 8"
 JITTER = 0.2  # of a period, to either side: no gap is shorter than 0.6 periods
 BATCH_SIZES = {"cuda": [64, 1024, 4096, 16384], "cpu": [64, 256, 1024, 4096]}
 
@@ -60,7 +61,7 @@ def write_cache(path: Path, episodes: int, seconds: float) -> None:
                     )
 
 
-def make_loader(dataset: robocache.Dataset, batch_size: int, device: str) -> robocache.Loader:
+def make_loader(dataset: robocache.Dataset | list[robocache.Source], batch_size: int, device: str) -> robocache.Loader:
     return robocache.Loader(
         dataset,
         batch_size=batch_size,
@@ -72,6 +73,12 @@ def make_loader(dataset: robocache.Dataset, batch_size: int, device: str) -> rob
         framework="torch",
         seed=0,
     )
+
+
+def mixture(dataset: robocache.Dataset) -> list[robocache.Source]:
+    """Eight sources of different weights: each an eighth of the episodes."""
+    parts = np.array_split(np.arange(len(dataset)), 8)
+    return [robocache.Source(dataset, weight=4 + i, episodes=part.tolist()) for i, part in enumerate(parts)]
 
 
 def peer_arguments(dataset: robocache.Dataset) -> tuple:
@@ -161,12 +168,18 @@ def run_case(
         draw_and_align["torch.compile"] = lambda: compiled(*resident.draw(batch_size))
     calls = {"robocache": [partial(next, batches)]}
 
-    anchors = batch["episode_index"], batch["time_ns"]
-    shifted = anchors[1] + resident.shift_ns[anchors[0]]
+    def aligned_by(peer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        episode, time_ns = batch["episode_index"], batch["time_ns"]
+        return peer(episode, time_ns + resident.shift_ns[episode])
+
+    mixed_batches = endless(make_loader(mixture(dataset), batch_size, device))
+    mixed = next(mixed_batches)
+    case["contenders"][MIXED] = verify(mixed, aligned_by(resident.align, mixed), windows.streams, windows.affine)
+    calls[MIXED] = [partial(next, mixed_batches)]
     for name in draw_and_align:
         try:
             peer = resident.align if name == "torch eager" else compiled
-            case["contenders"][name] = verify(batch, peer(anchors[0], shifted), windows.streams, windows.affine)
+            case["contenders"][name] = verify(batch, aligned_by(peer, batch), windows.streams, windows.affine)
             calls[name] = [draw_and_align[name]]
         except Exception as error:
             case["failures"][name] = f"{type(error).__name__}: {error}"
@@ -188,7 +201,7 @@ def run_case(
         measures = {"wall_us": cpu_timer}
     for measure, timer_of in measures.items():
         timers = {}
-        for name in ["robocache"] if measure == "host_us" else calls:
+        for name in ["robocache", MIXED] if measure == "host_us" else calls:
             try:
                 timers[name] = timer_of(calls[name])
             except Exception as error:
@@ -222,8 +235,10 @@ def run_case(
     case["faster_than"] = {
         name: measures["wall_us"] / ours["wall_us"]
         for name, measures in case["contenders"].items()
-        if name != "robocache" and "wall_us" in measures
+        if name not in ("robocache", MIXED) and "wall_us" in measures
     }
+    measure = "gpu_us" if "gpu_us" in ours else "wall_us"
+    case["mixture_costs"] = case["contenders"][MIXED][measure] / ours[measure]
     print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
 
 

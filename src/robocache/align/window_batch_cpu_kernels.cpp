@@ -21,11 +21,9 @@ void prefetch(const void* at) {
   __builtin_prefetch(at, 0, 3);
 }
 
-int64_t row_bytes(const WindowSegment& s) { return s.row_features * dtype_size(s.value_dtype); }
-
-// Where an episode's values lie: row r of it r * row_bytes() on.
+// Where an episode's values lie: row r of it r * row_bytes on.
 const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
-  return static_cast<const char*>(s.values) + rows.begin * row_bytes(s);
+  return static_cast<const char*>(s.values) + rows.begin * s.row_bytes;
 }
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
@@ -93,7 +91,7 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
     for (int i = 2 - reach; i <= 3 + reach; ++i) {
-      load_piece(s, values + stencil.rows[i] * row_bytes(s), first, n, x[i]);
+      load_piece(s, values + stencil.rows[i] * s.row_bytes, first, n, x[i]);
     }
     switch (s.method) {
       case InterpolationMethod::kPchip:
@@ -149,12 +147,12 @@ void write_step(const WindowSegment& s, const EpisodeRows& rows, const char* val
     return s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picked, out)
                                             : write_curve<float>(s, rows, values, times, picked, out);
   }
-  const char* const a = values + picked.left * row_bytes(s);
+  const char* const a = values + picked.left * s.row_bytes;
   if (!is_floating(s.value_dtype)) {
     __builtin_memcpy(out, a, static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
     return;
   }
-  const char* const b = values + picked.right * row_bytes(s);
+  const char* const b = values + picked.right * s.row_bytes;
   with_floating(s.value_dtype, [&](auto in) {
     with_floating(s.out_dtype,
                   [&](auto made) { write_row<decltype(in), decltype(made)>(s, a, b, picked.weight, mix, out); });
@@ -173,9 +171,7 @@ int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) 
 // A group and its tables.
 struct Group : WindowTables {
   explicit Group(const WindowGroup& group)
-      : WindowTables(tables_of(group, group.tables)),
-        segment_count(group.segment_count),
-        clock_count(group.clock_count) {}
+      : WindowTables(tables_of(group)), segment_count(group.segment_count), clock_count(group.clock_count) {}
 
   int32_t segment_count;
   int32_t clock_count;
@@ -198,7 +194,7 @@ void prefetch_sample(const Group& group, const Anchor& anchor) {
     const WindowSegment& s = group.segments[at];
     const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
     if (s.values == nullptr) continue;
-    prefetch(values_of(s, rows) + guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns)) * row_bytes(s));
+    prefetch(values_of(s, rows) + guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns)) * s.row_bytes);
   }
 }
 
@@ -223,7 +219,7 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
     streams[at].asked = nullptr;
     streams[at].is_pad = s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset) + masks;
     streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
-    streams[at].row_bytes = row_bytes(s);
+    streams[at].row_bytes = s.row_bytes;
     streams[at].bytes = s.features * dtype_size(s.value_dtype);
   }
   for (int32_t at = 0; at < group.clock_count; ++at) {
@@ -235,13 +231,13 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
       const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
-      WindowPlace place{};
+      WindowPlace<> place{};
       if (n > 0) {
         hint = advanced(times.data, n, target, hint);
         place = find_place(times, n, target, snap_ns, hint);
       }
-      for (int32_t slot = moment.slot_begin; slot < moment.slot_end; ++slot) {
-        const WindowSlot step = group.slots[slot];
+      for (int32_t slot = 0; slot < moment.slots; ++slot) {
+        const WindowSlot step = group.slots[moment.slot_begin + slot];
         Stream& stream = streams[step.segment];
         Pick<double> found{0, 0, 0, PickKind::kAbsent, false};
         if (n > 0) found = pick_at(times, n, place, group.segments[step.segment]);
@@ -281,9 +277,8 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 
 // Steps whose rows lie in a file: read as runs of neighbouring rows, over gaps that are shorter than a read is long.
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>* picks,
-                     char* out, int64_t step_bytes) {
+                     char* out) {
   constexpr int64_t kShortGap = 16 << 10;  // bytes
-  const int64_t bytes_a_row = row_bytes(s);
   for (int32_t k = 0; k < s.steps;) {
     RowRange run = rows_of(s, rows, times, picks[k]);
     int32_t end = k + 1;
@@ -294,17 +289,17 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
       const int64_t apart = next.begin > run.end   ? next.begin - run.end
                             : next.end < run.begin ? run.begin - next.end
                                                    : 0;
-      if (apart * bytes_a_row > kShortGap) break;
+      if (apart * s.row_bytes > kShortGap) break;
       run.begin = next.begin < run.begin ? next.begin : run.begin;
       run.end = next.end > run.end ? next.end : run.end;
     }
     // The last row of a file ends with its own features, not with those of a whole row behind this segment's first.
     const int64_t bytes =
-        run.begin == run.end ? 0 : (run.end - run.begin - 1) * bytes_a_row + s.features * dtype_size(s.value_dtype);
+        run.begin == run.end ? 0 : (run.end - run.begin - 1) * s.row_bytes + s.features * dtype_size(s.value_dtype);
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
-    read_rows(s.file, (rows.begin + run.begin) * bytes_a_row, static_cast<size_t>(bytes), scratch);
-    const char* const values = scratch - run.begin * bytes_a_row;
-    for (; k < end; ++k) write_step(s, rows, values, times, picks[k], out + k * step_bytes);
+    read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
+    const char* const values = scratch - run.begin * s.row_bytes;
+    for (; k < end; ++k) write_step(s, rows, values, times, picks[k], out + k * s.step_bytes);
   }
 }
 
@@ -316,13 +311,12 @@ void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<
     const int64_t* const times = clock.time_ns + rows.begin;
     const Pick<double>* const own = picks + s.pick_begin;
     char* const out = memory + s.out_offset + sample * s.out_sample;
-    const int64_t step_bytes = s.step_features * dtype_size(s.out_dtype);
     if (s.file.descriptor >= 0) {
-      write_from_file(s, rows, times, own, out, step_bytes);
+      write_from_file(s, rows, times, own, out);
       continue;
     }
     const char* const values = values_of(s, rows);
-    for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, values, times, own[k], out + k * step_bytes);
+    for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, values, times, own[k], out + k * s.step_bytes);
   }
 }
 

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "robocache/align/window_math.hpp"
@@ -14,19 +15,32 @@ namespace robocache {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kMostDoublings = 2;  // a block fills 1, 2 or 4 samples at once
+template <bool kCurves>
+constexpr int kBlocks = kCurves ? 4 : 8;  // of a multiprocessor
 
-struct PlainEntry {
-  int64_t left;  // rows on the clock
-  int64_t right;
-  double weight;
-  PickKind kind;
+// Tables, rows and batches lie in global memory, which the compiler cannot know of an address that it finds in one of them.
+template <class T>
+__device__ T* in_global(T* at) {
+  __builtin_assume(__isGlobal(at));
+  return at;
+}
+
+// What a step takes: a row, by its first feature of the segment, and that of another, so many bytes on, to mix with it.
+struct alignas(16) PlainEntry {
+  const char* left;  // null where there is nothing
+  int64_t apart;     // 0: the one row alone
+  union {            // of the segment's work type
+    float single_weight;
+    double double_weight;
+  };
 };
 
 // Of a step that may lie on a curve.
 struct CurveEntry : PlainEntry {
   uint8_t before, after;
-  int64_t around[4];  // rows 0, 1, 4, 5 of the stencil
-  union {             // of the segment's work type
+  const char* around[4];  // rows 0, 1, 4, 5 of the stencil
+  union {                 // of the segment's work type
     CurveWeights<float> single_weights;
     CurveWeights<double> double_weights;
   };
@@ -35,99 +49,165 @@ struct CurveEntry : PlainEntry {
 template <bool kCurves>
 using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 
-// What a block may have without asking holds the largest group.
-constexpr size_t shared_bytes(size_t picks, size_t entry_bytes) {
-  return kMaxGroupSegments * (sizeof(WindowSegment) + sizeof(WindowClock)) +
-         picks * (sizeof(WindowMoment) + sizeof(WindowSlot) + entry_bytes) + sizeof(uint4);
-}
-static_assert(shared_bytes(kMaxGroupPicks, sizeof(PlainEntry)) <= 48 << 10);
-static_assert(shared_bytes(kMaxGroupCurvePicks, sizeof(CurveEntry)) <= 48 << 10);
+// What a block may have without asking holds the picks of a sample.
+constexpr size_t kMostShared = 40 << 10;
+constexpr int64_t kMostPrefetched = 512;  // bytes of a row
+static_assert(kMaxGroupPicks * sizeof(PlainEntry) <= kMostShared);
+static_assert(kMaxGroupCurvePicks * sizeof(CurveEntry) <= kMostShared);
+
+// ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
   T x[kVector];
 };
 
-template <class In, class Out, int kVector>
-__device__ void write_item(const WindowSegment& s, const PlainEntry& entry, int64_t v, Out* out) {
-  using Work = WorkType<In>;
-  const int64_t d = v * kVector;
-  const auto* values = static_cast<const In*>(s.values) + d;
-  const auto a = *reinterpret_cast<const Vector<In, kVector>*>(values + entry.left * s.row_features);
-  const auto b = *reinterpret_cast<const Vector<In, kVector>*>(values + entry.right * s.row_features);
-  const auto* scale = static_cast<const Work*>(s.scale);
-  const auto* shift = static_cast<const Work*>(s.shift);
-  const auto weight = static_cast<Work>(entry.weight);
-  const bool mix = entry.kind == PickKind::kMix;
-  Vector<Out, kVector> made;
-#pragma unroll
-  for (int e = 0; e < kVector; ++e) {
-    Work y = to_work<Work>(a.x[e]);
-    if (mix) y = lerp(y, to_work<Work>(b.x[e]), weight);
-    if (scale != nullptr) y = multiply_add(y, scale[d + e], shift[d + e]);
-    made.x[e] = rounded_once<Out>(y);
-  }
-  *reinterpret_cast<Vector<Out, kVector>*>(out + d) = made;
-}
+// Vector `v` of steps first, first + stride, ... of a strip.
+struct LaneSteps {
+  int first;
+  int stride;
+  int v;
+};
 
-template <class In, class Out>
-__device__ void write_vector(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
-  Out* const row = reinterpret_cast<Out*>(out) + step * s.step_features;
-  if (s.vector == 4) {
-    write_item<In, Out, 4>(s, entry, v, row);
-  } else if (s.vector == 2) {
-    write_item<In, Out, 2>(s, entry, v, row);
+template <class Work>
+__device__ Work weight_of(const PlainEntry& entry) {
+  if constexpr (std::is_same_v<Work, double>) {
+    return entry.double_weight;
   } else {
-    write_item<In, Out, 1>(s, entry, v, row);
+    return entry.single_weight;
   }
 }
 
-// Integers and bool are copied as they are, one element an item.
-template <class T>
-__device__ void write_copy(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
-  reinterpret_cast<T*>(out)[step * s.step_features + v] =
-      static_cast<const T*>(s.values)[entry.left * s.row_features + v];
+// Two roundings at once, where there is an instruction for it.
+template <class Out, class Work, int kVector>
+__device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& made) {
+  if constexpr (std::is_same_v<Work, float> && kVector % 2 == 0 &&
+                (std::is_same_v<Out, BFloat16> || std::is_same_v<Out, Float16>)) {
+#pragma unroll
+    for (int e = 0; e < kVector; e += 2) {
+      uint32_t pair;
+      if constexpr (std::is_same_v<Out, BFloat16>) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y[e + 1]), "f"(y[e]));
+      } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y[e + 1]), "f"(y[e]));
+      }
+      reinterpret_cast<uint32_t*>(made.x)[e / 2] = pair;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) made.x[e] = rounded_once<Out>(y[e]);
+  }
 }
 
-__device__ void write_absent(const WindowSegment& s, int64_t step, int64_t v, char* out) {
-  const int64_t bytes = s.vector * dtype_size(s.out_dtype);
-  char* const at = out + step * s.step_features * dtype_size(s.out_dtype) + v * bytes;
-  for (int64_t i = 0; i < bytes; ++i) at[i] = 0;
+// Integers and bool are copied. What a lane reads of float32 is on its way for several steps before the first is needed.
+template <class In, class Out, int kVector, class Entry>
+__device__ void write_steps(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
+  constexpr bool kCopy = std::is_void_v<WorkType<In>>;
+  constexpr int kTogether = !std::is_same_v<In, float> ? 1 : kVector == 4 ? 2 : 4;
+  using Work = std::conditional_t<kCopy, In, WorkType<In>>;
+  using Row = Vector<In, kVector>;
+  const int64_t d = int64_t{steps.v} * kVector;
+  Vector<Work, kVector> scale{};
+  Vector<Work, kVector> shift{};
+  const bool affine = !kCopy && s.scale != nullptr;
+  if (affine) {
+    scale = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + d);
+    shift = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + d);
+  }
+  const int64_t place = d * static_cast<int64_t>(sizeof(In));
+  const int64_t stride_bytes = steps.stride * s.step_bytes;
+  char* to = out + steps.first * s.step_bytes + d * static_cast<int64_t>(sizeof(Out));
+  const int end = min(s.steps, steps.first + kStripTiles * steps.stride);
+#pragma unroll 1
+  for (int step = steps.first; step < end; step += kTogether * steps.stride) {
+    Row a[kTogether]{};
+    Row b[kTogether]{};
+    Work weights[kTogether];
+    bool any[kTogether];
+    bool mix[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const bool there = step + i * steps.stride < end;
+      const PlainEntry entry = entries[there ? step + i * steps.stride : step];
+      if constexpr (!kCopy) weights[i] = weight_of<Work>(entry);
+      any[i] = entry.left != nullptr;
+      mix[i] = !kCopy && entry.apart != 0;
+      if (any[i]) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place);
+      if (mix[i]) b[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place + entry.apart);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      Vector<Out, kVector> made{};
+      if constexpr (kCopy) {
+        if (any[i]) made = a[i];
+      } else if (any[i]) {
+        Work y[kVector];
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          y[e] = to_work<Work>(a[i].x[e]);
+          if (mix[i]) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weights[i]);
+          if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
+        }
+        round_all<Out>(y, made);
+      }
+      if (step + i * steps.stride < end) *reinterpret_cast<Vector<Out, kVector>*>(to) = made;
+      to += stride_bytes;
+    }
+  }
 }
 
-__device__ void write(const WindowSegment& s, const PlainEntry& entry, int64_t step, int64_t v, char* out) {
-  if (entry.kind == PickKind::kAbsent) return write_absent(s, step, v, out);
+template <class In, class Out, class Entry>
+__device__ void write_vectors(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
+  if (s.vector == 4) {
+    write_steps<In, Out, 4>(s, entries, steps, out);
+  } else if (s.vector == 2) {
+    write_steps<In, Out, 2>(s, entries, steps, out);
+  } else {
+    write_steps<In, Out, 1>(s, entries, steps, out);
+  }
+}
+
+template <class Entry>
+__device__ void write_plain(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
   if (is_floating(s.value_dtype)) {
     with_floating(s.value_dtype, [&](auto in) {
       with_floating(s.out_dtype,
-                    [&](auto made) { write_vector<decltype(in), decltype(made)>(s, entry, step, v, out); });
+                    [&](auto made) { write_vectors<decltype(in), decltype(made)>(s, entries, steps, out); });
     });
     return;
   }
-  with_type(s.value_dtype, [&](auto element) { write_copy<decltype(element)>(s, entry, step, v, out); });
+  switch (dtype_size(s.value_dtype)) {
+    case 1:
+      return write_steps<uint8_t, uint8_t, 1>(s, entries, steps, out);
+    case 2:
+      return write_steps<uint16_t, uint16_t, 1>(s, entries, steps, out);
+    case 4:
+      return write_steps<uint32_t, uint32_t, 1>(s, entries, steps, out);
+    default:
+      return write_steps<uint64_t, uint64_t, 1>(s, entries, steps, out);
+  }
 }
 
 // ---- curves, angles and rotations: feature by feature, whatever the alignment -------------------------------------------
 
 template <class Work>
-__device__ Work load(const WindowSegment& s, int64_t row, int64_t d) {
-  return with_floating(s.value_dtype, [&](auto element) {
-    return to_work<Work>(static_cast<const decltype(element)*>(s.values)[row * s.row_features + d]);
-  });
+__device__ Work load(const WindowSegment& s, const char* row, int64_t d) {
+  return with_floating(s.value_dtype,
+                       [&](auto element) { return to_work<Work>(reinterpret_cast<const decltype(element)*>(row)[d]); });
 }
 
 template <class Work>
-__device__ void store(const WindowSegment& s, int64_t step, int64_t d, Work y, char* out) {
+__device__ void store(const WindowSegment& s, int64_t d, Work y, char* row) {
   if (s.scale != nullptr) {
     y = multiply_add(y, static_cast<const Work*>(s.scale)[d], static_cast<const Work*>(s.shift)[d]);
   }
   with_floating(s.out_dtype, [&](auto element) {
-    reinterpret_cast<decltype(element)*>(out)[step * s.step_features + d] = rounded_once<decltype(element)>(y);
+    reinterpret_cast<decltype(element)*>(row)[d] = rounded_once<decltype(element)>(y);
   });
 }
 
 template <class Work>
-__device__ CurveWeights<Work>& weights_of(CurveEntry& entry) {
+__device__ const CurveWeights<Work>& weights_of(const CurveEntry& entry) {
   if constexpr (std::is_same_v<Work, double>) {
     return entry.double_weights;
   } else {
@@ -136,30 +216,30 @@ __device__ CurveWeights<Work>& weights_of(CurveEntry& entry) {
 }
 
 template <class Work>
-__device__ void write_curve(const WindowSegment& s, CurveEntry& entry, int64_t step, int64_t v, char* out) {
+__device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int64_t v, char* row) {
   const int64_t d = v * s.vector;
-  const auto w = static_cast<Work>(entry.weight);
-  const int64_t left = entry.left;
-  const int64_t right = entry.right;
-  if (entry.kind == PickKind::kOne) {
-    for (int32_t e = 0; e < s.vector; ++e) store(s, step, d + e, load<Work>(s, left, d + e), out);
+  const auto w = weight_of<Work>(entry);
+  const char* const left = in_global(entry.left);
+  const char* const right = left + entry.apart;
+  if (entry.apart == 0) {
+    for (int32_t e = 0; e < s.vector; ++e) store(s, d + e, load<Work>(s, left, d + e), row);
     return;
   }
   const CurveWeights<Work>& c = weights_of<Work>(entry);
   switch (s.method) {
     case InterpolationMethod::kPchip:
-      return store(s, step, d,
+      return store(s, d,
                    pchip_at(c, entry.before, entry.after, load<Work>(s, entry.around[1], d), load<Work>(s, left, d),
                             load<Work>(s, right, d), load<Work>(s, entry.around[2], d)),
-                   out);
+                   row);
     case InterpolationMethod::kAkima:
-      return store(s, step, d,
+      return store(s, d,
                    akima_at(c, entry.before, entry.after, load<Work>(s, entry.around[0], d),
                             load<Work>(s, entry.around[1], d), load<Work>(s, left, d), load<Work>(s, right, d),
                             load<Work>(s, entry.around[2], d), load<Work>(s, entry.around[3], d)),
-                   out);
+                   row);
     case InterpolationMethod::kAngle:
-      return store(s, step, d, angle_at(load<Work>(s, left, d), load<Work>(s, right, d), w), out);
+      return store(s, d, angle_at(load<Work>(s, left, d), load<Work>(s, right, d), w), row);
     case InterpolationMethod::kSlerp: {
       Work from[4];
       Work to[4];
@@ -169,7 +249,7 @@ __device__ void write_curve(const WindowSegment& s, CurveEntry& entry, int64_t s
         to[e] = load<Work>(s, right, d + e);
       }
       slerp(from, to, w, 1 - w, turned);
-      for (int e = 0; e < 4; ++e) store(s, step, d + e, turned[e], out);
+      for (int e = 0; e < 4; ++e) store(s, d + e, turned[e], row);
       return;
     }
     case InterpolationMethod::kLinear:  // not curved
@@ -182,28 +262,80 @@ __device__ void write_curve(const WindowSegment& s, CurveEntry& entry, int64_t s
   }
 }
 
+// What write_steps does, on curves.
+__device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, const LaneSteps& steps, char* out) {
+  for (int tile = 0; tile < kStripTiles; ++tile) {
+    const int step = steps.first + tile * steps.stride;
+    if (step >= s.steps) return;
+    char* const row = out + step * s.step_bytes;
+    const CurveEntry& entry = entries[step];
+    if (entry.left == nullptr) {
+      const int64_t bytes = s.vector * dtype_size(s.out_dtype);
+      for (int64_t i = 0; i < bytes; ++i) row[steps.v * bytes + i] = 0;
+    } else if (s.value_dtype == DType::kFloat64) {
+      write_curve<double>(s, entry, steps.v, row);
+    } else {
+      write_curve<float>(s, entry, steps.v, row);
+    }
+  }
+}
+
 // ---- the kernel --------------------------------------------------------------------------------------------------------
+
+// A sample that a block fills; beyond the batch's end a group of nothing.
+struct Sample {
+  Anchor anchor;
+  WindowGroup group;
+  int32_t source;
+};
+
+// A target on the rows of an episode's clock from `origin` on, the last one at or before it where there is one: few enough to
+// count in 32 bits.
+struct MomentRows {
+  ClockRow<int64_t> times;
+  int64_t origin;
+  int rows;
+  WindowPlace<int> place;
+};
+
+__device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t guess,
+                                int64_t snap_ns) {
+  const int64_t before = last_around(times, n, target, guess);
+  MomentRows found{};
+  found.origin = before < 0 ? 0 : before;
+  found.times = {times.data + found.origin, 1};
+  found.rows = static_cast<int>(n - found.origin < INT32_MAX ? n - found.origin : INT32_MAX);
+  found.place = snapped(found.times, found.rows, target, snap_ns, before < 0 ? -1 : 0);
+  return found;
+}
 
 // What a step takes at a place on its clock, and, into its entry, what its curve needs of the times.
 template <bool kCurves>
-__device__ Pick<double> enter(const WindowSegment& s, const ClockRow<int64_t>& times, const EpisodeRows& rows,
-                              const WindowPlace& place, Entry<kCurves>& entry) {
-  Pick<double> picked{0, 0, 0, PickKind::kAbsent, false};
-  if (rows.rows > 0) picked = pick_at(times, rows.rows, place, s);
-  entry.left = rows.begin + picked.left;
-  entry.right = rows.begin + picked.right;
-  entry.weight = picked.weight;
-  entry.kind = picked.kind;
+__device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
+                                   const ClockRow<int64_t>& times, Entry<kCurves>& entry) {
+  Pick<double, int> picked{0, 0, 0, PickKind::kAbsent, false};
+  if (rows.rows > 0) picked = pick_at(at.times, at.rows, at.place, s);
+  const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
+  entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
+  entry.apart = (picked.right - picked.left) * s.row_bytes;
+  // On its way while other steps are looked for. Where rows follow each other, the right one is the next step's left.
+  for (int64_t byte = 0; byte < s.row_bytes && byte < kMostPrefetched && picked.kind != PickKind::kAbsent;
+       byte += 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
+  }
+  if (s.value_dtype == DType::kFloat64) {
+    entry.double_weight = picked.weight;
+  } else {
+    entry.single_weight = static_cast<float>(picked.weight);
+  }
   if constexpr (kCurves) {
     const int reach = stencil_reach(s.method);
     if (reach == 0 || picked.kind != PickKind::kMix) return picked;
-    const auto stencil = stencil_around(times, rows.rows, picked.left, picked.right, reach);
+    const auto stencil = stencil_around(times, rows.rows, at.origin + picked.left, at.origin + picked.right, reach);
     entry.before = stencil.before;
     entry.after = stencil.after;
-    entry.around[0] = rows.begin + stencil.rows[0];
-    entry.around[1] = rows.begin + stencil.rows[1];
-    entry.around[2] = rows.begin + stencil.rows[4];
-    entry.around[3] = rows.begin + stencil.rows[5];
+    constexpr int kRows[] = {0, 1, 4, 5};
+    for (int i = 0; i < 4; ++i) entry.around[i] = values + (stencil.rows[kRows[i]] - at.origin) * s.row_bytes;
     if (s.value_dtype == DType::kFloat64) {
       entry.double_weights = weights_around<double>(s.method, times, rows.rows, stencil, picked.weight);
     } else {
@@ -214,81 +346,139 @@ __device__ Pick<double> enter(const WindowSegment& s, const ClockRow<int64_t>& t
   return picked;
 }
 
-// A block is one sample and one group of segments: a thread finds a moment's place on its clock and what the steps there
-// take, then writes vectors of any step.
-template <bool kCurves>
-__global__ void __launch_bounds__(kThreads, kCurves ? 4 : 10) window_kernel(const __grid_constant__ WindowBatch batch) {
-  extern __shared__ uint4 shared[];  // the group's tables, then an entry for each of its picks
+// Draws a sample of the batch, or beyond its end nothing.
+__device__ void draw_sample(const WindowBatch& batch, int64_t index, Sample& sample) {
   const WindowPlan& plan = batch.plan;
-  const int64_t sample = blockIdx.x;
-  const Draw draw = batch.draw(sample);
+  sample.group = {};
+  if (index >= batch.count) return;
+  const Draw draw = batch.draw(index);
   const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[draw.source];
-  if (blockIdx.y >= static_cast<unsigned>(source.group_count)) return;
-  const WindowGroup group = source.groups[blockIdx.y];
-  const int table_vectors = group.table_bytes / static_cast<int>(sizeof(uint4));
-  for (int i = threadIdx.x; i < table_vectors; i += kThreads) shared[i] = static_cast<const uint4*>(group.tables)[i];
-  const WindowTables tables = tables_of(group, shared);
-  auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared + table_vectors);
-  const Anchor anchor = source.anchors.at(draw.anchor);
-  auto* const memory = static_cast<char*>(batch.memory);
-  if (blockIdx.y == 0) {
-    if (threadIdx.x == 0) {
-      reinterpret_cast<int64_t*>(memory + plan.time_offset)[sample] = anchor.time_ns;
-      reinterpret_cast<int64_t*>(memory + plan.episode_offset)[sample] = anchor.episode;
+  sample.source = draw.source;
+  if (blockIdx.y < static_cast<unsigned>(source.group_count)) sample.group = source.groups[blockIdx.y];
+  sample.anchor = source.anchors.at(draw.anchor);
+}
+
+// Finds a moment's place on its clock, and what the steps there take.
+template <bool kCurves>
+__device__ void find_moment(const WindowBatch& batch, const Sample& sample, int moment_index, int64_t sample_index,
+                            Entry<kCurves>* entries) {
+  char* const memory = in_global(static_cast<char*>(batch.memory));
+  const WindowTables tables = tables_of(sample.group);
+  const WindowMoment moment = in_global(tables.moments)[moment_index];
+  const StreamClock clock = in_global(tables.clocks)[moment.clock].rows;
+  EpisodeRows rows{};
+  if (clock.episodes != nullptr) rows = in_global(clock.episodes)[sample.anchor.episode];
+  const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.time_ns) + rows.begin : nullptr, 1};
+  const int64_t target = saturating_add(sample.anchor.time_ns, moment.delta_ns);
+  MomentRows at{};
+  if (rows.rows > 0) at = find_rows(times, rows.rows, target, guess_row(rows, target), batch.plan.snap_ns);
+  wait_for_work_before();
+  for (int slot = moment.slot_begin; slot < moment.slot_begin + moment.slots; ++slot) {
+    const WindowSlot step = in_global(tables.slots)[slot];
+    const WindowSegment& s = in_global(tables.segments)[step.segment];
+    const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, entries[step.pick]);
+    const int64_t mask = sample_index * s.mask_steps + step.step;
+    if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
+    if (s.age_offset >= 0) reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of(at.times, picked, target);
+  }
+}
+
+// Writes a strip of a sample, by a warp.
+template <bool kCurves>
+__device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, int strip, int64_t sample_index,
+                            const Entry<kCurves>* entries) {
+  static_assert(kMaxGroupSegments <= kTileVectors);
+  const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
+  const WindowSegment* const segments = in_global(tables_of(group).segments);
+  const bool begun = lane < group.segment_count && segments[lane].strip_begin <= strip;
+  const WindowSegment& s = segments[__popc(__ballot_sync(0xffffffff, begun)) - 1];
+  int row = strip - s.strip_begin;
+  int column = 0;
+  if (s.columns > 1) {
+    column = row % s.columns;
+    row /= s.columns;
+  }
+  const int down = lane * s.lane_share >> 16;
+  const LaneSteps steps{row * s.tile_steps * kStripTiles + down, s.tile_steps,
+                        column * kTileVectors + lane - down * s.lanes};
+  if (down >= s.tile_steps || steps.v >= s.vectors) return;
+  char* const out = in_global(static_cast<char*>(batch.memory)) + s.out_offset + sample_index * s.out_sample;
+  entries += s.pick_begin;
+  if constexpr (kCurves) {
+    if (is_curved(s.method)) return write_curved(s, entries, steps, out);
+  }
+  write_plain(s, entries, steps, out);
+}
+
+// What a sample has besides its windows, by a warp.
+__device__ void write_rest(const WindowBatch& batch, const Sample& sample, int64_t sample_index) {
+  const WindowPlan& plan = batch.plan;
+  char* const memory = in_global(static_cast<char*>(batch.memory));
+  const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
+  if (lane == 0 && plan.time_offset >= 0) {
+    reinterpret_cast<int64_t*>(memory + plan.time_offset)[sample_index] = sample.anchor.time_ns;
+  }
+  if (lane == 0 && plan.episode_offset >= 0) {
+    reinterpret_cast<int64_t*>(memory + plan.episode_offset)[sample_index] = sample.anchor.episode;
+  }
+  const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[sample.source];
+  for (int32_t i = 0; i < source.constant_count; ++i) {
+    const WindowConstant constant = source.constants[i];
+    char* const to = memory + constant.out_offset + sample_index * constant.size;
+    for (int64_t byte = lane; byte < constant.size; byte += kTileVectors) {
+      to[byte] = static_cast<const char*>(constant.bytes)[byte];
     }
-    for (int32_t i = 0; i < source.constant_count; ++i) {
-      const WindowConstant constant = source.constants[i];
-      char* const to = memory + constant.out_offset + sample * constant.size;
-      for (int64_t byte = threadIdx.x; byte < constant.size; byte += kThreads) {
-        to[byte] = static_cast<const char*>(constant.bytes)[byte];
+  }
+}
+
+// A block fills a few samples after the other, of each one group of segments. While threads find moments the last warp, which
+// has the fewest of them, draws the next samples; then warps write strips. What it reads was there before the loader: only
+// writing waits for the work before.
+template <bool kCurves>
+__global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
+    window_kernel(const __grid_constant__ WindowBatch batch, const int doublings) {
+  extern __shared__ uint4 shared[];  // an entry for each pick of each sample
+  __shared__ Sample drawn[2][1 << kMostDoublings];
+  constexpr int kWarps = kThreads / kTileVectors;
+  static_assert(1 << kMostDoublings <= kWarps);
+  const WindowPlan& plan = batch.plan;
+  auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared);
+  const int samples = 1 << doublings;
+  const int warp = static_cast<int>(threadIdx.x) / kTileVectors;
+  const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
+  int64_t now = -1;  // none yet
+  int64_t next = int64_t{blockIdx.x} << doublings;
+  for (int buffer = 0;; buffer ^= 1) {
+    const Sample* const found = drawn[buffer ^ 1];
+    if (warp == kWarps - 1 && lane < samples && next < batch.count) {
+      draw_sample(batch, next + lane, drawn[buffer][lane]);
+    }
+    if (now >= 0) {
+      for (int i = threadIdx.x; i < plan.most_moments << doublings; i += kThreads) {
+        const int place = i & (samples - 1);
+        if (i >> doublings >= found[place].group.moment_count) continue;
+        find_moment<kCurves>(batch, found[place], i >> doublings, now + place, entries + place * plan.most_picks);
       }
-    }
-  }
-  __syncthreads();
-
-  int at = 0;
-  for (int i = threadIdx.x; i < group.moment_count; i += kThreads) {
-    const WindowMoment moment = tables.moments[i];
-    while (at + 1 < group.clock_count && tables.clocks[at + 1].moment_begin <= i) ++at;
-    const EpisodeRows rows = tables.clocks[at].rows.rows_of(anchor.episode);
-    const ClockRow<int64_t> times{tables.clocks[at].rows.time_ns + rows.begin, 1};
-    const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
-    WindowPlace place{};
-    if (rows.rows > 0) {
-      int64_t hint = guess_row(rows, target);
-      place = find_place(times, rows.rows, target, plan.snap_ns, hint);
-    }
-    for (int slot = moment.slot_begin; slot < moment.slot_end; ++slot) {
-      const WindowSlot step = tables.slots[slot];
-      const WindowSegment& s = tables.segments[step.segment];
-      const Pick<double> picked = enter<kCurves>(s, times, rows, place, entries[step.pick]);
-      const int64_t mask = sample * s.mask_steps + step.step;
-      if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
-      if (s.age_offset >= 0) reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of(times, picked, target);
-    }
-  }
-  __syncthreads();
-
-  at = 0;
-  for (int item = threadIdx.x; item < group.items; item += kThreads) {
-    while (at + 1 < group.segment_count && tables.segments[at + 1].item_begin <= item) ++at;
-    const WindowSegment& s = tables.segments[at];
-    const int vectors = static_cast<int>(s.features) / s.vector;
-    const int step = (item - s.item_begin) / vectors;
-    const int v = item - s.item_begin - step * vectors;
-    char* const out = memory + s.out_offset + sample * s.out_sample;
-    auto& entry = entries[s.pick_begin + step];
-    if constexpr (kCurves) {
-      if (is_curved(s.method) && entry.kind != PickKind::kAbsent) {
-        if (s.value_dtype == DType::kFloat64) {
-          write_curve<double>(s, entry, step, v, out);
-        } else {
-          write_curve<float>(s, entry, step, v, out);
+      wait_for_work_before();
+      if (blockIdx.y == 0 && warp == kWarps - 2) {
+        for (int place = 0; place < samples && now + place < batch.count; ++place) {
+          write_rest(batch, found[place], now + place);
         }
-        continue;
       }
     }
-    write(s, entry, step, v, out);
+    __syncthreads();
+
+    if (now >= 0) {
+      const int place = warp & (samples - 1);
+      const WindowGroup& group = found[place].group;
+      for (int strip = warp >> doublings; strip < group.strips; strip += kWarps >> doublings) {
+        write_strip<kCurves>(batch, group, strip, now + place, entries + place * plan.most_picks);
+      }
+      if (next >= batch.count) return;
+      __syncthreads();
+    }
+    now = next;
+    next += int64_t{gridDim.x} << doublings;
   }
 }
 
@@ -300,17 +490,21 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  const auto launch = [&](auto* kernel, size_t entry_bytes) {
-    const WindowPlan& plan = batch->plan;
-    const dim3 grid(static_cast<unsigned>(batch->count), static_cast<unsigned>(plan.group_count));
-    const size_t shared =
-        static_cast<size_t>(plan.most_table_bytes) + static_cast<size_t>(plan.most_picks) * entry_bytes;
-    kernel<<<grid, kThreads, shared, static_cast<cudaStream_t>(stream)>>>(*batch);
+  const WindowPlan& plan = batch->plan;
+  const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
+    const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
+    const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
+    // Up to half of the blocks that run together: the next launch's can begin beside them.
+    int doublings = 0;
+    while (doublings < kMostDoublings && batch->count >> doublings > together / 2 &&
+           shared << (doublings + 1) <= kMostShared) {
+      ++doublings;
+    }
+    const dim3 grid(blocks_for(batch->count, int64_t{1} << doublings, together),
+                    static_cast<unsigned>(plan.group_count));
+    return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
+                             doublings);
   };
-  if (batch->plan.curved) {
-    launch(window_kernel<true>, sizeof(CurveEntry));
-  } else {
-    launch(window_kernel<false>, sizeof(PlainEntry));
-  }
-  return cudaGetLastError();
+  return plan.curved ? launch(window_kernel<true>, sizeof(CurveEntry), kBlocks<true>)
+                     : launch(window_kernel<false>, sizeof(PlainEntry), kBlocks<false>);
 }

@@ -25,16 +25,32 @@ ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
 }
 
 // A time on an episode's clock: the last row at or before it, or -1. What several rules start from.
+template <class Index = int64_t>
 struct WindowPlace {
   int64_t target;
-  int64_t before;
+  Index before;
 };
 
-// Where `target` lies among n >= 1 rows, brought to the nearest one closer than snap_ns, of two as near to the earlier.
-// `hint`: where to look first; on return where the next target is probably near.
-ROBOCACHE_HD WindowPlace find_place(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
-                                    int64_t& hint) {
-  int64_t before = last_at_or_before(times, n, target, hint);
+// The last of n >= 1 rows at or before `target`, or -1, by a guess that is mostly right to a row or two: the rows around it
+// are read together, not one after the other.
+ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t guess) {
+  constexpr int kRows = 4;
+  if (n < kRows) return last_at_or_before(times, n, target, guess);
+  const int64_t last_first = n - kRows;
+  const int64_t first = guess < 1 ? 0 : (guess - 1 < last_first ? guess - 1 : last_first);
+  const int64_t* const around = times.data + first;
+  int passed = 0;
+  for (int row = 0; row < kRows; ++row) passed += around[row] <= target ? 1 : 0;
+  const int64_t before = first - 1 + passed;
+  const bool known = (passed > 0 || first == 0) && (passed < kRows || first == last_first);
+  return known ? before : last_at_or_before(times, n, target, before);
+}
+
+// `target` whose last row at or before it of n >= 1 is known, brought to the nearest row closer than snap_ns, of two as near
+// to the earlier.
+template <class Index>
+ROBOCACHE_HD WindowPlace<Index> snapped(const ClockRow<int64_t>& times, Index n, int64_t target, int64_t snap_ns,
+                                        Index before) {
   const auto limit = static_cast<uint64_t>(snap_ns);
   const uint64_t to_left = before >= 0 ? ns_between(target, times[before]) : limit;
   const uint64_t to_right = before + 1 < n ? ns_between(times[before + 1], target) : limit;
@@ -44,14 +60,23 @@ ROBOCACHE_HD WindowPlace find_place(const ClockRow<int64_t>& times, int64_t n, i
     target = times[before + 1];
     before = last_at_or_before(times, n, target, before + 1);
   }
-  hint = before < 0 ? 0 : before;
   return {target, before};
+}
+
+// The same of a target that is to be searched for. `hint`: where to look first; on return where the next target is probably
+// near.
+ROBOCACHE_HD WindowPlace<> find_place(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
+                                      int64_t& hint) {
+  const WindowPlace<> place = snapped(times, n, target, snap_ns, last_at_or_before(times, n, target, hint));
+  hint = place.before < 0 ? 0 : place.before;
+  return place;
 }
 
 // What a step of a segment takes at a place, rows counted from the episode's first. The weight is float64's: a work type
 // rounds it once more, as rule 3 says.
-ROBOCACHE_HD Pick<double> pick_at(const ClockRow<int64_t>& times, int64_t n, const WindowPlace& place,
-                                  const WindowSegment& segment) {
+template <class Index>
+ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n, const WindowPlace<Index>& place,
+                                         const WindowSegment& segment) {
   PickRule<int64_t> rule{};
   rule.method = segment.method;
   rule.extrapolate = Extrapolate::kClamp;
@@ -65,7 +90,8 @@ ROBOCACHE_HD Pick<double> pick_at(const ClockRow<int64_t>& times, int64_t n, con
 
 // From the sample used, of a mixture the earlier, to the target: negative where that is later, the least int64 where there is
 // none. What is beyond int64 is held at +-(2^63 - 1).
-ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double>& picked, int64_t target) {
+template <class Index>
+ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, Index>& picked, int64_t target) {
   if (picked.kind == PickKind::kAbsent) return INT64_MIN;
   const int64_t used = times[picked.left];
   const bool later = used > target;

@@ -20,8 +20,8 @@ struct WindowSegment {
   const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   int64_t features;
-  int64_t row_features;    // from a row of values to the next
-  int64_t step_features;   // from a step of the batch to the next
+  int64_t row_bytes;       // from a row of values to the next
+  int64_t step_bytes;      // from a step of the batch to the next
   int64_t first_delta_ns;  // of the first step
   int64_t max_gap_ns;      // below 0: none
   int64_t tolerance_ns;    // below 0: none
@@ -33,21 +33,32 @@ struct WindowSegment {
   int64_t mask_steps;
   FileRows file;  // its offset that of the segment's first feature; for the CPU alone
   int32_t steps;
-  int32_t vector;      // elements handled at once: 1, 2 or 4; divides features
-  int32_t pick_begin;  // place of the first step among its group's picks
-  int32_t item_begin;  // place of the first vector among its group's vectors; so the next segment's tells the end
-  int16_t clock;       // among its group's
+  int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
+  int32_t vectors;      // of a step
+  int32_t lanes;        // vectors of a step beside each other in a tile
+  int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
+  int32_t tile_steps;   // steps of a tile
+  int32_t columns;      // tiles across the features
+  int32_t pick_begin;   // place of the first step among its group's picks
+  int32_t strip_begin;  // place of the first strip among its group's; so the next segment's tells the end
+  int16_t clock;        // among its group's
   DType value_dtype;
   DType out_dtype;
   InterpolationMethod method;
   bool causal;
 };
 
+// How a segment is shared out to warps: a tile is a vector a lane, of as many whole steps as fit or a part of one; a strip,
+// which a warp writes at once, is so many tiles of later steps.
+inline constexpr int32_t kTileVectors = 32;
+inline constexpr int32_t kStripTiles = 4;
+
 // A time to search a clock for, from the anchor's: once for all steps of the group that aim at it.
-struct WindowMoment {
+struct alignas(16) WindowMoment {
   int64_t delta_ns;
-  int32_t slot_begin;  // the steps are slots [slot_begin, slot_end) of the group
-  int32_t slot_end;
+  int32_t slot_begin;  // the steps are slots [slot_begin, slot_begin + slots) of the group
+  int16_t slots;
+  int16_t clock;  // among the group's
 };
 
 // A step of a segment, and its place among the picks, all counted within their group and segment.
@@ -65,36 +76,34 @@ struct WindowClock {
 };
 
 // A group has at most this many picks (steps of all segments) and segments, so clocks; a segment of very many features has
-// few steps, so that items count in 32 bits. Picks of a plan with curves hold more, so there are fewer.
+// few steps, so that strips count in 32 bits. Picks of a plan with curves hold more, so there are fewer.
 inline constexpr int32_t kMaxGroupPicks = 512;
 inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
 
-// Segments that a block works out together. Their tables lie behind each other, so that it copies them at once.
+// Segments that a block works out together.
 struct WindowGroup {
-  const void* tables;   // as tables_of() finds them
-  int32_t table_bytes;  // a multiple of 16
+  const void* tables;  // as tables_of() finds them
   int32_t segment_count;
   int32_t clock_count;
   int32_t moment_count;
   int32_t picks;  // and slots
-  int32_t items;
+  int32_t strips;
 };
 
 struct WindowTables {
+  const WindowMoment* moments;
   const WindowSegment* segments;
   const WindowClock* clocks;
-  const WindowMoment* moments;
   const WindowSlot* slots;
 };
 
-// The tables of a group, wherever they have been copied to.
-ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group, const void* tables) {
+ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group) {
   WindowTables found{};
-  found.segments = static_cast<const WindowSegment*>(tables);
+  found.moments = static_cast<const WindowMoment*>(group.tables);
+  found.segments = reinterpret_cast<const WindowSegment*>(found.moments + group.moment_count);
   found.clocks = reinterpret_cast<const WindowClock*>(found.segments + group.segment_count);
-  found.moments = reinterpret_cast<const WindowMoment*>(found.clocks + group.clock_count);
-  found.slots = reinterpret_cast<const WindowSlot*>(found.moments + group.moment_count);
+  found.slots = reinterpret_cast<const WindowSlot*>(found.clocks + group.clock_count);
   return found;
 }
 
@@ -119,8 +128,8 @@ struct WindowPlan {
   WindowSource first;           // the only source, or the first of `sources`
   const WindowSource* sources;  // null where there is one
   int32_t group_count;          // the most that a source has
-  int32_t most_table_bytes;     // of a group
-  int32_t most_picks;
+  int32_t most_picks;           // of a group
+  int32_t most_moments;
   bool curved;             // whether a segment is_curved()
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written

@@ -28,7 +28,7 @@ struct Draft {
   std::vector<WindowSegment> segments;
   std::vector<Steps> steps;  // of each segment
   int32_t picks = 0;
-  int32_t items = 0;
+  int32_t strips = 0;
 };
 
 template <class T>
@@ -65,23 +65,21 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
     for (const auto& [delta_ns, served] : aims[place]) {
       const auto begin = static_cast<int32_t>(slots.size());
       slots.insert(slots.end(), served.begin(), served.end());
-      moments.push_back({delta_ns, begin, static_cast<int32_t>(slots.size())});
+      moments.push_back({delta_ns, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(place)});
     }
     clocks[place].moment_end = static_cast<int32_t>(moments.size());
   }
   std::vector<char> bytes;
+  append_bytes(moments, bytes);
   append_bytes(draft.segments, bytes);
   append_bytes(clocks, bytes);
-  append_bytes(moments, bytes);
   append_bytes(slots, bytes);
-  bytes.resize((bytes.size() + 15) / 16 * 16);
   return {.tables = tables.put(bytes),
-          .table_bytes = static_cast<int32_t>(bytes.size()),
           .segment_count = static_cast<int32_t>(draft.segments.size()),
           .clock_count = static_cast<int32_t>(clocks.size()),
           .moment_count = static_cast<int32_t>(moments.size()),
           .picks = draft.picks,
-          .items = draft.items};
+          .strips = draft.strips};
 }
 
 // A run of features into groups, steps by steps: what is left of the last draft, then new ones.
@@ -102,8 +100,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     whole.shift = static_cast<const char*>(stream.shift) + skipped;
   }
   whole.features = block.end - block.begin;
-  whole.row_features = stream.rows.features;
-  whole.step_features = stream.out_features;
+  whole.row_bytes = stream.rows.features * value_bytes;
+  whole.step_bytes = step_bytes;
   whole.max_gap_ns = stream.max_gap_ns;
   whole.tolerance_ns = stream.tolerance_ns;
   whole.causal = stream.causal;
@@ -115,10 +113,15 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   whole.method = block.method;
 
   const bool first = &block == stream.methods.data();  // which writes what is of a step, not of a feature
-  const int64_t vectors = whole.features / whole.vector;
-  const int64_t most_steps = std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(vectors, 1), 1, most_picks);
+  whole.vectors = static_cast<int32_t>(whole.features / whole.vector);
+  whole.lanes = std::clamp(whole.vectors, 1, kTileVectors);
+  whole.columns = (whole.vectors + kTileVectors - 1) / kTileVectors;
+  whole.lane_share = (65536 + whole.lanes - 1) / whole.lanes;
+  whole.tile_steps = kTileVectors / whole.lanes;
+  const int64_t strip_steps = whole.tile_steps * kStripTiles;
+  const int64_t most_steps = std::clamp<int64_t>((1 << 20) / std::max(whole.columns, 1), 1, most_picks);
   for (int64_t step = 0; step < count;) {
-    if (drafts.empty() || drafts.back().picks == most_picks || drafts.back().items >= 1 << 24 ||
+    if (drafts.empty() || drafts.back().picks == most_picks || drafts.back().strips >= 1 << 20 ||
         drafts.back().segments.size() == kMaxGroupSegments) {
       drafts.emplace_back();
     }
@@ -131,9 +134,9 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.pad_offset = first ? stream.pad_offset + step : -1;
     segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
-    segment.item_begin = draft.items;
+    segment.strip_begin = draft.strips;
     draft.picks += static_cast<int32_t>(take);
-    draft.items += static_cast<int32_t>(take * vectors);
+    draft.strips += static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * whole.columns;
     draft.segments.push_back(segment);
     draft.steps.push_back(
         {stream.rows.clock, std::span(stream.delta_ns).subspan(static_cast<size_t>(step), static_cast<size_t>(take))});
@@ -169,8 +172,8 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
     std::vector<WindowGroup> groups;
     for (Draft& draft : drafts) {
       groups.push_back(finished(draft, tables));
-      plan.most_table_bytes = std::max(plan.most_table_bytes, groups.back().table_bytes);
       plan.most_picks = std::max(plan.most_picks, groups.back().picks);
+      plan.most_moments = std::max(plan.most_moments, groups.back().moment_count);
     }
     made.push_back({.anchors = source.anchors,
                     .groups = tables.put(groups),

@@ -371,10 +371,10 @@ struct Loader::Impl {
   WindowBatch batch_at(const BatchPosition& position, int64_t count, bool host) const {
     WindowBatch batch{};
     batch.plan = host ? host_plan : plan;
-    batch.mixture = (host ? host_mixture : mixture).at_epoch(position.seed, position.epoch);
     batch.count = count;
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
+    batch.mixture = (host ? host_mixture : mixture).at_epoch(position.seed, position.epoch, batch.first_position);
     return batch;
   }
 
@@ -542,7 +542,7 @@ void Loader::check_tolerance() const {
         for (const int64_t delta : delta_ns) {
           const int64_t target = saturating_add(anchor.time_ns, delta);
           int64_t hint = guess_row(rows, target);
-          const WindowPlace at = find_place(times, rows.rows, target, impl_->plan.snap_ns, hint);
+          const WindowPlace<> at = find_place(times, rows.rows, target, impl_->plan.snap_ns, hint);
           const Pick<double> picked = pick_at(times, rows.rows, at, rule);
           if (!picked.valid) continue;
           const int64_t used = times[picked.left];

@@ -41,15 +41,21 @@ struct Mixture {
   bool weighted;
   const MixtureSource* table;  // [sources + 1]: the last tells where those before it end
   Order order;                 // of all anchors, or with weights of a block's places
+  uint64_t keyed_block;        // the block that `order` is keyed for; with weights
   uint64_t seed;
   uint64_t first_draw;  // of the epoch; with weights
 
-  // The same mixture at an epoch.
-  Mixture at_epoch(uint64_t of_seed, int64_t epoch) const {
+  // The same mixture at an epoch. With weights draws in the block that holds `position` are found the soonest.
+  Mixture at_epoch(uint64_t of_seed, int64_t epoch, int64_t position = 0) const {
     Mixture mixture = *this;
     mixture.seed = of_seed;
     mixture.first_draw = static_cast<uint64_t>(epoch) * static_cast<uint64_t>(samples);
-    if (!weighted) mixture.order = order.keyed(of_seed, static_cast<uint64_t>(epoch));
+    if (weighted) {
+      mixture.keyed_block = (mixture.first_draw + static_cast<uint64_t>(position)) / kMixtureBlock;
+      mixture.order = order.keyed(mix_bits(of_seed), mixture.keyed_block);
+    } else {
+      mixture.order = order.keyed(of_seed, static_cast<uint64_t>(epoch));
+    }
     return mixture;
   }
 
@@ -65,7 +71,8 @@ struct Mixture {
     if (!weighted) return of(order.at(position));
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
     const uint64_t block = draw / kMixtureBlock;
-    const int64_t place = order.keyed(mix_bits(seed), block).at(static_cast<int64_t>(draw % kMixtureBlock));
+    const auto in_block = static_cast<int64_t>(draw % kMixtureBlock);
+    const int64_t place = block == keyed_block ? order.at(in_block) : order.keyed(mix_bits(seed), block).at(in_block);
     const int32_t source = last_from(&MixtureSource::first_place, place);
     const MixtureSource& own = table[source];
     const auto share = static_cast<uint64_t>(table[source + 1].first_place - own.first_place);

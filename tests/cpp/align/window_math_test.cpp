@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -83,6 +84,24 @@ TEST(GuessRow, IsTheRowOfARegularClock) {
     EXPECT_EQ(guess_row(episode, 500 + 20 * row + 10), std::min<int64_t>(row, 100));
 }
 
+TEST(LastAround, IsTheLastRowAtOrBeforeWhateverTheGuess) {
+  test::Random random(52);
+  for (const int64_t n : {1, 2, 3, 4, 5, 9, 40}) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<int64_t> times(static_cast<size_t>(n));
+      int64_t now = 0;
+      for (int64_t& time : times) time = now += static_cast<int64_t>(random.below(3));  // a third of them twice
+      const ClockRow<int64_t> clock{times.data(), 1};
+      for (int64_t target = -1; target <= now + 1; ++target) {
+        const auto expected = std::upper_bound(times.begin(), times.end(), target) - times.begin() - 1;
+        for (int64_t guess = 0; guess < n; ++guess) {
+          ASSERT_EQ(last_around(clock, n, target, guess), expected) << target << " of " << n << " from " << guess;
+        }
+      }
+    }
+  }
+}
+
 TEST(PickAt, IsTheReferencesChoiceWhereverItBeginsToLook) {
   const std::vector<int64_t> times{-50, 0, 0, 10, 11, 11, 40};
   const auto n = static_cast<int64_t>(times.size());
@@ -135,9 +154,9 @@ TEST(PickAt, OfACurveIsThatOfLinear) {
     curve.method = method;
     for (int64_t target = -3; target < 45; ++target) {
       int64_t hint = 0;
-      const WindowPlace place = find_place(clock, 4, target, 2, hint);
-      const Pick<double> a = pick_at(clock, 4, place, linear);
-      const Pick<double> b = pick_at(clock, 4, place, curve);
+      const WindowPlace<> place = find_place(clock, 4, target, 2, hint);
+      const Pick<double> a = pick_at(clock, int64_t{4}, place, linear);
+      const Pick<double> b = pick_at(clock, int64_t{4}, place, curve);
       EXPECT_TRUE(a.left == b.left && a.right == b.right && a.weight == b.weight && a.kind == b.kind &&
                   a.valid == b.valid);
     }
