@@ -49,6 +49,14 @@ def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count)
         assert ("beyond_the_launch_us" in overhead) == (device == "cuda")
 
 
+def test_the_gather_of_rows_gives_the_same_bytes(tmp_path):
+    pytest.importorskip("torch")
+    [case] = quick(tmp_path, "cpu", "loader_one_clock")["cases"]
+    assert case["faster_than"]["torch gather"] > 0
+    assert case["floor_us"] > 0
+    assert len(case["contenders"]) == 4
+
+
 def test_the_sweep_runs_over_every_plane(tmp_path, device):
     pytest.importorskip("torch")
     result = quick(tmp_path, device, "sweep")
