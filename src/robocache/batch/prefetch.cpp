@@ -172,9 +172,11 @@ class Prefetcher::Worker {
     for (;;) {
       await_briefly(is_work);
       uint64_t next = begun_.load();
-      while (next < submitted_.load(std::memory_order_acquire) && !begun_.compare_exchange_weak(next, next + 1)) {
+      bool mine = false;  // what is submitted behind the last look is not, though it is the next
+      while (!mine && next < submitted_.load(std::memory_order_acquire)) {
+        mine = begun_.compare_exchange_weak(next, next + 1);
       }
-      if (next < submitted_) {
+      if (mine) {
         make(slot(next));
         continue;
       }
