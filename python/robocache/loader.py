@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import math
@@ -574,6 +575,7 @@ class Loader:
             raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
         self.meter = Meter()
         self._lock = threading.Lock()  # of the place in the order
+        _living.add(self)
         self._loops: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self.seed: int
         self.epoch: int
@@ -821,6 +823,10 @@ class Loader:
         self.seed, self.epoch, self.samples = seed, epoch, samples
         self._begun = False  # whether a loop has had a batch of this epoch since
 
+    def __del__(self) -> None:
+        if getattr(self, "_ahead", None) is not None:
+            self._ahead[2].synchronize()  # type: ignore[index]  # the batch is still written to, and its memory goes now
+
     def __len__(self) -> int:
         """Batches an epoch."""
         return self._steps
@@ -905,6 +911,17 @@ class Loader:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
         with self._lock:
             self._place(**place)
+
+
+_living: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Lets no daemon thread into a loader any more: one that is inside while the interpreter ends would end the process with
+    an abort, since it finds no interpreter to come back to."""
+    for loader in list(_living):
+        loader._lock.acquire(timeout=10)
 
 
 class _Epoch(Iterator[dict[str, Any]]):

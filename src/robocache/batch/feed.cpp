@@ -62,7 +62,10 @@ void Feed::begin_those_behind(const BatchPosition& position, const Allocate& all
   BatchPosition last = coming_.empty() ? position : coming_.back().position;
   while (ahead_->pending() + 1 < ahead_->depth()) {
     BatchPosition next = loader_->after(last);
-    if (loader_->samples_at(next) == 0) next = {last.seed, last.epoch + 1, 0};
+    if (loader_->samples_at(next) == 0) {
+      if (last.epoch == INT64_MAX) return;
+      next = {last.seed, last.epoch + 1, 0};
+    }
     begin(next, allocate, stream);
     last = next;
   }
