@@ -172,9 +172,11 @@ class Prefetcher::Worker {
     for (;;) {
       await_briefly(is_work);
       uint64_t next = begun_.load();
-      while (next < submitted_.load(std::memory_order_acquire) && !begun_.compare_exchange_weak(next, next + 1)) {
+      bool is_own = false;
+      while (!is_own && next < submitted_.load(std::memory_order_acquire)) {
+        is_own = begun_.compare_exchange_weak(next, next + 1);
       }
-      if (next < submitted_) {
+      if (is_own) {
         make(slot(next));
         continue;
       }
