@@ -559,7 +559,7 @@ class Loader:
 
         self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
-        self.batch_size = batch_size
+        self.batch_size = whole("batch_size", batch_size)
         self.num_anchors: int = described["anchors"]
         self.num_samples: int = described["samples"]
         self.anchor: str | None = described["anchor"] or None
@@ -573,12 +573,14 @@ class Loader:
         if stream is not None and reuse_buffers:
             raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
         self.meter = Meter()
-        self._lock = threading.Lock()  # of the place in the order
+        # Of the place in the order. A handler of a signal that comes while a batch is made may ask for the state.
+        self._lock = threading.RLock()
         self._loops: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self.seed: int
         self.epoch: int
         self.samples: int
         self._begun: bool
+        self._loaded: bool
         self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
         self._like: Any = None
@@ -759,6 +761,7 @@ class Loader:
                 raise StopIteration
             self.samples = self._after(self.samples)
             self._begun = self._begun or epoch is not None
+            self._loaded = False
             self.meter._add(began, time.perf_counter())
         return batch
 
@@ -873,7 +876,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch, as a DistributedSampler of torch does; where a state was loaded whose epoch it is,
         its place stays."""
-        if not (epoch == self.epoch and self.samples > 0 and not self._begun):
+        if not (epoch == self.epoch and self._loaded):
             self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -905,6 +908,7 @@ class Loader:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
         with self._lock:
             self._place(**place)
+            self._loaded = True  # and no batch was given since
 
 
 class _Epoch(Iterator[dict[str, Any]]):

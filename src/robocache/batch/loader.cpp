@@ -260,7 +260,7 @@ struct Loader::Impl {
     for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
     std::vector<int64_t> anchors;
     for (const Source& source : sources) anchors.push_back(source.anchors.index().anchors);
-    if (options.shard_episodes && mixing.samples_per_epoch) {
+    if (options.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // others are refused as ever
       mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options.world_size);
     }
     const MixtureTables mixed(anchors, mixing);
@@ -528,6 +528,7 @@ void Loader::check_tolerance() const {
       const StreamClock clock = source.streams[request]->clock().on_host();
       const auto tolerance_ns = static_cast<uint64_t>(checked_ns(std::min(*asked.tolerance_s, 1e9), "tolerance_s"));
       const std::vector<int64_t> delta_ns = Impl::offsets(asked);
+      const int64_t snap_ns = checked_ns(options.snap_s, "snap_s");
       WindowSegment rule{};
       rule.method = *asked.method;
       rule.max_gap_ns = -1;
@@ -542,7 +543,7 @@ void Loader::check_tolerance() const {
         for (const int64_t delta : delta_ns) {
           const int64_t target = saturating_add(anchor.time_ns, delta);
           int64_t hint = guess_row(rows, target);
-          const WindowPlace<> at = find_place(times, rows.rows, target, impl_->plan.snap_ns, hint);
+          const WindowPlace<> at = find_place(times, rows.rows, target, snap_ns, hint);
           const Pick<double> picked = pick_at(times, rows.rows, at, rule);
           if (!picked.valid) continue;
           const int64_t used = times[picked.left];

@@ -87,6 +87,13 @@ def test_weights_hold_within_each_rank(rng, tmp_path):
         assert drawn == {0: 3 * 2**14, 1: 2**14}
 
 
+@pytest.mark.parametrize("samples", [0, -4])
+def test_an_epoch_without_draws_is_refused(rng, tmp_path, samples):
+    dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
+    with pytest.raises(robocache.ArgumentError, match="samples_per_epoch: expected from 1"):
+        ranks_of([robocache.Source(dataset, weight=1)], 2, samples_per_epoch=samples, device="cpu")
+
+
 def test_a_rank_without_anchors_is_refused(rng, tmp_path):
     dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
     with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
