@@ -185,10 +185,10 @@ def _sources(dataset: Any) -> tuple[list[Source], bool]:
     return list(dataset), True
 
 
-def _episodes(source: Source, episodes: Sequence[int] | None, where: Any) -> Sequence[int] | None:
+def _episodes(source: Source, episodes: Sequence[int] | None, where: Any, name: str) -> Sequence[int] | None:
     """The episodes to draw from: those listed, of them those that every filter finds."""
     chosen = source.episodes if source.episodes is not None else episodes
-    for condition in (source.where, where):
+    for argument, condition in ((f"{name}where", source.where), ("where", where)):
         if condition is None:
             continue
         found = source.dataset.select(condition)
@@ -197,6 +197,10 @@ def _episodes(source: Source, episodes: Sequence[int] | None, where: Any) -> Seq
         else:
             kept = set(found)
             chosen = [episode for episode in chosen if episode in kept]
+        if not chosen:
+            raise errors.ArgumentError(
+                f"{argument}: expected to be true of an episode to draw from, got none of {source.dataset.path}"
+            )
     return chosen
 
 
@@ -507,13 +511,14 @@ class Loader:
 
         if mixture and episodes is not None:
             raise errors.ArgumentError(f"episodes: each Source has its own, got {episodes!r}")
+        names = [f"sources[{place}]." if mixture else "" for place in range(len(sources))]
         sources = [
             replace(
                 source,
-                episodes=_episodes(source, episodes, where),
-                rename=_renamed(source, rename, f"sources[{place}]." if mixture else ""),
+                episodes=_episodes(source, episodes, where, name),
+                rename=_renamed(source, rename, name),
             )
-            for place, source in enumerate(sources)
+            for source, name in zip(sources, names, strict=True)
         ]
         keys = _Keys(sources)
         for name in rename or {}:
@@ -541,8 +546,7 @@ class Loader:
             shard_episodes,
         )
         _add_stats(options, False, "norm_stats", norm_stats, keys)
-        for place, source in enumerate(sources):
-            name = f"sources[{place}]." if mixture else ""
+        for source, name in zip(sources, names, strict=True):
             # The library borrows the memory of arrays during a call.
             chosen = _given_list(whole, f"{name}episodes", source.episodes, np.int64)
             _add_source(
