@@ -28,7 +28,7 @@ from .dataset import open as open_dataset
 from .ingest import check_source, checked_path, ingest
 from .ingest.files import fingerprint
 from .ingest.registry import INDEX_COLUMNS, READ_FOLDERS
-from .loader import Loader
+from .loader import Loader, _copied
 
 __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]
 
@@ -174,7 +174,7 @@ class LeRobotLoader(Loader):
             episodes=None if episodes is None else _places(dataset, episodes),
             **options,
         )
-        self._arguments = {name: dict(x) if isinstance(x, Mapping) else x for name, x in given.items()}
+        self._arguments = {name: _copied(x) for name, x in given.items() if name != "stream"}
         one_step = [name for name in dataset.streams if name not in windows]
         self._extra = ["time_ns", *(f"{name}_{word}" for name in one_step for word in ("is_pad", "age"))]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]

@@ -186,10 +186,10 @@ def _sources(dataset: Any) -> tuple[list[Source], bool]:
     return list(dataset), True
 
 
-def _episodes(source: Source, episodes: Sequence[int] | None, where: Any) -> Sequence[int] | None:
+def _episodes(source: Source, episodes: Sequence[int] | None, where: Any, name: str) -> Sequence[int] | None:
     """The episodes to draw from: those listed, of them those that every filter finds."""
     chosen = source.episodes if source.episodes is not None else episodes
-    for condition in (source.where, where):
+    for argument, condition in ((f"{name}where", source.where), ("where", where)):
         if condition is None:
             continue
         found = source.dataset.select(condition)
@@ -198,6 +198,10 @@ def _episodes(source: Source, episodes: Sequence[int] | None, where: Any) -> Seq
         else:
             kept = set(found)
             chosen = [episode for episode in chosen if episode in kept]
+        if not chosen:
+            raise errors.ArgumentError(
+                f"{argument}: expected to be true of an episode to draw from, got none of {source.dataset.path}"
+            )
     return chosen
 
 
@@ -423,7 +427,7 @@ class Loader:
     A loop that is left by ``break`` is over: the next one is the next epoch. Several threads may loop over one loader: each
     batch of the epoch goes to one of them, and all their loops end with it. A loader pickles as its datasets' paths, its
     arguments and its place, so the copy goes on with the batch that would have come next; a device, rank and world size
-    left to the default are chosen anew where it is unpickled.
+    left to the default are chosen anew where it is unpickled, and `stream` is left behind.
 
     Attributes:
         device: where the batches are: ``"cpu"`` or ``"cuda:N"``.
@@ -508,13 +512,14 @@ class Loader:
 
         if mixture and episodes is not None:
             raise errors.ArgumentError(f"episodes: each Source has its own, got {episodes!r}")
+        names = [f"sources[{place}]." if mixture else "" for place in range(len(sources))]
         sources = [
             replace(
                 source,
-                episodes=_episodes(source, episodes, where),
-                rename=_renamed(source, rename, f"sources[{place}]." if mixture else ""),
+                episodes=_episodes(source, episodes, where, name),
+                rename=_renamed(source, rename, name),
             )
-            for place, source in enumerate(sources)
+            for source, name in zip(sources, names, strict=True)
         ]
         keys = _Keys(sources)
         for name in rename or {}:
@@ -542,8 +547,7 @@ class Loader:
             shard_episodes,
         )
         _add_stats(options, False, "norm_stats", norm_stats, keys)
-        for place, source in enumerate(sources):
-            name = f"sources[{place}]." if mixture else ""
+        for source, name in zip(sources, names, strict=True):
             # The library borrows the memory of arrays during a call.
             chosen = _given_list(whole, f"{name}episodes", source.episodes, np.int64)
             _add_source(
@@ -560,7 +564,7 @@ class Loader:
 
         self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
-        self.batch_size = batch_size
+        self.batch_size = whole("batch_size", batch_size)
         self.num_anchors: int = described["anchors"]
         self.num_samples: int = described["samples"]
         self.anchor: str | None = described["anchor"] or None
@@ -574,13 +578,15 @@ class Loader:
         if stream is not None and reuse_buffers:
             raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
         self.meter = Meter()
-        self._lock = threading.Lock()  # of the place in the order
+        # Of the place in the order. A handler of a signal that comes while a batch is made may ask for the state.
+        self._lock = threading.RLock()
         _living.add(self)
         self._loops: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self.seed: int
         self.epoch: int
         self.samples: int
         self._begun: bool
+        self._loaded: bool
         self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
         self._like: Any = None
@@ -761,6 +767,7 @@ class Loader:
                 raise StopIteration
             self.samples = self._after(self.samples)
             self._begun = self._begun or epoch is not None
+            self._loaded = False
             self.meter._add(began, time.perf_counter())
         return batch
 
@@ -879,7 +886,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch, as a DistributedSampler of torch does; where a state was loaded whose epoch it is,
         its place stays."""
-        if not (epoch == self.epoch and self.samples > 0 and not self._begun):
+        if not (epoch == self.epoch and self._loaded):
             self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -911,6 +918,7 @@ class Loader:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
         with self._lock:
             self._place(**place)
+            self._loaded = True  # and no batch was given since
 
 
 _living: weakref.WeakSet[Loader] = weakref.WeakSet()

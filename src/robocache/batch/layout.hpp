@@ -10,7 +10,8 @@
 
 namespace robocache {
 
-// One array of a batch: "<stream>" [B, T, ...], "<stream>_is_pad" [B, T], "time_ns" [B] and "episode_index" [B] (int64).
+// One array of a batch: "<key>" [B, T, ...], "<key>_is_pad" and "<key>_age" [B, T], "<key>_feature_is_pad" [B, D], and of
+// each sample "time_ns", "episode_index" and "dataset_index" [B].
 struct BatchArray {
   std::string name;
   DType dtype;

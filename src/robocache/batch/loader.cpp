@@ -209,12 +209,14 @@ struct Loader::Impl {
         source.ticks = ResidentClock::get(request.dataset, dataset(place).index_of(request.anchor), options.device);
       }
       source.anchors = anchors_of(source, *request.episodes);
-      if (source.anchors.table().empty()) {
-        refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the ",
-               options.shard_episodes ? "episodes of rank " + std::to_string(options.rank) : "episodes asked for",
-               options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
-      }
+      if (source.anchors.table().empty()) refuse_without_anchors(place, options.rank);
     }
+  }
+
+  [[noreturn]] void refuse_without_anchors(size_t place, int64_t rank) const {
+    refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the ",
+           options.shard_episodes ? "episodes of rank " + std::to_string(rank) : "episodes asked for",
+           options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
   }
 
   Anchors anchors_of(const Source& source, const std::vector<int64_t>& episodes) const {
@@ -227,13 +229,15 @@ struct Loader::Impl {
     return Anchors::at_rate(*options.anchor_hz, clocks, episodes, edges);
   }
 
-  // The anchors of the rank that has the fewest, where each has its own.
+  // The anchors of the rank that has the fewest, where each has its own. Every rank refuses what one of them cannot draw.
   int64_t fewest_anchors() const {
     int64_t fewest = INT64_MAX;
     for (size_t rank = 0; rank < static_cast<size_t>(options.world_size); ++rank) {
       int64_t anchors = 0;
       for (size_t place = 0; place < sources.size(); ++place) {
-        anchors += anchors_of(sources[place], episodes_of_ranks[place][rank]).index().anchors;
+        const int64_t of_source = anchors_of(sources[place], episodes_of_ranks[place][rank]).index().anchors;
+        if (of_source == 0) refuse_without_anchors(place, static_cast<int64_t>(rank));
+        anchors += of_source;
       }
       fewest = std::min(fewest, anchors);
     }
@@ -260,13 +264,16 @@ struct Loader::Impl {
     for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
     std::vector<int64_t> anchors;
     for (const Source& source : sources) anchors.push_back(source.anchors.index().anchors);
-    if (options.shard_episodes && mixing.samples_per_epoch) {
+    if (options.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // others are refused as ever
       mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options.world_size);
     }
     const MixtureTables mixed(anchors, mixing);
     mixture = mixed.mixture();
     // Every rank makes as many steps.
-    if (options.shard_episodes && !mixing.samples_per_epoch) mixture.samples = fewest_anchors();
+    if (options.shard_episodes) {
+      const int64_t fewest = fewest_anchors();
+      if (!mixing.samples_per_epoch) mixture.samples = fewest;
+    }
     mixture.table = tables.put(mixed.table());
     host_mixture = mixture;
     host_mixture.table = host_tables.put(mixed.table());
@@ -528,6 +535,7 @@ void Loader::check_tolerance() const {
       const StreamClock clock = source.streams[request]->clock().on_host();
       const auto tolerance_ns = static_cast<uint64_t>(checked_ns(std::min(*asked.tolerance_s, 1e9), "tolerance_s"));
       const std::vector<int64_t> delta_ns = Impl::offsets(asked);
+      const int64_t snap_ns = checked_ns(options.snap_s, "snap_s");
       WindowSegment rule{};
       rule.method = *asked.method;
       rule.max_gap_ns = -1;
@@ -542,7 +550,7 @@ void Loader::check_tolerance() const {
         for (const int64_t delta : delta_ns) {
           const int64_t target = saturating_add(anchor.time_ns, delta);
           int64_t hint = guess_row(rows, target);
-          const WindowPlace<> at = find_place(times, rows.rows, target, impl_->plan.snap_ns, hint);
+          const WindowPlace<> at = find_place(times, rows.rows, target, snap_ns, hint);
           const Pick<double> picked = pick_at(times, rows.rows, at, rule);
           if (!picked.valid) continue;
           const int64_t used = times[picked.left];

@@ -268,6 +268,25 @@ TEST_P(PrefetchTest, NobodySleepsForever) {
 // ---- On CUDA ----
 
 // The batch's memory is still read by what was queued before.
+// Also where it comes at the very moment at which the thread gives up looking for one.
+TEST_P(PrefetchTest, EveryBatchIsMadeOnce) {
+  constexpr int64_t kBatches = 30'000;
+  const DeviceBuffer to = memory();
+  const auto made = std::make_unique<std::atomic<int>[]>(kBatches);
+  {
+    Prefetcher ahead = prefetcher(1);
+    for (int64_t batch = 0; batch < kBatches; ++batch) {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(batch * 7919 % 30'000);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      ahead.submit([&made, batch](void*, const std::atomic<bool>&) { ++made[static_cast<size_t>(batch)]; }, to.data(),
+                   consumer_.get());
+      ahead.take(consumer_.get());
+    }
+  }
+  for (int64_t batch = 0; batch < kBatches; ++batch) ASSERT_EQ(made[static_cast<size_t>(batch)].load(), 1) << batch;
+}
+
 TEST_P(PrefetchTest, CopiesWaitForWhatUsesTheMemory) {
   if (!device().is_cuda()) GTEST_SKIP() << "nothing is queued on the CPU";
   Prefetcher ahead = prefetcher(2);

@@ -250,6 +250,11 @@ def test_a_part_of_the_episodes(any_source, episodes):
         assert dataset.absolute_to_relative_idx == place_of
 
 
+def test_a_list_of_no_episodes_is_refused(source):
+    with pytest.raises(robocache.ArgumentError, match="episodes: expected at least one"):
+        dataset_of(source, episodes=[])
+
+
 @pytest.mark.parametrize(
     "workers", [None, *(x for x in ("fork", "spawn") if x in multiprocessing.get_all_start_methods())]
 )

@@ -3,6 +3,7 @@
 import collections
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from recordings import STREAMS, anchors_of, assert_same_batches, batches_of, check, ticks_of, write
 
@@ -64,6 +65,35 @@ def test_episodes_selects(dataset, recording, device, episodes):
         device=device,
     )
     assert sorted(anchors_of(loader)) == ticks_of(recording, "observation.state", sorted(episodes))
+
+
+# Episodes of odd numbers are of task 1.
+@pytest.mark.parametrize(
+    ("source", "options", "expected"),
+    [
+        ({}, {"where": {"task": "task 1"}}, [1, 3, 5]),
+        ({}, {"where": pc.field("task") != "task 1"}, [0, 2, 4, 6]),
+        ({}, {"where": {"task": "task 1"}, "episodes": [5, 2, 3]}, [5, 3]),
+        ({"where": {"task": "task 1"}, "episodes": [5, 2, 3]}, {}, [5, 3]),
+        ({"where": {"task": "task 1"}}, {"where": pc.field("episode_index") > 2}, [3, 5]),
+    ],
+)
+def test_where_selects(dataset, recording, source, options, expected):
+    drawn = robocache.Loader(
+        [robocache.Source(dataset, **source)] if source else dataset,
+        **{"batch_size": 32, "delta_timestamps": {"mode": [0.0]}, "anchor": "action", "shuffle": False} | options,
+    )
+    assert anchors_of(drawn) == ticks_of(recording, "action", expected)
+
+
+def test_where_that_no_episode_is_left_by_is_refused_by_its_name(dataset):
+    options = {"batch_size": 32, "delta_timestamps": {"mode": [0.0]}}
+    nowhere, one = {"task": "task 9"}, {"task": "task 1"}
+    sources = [robocache.Source(dataset), robocache.Source(dataset, where=nowhere)]
+    with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].where: expected to be true of an episode"):
+        robocache.Loader(sources, **options)
+    with pytest.raises(robocache.ArgumentError, match=r"^where: expected to be true of an episode"):
+        robocache.Loader(dataset, where=one, episodes=[0, 2], **options)
 
 
 def test_episodes_without_the_anchor_stream_have_no_anchors(dataset, recording):

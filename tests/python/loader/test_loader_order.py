@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import multiprocessing
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -154,6 +155,12 @@ def test_a_state_that_fits_no_loader_is_refused(dataset, state):
 # ---- Copies and threads ----
 
 
+def test_a_state_is_of_plain_ints_whatever_the_arguments_are(dataset):
+    loader = small(dataset, batch_size=np.int64(16), seed=np.int32(4))
+    next(loader)
+    assert json.dumps(loader.state_dict()) == '{"seed": 4, "epoch": 0, "samples": 16}'
+
+
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
     options = {
@@ -200,6 +207,20 @@ def test_threads_of_one_epoch_share_its_batches(dataset, recording):
     assert next(iter(loops[0]), None) is None  # a loop that has ended stays so
 
 
+def test_a_signal_s_handler_may_ask_for_the_state(dataset):
+    loader = small(dataset, batch_size=8, prefetch=0)
+    asked = []
+    handler = signal.signal(signal.SIGUSR1, lambda *_: asked.append(loader.state_dict()["samples"]))
+    make = loader._made
+    try:
+        loader._made = lambda place: (signal.raise_signal(signal.SIGUSR1), make(place))[1]
+        for _ in range(3):
+            next(loader)
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    assert asked == [0, 8, 16]  # what had been given when it came
+
+
 def test_set_epoch_keeps_a_place_that_was_loaded(dataset):
     """As in ``for epoch in range(first, last): loader.set_epoch(epoch)`` behind load_state_dict."""
     loader = small(dataset)
@@ -211,4 +232,7 @@ def test_set_epoch_keeps_a_place_that_was_loaded(dataset):
     assert loader.state_dict() == {"seed": 0, "epoch": 3, "samples": 0}
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(4)
+    assert loader.state_dict() == {"seed": 0, "epoch": 4, "samples": 0}
+    next(loader)
+    loader.set_epoch(4)  # no state was loaded since: a look at a batch does not cost it
     assert loader.state_dict() == {"seed": 0, "epoch": 4, "samples": 0}

@@ -87,7 +87,26 @@ def test_weights_hold_within_each_rank(rng, tmp_path):
         assert drawn == {0: 3 * 2**14, 1: 2**14}
 
 
+@pytest.mark.parametrize("samples", [0, -4])
+def test_an_epoch_without_draws_is_refused(rng, tmp_path, samples):
+    dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
+    with pytest.raises(robocache.ArgumentError, match="samples_per_epoch: expected from 1"):
+        ranks_of([robocache.Source(dataset, weight=1)], 2, samples_per_epoch=samples, device="cpu")
+
+
 def test_a_rank_without_anchors_is_refused(rng, tmp_path):
     dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
-    with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
-        ranks_of(dataset, 3, device="cpu")
+    weighted = [robocache.Source(dataset, weight=1)]
+    for rank in range(4):  # all of them: none is left to wait for the others
+        for source, options in ((dataset, {}), (weighted, {"samples_per_epoch": 100})):
+            with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
+                robocache.Loader(
+                    source,
+                    batch_size=8,
+                    delta_timestamps={"x": [0.0]},
+                    shard_episodes=True,
+                    rank=rank,
+                    world_size=4,
+                    device="cpu",
+                    **options,
+                )
