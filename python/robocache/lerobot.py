@@ -389,6 +389,9 @@ class LeRobotDataset:
         device: str = "cpu",
         **options: Any,
     ) -> None:
+        for name in ("where", "edges", "drop_n_last", "anchor", "anchor_hz", "shard_episodes"):
+            if name in options:
+                raise errors.ArgumentError(f"{name}: goes with Loader.from_lerobot; here every frame is an item")
         self._dataset = open_cache(path, cache=cache, on_error=on_error)
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")

@@ -506,6 +506,12 @@ class Loader:
             raise errors.ArgumentError("history, horizon: go with rate_hz, got delta_timestamps")
         if delta_timestamps is not None and not isinstance(delta_timestamps, Mapping):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
+        if normalize is None:
+            for argument, asked in (("norm_stats", norm_stats is not None), ("constant", constant != "center")):
+                if asked:
+                    raise errors.ArgumentError(
+                        f"{argument}: goes with normalize=, got none: nothing would be normalised"
+                    )
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
         self.rank, self.world_size = _place_in_world(rank, world_size)
@@ -811,6 +817,7 @@ class Loader:
             self._ahead = queued((seed, epoch + 1, 0) if samples == self.num_samples else (seed, epoch, samples))
         except errors.Error:
             self._ahead = None  # whoever asks for that one is told
+            current.wait_stream(self._stream)  # what had been queued of it writes to memory that goes now
         current.wait_event(made)
         return batch
 
@@ -916,6 +923,11 @@ class Loader:
             place[key] = whole(key, state.get(key))
             if not 0 <= place[key] <= largest:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
+        if self._arguments.get("shard_episodes") and place["samples"] % self.world_size:
+            raise errors.ArgumentError(
+                f"samples: expected a multiple of the {self.world_size} ranks that have episodes of their own, "
+                f"got {place['samples']}"
+            )
         with self._lock:
             self._place(**place)
             self._loaded = True  # and no batch was given since

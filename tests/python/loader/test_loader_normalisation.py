@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recordings import FLOAT_STREAMS, check, random_values, write
+from recordings import FLOAT_STREAMS, check, random_values, small, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.normalisation import ENDS, MODES, PERCENTS
 
@@ -210,3 +210,9 @@ def test_a_key_that_is_not_normalised_stays_and_one_that_is_none_is_refused(arms
     for key in ("force", "action_is_pad", "time_ns", 3):
         with pytest.raises(robocache.ArgumentError, match=r"^key: expected one of action, state, got "):
             loader.normalize(key, x)
+
+
+def test_statistics_that_would_not_be_used_are_refused(dataset):
+    for options in ({"norm_stats": dataset.stats}, {"constant": "lerobot"}):
+        with pytest.raises(robocache.ArgumentError, match="goes with normalize="):
+            small(dataset, **options)
