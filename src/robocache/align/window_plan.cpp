@@ -118,7 +118,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   whole.columns = (whole.vectors + kTileVectors - 1) / kTileVectors;
   whole.lane_share = (65536 + whole.lanes - 1) / whole.lanes;
   whole.tile_steps = kTileVectors / whole.lanes;
-  const int64_t strip_steps = whole.tile_steps * kStripTiles;
+  const int64_t strip_steps = int64_t{whole.tile_steps} * kStripTiles;
   const int64_t most_steps = std::clamp<int64_t>((1 << 20) / std::max(whole.columns, 1), 1, most_picks);
   for (int64_t step = 0; step < count;) {
     if (drafts.empty() || drafts.back().picks == most_picks || drafts.back().strips >= 1 << 20 ||

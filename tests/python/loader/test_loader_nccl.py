@@ -16,8 +16,6 @@ from reference.mixture import draw
 
 import robocache
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture
 def two_gpus(cuda):
@@ -45,7 +43,7 @@ def torchrun(tmp_path, program, *arguments):
         port = opened.getsockname()[1]
     run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
     run += ["--master-addr=127.0.0.1", f"--master-port={port}", str(script), str(out), *map(str, arguments)]
-    paths = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(Path(robocache.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         environment.pop(name, None)

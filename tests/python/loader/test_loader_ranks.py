@@ -22,8 +22,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import robocache
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
@@ -272,7 +270,8 @@ dist.destroy_process_group()
 
 
 def environment(**more):
-    paths = f"{ROOT / 'python'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    # The package that runs here, installed or not.
+    paths = f"{Path(robocache.__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
 
 
