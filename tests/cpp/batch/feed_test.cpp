@@ -1,7 +1,6 @@
 #include "robocache/batch/feed.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "robocache/core/error.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/in_a_child.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/temporary_cache.hpp"
 
@@ -451,18 +451,6 @@ TEST(Feed, RefusesMoreOrLessThanItCanMakeAhead) {
 }
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
-
-template <class Body>
-int in_a_child(const Body& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);  // a child that hangs must not hang the test
-    _exit(body());
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 TEST_P(FeedTest, ParentAndChildGoOnAfterAFork) {
   if (device().is_cuda()) GTEST_SKIP() << "CUDA does not survive a fork";

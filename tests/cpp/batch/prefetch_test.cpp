@@ -1,8 +1,6 @@
 #include "robocache/batch/prefetch.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,6 +18,7 @@
 #include "robocache/core/error.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/in_a_child.hpp"
 
 namespace robocache::test {
 namespace {
@@ -309,19 +308,6 @@ TEST_P(PrefetchTest, CopiesWaitForWhatUsesTheMemory) {
 // ---- Forks ----
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
-
-// What `body` returns in a forked child.
-template <class Body>
-int in_a_child(const Body& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);  // a child that hangs must not hang the test
-    _exit(body());
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 TEST_P(PrefetchTest, AForkedChildMakesAnewWhatWasPending) {
   if (device().is_cuda()) GTEST_SKIP() << "CUDA does not survive a fork";
