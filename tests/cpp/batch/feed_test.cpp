@@ -352,7 +352,9 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
   Feed feed(from, {.prefetch = 1, .reuse = true});
   int interrupts = 0;
   for (int tries = 0; tries < 10 && interrupts < 4; ++tries) {
-    auto batch = feed.next({}, memories.allocate(), {});  // and the next one is begun
+    auto batch = feed.next({}, memories.allocate(), {});
+    // The next one is the thread's once it is awake, which a busy machine puts off; before that nobody would wait for it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(tries * tries));
     try {
       batch = feed.next({.epoch = 1}, memories.allocate(), {}, [] { throw Interrupt(); });
     } catch (const Interrupt&) {
