@@ -8,18 +8,23 @@
 namespace robocache {
 
 int64_t BatchLayout::add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of) {
-  constexpr int64_t kAlignment = 256;
   for (size_t i = 0; i < arrays_.size(); ++i) {
     if (arrays_[i].name != name) continue;
     refuse("delta_timestamps: the batch's key '", name, "' would be both ", owners_[i], " and ", of,
            "; expected one of them, or a stream of another name in the cache");
   }
-  const int64_t offset = bytes_;
-  int64_t elements = batch_size_;
-  for (const int64_t extent : shape) elements *= extent;
-  bytes_ = (offset + elements * dtype_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+  int64_t sample_bytes = dtype_size(dtype);
+  for (const int64_t extent : shape) sample_bytes *= extent;
+  const int64_t offset = add_scratch(sample_bytes);
   arrays_.push_back({std::move(name), dtype, std::move(shape), offset});
   owners_.push_back(of);
+  return offset;
+}
+
+int64_t BatchLayout::add_scratch(int64_t sample_bytes) {
+  constexpr int64_t kAlignment = 256;
+  const int64_t offset = bytes_;
+  bytes_ = (offset + batch_size_ * sample_bytes + kAlignment - 1) / kAlignment * kAlignment;
   return offset;
 }
 

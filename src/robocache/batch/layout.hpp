@@ -27,6 +27,9 @@ class BatchLayout {
   // Its offset. `of` says whose it is where two arrays would have one name, which is refused: ArgumentError.
   int64_t add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of);
 
+  // Room for so many bytes of each sample that is no array of the batch's: its offset, 256-byte aligned.
+  int64_t add_scratch(int64_t sample_bytes);
+
   const std::vector<BatchArray>& arrays() const { return arrays_; }
   int64_t bytes() const { return bytes_; }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_math.hpp"
 #include "robocache/align/window_plan.hpp"
+#include "robocache/batch/camera.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/core/thread_pool.hpp"
@@ -26,6 +29,8 @@ struct Key {
   int64_t pad_offset = -1;
   int64_t age_offset = -1;
   int64_t feature_pad_offset = -1;
+  int64_t number_offset = -1;  // of a camera: the numbers of the rows that were chosen, int64, behind the batch's arrays
+  int64_t intrinsics_offset = -1;
 };
 
 // One source, brought to where it is drawn from.
@@ -45,6 +50,7 @@ struct Loader::Impl {
         keys(options.streams.size()) {
     if (options.shard_episodes) cut_episodes();
     bring_streams();
+    make_cameras();
     // What the host makes for a device comes last, so that it is one piece.
     for (size_t request = 0; request < keys.size(); ++request) {
       if (!by_host(request)) keys[request] = key_of(request);
@@ -79,7 +85,7 @@ struct Loader::Impl {
           if (!stream) continue;
           const Stream& from = source.dataset->streams()[static_cast<size_t>(*stream)];
           const auto e = static_cast<size_t>(episode);
-          bytes += (from.row_offsets[e + 1] - from.row_offsets[e]) * from.features * dtype_size(from.dtype);
+          bytes += ResidentStream::bytes(*source.dataset, *stream, RowSpan{from.row_offsets[e], from.row_offsets[e + 1]});
         }
         return static_cast<double>(bytes);
       };
@@ -125,6 +131,13 @@ struct Loader::Impl {
     for (size_t request = 0; request < keys.size(); ++request) {
       ResidencyRequest asked{
           .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
+      if (cuda && is_camera(options.streams[request])) {
+        if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
+          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for a camera, got '", tier_name(*asked.tier),
+                 "'");
+        }
+        asked.tier = Tier::kMapped;
+      }
       int64_t whole = 0;
       for (size_t source = 0; source < options.sources.size(); ++source) {
         const std::optional<int64_t> stream = options.sources[source].streams[request];
@@ -175,11 +188,31 @@ struct Loader::Impl {
 
   bool by_host(size_t request) const { return options.device.is_cuda() && placements[request].tier == Tier::kMapped; }
 
+  void make_cameras() {
+    cameras.resize(keys.size());
+    int64_t numbers = 0;
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (!is_camera(options.streams[request])) continue;
+      std::vector<std::optional<Camera::Frames>> frames;
+      for (size_t source = 0; source < sources.size(); ++source) {
+        const std::optional<int64_t> stream = options.sources[source].streams[request];
+        std::optional<Camera::Frames>& from = frames.emplace_back();
+        if (stream) from.emplace(options.sources[source].dataset, *stream, sources[source].streams[request]);
+      }
+      const StreamRequest& asked = options.streams[request];
+      cameras[request] = std::make_unique<Camera>(asked.stream, frames, *asked.images, options.pad_bad_frames);
+      numbers = std::max(numbers, cameras[request]->numbers());
+    }
+    row_numbers.resize(static_cast<size_t>(numbers));
+    std::iota(row_numbers.begin(), row_numbers.end(), int64_t{1});
+  }
+
   // ---- what a batch is -------------------------------------------------------------------------------------------------
 
   Key key_of(size_t place) {
     const StreamRequest& request = options.streams[place];
-    const std::vector<int64_t> row = key_shape(options, place);
+    const Camera* const camera = cameras[place].get();
+    const std::vector<int64_t> row = camera != nullptr ? camera->shape() : key_shape(options, place);
     const std::string name = "stream '" + request.stream + "'";
     std::vector<int64_t> steps;
     if (!request.one_step) steps.push_back(static_cast<int64_t>(request.delta_timestamps.size()));
@@ -187,12 +220,20 @@ struct Loader::Impl {
     shape.insert(shape.end(), row.begin(), row.end());
     Key key;
     for (const int64_t extent : row) key.features *= extent;
-    key.out_offset = layout.add(request.stream, *request.dtype, shape, name);
+    key.out_offset = layout.add(request.stream, camera != nullptr ? camera->dtype() : *request.dtype, shape, name);
     key.pad_offset = layout.add(request.stream + "_is_pad", DType::kBool, steps, "what is padding of " + name);
     if (options.return_age) {
       key.age_offset = layout.add(request.stream + "_age", DType::kInt64, steps, "the age of " + name);
     }
-    if (options.pad_features && row.size() == 1) {
+    if (camera != nullptr) {
+      if (camera->has_intrinsics()) {
+        std::vector<int64_t> matrix = request.images->per_frame ? steps : std::vector<int64_t>{};
+        matrix.insert(matrix.end(), {3, 3});
+        key.intrinsics_offset =
+            layout.add(request.stream + "_intrinsics", DType::kFloat32, matrix, "the intrinsics of " + name);
+      }
+      key.number_offset = layout.add_scratch(static_cast<int64_t>(request.delta_timestamps.size() * sizeof(int64_t)));
+    } else if (options.pad_features && row.size() == 1) {
       key.feature_pad_offset =
           layout.add(request.stream + "_feature_is_pad", DType::kBool, row, "which features are padding of " + name);
     }
@@ -352,11 +393,12 @@ struct Loader::Impl {
     const StreamRequest& request = options.streams[of_request];
     const auto& resident = sources[place].streams[of_request];
     WindowStream window{};
-    window.out_features = keys[of_request].features;
-    window.out_offset = keys[of_request].out_offset;
+    const Camera* const camera = cameras[of_request].get();
+    window.out_features = camera != nullptr ? 1 : keys[of_request].features;
+    window.out_offset = camera != nullptr ? keys[of_request].number_offset : keys[of_request].out_offset;
     window.pad_offset = keys[of_request].pad_offset;
     window.age_offset = keys[of_request].age_offset;
-    window.out_dtype = *request.dtype;
+    window.out_dtype = camera != nullptr ? DType::kInt64 : *request.dtype;
     window.delta_ns = offsets(request);
     // Longer than 31 years is none.
     if (request.max_gap_s) window.max_gap_ns = checked_ns(std::min(*request.max_gap_s, 1e9), "max_gap_s");
@@ -368,6 +410,14 @@ struct Loader::Impl {
       return window;
     }
     window.rows = resident->rows();
+    if (camera != nullptr) {  // the alignment chooses among the rows' numbers
+      window.rows = {.clock = window.rows.clock,
+                     .values = row_numbers.data() + camera->first_number(place) - 1,
+                     .features = 1,
+                     .dtype = DType::kInt64};
+      window.methods = {{0, 1, *request.method}};
+      return window;
+    }
     window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
     const AffineTables affine = affine_tables(affines_of(place, of_request), window.rows.dtype, to);
     window.scale = affine.scale;
@@ -391,9 +441,34 @@ struct Loader::Impl {
   size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
 
   // What the host makes, in its own memory.
-  void run_host(WindowBatch batch, void* memory) const {
+  void run_host(WindowBatch batch, const ImageDraw& draw, void* memory) const {
     batch.memory = static_cast<char*>(memory) - host_offset;
     window_batch(batch, {}, {});
+    fill_frames(batch, draw);
+  }
+
+  // Of the cameras that the host decodes for, behind the alignment. Of anchors that were asked for, sample i is anchor i.
+  void fill_frames(const WindowBatch& batch, const ImageDraw& draw) const {
+    auto* const memory = static_cast<char*>(batch.memory);
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (cameras[request] == nullptr) continue;
+      const Key& key = keys[request];
+      Camera::Batch frames{};
+      frames.numbers = reinterpret_cast<const int64_t*>(memory + key.number_offset);
+      frames.first = draw;
+      if (batch.anchors != nullptr) frames.samples = {batch.anchors, static_cast<size_t>(batch.count)};
+      frames.count = batch.count;
+      frames.steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
+      frames.out = memory + key.out_offset;
+      frames.is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
+      if (key.intrinsics_offset >= 0) frames.intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
+      cameras[request]->fill(frames);
+    }
+  }
+
+  // The random draws of a batch's first sample.
+  static ImageDraw draw_of(const BatchPosition& position, const WindowBatch& batch) {
+    return {.seed = position.seed, .epoch = position.epoch, .sample = batch.first_position};
   }
 
   // From host memory to its place in the batch; waited for.
@@ -415,6 +490,8 @@ struct Loader::Impl {
   std::vector<Key> keys;  // of each request
   std::vector<Placement> placements;
   std::vector<Source> sources;
+  std::vector<std::unique_ptr<const Camera>> cameras;  // of each request; null where it is of numbers
+  std::vector<int64_t> row_numbers;                    // 1, 2, ... as many as a camera has
   std::vector<std::vector<std::vector<int64_t>>> episodes_of_ranks;  // of each source; where each rank has its own
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
@@ -473,7 +550,9 @@ std::vector<Affine> Loader::affines(size_t source, size_t request) const { retur
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 
 void Loader::fill_host(const BatchPosition& position, void* memory) const {
-  if (host_bytes() > 0) impl_->run_host(impl_->batch_at(position, samples_at(position), true), memory);
+  if (host_bytes() == 0) return;
+  const WindowBatch batch = impl_->batch_at(position, samples_at(position), true);
+  impl_->run_host(batch, Impl::draw_of(position, batch), memory);
 }
 
 void Loader::fill_device(const BatchPosition& position, void* memory, CudaStream stream) const {
@@ -481,6 +560,7 @@ void Loader::fill_device(const BatchPosition& position, void* memory, CudaStream
   WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
   batch.memory = memory;
   window_batch(batch, impl_->options.device, stream);
+  if (!impl_->options.device.is_cuda()) impl_->fill_frames(batch, Impl::draw_of(position, batch));
 }
 
 void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
@@ -509,13 +589,17 @@ void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream s
     batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
     batch.memory = memory;
     window_batch(batch, device, stream);
-    if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+    if (device.is_cuda()) {
+      check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+    } else {
+      impl_->fill_frames(batch, {});
+    }
   }
   if (host_bytes() > 0) {
     const PinnedBuffer staging(device, host_bytes());
     WindowBatch batch = impl_->batch_at({}, count, true);
     batch.anchors = anchors.data();
-    impl_->run_host(batch, staging.data());
+    impl_->run_host(batch, {}, staging.data());
     impl_->copy_host_part(staging.data(), memory, stream);
   }
 }

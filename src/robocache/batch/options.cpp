@@ -192,6 +192,29 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
   }
 }
 
+// A camera's rows are chosen, nothing is made of two of them.
+void complete_camera(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
+  for (const Stream* const other : streams) {
+    if (other->frames) continue;
+    refuse(of_stream("delta_timestamps", request), ": expected frames in all sources, got numbers in one");
+  }
+  const auto chooses = [](std::optional<InterpolationMethod> method) {
+    return method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
+  };
+  if (!request.method) request.method = chooses(options.method) ? options.method : InterpolationMethod::kPrevious;
+  if (!chooses(request.method) || !request.methods.empty()) {
+    refuse(of_stream("methods", request), ": expected 'previous' or 'nearest' for a camera, got ",
+           request.methods.empty() ? "'" + std::string(method_name(*request.method)) + "'" : "methods of slices");
+  }
+  if (request.normalize && *request.normalize != Normalize::kNone) {
+    refuse(of_stream("normalize", request), ": expected none for a camera, whose mean and std stand in images=");
+  }
+  request.normalize = Normalize::kNone;
+  if (!request.images) request.images.emplace();
+  if (!request.images->dtype) request.images->dtype = request.dtype.value_or(options.dtype);
+  request.dtype = request.images->dtype;
+}
+
 // A window by no method that was asked for, of a stream that has no clock but an index: its offsets must be rows.
 void check_grid(const StreamRequest& request, const Stream& stream, const Stream& anchor) {
   constexpr double kOffGridNs = 1e5;
@@ -210,6 +233,7 @@ void check_grid(const StreamRequest& request, const Stream& stream, const Stream
 // Says what the request leaves out, by the first stream that fills it, and checks what it then says against all of them.
 void complete(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   const Stream& stream = *streams[0];
+  const bool camera = stream.frames.has_value();
   const bool floating = is_floating(stream.dtype);
   if (request.delta_timestamps.empty()) {
     refuse(of_stream("delta_timestamps", request), ": expected at least one offset, got none");
@@ -218,6 +242,10 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
     refuse(of_stream(request.history ? "history" : "horizon", request), ": goes with rate_hz, got none");
   }
   for (const Stream* const other : streams) {
+    if (camera) break;
+    if (other->frames) {
+      refuse(of_stream("delta_timestamps", request), ": expected numbers in all sources, got frames in one");
+    }
     if (other->dtype != stream.dtype && !(floating && is_floating(other->dtype))) {
       refuse_type(of_stream("delta_timestamps", request), ": expected one dtype in all sources, got ",
                   dtype_name(stream.dtype), " and ", dtype_name(other->dtype));
@@ -256,6 +284,8 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
   }
   if (!request.causal) request.causal = options.causal;
   if (!request.residency) request.residency = options.residency;
+  if (camera) return complete_camera(options, streams, request);
+  if (request.images) refuse(of_stream("images", request), ": expected a camera's key, got one of numbers");
   if (!request.method) request.method = options.method;
   if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
   for (const Stream* const other : streams) check_methods(request, *other);
@@ -325,6 +355,8 @@ Edges edges_from_name(std::string_view name) {
 std::string source_name(const LoaderOptions& options, size_t source) {
   return options.mixture ? "sources[" + std::to_string(source) + "]." : "";
 }
+
+bool is_camera(const StreamRequest& request) { return request.images.has_value(); }
 
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
   const Stream* widest = nullptr;

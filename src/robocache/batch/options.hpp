@@ -15,6 +15,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/dtype.hpp"
+#include "robocache/image/options.hpp"
 #include "robocache/interpolation/blocks.hpp"
 #include "robocache/interpolation/method.hpp"
 
@@ -37,6 +38,7 @@ struct StreamRequest {
   std::optional<double> tolerance_s = {};             // steps alone: a sample farther than this is padding
   std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
   std::optional<std::optional<Tier>> residency = {};  // where its rows lie; none of either: chosen by memory_budget
+  std::optional<ImageOptions> images = {};            // of a camera: what becomes of its frames
 };
 
 // What is drawn from: episodes of a dataset.
@@ -86,6 +88,7 @@ struct LoaderOptions {
   Constant constant = Constant::kCenter;        // what normalising does to a feature without spread
   std::optional<Tier> residency;                // where rows lie; none: chosen by memory_budget
   MemoryBudget memory_budget;
+  bool pad_bad_frames = false;  // a frame that does not decode is black and padding, not an error
 
   int64_t batch_size = 1;           // of each rank
   std::string anchor;               // a key or stream whose ticks are drawn; empty: the slowest of the batch's
@@ -108,7 +111,10 @@ struct LoaderOptions {
 // DeviceError for a device that is not there.
 LoaderOptions complete_options(LoaderOptions options);
 
-// The shape of a key's row in the batch: the widest of the sources' streams. Of complete options.
+// Whether a key is a camera's: its rows are frames. Of complete options.
+bool is_camera(const StreamRequest& request);
+
+// The shape of a key's row in the batch: the widest of the sources' streams; not of a camera. Of complete options.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
 // "sources[2].", or nothing where there is one that the caller did not name so.

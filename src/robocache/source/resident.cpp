@@ -22,6 +22,11 @@ const Stream& stream_of(const Dataset& dataset, int64_t stream) {
   return dataset.streams()[static_cast<size_t>(stream)];
 }
 
+// The place of a row's first byte among those of the stream's values.
+int64_t first_byte(const Stream& stream, int64_t row) {
+  return stream.blob_offsets != nullptr ? stream.blob_offsets[row] : row * stream.features * dtype_size(stream.dtype);
+}
+
 void fill_episodes(const Stream& stream, const int64_t* time_ns, EpisodeRows* episodes) {
   for (size_t e = 0; e + 1 < stream.row_offsets.size(); ++e) {
     EpisodeRows entry{stream.row_offsets[e], stream.row_offsets[e + 1] - stream.row_offsets[e], 0, 0.0};
@@ -227,7 +232,7 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
 
 int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowSpan> part) {
   const Stream& from = stream_of(dataset, stream);
-  return (part ? part->end - part->begin : from.rows) * from.features * dtype_size(from.dtype);
+  return first_byte(from, part ? part->end : from.rows) - first_byte(from, part ? part->begin : 0);
 }
 
 int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
@@ -252,7 +257,13 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
   const Stream& from = stream_of(*dataset_, stream);
   rows_ = {clock_->on_device(), nullptr, from.features, from.dtype};
   const int64_t size = bytes(*dataset_, stream, part);
-  const int64_t begin = part ? part->begin * from.features * dtype_size(from.dtype) : 0;
+  const RowSpan here = part.value_or(RowSpan{0, from.rows});
+  const int64_t begin = first_byte(from, here.begin);
+  row_bytes_ = from.features * dtype_size(from.dtype);
+  if (from.blob_offsets != nullptr) {
+    first_blob_ = here.begin;
+    blob_offsets_.assign(from.blob_offsets + here.begin, from.blob_offsets + here.end + 1);
+  }
   StreamFile file = dataset_->open_values(stream);
   if (tier == Tier::kMapped) {
     if (file.file.get() < 0) {

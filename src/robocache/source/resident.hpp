@@ -81,8 +81,16 @@ class ResidentStream {
   const ResidentClock& clock() const { return *clock_; }
 
   // For a kernel on the device; of kMapped for the host: with `file`, or, where the cache was replaced before this was
-  // made, with values in the mapping, which nobody can cut short any more.
+  // made, with values in the mapping, which nobody can cut short any more. Of a camera, whose rows may be blobs of unequal
+  // size, `values` and `file` are of its bytes; bytes_of() says which are a row's.
   StreamRows rows() const { return rows_; }
+
+  // The place of a row's bytes among the stream's.
+  RowSpan bytes_of(int64_t row) const {
+    if (blob_offsets_.empty()) return {row * row_bytes_, (row + 1) * row_bytes_};
+    const auto at = static_cast<size_t>(row - first_blob_);
+    return {blob_offsets_[at], blob_offsets_[at + 1]};
+  }
 
   // For people, of a copy in host memory: that the ranks share it, or why they do not; else empty.
   const std::string& note() const { return note_; }
@@ -105,6 +113,9 @@ class ResidentStream {
   HostRegistration shared_registration_;
   cache::FileDescriptor file_;
   StreamRows rows_;
+  int64_t row_bytes_;
+  std::vector<int64_t> blob_offsets_;  // of the rows that are here, where they are blobs
+  int64_t first_blob_ = 0;             // the first of those rows
   std::string note_;
 };
 
