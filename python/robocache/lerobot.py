@@ -146,10 +146,9 @@ class LeRobotLoader(Loader):
         *,
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
         episodes: Sequence[int] | None = None,
-        task_text: bool = False,
         **options: Any,
     ) -> None:
-        given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "task_text": task_text, **options}
+        given = {"delta_timestamps": delta_timestamps, "episodes": episodes, **options}
         if not isinstance(delta_timestamps, Mapping | None):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
         told = dataset.provenance.get("lerobot", {})
@@ -178,7 +177,6 @@ class LeRobotLoader(Loader):
         one_step = [name for name in dataset.streams if name not in windows]
         self._extra = ["time_ns", *(f"{name}_{word}" for name in one_step for word in ("is_pad", "age"))]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
-        self._tasks = {int(number): text for number, text in told["tasks"].items()} if task_text else None
         numbers = _numbers(dataset)
         self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
         if not np.array_equal(numbers, np.arange(len(numbers))):
@@ -198,8 +196,6 @@ class LeRobotLoader(Loader):
             arrays[name] = arrays[name].astype(np.int64) if self._torch is None else arrays[name].long()
         if self._numbers is not None:
             arrays["episode_index"] = self._numbers[arrays["episode_index"]]
-        if self._tasks is not None:
-            arrays["task"] = [self._tasks.get(number) for number in arrays["task_index"].tolist()]
         return arrays
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:

@@ -21,8 +21,10 @@ import numpy as np
 from . import _lib, errors
 from .affine import Affine
 from .dataset import Dataset
+from .image_options import ImageOptions
 from .norm_stats import as_stats
 from .ops._call import Array, number, whole
+from .tasks import TaskTexts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,6 +36,8 @@ _add_source = _lib.function("loader_add_source")
 _add_rename = _lib.function("loader_add_rename")
 _add_stream = _lib.function("loader_add_stream")
 _add_method = _lib.function("loader_add_method")
+_add_images = _lib.function("loader_add_images")
+_bad_frames = _lib.function("loader_bad_frames")
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _next = _lib.function("loader_next")
@@ -87,6 +91,12 @@ def _given_list(convert: Callable[[str, Any], Any], name: str, values: Any, dtyp
     return None if values is None else _listed(convert, name, values, dtype)
 
 
+def _images(name: str, value: Any) -> ImageOptions:
+    if not isinstance(value, ImageOptions):
+        raise errors.ArgumentTypeError(f"{name}: expected ImageOptions, got {value!r}")
+    return value
+
+
 def _truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
@@ -115,13 +125,16 @@ class _PerKey:
 
 
 class _Keys(dict[str, int]):
-    """What a batch may hold: the features of a row, by key."""
+    """What a batch may hold: the features of a row, by key; and which keys are cameras'."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
+        self.cameras: set[str] = set()
         for source in sources:
             for name, stream in source.dataset.streams.items():
                 key = (source.rename or {}).get(name, name)
                 self[key] = max(self.get(key, 0), math.prod(stream.shape))
+                if stream.frames is not None:
+                    self.cameras.add(key)
         self.where = sources[0].dataset.path if len(sources) == 1 else "any source"
 
 
@@ -378,6 +391,8 @@ class Loader:
         offset: latency in seconds: what is stamped t was taken at t - `offset`. Anchors ignore it.
         causal: never use a sample later than the moment asked for: every method then holds the last one.
         return_age: give ``<key>_age`` too.
+        task_text: give ``task`` too, a list of str: what the sample's episode is called in the columns ``task`` or ``tasks`` of
+            the episodes table, or its moment by LeRobot's ``task_index``. On CUDA that waits for the batch.
         normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"`` or ``"q10_q90"`` (the last three to [-1, 1]) by the cache's
             statistics: one for all floating streams, or ``{key: mode}``. :meth:`normalize` does the same to any array, and
             :meth:`unnormalize` undoes it.
@@ -385,8 +400,12 @@ class Loader:
             :func:`load_norm_stats` give; keys that it lacks keep the cache's.
         constant: what normalising does to a feature that never changes: ``"center"`` only centres it, ``"lerobot"`` and
             ``"openpi"`` give the numbers that those give.
-        dtype: of the floating streams: float32, float64, float16 or bfloat16; or ``{key: dtype}``. Integers and bool
-            keep theirs.
+        images: what becomes of a camera's frames: an :class:`ImageOptions` for all of them, or ``{key: ImageOptions}``; by
+            default pixels from 0 to 1, channels first, as large as they are stored.
+        on_bad_frame: ``"error"``: one that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding, and
+            :attr:`bad_frames` counts it.
+        dtype: of the floating streams and of frames: float32, float64, float16 or bfloat16; or ``{key: dtype}``. Integers and
+            bool keep theirs.
         device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
             both use it, else the CPU.
         residency: where the rows lie that batches are made of: ``"device"``, its memory; ``"pinned"``, the host's, which the
@@ -419,7 +438,9 @@ class Loader:
     less the stamp of the sample used, of two the earlier; the least int64 where there is none), ``time_ns`` ``[B]`` int64
     (the anchor), ``episode_index`` ``[B]`` int64 in its dataset. Of a list of sources ``dataset_index`` ``[B]`` int64 too, the
     place in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
-    the edge sample's; where an episode or a source lacks the stream it is 0.
+    the edge sample's; where an episode or a source lacks the stream it is 0. A camera's ``<key>`` is ``[B, T, C, H, W]``, or
+    as its `images` say, 0 becoming what black becomes; where its frames have a matrix there is ``<key>_intrinsics``
+    ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing.
 
     Sources that weigh nothing are drawn as one: each anchor of all of them once an epoch. By weight each source has its
     exact share of every 65,536 draws and goes through its own anchors, round after round, whatever the epochs.
@@ -469,9 +490,12 @@ class Loader:
         offset: float | Mapping[str, float] | None = None,
         causal: bool | Mapping[str, bool] | None = None,
         return_age: bool = False,
+        task_text: bool = False,
         normalize: str | Mapping[str, str] | None = None,
         norm_stats: Mapping[str, Any] | None = None,
         constant: str = "center",
+        images: ImageOptions | Mapping[str, ImageOptions] | None = None,
+        on_bad_frame: str = "error",
         dtype: Any = "float32",
         device: str | torch.device | None = None,
         residency: str | Mapping[str, str] = "auto",
@@ -551,6 +575,7 @@ class Loader:
             *self._budget(memory_budget),
             _lib.text("constant", constant),
             shard_episodes,
+            _lib.text("on_bad_frame", on_bad_frame),
         )
         _add_stats(options, False, "norm_stats", norm_stats, keys)
         for source, name in zip(sources, names, strict=True):
@@ -583,6 +608,9 @@ class Loader:
         self._ahead: tuple[Any, ...] | None = None
         if stream is not None and reuse_buffers:
             raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
+        self._tasks = TaskTexts([source.dataset for source in sources]) if _truth("task_text", task_text) else None
+        if self._tasks is not None and "task" in self._names:
+            raise errors.ArgumentError("task_text: the batch's key 'task' is a stream's; expected it renamed")
         self.meter = Meter()
         # Of the place in the order. A handler of a signal that comes while a batch is made may ask for the state.
         self._lock = threading.RLock()
@@ -615,7 +643,6 @@ class Loader:
         episodes: Sequence[int] | None = None,
         cache: str | os.PathLike[str] | None = None,
         on_error: str = "stop",
-        task_text: bool = False,
         **options: Any,
     ) -> Loader:
         """A loader of LeRobot's batches: values, masks, keys and types are what its dataset and a DataLoader give.
@@ -631,7 +658,6 @@ class Loader:
             cache: where the cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache
                 folder ($XDG_CACHE_HOME, else ~/.cache).
             on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
-            task_text: give ``task`` too, a list of str. On CUDA that waits for the batch.
             options: `batch_size` and all others of :class:`Loader`. `methods`, `normalize`, `dtype` and `offset`, given as
                 one value for all keys, leave LeRobot's index columns alone.
 
@@ -656,7 +682,6 @@ class Loader:
             open_cache(path, cache=cache, on_error=on_error),
             delta_timestamps=delta_timestamps,
             episodes=episodes,
-            task_text=task_text,
             **options,
         )
 
@@ -681,6 +706,7 @@ class Loader:
             _PerKey(keys, "dtype", given["dtype"], _dtype),
             _PerKey(keys, "residency", given["residency"], _lib.text),
         ]
+        images = _PerKey(keys, "images", given["images"], _images)
         rate_hz = _given(_number, "rate_hz", given["rate_hz"])
         _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
         named = [*histories.named, *horizons.named, *keys] if delta_timestamps is None else delta_timestamps
@@ -701,6 +727,16 @@ class Loader:
             if key in slices:
                 for begin, end, method in _slices(f"methods['{key}']", slices[key], keys[key]):
                     _add_method(options, begin, end, method)
+            of_key = images.of(key)
+            if of_key is None and key in keys.cameras:
+                of_key = images.of_all
+            if of_key is not None:
+                _add_images(options, *of_key._as_arguments())
+
+    @property
+    def bad_frames(self) -> int:
+        """Frames that did not decode so far and are padding, with ``on_bad_frame="pad"``."""
+        return int(_bad_frames(self._handle))
 
     @staticmethod
     def _framework(name: str | None) -> ModuleType | None:
@@ -775,6 +811,11 @@ class Loader:
             self._begun = self._begun or epoch is not None
             self._loaded = False
             self.meter._add(began, time.perf_counter())
+        return self._told(batch)
+
+    def _told(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self._tasks is not None:
+            batch["task"] = self._tasks.of(batch)
         return batch
 
     def _after(self, samples: int) -> int:
@@ -855,7 +896,7 @@ class Loader:
         listed = _given_list(whole, "indices", indices, np.int64)
         if listed is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
-        return self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)), len(listed))
+        return self._told(self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)), len(listed)))
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

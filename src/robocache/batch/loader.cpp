@@ -547,6 +547,12 @@ const std::vector<Placement>& Loader::placements() const { return impl_->placeme
 
 std::vector<Affine> Loader::affines(size_t source, size_t request) const { return impl_->affines_of(source, request); }
 
+int64_t Loader::bad_frames() const {
+  int64_t frames = 0;
+  for (const auto& camera : impl_->cameras) frames += camera != nullptr ? camera->bad_frames() : 0;
+  return frames;
+}
+
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 
 void Loader::fill_host(const BatchPosition& position, void* memory) const {

@@ -77,11 +77,11 @@ class Loader {
   // position.samples on that the ranks share out, those of this rank. What is missing for an even share of an epoch's last
   // draws is made up by its first.
   // On CUDA queued on `stream` and not waited for, one kernel; nothing is allocated. Throws DeviceError, and FileError where a
-  // stream is read from its file.
+  // stream is read from its file; and FrameError where a frame does not decode.
   void fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
   // The same with these anchors, counted over all sources, each in [0, anchors()) and at most batch_size of them. On CUDA
-  // waited for. Throws ArgumentError for others.
+  // waited for. The random draws of a camera's frames are those of the anchor's number. Throws ArgumentError for others.
   void gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const;
 
   // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes their arrays, the last
@@ -96,6 +96,9 @@ class Loader {
 
   // Where the rows of each of the batch's keys lie.
   const std::vector<Placement>& placements() const;
+
+  // Frames that did not decode so far and are padding, with pad_bad_frames.
+  int64_t bad_frames() const;
 
   // An array of the batch of `samples` samples that fill wrote to `memory`.
   TensorView view(const BatchArray& array, int64_t samples, void* memory) const;

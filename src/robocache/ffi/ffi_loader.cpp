@@ -56,6 +56,12 @@ auto allocator(const Loader& loader) {
   };
 }
 
+bool pads_bad_frames(std::string_view name) {
+  if (name == "pad") return true;
+  if (name == "error") return false;
+  throw ArgumentError("on_bad_frame: expected 'error' or 'pad', got '" + std::string(name) + "'");
+}
+
 // Bytes, or a share of what is free.
 MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) {
   if (args.is_none(i)) return otherwise;
@@ -67,7 +73,7 @@ MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) 
 
 // (mixture, batch_size, anchor, anchor_hz, edges, drop_n_last, temperature, samples_per_epoch, snap_s, shuffle, drop_last,
 // device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's,
-// constant, shard_episodes) -> options; None is what is left out
+// constant, shard_episodes, on_bad_frame) -> options; None is what is left out
 ROBOCACHE_FFI(loader_options, args, result) {
   LoaderOptions options;
   options.mixture = args.boolean(0, "mixture");
@@ -90,6 +96,7 @@ ROBOCACHE_FFI(loader_options, args, result) {
   options.memory_budget.host = memory_share(args, 17, options.memory_budget.host);
   options.constant = constant_from_name(args.string(18, "constant"));
   options.shard_episodes = args.boolean(19, "shard_episodes");
+  options.pad_bad_frames = pads_bad_frames(args.string(20, "on_bad_frame"));
   result.set_object(LoaderOptionsHandle{std::move(options)});
 }
 
@@ -260,6 +267,11 @@ ROBOCACHE_FFI(loader_affines, args, result) {
       args.object<LoaderHandle>(0, "loader")
           .loader->affines(static_cast<size_t>(args.integer(1, "source")), static_cast<size_t>(args.integer(2, "key")));
   result.set(affine_table(affines, args.integer(3, "features")));
+}
+
+// (loader) -> frames that did not decode so far
+ROBOCACHE_FFI(loader_bad_frames, args, result) {
+  result.set(args.object<LoaderHandle>(0, "loader").loader->bad_frames());
 }
 
 // (loader): throws where a sample is too far away

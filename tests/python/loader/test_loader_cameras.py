@@ -1,0 +1,340 @@
+"""Cameras in the batch: which frames (rules 24 and 43), what becomes of them, and frames that do not decode."""
+
+import io
+
+import numpy as np
+import pytest
+
+import robocache
+
+torch = pytest.importorskip("torch")
+Image = pytest.importorskip("PIL.Image")
+
+PERIOD_NS = 33_333_333
+
+
+def _frames(rng, n, height=18, width=26, channels=3):
+    """Smooth enough for JPEG to mean something, different in every row."""
+    y, x = np.mgrid[:height, :width]
+    phase = rng.uniform(0, 6, (n, 1, 1, channels))
+    wave = np.sin(x[None, :, :, None] / 5 + phase) + np.cos(y[None, :, :, None] / 4 - phase)
+    return np.clip(128 + 50 * wave + rng.normal(0, 4, (n, height, width, channels)), 0, 255).astype(np.uint8)
+
+
+def _stamps(rng, n, period_ns, start=0):
+    return start + np.cumsum(rng.integers(period_ns // 2, period_ns * 3 // 2, n))
+
+
+class Recording:
+    """Two cameras and joints on clocks of their own, three episodes; the second lacks the wrist camera."""
+
+    def __init__(self, rng):
+        self.episodes = []
+        for e in range(3):
+            start = 10**9 * e
+            self.episodes.append(
+                {
+                    "joint": (t := _stamps(rng, 40, 10_000_000, start), rng.normal(size=(40, 3)).astype(np.float32)),
+                    "top": (u := _stamps(rng, 12, PERIOD_NS, start), _frames(rng, len(u))),
+                    **({} if e == 1 else {"wrist": (v := _stamps(rng, 9, PERIOD_NS, start), _frames(rng, len(v), 10, 8))}),
+                }
+            )
+            assert len(t) and len(u)
+
+    def write(self, path, codec):
+        with robocache.Writer(path) as writer:
+            for streams in self.episodes:
+                with writer.episode() as episode:
+                    for name, (time_ns, values) in streams.items():
+                        episode.append(name, time_ns, values, **({} if name == "joint" else {"codec": codec}))
+        return robocache.open(path)
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return Recording(np.random.default_rng(15))
+
+
+@pytest.fixture(scope="module", params=["raw", "jpeg", "png"])
+def dataset(request, recording, tmp_path_factory):
+    return recording.write(tmp_path_factory.mktemp("cameras") / "cache", request.param)
+
+
+def _decoded(dataset, name):
+    """Every row's pixels, by another decoder than ours."""
+    stream = dataset.streams[name]
+    if stream.frames.codec == "raw":
+        return stream.values
+    blobs = stream.values
+    offsets = np.load(f"{dataset.path}/streams/{name}/blob_offsets.npy")
+    return np.stack(
+        [
+            np.asarray(Image.open(io.BytesIO(blobs[offsets[i] : offsets[i + 1]].tobytes())))
+            for i in range(stream.rows)
+        ]
+    )
+
+
+def _previous(times, target):
+    """The row before a target and whether it is padding."""
+    row = np.searchsorted(times, target, side="right") - 1
+    return max(row, 0), row < 0 or target > times[-1]
+
+
+def _expected(dataset, name, batch, deltas_s):
+    pixels, stream = _decoded(dataset, name), dataset.streams[name]
+    steps = [round(s * 1e9) for s in deltas_s]
+    out = np.zeros((len(batch["time_ns"]), len(steps), *stream.shape), np.uint8)
+    is_pad = np.ones(out.shape[:2], bool)
+    for b, (time, e) in enumerate(zip(batch["time_ns"].tolist(), batch["episode_index"].tolist(), strict=True)):
+        begin, end = stream.row_offsets[e : e + 2]
+        for k, delta in enumerate(steps):
+            if begin < end:
+                row, is_pad[b, k] = _previous(stream.time_ns[begin:end], time + delta)
+                out[b, k] = pixels[begin + row]
+    return out, is_pad
+
+
+DELTAS = [-0.1, -0.017, 0.0, 0.05]
+
+
+@pytest.mark.parametrize("residency", ["auto", "mapped"])
+def test_frames_are_those_that_the_clock_chooses(dataset, device, residency):
+    loader = robocache.Loader(
+        dataset,
+        batch_size=7,
+        delta_timestamps={"joint": [0.0], "top": DELTAS, "wrist": DELTAS},
+        anchor="joint",
+        images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
+        residency=residency,
+        seed=3,
+        device=device,
+    )
+    seen = 0
+    for batch in loader:
+        batch = {name: array.cpu().numpy() for name, array in batch.items()}
+        for name in ("top", "wrist"):
+            pixels, is_pad = _expected(dataset, name, batch, DELTAS)
+            np.testing.assert_array_equal(batch[name], pixels)
+            np.testing.assert_array_equal(batch[f"{name}_is_pad"], is_pad)
+        seen += len(batch["time_ns"])
+    assert seen == 120
+
+
+def test_by_default_pixels_are_from_0_to_1_channels_first(dataset, device):
+    loader = robocache.Loader(
+        dataset, batch_size=30, delta_timestamps={"top": None, "joint": None}, anchor="joint", seed=1, device=device
+    )
+    batch = {name: array.cpu() for name, array in next(loader).items()}
+    pixels, is_pad = _expected(dataset, "top", {n: a.numpy() for n, a in batch.items()}, [0.0])
+    assert batch["top"].dtype == torch.float32 and batch["top"].shape == (30, 3, 18, 26)
+    # One fma, constants from float64.
+    expected = (pixels[:, 0].astype(np.float64) * float(np.float32(1 / 255))).astype(np.float32)
+    np.testing.assert_array_equal(batch["top"].numpy(), expected.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(batch["top_is_pad"].numpy(), is_pad[:, 0])
+
+
+def test_a_crop_is_exact_and_the_same_whatever_the_batch(dataset, device):
+    def frames(batch_size, **options):
+        loader = robocache.Loader(
+            dataset,
+            batch_size=batch_size,
+            delta_timestamps={"top": [-0.04, 0.0]},
+            images={"top": robocache.ImageOptions(crop=(11, 13), dtype="uint8", layout="hwc", **options)},
+            device=device,
+            seed=9,
+        )
+        return torch.cat([batch["top"].cpu() for batch in loader]).numpy()
+
+    whole = robocache.Loader(
+        dataset,
+        batch_size=36,
+        delta_timestamps={"top": [-0.04, 0.0]},
+        images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
+        device=device,
+        seed=9,
+    )
+    whole = next(whole)["top"].cpu().numpy()
+    cropped = frames(36)
+    np.testing.assert_array_equal(cropped, frames(5))
+    np.testing.assert_array_equal(frames(36, crop_at="center"), whole[:, :, 3:14, 6:19])
+    places = set()
+    for sample, crop in zip(whole, cropped, strict=True):
+        found = [
+            (y, x)
+            for y in range(8)
+            for x in range(14)
+            if np.array_equal(sample[:, y : y + 11, x : x + 13], crop)  # one place for all steps
+        ]
+        assert len(found) == 1
+        places.add(found[0])
+    assert len(places) > 15
+
+
+def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(dataset, threads):
+    def batches(prefetch):
+        loader = robocache.Loader(
+            dataset,
+            batch_size=11,
+            delta_timestamps={"top": DELTAS, "wrist": DELTAS},
+            anchor="top",
+            images=robocache.ImageOptions(size=(12, 12), crop=(9, 9), brightness=0.3, mean=0.5, std=0.2),
+            seed=4,
+            prefetch=prefetch,
+            device="cpu",
+        )
+        return [array.numpy().copy() for batch in loader for array in batch.values()]
+
+    threads(1)
+    alone = batches(0)
+    for count, prefetch in ((2, 2), (3, 5)):
+        threads(count)
+        for a, b in zip(alone, batches(prefetch), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_sources_whose_frames_differ_in_size_are_brought_to_one(recording, tmp_path, device):
+    rng = np.random.default_rng(2)
+    for name, height, width in (("a", 20, 30), ("b", 16, 16), ("c", 5, 9)):
+        with robocache.Writer(tmp_path / name) as writer, writer.episode() as episode:
+            if name == "c":
+                episode.append("cam", np.arange(4), rng.normal(size=(4, 2)))
+            else:
+                episode.append("cam", np.arange(4) * PERIOD_NS, _frames(rng, 4, height, width), codec="png")
+            episode.append("joint", np.arange(4) * PERIOD_NS, np.arange(4.0))
+    a, b, c = (robocache.open(tmp_path / name) for name in "abc")
+    windows = {"delta_timestamps": {"joint": [0.0], "cam": [0.0]}, "batch_size": 8, "anchor": "joint", "device": device}
+    loader = robocache.Loader(
+        [robocache.Source(a), robocache.Source(b)], images=robocache.ImageOptions(size=(8, 8)), **windows
+    )
+    assert next(loader)["cam"].shape == (8, 1, 3, 8, 8)
+    with pytest.raises(robocache.ArgumentError, match=r"images\['cam'\].size: expected .* got \[3, 20, 30\] and"):
+        robocache.Loader([robocache.Source(a), robocache.Source(b)], **windows)
+    with pytest.raises(robocache.ArgumentError, match="expected numbers in all sources|expected frames in all sources"):
+        robocache.Loader([robocache.Source(a), robocache.Source(c)], **windows)
+    # A source without the camera: black.
+    loader = robocache.Loader(
+        [robocache.Source(a), robocache.Source(b, rename={"cam": "other"})],
+        images=robocache.ImageOptions(mean=0.5, std=0.25),
+        **windows,
+    )
+    batch = next(loader)
+    missing = batch["dataset_index"].cpu() == 1
+    assert missing.any() and not missing.all()
+    assert batch["cam_is_pad"].cpu()[missing].all()
+    assert (batch["cam"].cpu()[missing] == -2).all()  # 0 normalised
+    assert not (batch["cam"].cpu()[~missing] == -2).all()
+
+
+def _spoil(path, name, row):
+    """Overwrites the middle of a row's blob: its entropy-coded data end in the markers of another image."""
+    offsets = np.load(path / "streams" / name / "blob_offsets.npy")
+    file = path / "streams" / name / "values.npy"
+    begin = file.stat().st_size - offsets[-1] + offsets[row]
+    with open(file, "r+b") as to:
+        to.seek(begin + (offsets[row + 1] - offsets[row]) * 2 // 3)
+        to.write(b"\xff\xd8\xff\xd9" * 4)
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_a_frame_that_does_not_decode_is_named_or_padding(recording, tmp_path, codec, device):
+    recording.write(tmp_path / "cache", codec)
+    _spoil(tmp_path / "cache", "top", 15)
+    dataset = robocache.open(tmp_path / "cache")
+    options = {"batch_size": 36, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
+    with pytest.raises(robocache.FrameError, match="stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
+        for batch in robocache.Loader(dataset, **options):
+            torch.as_tensor(batch["top"]).cpu()
+    loader = robocache.Loader(dataset, on_bad_frame="pad", **options)
+    batch = next(loader)
+    assert batch["top_is_pad"].nonzero().tolist() == [[15]]
+    assert (batch["top"][15] == 0).all() and not (batch["top"][14] == 0).all()
+    assert loader.bad_frames == 1
+
+
+def test_a_cut_file_is_an_error_where_it_is_read(recording, tmp_path):
+    recording.write(tmp_path / "cache", "jpeg")
+    loader = robocache.Loader(
+        robocache.open(tmp_path / "cache"),
+        batch_size=36,
+        delta_timestamps={"top": None},
+        residency="mapped",
+        prefetch=0,
+        device="cpu",
+    )
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    with open(file, "r+b") as to:
+        to.truncate(file.stat().st_size // 2)
+    with pytest.raises(robocache.FileError, match="values.npy: at byte"):
+        next(loader)
+
+
+def test_intrinsics_follow_the_crop(recording, tmp_path, device):
+    matrix = [[20.0, 0, 13], [0, 21, 9], [0, 0, 1]]
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("top", intrinsics=matrix)
+        with writer.episode() as episode:
+            time_ns, frames = recording.episodes[0]["top"]
+            episode.append("top", time_ns, frames, codec="raw")
+            episode.append("side", time_ns, frames, codec="raw")
+    dataset = robocache.open(tmp_path / "cache")
+    loader = robocache.Loader(
+        dataset,
+        batch_size=4,
+        delta_timestamps={"top": [0.0], "side": [0.0]},
+        images=robocache.ImageOptions(crop=(10, 20), crop_at="center"),
+        device=device,
+    )
+    batch = next(loader)
+    expected = np.array([[20, 0, 10], [0, 21, 5], [0, 0, 1]], np.float32)
+    np.testing.assert_allclose(batch["top_intrinsics"].cpu().numpy(), np.broadcast_to(expected, (4, 3, 3)))
+    assert "side_intrinsics" not in batch
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": {"top": "linear"}}, r"methods\['top'\]: expected 'previous' or 'nearest' for a camera"),
+        ({"normalize": {"top": "mean_std"}}, r"normalize\['top'\]: expected none for a camera"),
+        ({"images": {"joint": robocache.ImageOptions()}}, r"images\['joint'\]: expected a camera's key"),
+        ({"images": {"nothing": robocache.ImageOptions()}}, "images: no stream 'nothing'"),
+        ({"images": {"top": {"size": 3}}}, r"images\['top'\]: expected .*ImageOptions"),
+        ({"images": {"top": robocache.ImageOptions(crop=(99, 9))}}, r"images\['top'\]\.crop: .*"),
+        ({"on_bad_frame": "ignore"}, "on_bad_frame: expected 'error' or 'pad', got 'ignore'"),
+    ],
+)
+def test_what_does_not_fit_a_camera_is_refused(dataset, options, message):
+    with pytest.raises(robocache.Error, match=message):
+        robocache.Loader(
+            dataset, batch_size=4, delta_timestamps={"joint": [0.0], "top": [0.0]}, anchor="joint", device="cpu", **options
+        )
+
+
+def test_nearest_looks_ahead(dataset):
+    loader = robocache.Loader(
+        dataset,
+        batch_size=120,
+        delta_timestamps={"top": None, "joint": None},
+        anchor="joint",
+        methods={"top": "nearest"},
+        images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
+        device="cpu",
+    )
+    batch = {name: array.numpy() for name, array in next(loader).items()}
+    stream, pixels = dataset.streams["top"], _decoded(dataset, "top")
+    for b, (time, e) in enumerate(zip(batch["time_ns"], batch["episode_index"], strict=True)):
+        begin, end = stream.row_offsets[e : e + 2]
+        row = begin + np.argmin(np.abs(stream.time_ns[begin:end] - time))
+        np.testing.assert_array_equal(batch["top"][b], pixels[row])
+
+
+def test_state_and_gather_know_cameras(dataset, device):
+    images = robocache.ImageOptions(crop=(9, 9), dtype="uint8")
+    options = {"batch_size": 6, "delta_timestamps": {"top": [0.0]}, "images": images, "seed": 5, "device": device}
+    loader = robocache.Loader(dataset, **options)
+    batches = [batch["top"].cpu().numpy().copy() for batch in loader]
+    resumed = robocache.Loader(dataset, **options)
+    resumed.load_state_dict({"seed": 5, "epoch": 0, "samples": 12})
+    np.testing.assert_array_equal(next(resumed)["top"].cpu().numpy(), batches[2])
+    a, b = loader.gather([3, 30]), loader.gather([30])
+    np.testing.assert_array_equal(a["top"][1].cpu().numpy(), b["top"][0].cpu().numpy())
