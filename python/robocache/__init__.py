@@ -3,7 +3,7 @@
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
 :class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
 :func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`,
-:func:`integrate_tsdf`.
+:func:`integrate_tsdf`, :func:`image_batch`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 from . import _lib
 from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
+from .image_options import ImageOptions
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .lerobot import LeRobotDataset
 from .loader import Loader, Source
 from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
 from .ops.fuse import fuse_multimodal
+from .ops.image_batch import image_batch
 from .ops.integrate_tsdf import integrate_tsdf
 from .ops.resample import check_times, resample_trajectories
 from .ops.voxel_downsample import voxel_downsample
@@ -30,6 +32,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "FileError",
+    "ImageOptions",
     "LeRobotDataset",
     "Loader",
     "NormStatsWarning",
@@ -39,6 +42,7 @@ __all__ = [
     "check_installation",
     "check_times",
     "fuse_multimodal",
+    "image_batch",
     "ingest",
     "integrate_tsdf",
     "load_norm_stats",
