@@ -30,7 +30,8 @@ class ImageOptions:
         brightness, contrast, saturation: factors as torchvision's ColorJitter: x is drawn from ``[max(0, 1 - x), 1 + x]``.
         hue: parts of a turn: x is drawn from ``[-x, x]``, at most 0.5.
         mean, std: of values from 0 to 1, one number or one a channel, or ``"imagenet"``; default 0 and 1.
-        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; by default the loader's for
+            floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.
         per_frame: each frame of a window has draws of its own.
         together: keys of cameras that share this one's draws, where they are asked for the same together.
@@ -51,7 +52,7 @@ class ImageOptions:
     hue: float | Sequence[float] | None = None
     mean: float | Sequence[float] | str | None = None
     std: float | Sequence[float] | str | None = None
-    dtype: Any = "float32"
+    dtype: Any = None
     layout: Literal["chw", "hwc"] = "chw"
     per_frame: bool = False
     together: Sequence[str] = ()
@@ -59,7 +60,8 @@ class ImageOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
-        object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
         _check(self.to_json())
 
     def to_json(self) -> str:

@@ -703,7 +703,7 @@ class Loader:
             _PerKey(keys, "offset", given["offset"], _number),
             _PerKey(keys, "causal", given["causal"], _truth),
             _PerKey(keys, "tolerance_s", given["tolerance_s"], _number),
-            _PerKey(keys, "dtype", given["dtype"], _dtype),
+            dtypes := _PerKey(keys, "dtype", given["dtype"], _dtype),
             _PerKey(keys, "residency", given["residency"], _lib.text),
         ]
         images = _PerKey(keys, "images", given["images"], _images)
@@ -731,7 +731,9 @@ class Loader:
             if of_key is None and key in keys.cameras:
                 of_key = images.of_all
             if of_key is not None:
-                _add_images(options, *of_key._as_arguments())
+                if of_key.dtype is None:
+                    of_key = replace(of_key, dtype=dtypes.of(key) or dtypes.of_all)
+                _add_images(options, of_key.to_json())
 
     @property
     def bad_frames(self) -> int:

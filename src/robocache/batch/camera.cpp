@@ -1,6 +1,7 @@
 #include "robocache/batch/camera.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
@@ -19,19 +20,29 @@ FrameShape frame_shape_of(const Stream& stream) {
   return {stream.shape[0], stream.shape[1], stream.shape[2], stream.dtype};
 }
 
+// "[3, 224, 224]".
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+  return "[" + text + "]";
+}
+
 }  // namespace
 
 Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, const ImageOptions& options,
                bool pad_bad_frames)
     : key_(std::move(key)), per_frame_(options.per_frame), pad_bad_frames_(pad_bad_frames) {
+  sources_.reserve(sources.size());
   for (const std::optional<Frames>& frames : sources) {
     std::optional<Source>& source = sources_.emplace_back();
     if (!frames) continue;
     const Stream& stream = stream_of(*frames);
     const FrameShape shape = frame_shape_of(stream);
-    source.emplace(Source{*frames, ImageTransform(shape, *stream.frames, options, key_), shape, numbers_ + 1});
+    source.emplace(
+        Source{*frames, ImageTransform(shape, options, key_, stream.frames->unit_m), shape, numbers_ + 1});
+    if (any_ == nullptr) any_ = &*source;
     numbers_ += stream.rows;
-    frame_bytes_ = std::max(frame_bytes_, shape.height * shape.width * shape.channels * dtype_size(shape.dtype));
+    frame_bytes_ = std::max(frame_bytes_, shape.bytes());
     has_intrinsics_ = has_intrinsics_ || !stream.frames->intrinsics.empty();
     const std::vector<int64_t> made = source->transform.shape();
     if (shape_.empty()) {
@@ -81,9 +92,19 @@ bool Camera::decode(const Source& source, int64_t row, std::vector<uint8_t>& blo
   }
 }
 
+// 0 where the source's camera has no matrix.
+void Camera::write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to) {
+  std::fill_n(to, 9, 0.0F);
+  if (source == nullptr) return;
+  const std::vector<double>& stored = stream_of(source->frames).frames->intrinsics;
+  if (stored.empty()) return;
+  std::array<double, 9> matrix{};
+  source->transform.intrinsics(stored.data(), draw, step, matrix.data());
+  std::copy(matrix.begin(), matrix.end(), to);
+}
+
 void Camera::fill(const Batch& batch) const {
-  int64_t out_bytes = dtype_size(dtype_);
-  for (const int64_t extent : shape_) out_bytes *= extent;
+  const int64_t out_bytes = any_->transform.bytes();
   const int64_t frames = batch.count * batch.steps;
   parallel_for(frames, std::clamp<int64_t>(frames / (4 * num_threads()), 1, 16), [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> blob;
@@ -100,10 +121,10 @@ void Camera::fill(const Batch& batch) const {
         there = false;
         batch.is_pad[i] = true;
       }
-      const ImageTransform& transform = source != nullptr ? source->transform : any_transform();
+      const ImageTransform& transform = (source != nullptr ? source : any_)->transform;
       transform.run(there ? frame.data() : nullptr, draw, step, static_cast<char*>(batch.out) + i * out_bytes);
       if (batch.intrinsics != nullptr && (per_frame_ || step == 0)) {
-        write_intrinsics(source, transform, draw, step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
+        write_intrinsics(source, draw, step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
       }
     }
   });

@@ -2,7 +2,6 @@
 // resized and normalised.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,6 +20,9 @@ namespace robocache {
 // Immutable but for a count; any number of threads may use one.
 class Camera {
  public:
+  Camera(const Camera&) = delete;
+  Camera& operator=(const Camera&) = delete;
+
   // Of a source, null where it lacks the key.
   struct Frames {
     std::shared_ptr<const Dataset> dataset;
@@ -69,10 +71,12 @@ class Camera {
   };
 
   const Source* source_of(int64_t number) const;
+  static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
   bool decode(const Source& source, int64_t row, std::vector<uint8_t>& blob, std::vector<uint8_t>& frame) const;
 
   std::string key_;
   std::vector<std::optional<Source>> sources_;
+  const Source* any_ = nullptr;
   bool per_frame_;
   bool pad_bad_frames_;
   std::vector<int64_t> shape_;

@@ -468,7 +468,7 @@ struct Loader::Impl {
 
   // The random draws of a batch's first sample.
   static ImageDraw draw_of(const BatchPosition& position, const WindowBatch& batch) {
-    return {.seed = position.seed, .epoch = position.epoch, .sample = batch.first_position};
+    return {.seed = position.seed, .epoch = static_cast<uint64_t>(position.epoch), .sample = batch.first_position};
   }
 
   // From host memory to its place in the batch; waited for.

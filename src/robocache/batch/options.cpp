@@ -210,8 +210,7 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
     refuse(of_stream("normalize", request), ": expected none for a camera, whose mean and std stand in images=");
   }
   request.normalize = Normalize::kNone;
-  if (!request.images) request.images.emplace();
-  if (!request.images->dtype) request.images->dtype = request.dtype.value_or(options.dtype);
+  if (!request.images) request.images.emplace().dtype = request.dtype.value_or(options.dtype);
   request.dtype = request.images->dtype;
 }
 

@@ -182,6 +182,12 @@ ROBOCACHE_FFI(loader_add_method, args, result) {
   request.methods.push_back({args.integer(1, "methods"), args.integer(2, "methods"), method});
 }
 
+// (options, JSON of ImageOptions): of the stream added last
+ROBOCACHE_FFI(loader_add_images, args, result) {
+  StreamRequest& request = args.object<LoaderOptionsHandle>(0, "options").options.streams.back();
+  request.images = image_options_from_json(args.string(1, "images"), of_stream("images", request.stream) + ".");
+}
+
 // (options, prefetch, reuse_buffers) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
   const FeedOptions feeding{.prefetch = args.integer(1, "prefetch"), .reuse = args.boolean(2, "reuse_buffers")};

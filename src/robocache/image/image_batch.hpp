@@ -30,6 +30,7 @@ class ImageBatch {
   TensorView frames_;
   std::optional<TensorView> rows_;
   ImageTransform transform_;
+  int64_t count_ = 0;  // B
   int64_t steps_ = 1;
   TensorView output_;
 };

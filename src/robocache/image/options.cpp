@@ -103,8 +103,9 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
 }  // namespace
 
 ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
-  static const char* const known[] = {"size",       "fit", "crop_scale", "crop", "crop_at", "shift",  "brightness", "contrast",
-                                      "saturation", "hue", "mean",       "std",  "dtype",   "layout", "per_frame",  "together"};
+  static const char* const known[] = {"size",       "fit",      "crop_scale", "crop",    "crop_at", "shift",
+                                      "brightness", "contrast", "saturation", "hue",     "mean",    "std",
+                                      "dtype",      "layout",   "per_frame",  "together"};
   const Json object = Json::parse(json, nullptr, false);
   if (!object.is_object()) refuse_type(of, "options: expected a JSON object, got ", json);
   for (const auto& [name, value] : object.items()) {
@@ -178,7 +179,8 @@ void check_image_options(const ImageOptions& options, std::string_view of) {
   switch (options.dtype) {
     case DType::kUInt8:
       if (!options.mean.empty() || !options.stddev.empty()) {
-        refuse(of, options.mean.empty() ? "std" : "mean", ": goes with a floating dtype, got uint8, which is not normalised");
+        refuse(of, options.mean.empty() ? "std" : "mean",
+               ": goes with a floating dtype, got uint8, which is not normalised");
       }
       break;
     case DType::kFloat16:

@@ -33,7 +33,7 @@ struct ImageRange {
 // The order of the steps is that of the members (rule 41 of docs/rules.md). Of depth the geometry alone may be asked for.
 struct ImageOptions {
   std::optional<ImageRange> crop_scale = {};  // the part of the frame's area to take, in its proportions
-  std::optional<ImageSize> size = {};         // to resize to; none: no resizing, but what crop_scale took becomes a frame
+  std::optional<ImageSize> size = {};  // to resize to; none: no resizing, but what crop_scale took becomes a frame
   ImageFit fit = ImageFit::kStretch;
   std::optional<ImageSize> crop = {};  // of the resized frame
   CropAt crop_at = CropAt::kRandom;    // where crop and crop_scale lie

@@ -276,6 +276,12 @@ ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
   }
 }
 
+// Where in the frame a resized pixel of depth is taken from.
+ROBOCACHE_HD int64_t depth_place(const TransformParams& p, const FramePlan& plan, int32_t row, int32_t column) {
+  const int64_t y = plan.rows.from_first + nearest_tap(plan.rows, row);
+  return y * p.frame[1] + plan.columns.from_first + nearest_tap(plan.columns, column);
+}
+
 // A pixel of depth in metres.
 template <class Out>
 ROBOCACHE_HD Out depth_at(const TransformParams& p, const void* frame, int64_t place) {

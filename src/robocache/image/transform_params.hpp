@@ -43,4 +43,16 @@ struct TransformParams {
   uint64_t key;  // the camera's, hashed
 };
 
+// Output i of [count, steps] is frame rows[i], or i without rows, of sample first.sample + i / steps; black where there is no
+// such frame.
+struct TransformBatch {
+  TransformParams params;
+  ImageDraw first;
+  const void* pixels;
+  int64_t frames;
+  const int64_t* rows;
+  int64_t count, steps;
+  void* out;
+};
+
 }  // namespace robocache
