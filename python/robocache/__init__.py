@@ -12,6 +12,8 @@ from . import _lib
 from .dataset import Dataset, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
 from .image_options import ImageOptions
+from .dataset import Dataset, ReencodedWarning, Writer, open
+from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .lerobot import LeRobotDataset
@@ -38,6 +40,7 @@ __all__ = [
     "LeRobotDataset",
     "Loader",
     "NormStatsWarning",
+    "ReencodedWarning",
     "Source",
     "SparseVoxels",
     "Writer",

@@ -91,14 +91,13 @@ TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
     const size_t rows_begin = grows(file) ? whole.find("'shape': (") + 10 : 0;
     const size_t rows_end = grows(file) ? whole.find(',', rows_begin) : 0;
     for (size_t i = 0; i < whole.size(); ++i) {
-      const char flipped = static_cast<char>(whole[i] ^ (1 << (i % 8)));
-      test::write_byte(file, i, flipped);
-      if (i >= rows_begin && i < rows_end && flipped >= '0' && flipped <= '9') {
+      if (i >= rows_begin && i < rows_end) {
+        test::write_byte(file, i, whole[i] == '9' ? '1' : static_cast<char>(whole[i] + 1));
         EXPECT_NO_THROW(Dataset::open(path(), true));
         ++other_rows;
-      } else {
-        expect_refused(file, "byte " + std::to_string(i) + " flipped");
       }
+      test::write_byte(file, i, static_cast<char>(whole[i] ^ (1 << (i % 8))));
+      expect_refused(file, "byte " + std::to_string(i) + " flipped");
       test::write_byte(file, i, whole[i]);
     }
   }
