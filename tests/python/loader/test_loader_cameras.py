@@ -65,8 +65,7 @@ def _decoded(dataset, name):
     stream = dataset.streams[name]
     if stream.frames.codec == "raw":
         return stream.values
-    blobs = stream.values
-    offsets = np.load(f"{dataset.path}/streams/{name}/blob_offsets.npy")
+    blobs, offsets = stream.values.data, stream.values.offsets
     return np.stack(
         [
             np.asarray(Image.open(io.BytesIO(blobs[offsets[i] : offsets[i + 1]].tobytes())))
