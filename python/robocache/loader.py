@@ -737,7 +737,8 @@ class Loader:
 
     @property
     def bad_frames(self) -> int:
-        """Frames that did not decode so far and are padding, with ``on_bad_frame="pad"``."""
+        """Frames that did not decode and are padding, with ``on_bad_frame="pad"``, in batches made so far, ahead of time
+        too."""
         return int(_bad_frames(self._handle))
 
     @staticmethod

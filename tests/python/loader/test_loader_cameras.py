@@ -244,7 +244,7 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(recording, tmp_path, c
     with pytest.raises(robocache.FrameError, match="stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
         for batch in robocache.Loader(dataset, **options):
             torch.as_tensor(batch["top"]).cpu()
-    loader = robocache.Loader(dataset, on_bad_frame="pad", **options)
+    loader = robocache.Loader(dataset, on_bad_frame="pad", prefetch=0, **options)
     batch = next(loader)
     assert batch["top_is_pad"].nonzero().tolist() == [[15]]
     assert (batch["top"][15] == 0).all() and not (batch["top"][14] == 0).all()
