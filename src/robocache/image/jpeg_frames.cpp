@@ -295,9 +295,14 @@ class JpegFile {
     frame.segment_mcus = interval_ == 0 ? static_cast<int32_t>(mcus) : interval_;
     frame.segment_count = static_cast<int32_t>((mcus + frame.segment_mcus - 1) / frame.segment_mcus);
     int64_t segments = 0;
+    int64_t segment_begin = 0;
     for_each_stretch(
         blob_, row_, scan_begin, [this](const uint8_t*, int64_t bytes) { scan_bytes += bytes; },
-        [&segments] { ++segments; });
+        [&] {
+          if (scan_bytes == segment_begin) refuse(scan_begin, "segment ", segments, " is empty");
+          segment_begin = scan_bytes;
+          ++segments;
+        });
     if (segments != frame.segment_count) {
       refuse(scan_begin, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
              segments);

@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// The bits of a segment. Behind its end there are zeros, however many are asked for.
+// The bits of a segment of a byte at least. Behind its end comes the last word again, however often it is asked for.
 class JpegBits {
  public:
   // The segment's bytes are those from `first_byte` (0 to 3) on, `byte_count` of them; words[0] holds the first.
@@ -37,12 +37,19 @@ class JpegBits {
   // At most 31.
   ROBOCACHE_HD void skip(uint32_t count) {
     used_ += count;
-    if (used_ >= 32) {
-      used_ -= 32;
-      high_ = low_;
-      low_ = ahead_;
-      ahead_ = load();  // long before it is asked for
-    }
+    const bool crossed = used_ >= 32;
+    high_ = crossed ? low_ : high_;
+    low_ = crossed ? ahead_ : low_;
+    used_ %= 32;
+    // Loaded a word before it is asked for. Compiled as a branch, its end would wait for the word.
+#ifdef __CUDA_ARCH__
+    asm volatile("{ .reg .pred crossed; setp.ne.u32 crossed, %1, 0; @crossed ld.u32 %0, [%2]; }"
+                 : "+r"(ahead_)
+                 : "r"(static_cast<uint32_t>(crossed)), "l"(next_word()));
+#else
+    if (crossed) ahead_ = *next_word();
+#endif
+    next_ += crossed;
   }
 
   // Whether more was taken than there is, up to a word.
@@ -57,8 +64,12 @@ class JpegBits {
  private:
   static constexpr uint32_t kHeld = 3;  // words
 
+  ROBOCACHE_HD const uint32_t* next_word() const {
+    const uint32_t last = word_count_ - 1;
+    return words_ + (next_ < last ? next_ : last);
+  }
   ROBOCACHE_HD uint32_t load() {
-    const uint32_t word = next_ < word_count_ ? words_[next_] : 0;
+    const uint32_t word = *next_word();
     ++next_;
     return word;
   }
@@ -87,9 +98,9 @@ ROBOCACHE_HD uint32_t entry_advance(uint32_t entry) { return entry >> 9; }
 ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   const uint32_t size = entry_size(entry);
   const uint32_t value = bits << (entry_bits(entry) - size);
-  const uint32_t negative = static_cast<uint32_t>(static_cast<int32_t>(~value) >> 31);  // all bits, or none
-  const uint32_t magnitude = ((value ^ negative) >> 1) >> (31 - size);
-  return static_cast<int32_t>((magnitude ^ negative) - negative);
+  const uint32_t magnitude = (value >> 1) >> (31 - size);
+  const uint32_t complement = value >> 31 == 0 ? (1u << size) - 1 : 0;
+  return static_cast<int32_t>(magnitude - complement);
 }
 
 // The coefficients of a block, dequantised, to coefficients.set(place in zigzag order, value) where they are not 0; 16 bits
