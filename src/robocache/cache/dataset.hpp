@@ -107,6 +107,9 @@ struct Stream {
   // describe one decoded.
   std::optional<FrameFormat> frames;
 
+  // Whether rows are encoded, so that each has a size of its own.
+  bool has_blobs() const { return frames && frames->codec != Codec::kRaw; }
+
   const int64_t* time_ns = nullptr;  // [rows], non-decreasing within an episode; 64-byte aligned
 
   // [rows, features] of dtype, row-major; 64-byte aligned. Of encoded frames their files one after the other, as bytes.

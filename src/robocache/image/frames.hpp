@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -23,6 +24,14 @@ struct EncodedFrames {
 // `count` frames of one shape, dense in `pixels`; JPEG or PNG. Throws ArgumentError as encode_frame does.
 EncodedFrames encode_frames(Codec codec, const void* pixels, int64_t count, const FrameShape& shape,
                             const EncodeOptions& options = {});
+
+// File `row` of many. Throws ArgumentError where its offsets do not fit `bytes`.
+std::span<const uint8_t> blob_at(std::span<const uint8_t> bytes, std::span<const int64_t> offsets, int64_t row);
+
+// body(i) for each of `count` frames, on all threads. Of those that throw FrameError the first is named, whichever thread
+// comes upon one first: "frames[7]: ...", or as `name` says.
+void for_each_frame(int64_t count, const std::function<void(int64_t i)>& body,
+                    const std::function<std::string(int64_t i)>& name = nullptr);
 
 // Files as somebody else made them, `offsets` [frames + 1], at least one: all JPEG or all PNG, all of one shape. Each is
 // decoded once, completely, and JPEGs go through segment_jpeg. Throws FrameError naming the first bad one: "frames[7]: ...".

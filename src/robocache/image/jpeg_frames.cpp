@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "robocache/core/error.hpp"
-#include "robocache/core/thread_pool.hpp"
+#include "robocache/image/frames.hpp"
 
 namespace robocache {
 namespace {
@@ -26,8 +26,8 @@ std::string hexadecimal(int byte) {
 }
 
 template <class... Parts>
-[[noreturn]] void refuse_frame(int64_t row, int64_t byte, const Parts&... parts) {
-  std::string text = "JPEG of row " + std::to_string(row) + ", byte " + std::to_string(byte) + ": ";
+[[noreturn]] void refuse_at(int64_t byte, const Parts&... parts) {
+  std::string text = "JPEG, byte " + std::to_string(byte) + ": ";
   const auto append = [&text](const auto& part) {
     if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
       text += std::to_string(part);
@@ -41,8 +41,7 @@ template <class... Parts>
 
 // Calls take(from, bytes) for each stretch of the entropy-coded data from `begin` on, and end_segment() behind each segment.
 template <class Take, class EndSegment>
-void for_each_stretch(std::span<const uint8_t> blob, int64_t row, int64_t begin, const Take& take,
-                      const EndSegment& end_segment) {
+void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
   const uint8_t* const end = blob.data() + blob.size();
   const uint8_t* from = blob.data() + begin;
   int restarts = 0;
@@ -50,7 +49,7 @@ void for_each_stretch(std::span<const uint8_t> blob, int64_t row, int64_t begin,
     const auto* const ff = static_cast<const uint8_t*>(std::memchr(from, 0xff, static_cast<size_t>(end - from)));
     const uint8_t* behind = ff == nullptr ? end : ff + 1;
     while (behind < end && *behind == 0xff) ++behind;
-    if (behind == end) refuse_frame(row, end - blob.data(), "the file ends inside its entropy-coded data");
+    if (behind == end) refuse_at(end - blob.data(), "the file ends inside its entropy-coded data");
     const int marker = *behind;
     take(from, ff - from + (marker == 0 ? 1 : 0));  // an ff of the data has a 0 behind it
     from = behind + 1;
@@ -59,8 +58,8 @@ void for_each_stretch(std::span<const uint8_t> blob, int64_t row, int64_t begin,
     if (marker == 0xd9) return;
     const int expected = 0xd0 + restarts++ % 8;
     if (marker != expected) {
-      refuse_frame(row, behind - blob.data(), "expected restart marker ", hexadecimal(expected),
-                   " or the end of the image, 0xd9, got marker ", hexadecimal(marker));
+      refuse_at(behind - blob.data(), "expected restart marker ", hexadecimal(expected),
+                " or the end of the image, 0xd9, got marker ", hexadecimal(marker));
     }
   }
 }
@@ -75,8 +74,8 @@ struct HuffmanCodes {
 // A JPEG file: its header read, its entropy-coded data measured.
 class JpegFile {
  public:
-  JpegFile(std::span<const uint8_t> blob, int64_t row) : blob_(blob), row_(row) {
-    if (blob.size() < 2 || blob[0] != 0xff || blob[1] != 0xd8) refuse(0, "expected a JPEG file's ff d8");
+  explicit JpegFile(std::span<const uint8_t> blob) : blob_(blob) {
+    if (blob.size() < 2 || blob[0] != 0xff || blob[1] != 0xd8) refuse_at(0, "expected a JPEG file's ff d8");
     at_ = 2;
     while (read_marker()) {
     }
@@ -130,31 +129,26 @@ class JpegFile {
     uint8_t dc = 0, ac = 0;
   };
 
-  template <class... Parts>
-  [[noreturn]] void refuse(int64_t byte, const Parts&... parts) const {
-    refuse_frame(row_, byte, parts...);
-  }
-
   int byte(int64_t place) const {
-    if (place >= static_cast<int64_t>(blob_.size())) refuse(place, "the file ends inside its header");
+    if (place >= static_cast<int64_t>(blob_.size())) refuse_at(place, "the file ends inside its header");
     return blob_[static_cast<size_t>(place)];
   }
   int big_endian_16(int64_t place) const { return byte(place) << 8 | byte(place + 1); }
 
   // False: behind it the entropy-coded data begins.
   bool read_marker() {
-    if (byte(at_) != 0xff) refuse(at_, "expected a marker, got ", hexadecimal(byte(at_)));
+    if (byte(at_) != 0xff) refuse_at(at_, "expected a marker, got ", hexadecimal(byte(at_)));
     while (byte(at_) == 0xff) ++at_;
     const int marker = byte(at_);
     const int64_t begin = ++at_;  // of the length
     if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd9)) {
-      refuse(begin - 1, "expected a header, got marker ", hexadecimal(marker));
+      refuse_at(begin - 1, "expected a header, got marker ", hexadecimal(marker));
     }
     const int length = big_endian_16(begin);
     const int64_t end = begin + length;
     if (length < 2 || end > static_cast<int64_t>(blob_.size())) {
-      refuse(begin, "a part of the header that is ", length, " bytes long, where ",
-             static_cast<int64_t>(blob_.size()) - begin, " are left");
+      refuse_at(begin, "a part of the header that is ", length, " bytes long, where ",
+                static_cast<int64_t>(blob_.size()) - begin, " are left");
     }
     at_ = begin + 2;
     switch (marker) {
@@ -172,7 +166,7 @@ class JpegFile {
         while (at_ < end) read_quantisation(end);
         break;
       case 0xdd:
-        if (length != 4) refuse(begin, "expected a restart interval of 4 bytes, got ", length);
+        if (length != 4) refuse_at(begin, "expected a restart interval of 4 bytes, got ", length);
         interval_ = big_endian_16(at_);
         break;
       case 0xe0:
@@ -182,33 +176,33 @@ class JpegFile {
         if (length >= 14 && std::memcmp(blob_.data() + at_, "Adobe", 5) == 0) adobe_transform_ = byte(at_ + 11);
         break;
       default:
-        if (marker == 0xc2) refuse(begin - 1, "expected baseline coding, got progressive");
+        if (marker == 0xc2) refuse_at(begin - 1, "expected baseline coding, got progressive");
         if (marker > 0xc2 && marker <= 0xcf && marker != 0xc8) {
-          refuse(begin - 1, "expected baseline coding, got that of marker ", hexadecimal(marker));
+          refuse_at(begin - 1, "expected baseline coding, got that of marker ", hexadecimal(marker));
         }
-        if (marker < 0xe0 && marker != 0xdc) refuse(begin - 1, "got unknown marker ", hexadecimal(marker));
-        if (marker == 0xdc) refuse(begin - 1, "expected the number of lines in the header, got it apart");
+        if (marker < 0xe0 && marker != 0xdc) refuse_at(begin - 1, "got unknown marker ", hexadecimal(marker));
+        if (marker == 0xdc) refuse_at(begin - 1, "expected the number of lines in the header, got it apart");
     }
     at_ = end;
     return true;
   }
 
   void read_frame(int64_t end) {
-    if (channels != 0) refuse(at_, "a second frame header");
-    if (end - at_ < 6) refuse(at_, "the frame header is too short");
-    if (byte(at_) != 8) refuse(at_, "expected 8 bits a sample, got ", byte(at_));
+    if (channels != 0) refuse_at(at_, "a second frame header");
+    if (end - at_ < 6) refuse_at(at_, "the frame header is too short");
+    if (byte(at_) != 8) refuse_at(at_, "expected 8 bits a sample, got ", byte(at_));
     height = big_endian_16(at_ + 1);
     width = big_endian_16(at_ + 3);
-    if (height == 0 || width == 0) refuse(at_ + 1, "a frame of ", height, " x ", width, " pixels");
+    if (height == 0 || width == 0) refuse_at(at_ + 1, "a frame of ", height, " x ", width, " pixels");
     channels = byte(at_ + 5);
-    if (channels != 1 && channels != 3) refuse(at_ + 5, "expected 1 or 3 components, got ", channels);
-    if (end - at_ != 6 + 3 * channels) refuse(at_, "the frame header's length does not fit its components");
+    if (channels != 1 && channels != 3) refuse_at(at_ + 5, "expected 1 or 3 components, got ", channels);
+    if (end - at_ != 6 + 3 * channels) refuse_at(at_, "the frame header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
       const int64_t place = at_ + 6 + 3 * c;
       Component& component = components_[c];
       component = {static_cast<uint8_t>(byte(place)), static_cast<uint8_t>(byte(place + 1) >> 4),
                    static_cast<uint8_t>(byte(place + 1) & 15), static_cast<uint8_t>(byte(place + 2))};
-      if (component.quantisation > 3) refuse(place + 2, "there is no quantisation table ", component.quantisation);
+      if (component.quantisation > 3) refuse_at(place + 2, "there is no quantisation table ", component.quantisation);
     }
     const int across = components_[0].across, down = components_[0].down;
     const bool chroma_is_1x1 = channels == 1 || (components_[1].across == 1 && components_[1].down == 1 &&
@@ -216,17 +210,17 @@ class JpegFile {
     const bool known = (across == 1 && down == 1) || (across == 2 && (down == 1 || down == 2));
     // A scan of one component has one block an MCU, whatever its sampling.
     if (channels == 3 && !(chroma_is_1x1 && known)) {
-      refuse(at_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
-             components_[1].across, "x", components_[1].down, ", ", components_[2].across, "x", components_[2].down);
+      refuse_at(at_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
+                components_[1].across, "x", components_[1].down, ", ", components_[2].across, "x", components_[2].down);
     }
     frame.luma_across = channels == 1 ? 1 : across;
     frame.luma_down = channels == 1 ? 1 : down;
   }
 
   void read_huffman(int64_t end) {
-    if (end - at_ < 17) refuse(at_, "a Huffman table is cut short");
+    if (end - at_ < 17) refuse_at(at_, "a Huffman table is cut short");
     const int kind = byte(at_) >> 4, id = byte(at_) & 15;
-    if (kind > 1 || id > 3) refuse(at_, "there is no Huffman table ", hexadecimal(byte(at_)));
+    if (kind > 1 || id > 3) refuse_at(at_, "there is no Huffman table ", hexadecimal(byte(at_)));
     HuffmanCodes codes;
     codes.defined = true;
     int symbols = 0;
@@ -236,13 +230,13 @@ class JpegFile {
       codes.counts[static_cast<size_t>(length - 1)] = static_cast<uint8_t>(count);
       symbols += count;
       room = 2 * room - count;
-      if (room < 0) refuse(at_ + length, "a Huffman table has more codes of ", length, " bits than there can be");
+      if (room < 0) refuse_at(at_ + length, "a Huffman table has more codes of ", length, " bits than there can be");
     }
-    if (symbols > 256 || symbols > end - at_ - 17) refuse(at_, "a Huffman table is cut short");
+    if (symbols > 256 || symbols > end - at_ - 17) refuse_at(at_, "a Huffman table is cut short");
     for (int i = 0; i < symbols; ++i) {
       codes.symbols[static_cast<size_t>(i)] = static_cast<uint8_t>(byte(at_ + 17 + i));
       if (kind == 0 && codes.symbols[static_cast<size_t>(i)] > 15) {
-        refuse(at_ + 17 + i, "a DC coefficient of ", byte(at_ + 17 + i), " bits");
+        refuse_at(at_ + 17 + i, "a DC coefficient of ", byte(at_ + 17 + i), " bits");
       }
     }
     at_ += 17 + symbols;
@@ -251,8 +245,8 @@ class JpegFile {
 
   void read_quantisation(int64_t end) {
     const int wide = byte(at_) >> 4, id = byte(at_) & 15;
-    if (wide > 1 || id > 3) refuse(at_, "there is no quantisation table ", hexadecimal(byte(at_)));
-    if (end - at_ < 1 + 64 * (1 + wide)) refuse(at_, "a quantisation table is cut short");
+    if (wide > 1 || id > 3) refuse_at(at_, "there is no quantisation table ", hexadecimal(byte(at_)));
+    if (end - at_ < 1 + 64 * (1 + wide)) refuse_at(at_, "a quantisation table is cut short");
     for (int i = 0; i < 64; ++i) {
       const int value = wide ? big_endian_16(at_ + 1 + 2 * i) : byte(at_ + 1 + i);
       quantisation_[static_cast<size_t>(id)][static_cast<size_t>(i)] = static_cast<uint16_t>(value);
@@ -262,30 +256,30 @@ class JpegFile {
   }
 
   void read_scan(int64_t end) {
-    if (channels == 0) refuse(at_, "entropy-coded data without a frame header");
-    if (byte(at_) != channels) refuse(at_, "expected one scan of ", channels, " components, got ", byte(at_));
-    if (end - at_ != 4 + 2 * channels) refuse(at_, "the scan header's length does not fit its components");
+    if (channels == 0) refuse_at(at_, "entropy-coded data without a frame header");
+    if (byte(at_) != channels) refuse_at(at_, "expected one scan of ", channels, " components, got ", byte(at_));
+    if (end - at_ != 4 + 2 * channels) refuse_at(at_, "the scan header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
       const int64_t place = at_ + 1 + 2 * c;
       Component& component = components_[c];
-      if (byte(place) != component.id) refuse(place, "expected component ", component.id, ", got ", byte(place));
+      if (byte(place) != component.id) refuse_at(place, "expected component ", component.id, ", got ", byte(place));
       component.dc = static_cast<uint8_t>(byte(place + 1) >> 4);
       component.ac = static_cast<uint8_t>(byte(place + 1) & 15);
       if (component.dc > 1 || component.ac > 1 || !dc_[component.dc].defined || !ac_[component.ac].defined) {
-        refuse(place + 1, "there are no Huffman tables ", component.dc, " and ", component.ac);
+        refuse_at(place + 1, "there are no Huffman tables ", component.dc, " and ", component.ac);
       }
       if (!quantisation_defined_[component.quantisation]) {
-        refuse(place, "there is no quantisation table ", component.quantisation);
+        refuse_at(place, "there is no quantisation table ", component.quantisation);
       }
     }
     const int64_t spectrum = at_ + 1 + 2 * channels;
     if (byte(spectrum) != 0 || byte(spectrum + 1) != 63 || byte(spectrum + 2) != 0) {
-      refuse(spectrum, "expected all coefficients in one scan");
+      refuse_at(spectrum, "expected all coefficients in one scan");
     }
     // As libjpeg: JFIF files are YCbCr; else Adobe's marker says it, else the components' names.
     const bool named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
     const bool rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : named_rgb;
-    if (channels == 3 && !jfif_ && rgb) refuse(at_, "expected YCbCr, got RGB");
+    if (channels == 3 && !jfif_ && rgb) refuse_at(at_, "expected YCbCr, got RGB");
     scan_begin = end;
   }
 
@@ -297,22 +291,23 @@ class JpegFile {
     int64_t segments = 0;
     int64_t segment_begin = 0;
     for_each_stretch(
-        blob_, row_, scan_begin, [this](const uint8_t*, int64_t bytes) { scan_bytes += bytes; },
+        blob_, scan_begin, [this](const uint8_t*, int64_t bytes) { scan_bytes += bytes; },
         [&] {
-          if (scan_bytes == segment_begin) refuse(scan_begin, "segment ", segments, " is empty");
+          if (scan_bytes == segment_begin) refuse_at(scan_begin, "segment ", segments, " is empty");
           segment_begin = scan_bytes;
           ++segments;
         });
     if (segments != frame.segment_count) {
-      refuse(scan_begin, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
-             segments);
+      refuse_at(scan_begin, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
+                segments);
     }
     // A block takes a code of each kind at least: a small file cannot ask for much work.
     const int64_t blocks = mcus * (channels == 1 ? 1 : frame.luma_across * frame.luma_down + 2);
     if (8 * scan_bytes < 2 * blocks) {
-      refuse(scan_begin, scan_bytes, " bytes of entropy-coded data are too few for ", height, " x ", width, " pixels");
+      refuse_at(scan_begin, scan_bytes, " bytes of entropy-coded data are too few for ", height, " x ", width,
+                " pixels");
     }
-    if (scan_bytes > UINT32_MAX - 64) refuse(scan_begin, "more than 4 GB of entropy-coded data");
+    if (scan_bytes > UINT32_MAX - 64) refuse_at(scan_begin, "more than 4 GB of entropy-coded data");
   }
 
   static void make_look_up(const HuffmanCodes& codes, bool dc, JpegHuffman& table,
@@ -343,7 +338,6 @@ class JpegFile {
   }
 
   std::span<const uint8_t> blob_;
-  int64_t row_;
   int64_t at_ = 0;
   int32_t interval_ = 0;
   bool jfif_ = false;
@@ -354,49 +348,49 @@ class JpegFile {
   bool quantisation_defined_[4]{};
 };
 
-constexpr int64_t kGrain = 16;  // files that a thread takes at once
-
 }  // namespace
 
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
-                               std::span<const int64_t> rows) {
+                               std::span<const int64_t> rows, const std::function<std::string(int64_t)>& name) {
   JpegFrames made;
   const auto count = static_cast<int64_t>(rows.size());
   if (count == 0) return made;
-  const auto blob_of = [&](int64_t i) {
-    const auto row = static_cast<size_t>(rows[static_cast<size_t>(i)]);
-    return blobs.subspan(static_cast<size_t>(offsets[row]), static_cast<size_t>(offsets[row + 1] - offsets[row]));
-  };
-  {
-    const JpegFile first(blob_of(0), rows[0]);
-    made.height = first.height;
-    made.width = first.width;
-    made.channels = first.channels;
-  }
+  const auto row_name = [&](int64_t i) { return "row " + std::to_string(rows[static_cast<size_t>(i)]); };
+  const auto name_of = name ? name : std::function<std::string(int64_t)>(row_name);
+  const auto blob_of = [&](int64_t i) { return blob_at(blobs, offsets, rows[static_cast<size_t>(i)]); };
+  for_each_frame(
+      1,
+      [&](int64_t i) {
+        const JpegFile first(blob_of(i));
+        made.height = first.height;
+        made.width = first.width;
+        made.channels = first.channels;
+      },
+      name_of);
+
   made.frames.resize(static_cast<size_t>(count));
   std::vector<int64_t> scan_begins(static_cast<size_t>(count)), scan_bytes(static_cast<size_t>(count));
   std::unordered_map<std::string, int32_t> known_tables;
   std::mutex tables_mutex;
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const JpegFile file(blob_of(i), rows[static_cast<size_t>(i)]);
-      if (file.height != made.height || file.width != made.width || file.channels != made.channels) {
-        const auto shape = [](const auto& of) {
-          return std::to_string(of.height) + " x " + std::to_string(of.width) + " x " + std::to_string(of.channels);
-        };
-        throw FrameError("JPEG of row " + std::to_string(rows[static_cast<size_t>(i)]) + ": expected " + shape(made) +
-                         " as row " + std::to_string(rows[0]) + ", got " + shape(file));
-      }
-      JpegFrame& frame = made.frames[static_cast<size_t>(i)] = file.frame;
-      scan_begins[static_cast<size_t>(i)] = file.scan_begin;
-      scan_bytes[static_cast<size_t>(i)] = file.scan_bytes;
-      std::string key = file.tables_key();
-      const std::lock_guard lock(tables_mutex);
-      const auto [place, is_new] = known_tables.try_emplace(std::move(key), static_cast<int32_t>(made.tables.size()));
-      if (is_new) made.tables.push_back(file.tables(made.long_entries));
-      frame.tables = place->second;
-    }
-  });
+  for_each_frame(
+      count,
+      [&](int64_t i) {
+        const JpegFile file(blob_of(i));
+        if (file.height != made.height || file.width != made.width || file.channels != made.channels) {
+          const auto shape = [](const auto& of) { return FrameShape{of.height, of.width, of.channels}.describe(); };
+          throw FrameError("JPEG: expected " + shape(made) + " like " + name_of(0) + ", got " + shape(file));
+        }
+        JpegFrame& frame = made.frames[static_cast<size_t>(i)] = file.frame;
+        scan_begins[static_cast<size_t>(i)] = file.scan_begin;
+        scan_bytes[static_cast<size_t>(i)] = file.scan_bytes;
+        std::string key = file.tables_key();
+        const std::lock_guard lock(tables_mutex);
+        const auto [place, is_new] = known_tables.try_emplace(std::move(key), static_cast<int32_t>(made.tables.size()));
+        if (is_new) made.tables.push_back(file.tables(made.long_entries));
+        frame.tables = place->second;
+      },
+      name_of);
+
   int64_t words = 0, segments = 0;
   for (int64_t i = 0; i < count; ++i) {
     JpegFrame& frame = made.frames[static_cast<size_t>(i)];
@@ -410,22 +404,20 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
   }
   made.words.resize(static_cast<size_t>(words));
   made.segments.resize(static_cast<size_t>(segments));
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const JpegFrame& frame = made.frames[static_cast<size_t>(i)];
-      uint32_t* const frame_words = made.words.data() + frame.words;
-      uint32_t* segment_begin = made.segments.data() + frame.segments;
-      uint32_t bytes = 0;
-      *segment_begin++ = 0;
-      for_each_stretch(
-          blob_of(i), rows[static_cast<size_t>(i)], scan_begins[static_cast<size_t>(i)],
-          [&](const uint8_t* from, int64_t stretch) {
-            std::memcpy(reinterpret_cast<uint8_t*>(frame_words) + bytes, from, static_cast<size_t>(stretch));
-            bytes += static_cast<uint32_t>(stretch);
-          },
-          [&] { *segment_begin++ = bytes; });
-      for (uint32_t word = 0; word < (bytes + 3) / 4; ++word) frame_words[word] = __builtin_bswap32(frame_words[word]);
-    }
+  for_each_frame(count, [&](int64_t i) {
+    const JpegFrame& frame = made.frames[static_cast<size_t>(i)];
+    uint32_t* const frame_words = made.words.data() + frame.words;
+    uint32_t* segment_begin = made.segments.data() + frame.segments;
+    uint32_t bytes = 0;
+    *segment_begin++ = 0;
+    for_each_stretch(
+        blob_of(i), scan_begins[static_cast<size_t>(i)],
+        [&](const uint8_t* from, int64_t stretch) {
+          std::memcpy(reinterpret_cast<uint8_t*>(frame_words) + bytes, from, static_cast<size_t>(stretch));
+          bytes += static_cast<uint32_t>(stretch);
+        },
+        [&] { *segment_begin++ = bytes; });
+    for (uint32_t word = 0; word < (bytes + 3) / 4; ++word) frame_words[word] = __builtin_bswap32(frame_words[word]);
   });
   return made;
 }

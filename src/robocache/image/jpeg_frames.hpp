@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "robocache/image/decode_jpeg_params.hpp"
@@ -22,14 +24,15 @@ struct JpegFrames {
   int64_t plane_bytes = 0;    // that decoding any frame takes meanwhile; a multiple of 256
 };
 
-// Frame i is the file blobs[offsets[rows[i]], offsets[rows[i] + 1]); the rows are those of `offsets`, in any order. Runs
-// on the pool's threads (core/thread_pool.hpp).
+// Frame i is the file blobs[offsets[rows[i]], offsets[rows[i] + 1]), on all threads.
 //
-// Throws FrameError that names row and byte where a file is no JPEG, not what decode_jpeg_params.hpp describes
-// (progressive, arithmetic, 12 bits, CMYK, RGB, several scans, other sampling), another size than the first, or broken:
-// cut short, a Huffman table that overflows, a table missing, restart markers that are too few, too many or out of order.
-// Damage inside a segment shows when it is decoded.
+// Throws FrameError that names the first bad frame, as "row 7" or as `name(i)`, and the byte, where a file is no JPEG, not
+// what decode_jpeg_params.hpp describes (progressive, arithmetic, 12 bits, CMYK, RGB, several scans, other sampling),
+// another size than the first, or broken: cut short, a Huffman table that overflows, a table missing, restart markers that
+// are too few, too many or out of order. Damage inside a segment shows when it is decoded. What segment_jpeg of codec.hpp
+// makes of a file is taken.
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
-                               std::span<const int64_t> rows);
+                               std::span<const int64_t> rows,
+                               const std::function<std::string(int64_t i)>& name = nullptr);
 
 }  // namespace robocache
