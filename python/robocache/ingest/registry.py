@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -20,7 +20,7 @@ from .recording import Notes, Recording
 class Reader(Protocol):
     """A module that reads one format."""
 
-    def read(self, source: Path, options: Any, notes: Notes, /) -> Iterator[Recording]:
+    def read(self, source: Path, options: Any, notes: Notes, /) -> Generator[Recording, None, None]:
         """The recordings in `source`, in order; `options` is the format's dataclass."""
 
 
