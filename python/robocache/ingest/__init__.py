@@ -28,8 +28,10 @@ __all__ = ["FORMATS", "IngestReport", "Omission", "SourceError", "ingest"]
 class IngestReport:
     """What an ingest did.
 
-    `rows` counts the rows of each stream that the cache holds. `left_out` names what a cache of this format does not
-    hold by design (video, text columns), `skipped` what ``on_error="skip"`` passed over because it could not be read.
+    `rows` counts the rows of each stream that the cache holds. `cameras` has those that are frames: ``frames``, ``width``,
+    ``height``, ``color_space``, ``codec``, ``bytes_per_frame``, and ``frames_per_second`` of this ingest. `left_out` names
+    what a cache of this format does not hold by design (text columns), `skipped` what ``on_error="skip"`` passed over
+    because it could not be read.
     """
 
     source: str
@@ -37,6 +39,7 @@ class IngestReport:
     format: str
     episodes: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    cameras: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[Omission] = field(default_factory=list)
     skipped: list[Omission] = field(default_factory=list)
     seconds: float = 0.0
@@ -64,9 +67,13 @@ def ingest(
         format: "lerobot" or "csv"; found from the files when None, which must then look like one of them alone.
         on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
         overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
-        progress: called as ``progress(done, total, what)`` before each episode is read.
-        options: for CSV `time_column` (name or number of the clock's column, default 0), `time_unit` ("s", "ms", "us",
-            "ns"; found from header and values when None) and `sort_times` (True sorts rows that are out of order).
+        progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
+            when `what` tells how many a second.
+        options: for LeRobot `video` (False leaves cameras out), `image_size` ("224x224" is width x height; default "keep"),
+            `image_fit` ("stretch", "pad", "crop"), `image_codec` ("jpeg:95", "png", "raw"), `frames` ("by-time",
+            "by-index"), `jobs` (processes that decode; default one a core) and `index_columns`; for CSV `time_column` (name
+            or number of the clock's column, default 0), `time_unit` ("s", "ms", "us", "ns"; found from header and values
+            when None) and `sort_times` (True sorts rows that are out of order).
 
     Returns:
         An :class:`IngestReport`.
@@ -109,17 +116,34 @@ def ingest(
             left_out=[asdict(omission) for omission in notes.left_out],
             skipped=[asdict(omission) for omission in notes.skipped],
         )
-    written = dataset.open(cache)
+    written, seconds = dataset.open(cache), time.perf_counter() - started
     return IngestReport(
         str(source),
         str(cache),
         chosen.name,
         episodes=len(written),
         rows={name: stream.rows for name, stream in written.streams.items()},
+        cameras={
+            name: _camera(stream, seconds) for name, stream in written.streams.items() if stream.frames is not None
+        },
         left_out=notes.left_out,
         skipped=notes.skipped,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
     )
+
+
+def _camera(stream: dataset.Stream, seconds: float) -> dict[str, Any]:
+    """What the report says of a camera."""
+    assert stream.frames is not None
+    return {
+        "frames": stream.rows,
+        "width": stream.frames.width,
+        "height": stream.frames.height,
+        "color_space": stream.frames.color_space,
+        "codec": stream.frames.codec,
+        "bytes_per_frame": stream.bytes / stream.rows,
+        "frames_per_second": stream.rows / seconds,
+    }
 
 
 def checked_path(argument: str, path: Any) -> Path:

@@ -170,6 +170,17 @@ def naming(where: object) -> Iterator[None]:
         raise SourceError(f"{where}: {type(error).__name__}: {error}") from error
 
 
+def ranges(numbers: list[int]) -> str:
+    """[1, 2, 3, 7] as "1-3, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
 def _printable(text: str) -> str:
     """Names of files may hold bytes that are no UTF-8; the report and the cache show them escaped."""
     return text.encode(errors="backslashreplace").decode()
