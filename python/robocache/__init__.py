@@ -9,7 +9,7 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 from __future__ import annotations
 
 from . import _lib
-from .dataset import Dataset, Writer, open
+from .dataset import Dataset, ReencodedWarning, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
@@ -33,6 +33,7 @@ __all__ = [
     "LeRobotDataset",
     "Loader",
     "NormStatsWarning",
+    "ReencodedWarning",
     "Source",
     "SparseVoxels",
     "Writer",

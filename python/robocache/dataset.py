@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import os
+import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -28,7 +29,9 @@ _writer_open = _lib.function("writer_open")
 _writer_check_provenance = _lib.function("writer_check_provenance")
 _writer_describe_stream = _lib.function("writer_describe_stream")
 _writer_begin_episode = _lib.function("writer_begin_episode")
+_writer_describe_frames = _lib.function("writer_describe_frames")
 _writer_append = _lib.function("writer_append")
+_writer_append_frames = _lib.function("writer_append_frames")
 _writer_end_episode = _lib.function("writer_end_episode")
 _writer_abort_episode = _lib.function("writer_abort_episode")
 _writer_close = _lib.function("writer_close")
@@ -53,6 +56,10 @@ def _path(path: str | os.PathLike[str]) -> str:
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+class ReencodedWarning(UserWarning):
+    """JPEGs that could not be kept as they were: they were decoded and encoded anew."""
 
 
 class Writer:
@@ -94,23 +101,48 @@ class Writer:
     def provenance(self, value: Mapping[str, Any]) -> None:
         self._provenance = _Provenance(value)
 
-    def stream(self, name: str, *, clock: str = "recorded", names: Sequence[str] | None = None) -> None:
+    def stream(
+        self,
+        name: str,
+        *,
+        clock: str = "recorded",
+        names: Sequence[str] | None = None,
+        unit_m: float | None = None,
+        intrinsics: Any = None,
+        resized: Mapping[str, Any] | None = None,
+    ) -> None:
         """Tells what the rows of a stream do not; optional, at any time before the end.
 
         Args:
             name: the stream. If nothing is appended to it, it is left out of the cache.
             clock: ``"nominal"`` where the stamps are only index / rate, because the recording's own clock is lost.
             names: the names of its features, one an element of a row's value.
+            unit_m: of a depth camera, the metres of one unit: 0.001 for millimetres. Frames of one channel are then depth.
+            intrinsics: of a camera, ``[3, 3]`` in pixels of the frames that are appended: fx 0 cx, 0 fy cy, 0 0 1.
+            resized: what was done to a camera's frames before, JSON-able, such as
+                ``{"size": [224, 224], "fit": "pad", "from": [480, 640]}``.
 
         Raises:
-            ArgumentError: another clock, an empty name, or a number of names that the stream's shape does not have.
-            ArgumentTypeError: `names` is no list of str.
+            ArgumentError: another clock, an empty name, a number of names that the stream's shape does not have, or what no
+                camera can have; naming the stream, here or where its first frames are appended.
+            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `resized` no dict.
         """
         name = _lib.text("stream", name)
         if names is not None and not isinstance(names, list | tuple):
             raise errors.ArgumentTypeError(f"stream '{name}': names: expected a list of str, got {names!r}")
         features = [_lib.text(f"stream '{name}': names[{i}]", feature) for i, feature in enumerate(names or ())]
         _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features))
+        if unit_m is None and intrinsics is None and resized is None:
+            return
+        if resized is not None and not isinstance(resized, Mapping):
+            raise errors.ArgumentTypeError(f"stream '{name}': resized: expected a dict, got {resized!r}")
+        _writer_describe_frames(
+            self._handle,
+            name,
+            None if unit_m is None else float(number(f"stream '{name}': unit_m", unit_m)),
+            json.dumps(_intrinsics(name, intrinsics)),
+            "" if resized is None else _json_text(f"stream '{name}': resized", resized),
+        )
 
     def episode(self, /, **metadata: Any) -> EpisodeWriter:
         """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
@@ -177,32 +209,84 @@ class EpisodeWriter:
         self._metadata = metadata
         self._open = False
 
-    def append(self, stream: str, time_ns: Any, values: Any) -> None:
+    def append(
+        self,
+        stream: str,
+        time_ns: Any,
+        values: Any,
+        *,
+        codec: str | None = None,
+        quality: int = 95,
+        subsampling: str = "4:2:0",
+    ) -> None:
         """Adds rows of one stream, whose clock is its own; any number of calls.
 
         Args:
             stream: its name: any text, at most 255 bytes (those outside ``[A-Za-z0-9._-]`` count thrice).
             time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
             values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
-                dtype and shape.
+                dtype and shape. Of a camera frames: ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list
+                of `bytes` that are JPEG or PNG files already. These are decoded once, to know that they can be.
+            codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
+                ``"raw"`` (uint8, uint16, float32: as they are). float32 is depth in metres, and so is what has one channel
+                and a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
+            quality: 1 to 100, of JPEG.
+            subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
 
-        Both may be numpy arrays (read-only and memory-mapped ones too, masked ones not: a cache has no mask), torch
-        tensors, lists, or anything with DLPack.
+        Times and values may be numpy arrays (read-only and memory-mapped ones too, masked ones not: a cache has no mask),
+        torch tensors, lists, or anything with DLPack.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
+            FrameError: `bytes` that are no frame, or one unlike the first; nothing was added.
             FileError: the write failed; the episode can only be dropped then.
+
+        Warns:
+            ReencodedWarning: JPEGs that no restart markers could be added to, such as progressive ones, and why.
         """
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
         # The library borrows their memory: both must outlive the call, copies made here too.
         times = _array(stream, "time_ns", time_ns)
+        if codec is not None or _are_files(values):
+            self._append_frames(_lib.text("stream", stream), times, values, codec, quality, subsampling)
+            return
         rows = _array(stream, "values", values)
         try:
             _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
         except UnicodeEncodeError:
             _lib.text("stream", stream)  # raises
             raise
+
+    def _append_frames(
+        self, stream: str, times: Any, values: Any, codec: str | None, quality: int, subsampling: str
+    ) -> None:
+        from . import frames
+
+        try:
+            if _are_files(values):
+                encoded = frames.take(values)
+            else:
+                encoded = frames.encode(values, cast(str, codec), quality, subsampling)
+        except errors.Error as error:
+            raise type(error)(f"stream '{stream}': {error}") from None
+        if codec not in (None, encoded.codec):
+            raise errors.ArgumentError(
+                f"stream '{stream}': codec: expected {encoded.codec!r}, which the bytes are, got {codec!r}"
+            )
+        for why, count in encoded.reencoded.items():
+            warnings.warn(f"stream '{stream}': {count} JPEGs encoded anew: {why}", ReencodedWarning, stacklevel=3)
+        _writer_append_frames(
+            self._writer,
+            stream,
+            _tensor(stream, "time_ns", times),
+            encoded.codec,
+            encoded.color_space,
+            encoded.dtype.name,
+            json.dumps(encoded.shape),
+            _lib.from_numpy(encoded.data),
+            _lib.from_numpy(encoded.offsets),
+        )
 
     def __enter__(self) -> EpisodeWriter:
         _writer_begin_episode(self._writer, _json_text("episode metadata", self._metadata))
@@ -221,6 +305,25 @@ class EpisodeWriter:
             _writer_abort_episode(self._writer)
             raise
         _writer_abort_episode(self._writer)
+
+
+def _are_files(values: Any) -> bool:
+    return (
+        isinstance(values, list | tuple) and len(values) > 0 and isinstance(values[0], bytes | bytearray | memoryview)
+    )
+
+
+def _intrinsics(stream: str, matrix: Any) -> list[float]:
+    """Row by row; nothing of None."""
+    if matrix is None:
+        return []
+    try:
+        numbers = np.asarray(matrix, np.float64)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentTypeError(f"stream '{stream}': intrinsics: {error}") from None
+    if numbers.shape != (3, 3):
+        raise errors.ArgumentError(f"stream '{stream}': intrinsics: expected shape [3, 3], got {list(numbers.shape)}")
+    return cast(list[float], _plain(f"stream '{stream}': intrinsics", numbers.ravel()))
 
 
 def _array(stream: str, argument: str, value: Any) -> Any:
@@ -306,6 +409,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
     def __getitem__(self, name: str) -> _Value:
         if name not in self._streams:
             _dataset_index_of(self._dataset, _lib.text("stream", name))  # raises
+            raise errors.ArgumentError(f"stream '{name}': expected numbers, got a camera, which has no statistics")
         return self._value(self._streams[name])
 
     def __contains__(self, name: object) -> bool:
@@ -347,26 +451,99 @@ class Stats(NamedTuple):
     count: np.ndarray = _LACKING  # type: ignore[assignment]  # not tuple's method of that name
 
 
+class FrameFormat(NamedTuple):
+    """What a camera's frames are, and how they are stored."""
+
+    codec: str  # "jpeg", "png", or "raw": the pixels themselves
+    height: int
+    width: int
+    channels: int
+    color_space: str  # "rgb" of 3 channels, "gray" or "depth" of 1
+    unit_m: float | None  # of depth: the metres of one unit; None of float32, which is in metres, and where unknown
+    intrinsics: np.ndarray | None  # float64 [3, 3], in pixels of frames as stored; None where unknown
+    resized: dict[str, Any] | None  # what was done to the frames' size before they were stored
+
+
+class EncodedFrames:
+    """A camera's frames ``[rows, H, W, C]``, each decoded when it is indexed. They behave as a read-only array that is
+    indexed by row: by one, by a slice, or by an array of rows or bools. ``np.asarray`` decodes all.
+
+    Attributes:
+        data: uint8 ``[bytes]``, all files of the stream, one behind the other: a view of the mapped file.
+        offsets: int64 ``[rows of the stream + 1]``: row i of the stream is ``data[offsets[i]:offsets[i + 1]]``.
+
+    Raises:
+        FrameError: a frame does not decode, naming its row.
+    """
+
+    def __init__(self, stream: Stream, rows: range, data: np.ndarray, offsets: np.ndarray) -> None:
+        self._stream = stream
+        self._rows = rows
+        self.data = data
+        self.offsets = offsets
+        self.dtype = stream.dtype
+        self.shape = (len(rows), *stream.shape)
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        if isinstance(rows, slice):
+            return self._decode(self._rows[rows])
+        if hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray):
+            return self._decode([self._rows[rows]])[0]
+        return self._decode(np.arange(self._rows.start, self._rows.stop)[rows])
+
+    def within(self, rows: slice) -> EncodedFrames:
+        """These rows alone, not decoded."""
+        return EncodedFrames(self._stream, self._rows[rows], self.data, self.offsets)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def _decode(self, rows: Any) -> np.ndarray:
+        from . import frames
+
+        stream = self._stream
+        numbers = np.asarray(rows, np.int64)
+        try:
+            return frames.decode(
+                cast(FrameFormat, stream.frames).codec, self.data, self.offsets, stream.shape, self.dtype, numbers
+            )
+        except errors.Error as error:
+            raise type(error)(f"stream '{stream.name}': {error}") from None
+
+    def __repr__(self) -> str:
+        return f"EncodedFrames([{', '.join(map(str, self.shape))}] {self.dtype}, {self._stream.name!r})"
+
+
 class Stream:
     """One sensor's rows over all episodes, on its own clock. The arrays are read-only views of the mapped files.
 
+    ``stream[rows]`` gives values by row: one, a slice, or an array of rows; of a camera decoded.
+
     Attributes:
         name: as it was appended.
-        shape: of one row's value: ``()`` for scalars.
+        shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera.
         rows: how many, over all episodes.
         rate_hz: the rate of the median period, with the fewest decimals that give it to less than a nanosecond (30.0 for
             33333333 ns); 0.0 where no episode has two rows, or most stamps are repeated.
         clock: ``"recorded"``, or ``"nominal"`` where the stamps are only index / rate.
         names: the names of the features, or an empty list.
+        frames: of a camera its :class:`FrameFormat`, else None.
         findings: what the writer found: period_ns (the median), jitter_ns (root mean square of period - period_ns, gaps
             aside), min_period_ns, max_period_ns, gaps (periods over 1.5 period_ns), duplicates (periods of 0),
-            empty_episodes, nan_values, infinite_values, constant_features (flat indices).
+            empty_episodes, nan_values, infinite_values, constant_features (flat indices). Of a camera only what the clock
+            tells.
     """
 
     def __init__(self, dataset: Any, episodes: int, description: dict[str, Any]) -> None:
         self._dataset = dataset
         self._episodes = episodes
-        self._addresses = {key: description[key] for key in ("time_ns", "values", "row_offsets", "stats")}
+        self._addresses = {
+            key: description[key] for key in ("time_ns", "values", "blob_offsets", "row_offsets", "stats")
+        }
         self._dtype: str = description["dtype"]
         self.name: str = description["name"]
         self.shape: tuple[int, ...] = tuple(description["shape"])
@@ -375,6 +552,13 @@ class Stream:
         self.clock: str = description["clock"]
         self.names: list[str] = description["names"]
         self.findings: dict[str, Any] = description["findings"]
+        self.frames: FrameFormat | None = None
+        if description["frames"] is not None:
+            frames = {**description["frames"]}
+            matrix = frames.pop("intrinsics")
+            intrinsics = np.array(matrix).reshape(3, 3) if matrix else None
+            height, width, channels = self.shape
+            self.frames = FrameFormat(height=height, width=width, channels=channels, intrinsics=intrinsics, **frames)
 
     @property
     def dtype(self) -> np.dtype:
@@ -388,13 +572,32 @@ class Stream:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """``[rows, *shape]`` of `dtype`."""
-        return self._array("values", self.dtype, (self.rows, *self.shape))
+        """``[rows, *shape]`` of `dtype`. Of a camera whose frames are encoded :class:`EncodedFrames`, which behave as such
+        an array and decode what is indexed."""
+        if self.frames is None or self.frames.codec == "raw":
+            return self._array("values", self.dtype, (self.rows, *self.shape))
+        offsets = self._array("blob_offsets", np.dtype(np.int64), (self.rows + 1,))
+        data = self._array("values", np.dtype(np.uint8), (int(offsets[-1]),))
+        return cast(np.ndarray, EncodedFrames(self, range(self.rows), data, offsets))
 
     @cached_property
     def row_offsets(self) -> np.ndarray:
         """int64 ``[episodes + 1]``: episode e is rows ``row_offsets[e]:row_offsets[e + 1]``."""
         return self._array("row_offsets", np.dtype(np.int64), (self._episodes + 1,))
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.values[rows]
+
+    def frame(self, row: int) -> np.ndarray:
+        """A camera's frame, ``[height, width, channels]`` of `dtype`, for people to look at.
+
+        Raises:
+            ArgumentError: this is no camera.
+            FrameError: the frame does not decode.
+        """
+        if self.frames is None:
+            raise errors.ArgumentError(f"stream '{self.name}': expected a camera, got numbers")
+        return self.values[operator.index(row)]
 
     @cached_property
     def _stats(self) -> Stats:
@@ -405,11 +608,13 @@ class Stream:
 
     def _episode(self, episode: int) -> tuple[np.ndarray, np.ndarray]:
         rows = slice(*self.row_offsets[episode : episode + 2].tolist())
-        return self.time_ns[rows], self.values[rows]
+        values = self.values.within(rows) if isinstance(self.values, EncodedFrames) else self.values[rows]
+        return self.time_ns[rows], values
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, (self.rows, *self.shape)))
-        return f"Stream({self.name!r}, [{shape}] {self._dtype}, {self.rate_hz:.6g} Hz)"
+        frames = f" {self.frames.codec} {self.frames.color_space}" if self.frames else ""
+        return f"Stream({self.name!r}, [{shape}] {self._dtype}{frames}, {self.rate_hz:.6g} Hz)"
 
 
 class Dataset:
@@ -418,7 +623,7 @@ class Dataset:
     Attributes:
         path: the absolute path of what was opened.
         streams: by name, each a :class:`Stream`.
-        stats: by stream name, each a :class:`Stats`.
+        stats: by stream name, each a :class:`Stats`; a camera has none.
         bytes: the size of all files together.
     """
 
@@ -432,7 +637,8 @@ class Dataset:
         self._episode_columns: list[dict[str, str]] = description["episode_columns"]
         streams = {stream["name"]: Stream(self._handle, self._episodes, stream) for stream in description["streams"]}
         self.streams: Mapping[str, Stream] = _ByStream(self._handle, streams, lambda stream: stream)
-        self.stats: Mapping[str, Stats] = _ByStream(self._handle, streams, lambda stream: stream._stats)
+        numbers = {name: stream for name, stream in streams.items() if stream.frames is None}
+        self.stats: Mapping[str, Stats] = _ByStream(self._handle, numbers, lambda stream: stream._stats)
 
     def __len__(self) -> int:
         """The number of episodes."""
@@ -441,7 +647,7 @@ class Dataset:
     def episode(self, index: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
         """One episode's rows: by stream name ``(time_ns [n], values [n, ...])``, views of the mapped files.
 
-        A stream without rows in this episode is there, with n = 0. A negative index counts from the end.
+        Encoded frames of a camera are :class:`EncodedFrames`, decoded when they are indexed. A stream without rows in this episode is there, with n = 0. A negative index counts from the end.
 
         Raises:
             ArgumentError: no such episode; and for the name of a stream that does not exist.

@@ -7,6 +7,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/cache/manifest.hpp"
 #include "robocache/cache/writer.hpp"
+#include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/sample/split.hpp"
@@ -25,6 +26,16 @@ Writer& writer_of(const Args& args) { return *args.object<WriterHandle>(0, "writ
 
 const Dataset& dataset_of(const Args& args) { return *args.object<DatasetHandle>(0, "dataset").dataset; }
 
+json frames_json(const Stream& stream) {
+  if (!stream.frames) return nullptr;
+  const FrameFormat& frames = *stream.frames;
+  return {{"codec", std::string(codec_name(frames.codec))},
+          {"color_space", std::string(color_space_name(frames.color_space))},
+          {"unit_m", frames.unit_m ? json(*frames.unit_m) : json()},
+          {"intrinsics", frames.intrinsics},
+          {"resized", frames.resized_json.empty() ? json() : json::parse(frames.resized_json)}};
+}
+
 int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
 
 }  // namespace
@@ -42,10 +53,30 @@ ROBOCACHE_FFI(writer_describe_stream, args, result) {
                                   json::parse(args.string(3, "names")).get<std::vector<std::string>>());
 }
 
+// (writer, stream, metres of a unit or None, intrinsics as a JSON list, resized as JSON or "")
+ROBOCACHE_FFI(writer_describe_frames, args, result) {
+  writer_of(args).describe_frames(args.string(1, "stream"), optional_real(args, 2, "unit_m"),
+                                  json::parse(args.string(3, "intrinsics")).get<std::vector<double>>(),
+                                  args.string(4, "resized"));
+}
+
 ROBOCACHE_FFI(writer_begin_episode, args, result) { writer_of(args).begin_episode(args.string(1, "metadata")); }
 
 ROBOCACHE_FFI(writer_append, args, result) {
   writer_of(args).append(args.string(1, "stream"), args.tensor(2, "times"), args.tensor(3, "values"));
+}
+
+// (writer, stream, times, codec, color_space, dtype, shape as a JSON list, uint8 [bytes], int64 [n + 1] or [0])
+ROBOCACHE_FFI(writer_append_frames, args, result) {
+  const auto shape = json::parse(args.string(6, "shape")).get<std::vector<int64_t>>();
+  const TensorView bytes = args.tensor(7, "data");
+  const TensorView offsets = args.tensor(8, "offsets");
+  writer_of(args).append_frames(args.string(1, "stream"), args.tensor(2, "times"),
+                                codec_from_name(args.string(3, "codec")),
+                                color_space_from_name(args.string(4, "color_space")),
+                                dtype_from_name(args.string(5, "dtype")), shape,
+                                {static_cast<const uint8_t*>(bytes.data), static_cast<size_t>(bytes.numel())},
+                                {static_cast<const int64_t*>(offsets.data), static_cast<size_t>(offsets.numel())});
 }
 
 ROBOCACHE_FFI(writer_end_episode, args, result) { writer_of(args).end_episode(); }
@@ -76,9 +107,11 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
                        {"rate_hz", stream.rate_hz},
                        {"clock", std::string(clock_name(stream.clock))},
                        {"names", stream.names},
+                       {"frames", frames_json(stream)},
                        {"findings", json::parse(dataset.findings_json(static_cast<int64_t>(streams.size())))},
                        {"time_ns", address(stream.time_ns)},
                        {"values", address(stream.values)},
+                       {"blob_offsets", address(stream.blob_offsets)},
                        {"row_offsets", address(stream.row_offsets.data())},
                        {"stats", address(stream.stats.mean.data())}});
   }
