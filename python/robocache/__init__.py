@@ -3,7 +3,7 @@
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
 :class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
 :func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`,
-:func:`integrate_tsdf`.
+:func:`integrate_tsdf`, :func:`image_batch`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from . import _lib
 from .dataset import Dataset, ReencodedWarning, Writer, open
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
+from .image_options import ImageOptions
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .lerobot import LeRobotDataset
@@ -18,6 +19,7 @@ from .loader import Loader, Source
 from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
 from .ops.decode_jpeg import decode_jpeg
 from .ops.fuse import fuse_multimodal
+from .ops.image_batch import image_batch
 from .ops.integrate_tsdf import integrate_tsdf
 from .ops.resample import check_times, resample_trajectories
 from .ops.voxel_downsample import voxel_downsample
@@ -32,6 +34,7 @@ __all__ = [
     "Error",
     "FileError",
     "FrameError",
+    "ImageOptions",
     "LeRobotDataset",
     "Loader",
     "NormStatsWarning",
@@ -43,6 +46,7 @@ __all__ = [
     "check_times",
     "decode_jpeg",
     "fuse_multimodal",
+    "image_batch",
     "ingest",
     "integrate_tsdf",
     "load_norm_stats",

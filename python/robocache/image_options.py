@@ -1,0 +1,78 @@
+"""ImageOptions: what is done to a camera's frames on their way into a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from . import _lib, errors
+
+_check = _lib.function("check_image_options")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """The steps from a decoded frame to the batch, in this order; all are optional. docs/images.md has them with examples.
+
+    A range is ``(low, high)``, drawn from evenly, or one number. Each draw is a hash of (seed, epoch, the sample's number, the
+    camera's key): the same on every device, for all frames of a window.
+
+    Attributes:
+        crop_scale: the part of the frame's area to take before resizing, in the frame's proportions, as torchvision's
+            RandomResizedCrop has it; one number is that part. Without `size` what was taken is resized to the frame's size.
+        size: ``(height, width)`` to resize to: bilinear, antialiased, as torchvision does.
+        fit: ``"stretch"``, ``"pad"`` (the whole frame in the middle, black beside it), ``"crop"`` (the middle, filling it).
+        crop: ``(height, width)`` to cut out of the resized frame.
+        crop_at: ``"random"`` or ``"center"``: where `crop` and `crop_scale` lie.
+        shift: instead of `crop`: the frame is moved by up to so many pixels each way, its edges repeated behind (DrQ).
+        brightness, contrast, saturation: factors as torchvision's ColorJitter: x is drawn from ``[max(0, 1 - x), 1 + x]``.
+        hue: parts of a turn: x is drawn from ``[-x, x]``, at most 0.5.
+        mean, std: of values from 0 to 1, one number or one a channel, or ``"imagenet"``; default 0 and 1.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised.
+        layout: ``"chw"`` or ``"hwc"``.
+        per_frame: each frame of a window has draws of its own.
+        together: keys of cameras that share this one's draws, where they are asked for the same together.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.
+    """
+
+    size: Sequence[int] | None = None
+    fit: Literal["stretch", "pad", "crop"] = "stretch"
+    crop_scale: float | Sequence[float] | None = None
+    crop: Sequence[int] | None = None
+    crop_at: Literal["random", "center"] = "random"
+    shift: int = 0
+    brightness: float | Sequence[float] | None = None
+    contrast: float | Sequence[float] | None = None
+    saturation: float | Sequence[float] | None = None
+    hue: float | Sequence[float] | None = None
+    mean: float | Sequence[float] | str | None = None
+    std: float | Sequence[float] | str | None = None
+    dtype: Any = "float32"
+    layout: Literal["chw", "hwc"] = "chw"
+    per_frame: bool = False
+    together: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+        object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
+        _check(self.to_json())
+
+    def to_json(self) -> str:
+        """What the library reads; what is not asked for is left out."""
+        asked = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        try:
+            return json.dumps({name: value for name, value in asked.items() if value is not None})
+        except TypeError as error:
+            raise errors.ArgumentTypeError(f"image options: expected numbers, text and lists of them: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and sequences of numpy or torch as Python's own; lists as tuples, so that options can be hashed."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value

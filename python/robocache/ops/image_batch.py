@@ -1,0 +1,76 @@
+"""image_batch: frames into a batch of images: crop, resize, jitter, normalise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import _lib, errors
+from ..image_options import ImageOptions
+from ._call import argument, number, optional, whole, writable
+
+if TYPE_CHECKING:
+    from ._call import Array
+
+_image_batch = _lib.function("image_batch")
+
+
+def image_batch(
+    frames: Array,
+    rows: Any = None,
+    *,
+    options: ImageOptions | None = None,
+    seed: int = 0,
+    epoch: int = 0,
+    sample: int = 0,
+    unit_m: float | None = None,
+    out: Any = None,
+    **given: Any,
+) -> Array:
+    """Frames as a training batch has them, in one launch: the loader's steps from a decoded frame on.
+
+    The same bits on the CPU and on CUDA, and the same for a sample in whatever batch it comes.
+
+    Args:
+        frames: ``[N, H, W, C]`` uint8, C 1 or 3, or depth ``[N, H, W, 1]``, uint16 with `unit_m` or float32 metres; dense.
+        rows: int64 ``[B]`` or ``[B, T]`` on the frames' device: the frame of each output, below 0 for a black one. Without
+            it each frame once.
+        options: what is done, an :class:`ImageOptions`; or its arguments as keywords of this call.
+        seed, epoch, sample: what the random draws are a hash of: output b draws as number ``sample + b`` of that epoch.
+        unit_m: metres of one unit of uint16 depth, 0.001 for millimetres.
+        out: where to write, a dense array.
+
+    Returns:
+        ``[B, C, h, w]`` or ``[B, T, C, h, w]`` of the options' dtype, with ``layout="hwc"`` ``[..., h, w, C]``; framework and
+        device of the frames. Depth is in metres. The rules are 41, 42 and 46 of docs/rules.md.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came. A row of N or more is refused
+            on the CPU and black on CUDA, where it is not looked at before the launch.
+        DeviceError: the device refused.
+
+    Example:
+        >>> frames = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+        >>> robocache.image_batch(frames, crop=(2, 2), crop_at="center", dtype="uint8")[:, 0]
+        array([[[15, 18],
+                [27, 30]],
+        <BLANKLINE>
+               [[63, 66],
+                [75, 78]]], dtype=uint8)
+    """
+    if options is None:
+        options = ImageOptions(**given)
+    elif given:
+        raise errors.ArgumentError(f"options: go alone, got {', '.join(given)} too")
+    elif not isinstance(options, ImageOptions):
+        raise errors.ArgumentTypeError(f"options: expected an ImageOptions, got {type(options).__name__}")
+    made = _image_batch(
+        argument("frames", frames),
+        optional("rows", rows),
+        options.to_json(),
+        whole("seed", seed),
+        whole("epoch", epoch),
+        whole("sample", sample),
+        None if unit_m is None else number("unit_m", unit_m),
+        None if out is None else writable("out", out),
+    )
+    return _lib.in_framework_of(frames, made) if out is None else out  # type: ignore[no-any-return]

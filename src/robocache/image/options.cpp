@@ -1,0 +1,195 @@
+#include "robocache/image/options.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "robocache/core/arguments.hpp"
+
+namespace robocache {
+namespace {
+
+using Json = nlohmann::json;
+
+// One of the options, or null where it is not said.
+struct Option {
+  std::string name;
+  const Json& value;
+
+  explicit operator bool() const { return !value.is_null(); }
+
+  [[noreturn]] void refuse_as(const char* expected) const {
+    refuse_type(name, ": expected ", expected, ", got ", value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  double number(const char* expected) const {
+    if (!value.is_number()) refuse_as(expected);
+    return value.get<double>();
+  }
+  int64_t whole(const char* expected) const {
+    if (!value.is_number_integer()) refuse_as(expected);
+    return value.get<int64_t>();
+  }
+  bool boolean() const {
+    if (!value.is_boolean()) refuse_as("True or False");
+    return value.get<bool>();
+  }
+  std::string text(const char* expected) const {
+    if (!value.is_string()) refuse_as(expected);
+    return value.get<std::string>();
+  }
+  std::vector<double> numbers(const char* expected) const {
+    if (!value.is_array()) refuse_as(expected);
+    std::vector<double> made;
+    for (const Json& entry : value) {
+      if (!entry.is_number()) refuse_as(expected);
+      made.push_back(entry.get<double>());
+    }
+    return made;
+  }
+  // The place of the text among the names, which `expected` lists.
+  size_t one_of(std::initializer_list<std::string_view> names, const char* expected) const {
+    const std::string got = text(expected);
+    const auto* const found = std::find(names.begin(), names.end(), got);
+    if (found == names.end()) refuse(name, ": expected ", expected, ", got '", got, "'");
+    return static_cast<size_t>(found - names.begin());
+  }
+};
+
+std::optional<ImageSize> size_of(const Option& option) {
+  if (!option) return {};
+  constexpr const char* kExpected = "(height, width) in pixels";
+  if (!option.value.is_array() || option.value.size() != 2) option.refuse_as(kExpected);
+  const auto side = [&](size_t i) { return Option{option.name, option.value[i]}.whole(kExpected); };
+  return ImageSize{side(0), side(1)};
+}
+
+// What one number stands for, `of_number` says.
+template <class OfNumber>
+std::optional<ImageRange> range_of(const Option& option, const OfNumber& of_number) {
+  if (!option) return {};
+  constexpr const char* kExpected = "a number or (low, high)";
+  if (!option.value.is_array()) return of_number(option.number(kExpected));
+  const std::vector<double> ends = option.numbers(kExpected);
+  if (ends.size() != 2) option.refuse_as(kExpected);
+  return ImageRange{ends[0], ends[1]};
+}
+
+std::vector<double> channels_of(const Option& option, const std::vector<double>& imagenet) {
+  if (!option) return {};
+  constexpr const char* kExpected = "a number, one a channel, or 'imagenet'";
+  if (option.value.is_string()) {
+    option.one_of({"imagenet"}, kExpected);
+    return imagenet;
+  }
+  if (!option.value.is_array()) return {option.number(kExpected)};
+  return option.numbers(kExpected);
+}
+
+void check_range(const std::optional<ImageRange>& range, const std::string& name, double least, double most) {
+  if (!range) return;
+  if (range->low >= least && range->low <= range->high && range->high <= most) return;
+  refuse(name, ": expected ", number_text(least), " <= low <= high <= ", number_text(most), ", got ",
+         number_text(range->low), " and ", number_text(range->high));
+}
+
+void check_size(const std::optional<ImageSize>& size, const std::string& name) {
+  constexpr int64_t kMost = 16384;
+  if (!size || (size->height >= 1 && size->width >= 1 && size->height <= kMost && size->width <= kMost)) return;
+  refuse(name, ": expected (height, width) from 1 to ", std::to_string(kMost), " pixels, got ",
+         std::to_string(size->height), " and ", std::to_string(size->width));
+}
+
+}  // namespace
+
+ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
+  static const char* const known[] = {"size",       "fit",      "crop_scale", "crop",    "crop_at", "shift",
+                                      "brightness", "contrast", "saturation", "hue",     "mean",    "std",
+                                      "dtype",      "layout",   "per_frame",  "together"};
+  const Json object = Json::parse(json, nullptr, false);
+  if (!object.is_object()) refuse_type(of, "options: expected a JSON object, got ", json);
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(std::begin(known), std::end(known), name) == std::end(known)) {
+      refuse_type(of, name, ": no such option of images");
+    }
+  }
+  const Json none;
+  const auto option = [&](const char* name) {
+    const auto found = object.find(name);
+    return Option{std::string(of) + name, found == object.end() ? none : *found};
+  };
+  const auto about_one = [](double x) { return ImageRange{std::max(0.0, 1 - x), 1 + x}; };
+
+  ImageOptions made;
+  made.crop_scale = range_of(option("crop_scale"), [](double x) { return ImageRange{x, x}; });
+  made.size = size_of(option("size"));
+  if (const Option fit = option("fit")) {
+    made.fit = static_cast<ImageFit>(fit.one_of({"stretch", "pad", "crop"}, "'stretch', 'pad' or 'crop'"));
+  }
+  made.crop = size_of(option("crop"));
+  if (const Option crop_at = option("crop_at")) {
+    made.crop_at = static_cast<CropAt>(crop_at.one_of({"random", "center"}, "'random' or 'center'"));
+  }
+  if (const Option shift = option("shift")) made.shift = shift.whole("a whole number of pixels");
+  made.brightness = range_of(option("brightness"), about_one);
+  made.contrast = range_of(option("contrast"), about_one);
+  made.saturation = range_of(option("saturation"), about_one);
+  made.hue = range_of(option("hue"), [](double x) { return ImageRange{-x, x}; });
+  made.mean = channels_of(option("mean"), {0.485, 0.456, 0.406});
+  made.stddev = channels_of(option("std"), {0.229, 0.224, 0.225});
+  if (const Option dtype = option("dtype")) made.dtype = dtype_from_name(dtype.text("the name of a dtype"), dtype.name);
+  if (const Option layout = option("layout")) {
+    made.layout = static_cast<ImageLayout>(layout.one_of({"chw", "hwc"}, "'chw' or 'hwc'"));
+  }
+  if (const Option per_frame = option("per_frame")) made.per_frame = per_frame.boolean();
+  if (const Option together = option("together")) {
+    constexpr const char* kExpected = "a list of cameras' keys";
+    if (!together.value.is_array()) together.refuse_as(kExpected);
+    for (const Json& key : together.value) made.together.push_back(Option{together.name, key}.text(kExpected));
+  }
+  check_image_options(made, of);
+  return made;
+}
+
+void check_image_options(const ImageOptions& options, std::string_view of) {
+  const auto named = [&](const char* name) { return std::string(of) + name; };
+  if (options.crop_scale && !(options.crop_scale->low > 0)) {
+    refuse(of, "crop_scale: expected parts of the frame's area above 0, got ", number_text(options.crop_scale->low));
+  }
+  check_range(options.crop_scale, named("crop_scale"), 0, 1);
+  check_size(options.size, named("size"));
+  check_size(options.crop, named("crop"));
+  if (options.fit != ImageFit::kStretch && !options.size) refuse(of, "fit: goes with a size, got none");
+  if (options.shift < 0 || options.shift > 16384) {
+    refuse(of, "shift: expected from 0 to 16384 pixels, got ", std::to_string(options.shift));
+  }
+  if (options.shift > 0 && options.crop) refuse(of, "shift: goes without crop, got both");
+  constexpr double kMostFactor = 1000;
+  check_range(options.brightness, named("brightness"), 0, kMostFactor);
+  check_range(options.contrast, named("contrast"), 0, kMostFactor);
+  check_range(options.saturation, named("saturation"), 0, kMostFactor);
+  check_range(options.hue, named("hue"), -0.5, 0.5);
+  for (const double mean : options.mean) {
+    if (!std::isfinite(static_cast<float>(mean))) refuse(of, "mean: expected finite numbers, got ", number_text(mean));
+  }
+  for (const double stddev : options.stddev) {
+    if (stddev > 0 && std::isnormal(static_cast<float>(1 / (255 * stddev)))) continue;
+    refuse(of, "std: expected numbers above 0 within float32, got ", number_text(stddev));
+  }
+  switch (options.dtype) {
+    case DType::kUInt8:
+      if (!options.mean.empty() || !options.stddev.empty()) {
+        refuse(of, options.mean.empty() ? "std" : "mean",
+               ": goes with a floating dtype, got uint8, which is not normalised");
+      }
+      break;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat32:
+      break;
+    default:
+      refuse(of, "dtype: expected uint8, float16, bfloat16 or float32, got ", dtype_name(options.dtype));
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,223 @@
+#include "robocache/image/transform.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/core/backend.hpp"
+#include "robocache/core/cpu_isa.hpp"
+#include "robocache/core/mix_bits.hpp"
+#include "robocache/image/transform_cpu.hpp"
+#include "robocache/image/transform_math.hpp"
+
+namespace robocache {
+namespace {
+
+// "[480, 640, 3] uint8".
+std::string text_of(const FrameShape& shape) {
+  const int64_t extents[] = {shape.height, shape.width, shape.channels};
+  return shape_string(extents, 3) + " " + std::string(dtype_name(shape.dtype));
+}
+
+void check_frame(const FrameShape& from, const std::optional<double>& unit_m, const std::string& of) {
+  constexpr int64_t kMost = 65535;
+  const bool depth = from.dtype == DType::kUInt16 || from.dtype == DType::kFloat32;
+  if (from.dtype != DType::kUInt8 && !depth) {
+    refuse_type(of, "frames: expected uint8, or depth of uint16 or float32, got ", text_of(from));
+  }
+  if (from.channels != 1 && (depth || from.channels != 3)) {
+    refuse(of, "frames: expected ", depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", text_of(from));
+  }
+  if (from.height < 1 || from.width < 1 || from.height > kMost || from.width > kMost) {
+    refuse(of, "frames: expected sides from 1 to 65535, got ", text_of(from));
+  }
+  if (from.dtype == DType::kUInt16 && !unit_m) {
+    refuse(of, "unit_m: expected the metres of one unit of uint16 depth (0.001 for millimetres), got none");
+  }
+  if (from.dtype != DType::kUInt16 && unit_m) refuse(of, "unit_m: goes with uint16 depth, got ", text_of(from));
+  if (unit_m && !(*unit_m > 0 && std::isfinite(*unit_m))) {
+    refuse(of, "unit_m: expected metres above 0, got ", number_text(*unit_m));
+  }
+}
+
+// What makes no sense of such frames.
+void check_colour(const FrameShape& from, const ImageOptions& options, const std::string& of) {
+  const auto refuse_asked = [&](bool asked, const char* name, const char* expected) {
+    if (asked) refuse(of, name, ": goes with ", expected, ", got ", text_of(from));
+  };
+  if (from.channels == 1) {
+    refuse_asked(options.saturation.has_value(), "saturation", "frames of 3 channels");
+    refuse_asked(options.hue.has_value(), "hue", "frames of 3 channels");
+  }
+  if (from.dtype != DType::kUInt8) {
+    refuse_asked(options.brightness.has_value(), "brightness", "frames of colour or grey");
+    refuse_asked(options.contrast.has_value(), "contrast", "frames of colour or grey");
+    refuse_asked(!options.mean.empty(), "mean", "frames of colour or grey");
+    refuse_asked(!options.stddev.empty(), "std", "frames of colour or grey");
+    refuse_asked(options.dtype == DType::kUInt8, "dtype", "float32, float16 or bfloat16 for metres of depth");
+  }
+  const auto check_channels = [&](const std::vector<double>& numbers, const char* name) {
+    const auto count = static_cast<int64_t>(numbers.size());
+    if (count <= 1 || count == from.channels) return;
+    refuse(of, name, ": expected one number, or one for each channel of ", text_of(from), ", got ",
+           std::to_string(count));
+  };
+  check_channels(options.mean, "mean");
+  check_channels(options.stddev, "std");
+}
+
+// The draws' key: of the cameras that draw together, whoever names whom.
+uint64_t key_of(const ImageOptions& options, std::string_view key) {
+  std::vector<std::string> keys = options.together;
+  keys.emplace_back(key);
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  uint64_t hash = 0;
+  for (const std::string& one : keys) {
+    for (const char letter : one) hash = mix_bits(hash + static_cast<unsigned char>(letter) + 1);
+    hash = mix_bits(~hash);
+  }
+  return hash;
+}
+
+TransformParams params_of(const FrameShape& from, const ImageOptions& options, std::string_view key,
+                          const std::optional<double>& unit_m) {
+  const auto side = [](int64_t pixels) { return static_cast<int32_t>(pixels); };
+  const ImageSize sized = options.size.value_or(ImageSize{from.height, from.width});
+  const ImageSize out = options.crop.value_or(sized);
+  TransformParams p{.frame = {side(from.height), side(from.width)},
+                    .sized = {side(sized.height), side(sized.width)},
+                    .out = {side(out.height), side(out.width)},
+                    .channels = side(from.channels),
+                    .dtype = from.dtype,
+                    .out_dtype = options.dtype,
+                    .layout = options.layout,
+                    .crop_scales = options.crop_scale.has_value(),
+                    .crop_scale = options.crop_scale.value_or(ImageRange{1, 1}),
+                    .fit = options.fit,
+                    .crops_at_random = options.crop_at == CropAt::kRandom,
+                    .shift = side(options.shift),
+                    .brightens = options.brightness.has_value(),
+                    .contrasts = options.contrast.has_value(),
+                    .saturates = options.saturation.has_value(),
+                    .hues = options.hue.has_value(),
+                    .brightness = options.brightness.value_or(ImageRange{1, 1}),
+                    .contrast = options.contrast.value_or(ImageRange{1, 1}),
+                    .saturation = options.saturation.value_or(ImageRange{1, 1}),
+                    .hue = options.hue.value_or(ImageRange{0, 0}),
+                    .unit_m = unit_m.value_or(1),
+                    .per_frame = options.per_frame,
+                    .key = key_of(options, key)};
+  p.jitters = p.brightens || p.contrasts || p.saturates || p.hues;
+  const auto of_channel = [](const std::vector<double>& numbers, size_t c, double none) {
+    return numbers.empty() ? none : numbers.size() == 1 ? numbers[0] : numbers[c];
+  };
+  for (size_t c = 0; c < static_cast<size_t>(from.channels); ++c) {
+    const double stddev = of_channel(options.stddev, c, 1);
+    p.scale[c] = static_cast<float>(1 / (255 * stddev));
+    p.offset[c] = static_cast<float>(-of_channel(options.mean, c, 0) / stddev);
+  }
+  return p;
+}
+
+// Refuses what is beyond the whole numbers of a resize: 32 bits for places, below 2^23 for the weights of an axis, below 2^43
+// for those of a pixel.
+void check_resize(const TransformParams& p, const std::string& of) {
+  TransformParams whole = p;
+  whole.crop_scales = false;
+  const FramePlan plan = frame_plan(whole, {}, 0);
+  const AxisPlan* const axes[] = {&plan.rows, &plan.columns};
+  const bool resizes = p.crop_scales || plan.rows.from != plan.rows.to || plan.columns.from != plan.columns.to;
+  if (!resizes) return;
+  double weight = 1;
+  bool beyond = false;
+  for (const AxisPlan* axis : axes) {
+    // Sides of a drawn part are whole, which changes their proportion: by less than a factor of 2.
+    const double slack = p.crop_scales && p.fit != ImageFit::kStretch ? 2 : 1;
+    const double from = axis->from;
+    const double most = axis->to * slack + slack - 1;
+    const double least = std::max(1.0, std::floor(axis->to / slack) - (slack - 1));
+    const double larger = std::max(from, most);
+    const double of_axis = 2 * larger * (std::max(from / least, 1.0) + 1);
+    weight *= of_axis;
+    beyond = beyond || from > 16384 || most > 32769 || of_axis >= 0x1p23;
+  }
+  if (!beyond && weight < 0x1p43) return;
+  refuse(of, "size: ", std::to_string(p.sized[0]), " x ", std::to_string(p.sized[1]), " cannot be made of ",
+         std::to_string(p.frame[0]), " x ", std::to_string(p.frame[1]),
+         ": expected frames of up to 16384 a side, shrunk by no more than some 60 times");
+}
+
+char* scratch_of(size_t bytes) {
+  thread_local std::vector<char> memory;
+  constexpr size_t kAlignment = 64;
+  if (memory.size() < bytes + kAlignment) memory = std::vector<char>(bytes + kAlignment);
+  const auto first = reinterpret_cast<uintptr_t>(memory.data());
+  return memory.data() + (kAlignment - first % kAlignment) % kAlignment;
+}
+
+}  // namespace
+
+ImageTransform::ImageTransform(const FrameShape& from, const ImageOptions& options, std::string_view key,
+                               std::optional<double> unit_m) {
+  const std::string of = key.empty() ? "" : "images['" + std::string(key) + "'].";
+  check_image_options(options, of);
+  check_frame(from, unit_m, of);
+  check_colour(from, options, of);
+  params_ = params_of(from, options, key, unit_m);
+  check_resize(params_, of);
+  if (params_.out[0] > params_.sized[0] || params_.out[1] > params_.sized[1]) {
+    refuse(of, "crop: expected at most ", std::to_string(params_.sized[0]), " and ", std::to_string(params_.sized[1]),
+           ", the frame's height and width, got ", std::to_string(params_.out[0]), " and ",
+           std::to_string(params_.out[1]));
+  }
+}
+
+std::vector<int64_t> ImageTransform::shape() const {
+  const int64_t h = params_.out[0];
+  const int64_t w = params_.out[1];
+  const int64_t c = params_.channels;
+  return params_.layout == ImageLayout::kChw ? std::vector<int64_t>{c, h, w} : std::vector<int64_t>{h, w, c};
+}
+
+int64_t ImageTransform::bytes() const {
+  return int64_t{params_.out[0]} * params_.out[1] * params_.channels * dtype_size(params_.out_dtype);
+}
+
+void ImageTransform::run(const void* frame, const ImageDraw& draw, int64_t step, void* out) const {
+  const FramePlan plan = frame_plan(params_, draw, step);
+  char* const scratch = scratch_of(static_cast<size_t>(transform_scratch(params_).end));
+  ROBOCACHE_SELECT_ISA(transform_frame)(params_, plan, frame, scratch, out);
+}
+
+void ImageTransform::intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const {
+  const FramePlan plan = frame_plan(params_, draw, step);
+  // A pixel's edges are half a pixel from its centre; edges go to edges. Columns are x, the matrix's first row.
+  const AxisPlan* const axes[] = {&plan.columns, &plan.rows};
+  for (int row = 0; row < 2; ++row) {
+    const AxisPlan& axis = *axes[row];
+    const double scale = static_cast<double>(axis.to) / axis.from;
+    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.placed - axis.first;
+    for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + moved * in[6 + i];
+  }
+  std::copy_n(in + 6, 3, out + 6);
+}
+
+void ImageTransform::run_on_device(const void* pixels, int64_t frames, const int64_t* rows, const ImageDraw& first,
+                                   int64_t count, int64_t steps, void* out, Device device, CudaStream stream) const {
+  if (count == 0 || steps == 0) return;
+  const TransformBatch batch{.params = params_,
+                             .first = first,
+                             .pixels = pixels,
+                             .frames = frames,
+                             .rows = rows,
+                             .count = count,
+                             .steps = steps,
+                             .out = out};
+  using Launch = int(const TransformBatch*, int32_t device, void* stream);
+  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_transform_images"));
+  check_cuda(launch(&batch, device.index, stream.handle), "image transform");
+}
+
+}  // namespace robocache

@@ -1,0 +1,224 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+#include <cstdint>
+#include <cstring>
+
+#include "robocache/core/with_type.hpp"
+#include "robocache/image/transform_cpu.hpp"
+#include "robocache/image/transform_math.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+// Rows of pixels [W, C], each so many bytes after the one before.
+struct Rows {
+  const uint8_t* first;
+  int64_t stride;
+};
+
+// ---- Geometry ----------------------------------------------------------------------------------------------------------
+
+// Whether no output pixel repeats another.
+bool repeats_none(const AxisPlan& axis, int32_t out) { return axis.first >= 0 && axis.first + out <= axis.sized; }
+
+const uint8_t* pixel_at(const TransformParams& p, const void* frame, int64_t row, int64_t column) {
+  return static_cast<const uint8_t*>(frame) + (row * p.frame[1] + column) * p.channels;
+}
+
+Rows rows_in_frame(const TransformParams& p, const FramePlan& plan, const void* frame) {
+  return {pixel_at(p, frame, plan.rows.from_first + resized_at(plan.rows, 0),
+                   plan.columns.from_first + resized_at(plan.columns, 0)),
+          int64_t{p.frame[1]} * p.channels};
+}
+
+// Of a plan that only moves pixels.
+void move(const TransformParams& p, const FramePlan& plan, const void* frame, uint8_t* bytes) {
+  const AxisPlan& columns = plan.columns;
+  const int32_t out = p.out[1];
+  const int32_t inside = columns.first < 0 ? -columns.first : 0;
+  const int32_t behind = columns.sized - columns.first < out ? columns.sized - columns.first : out;
+  const int64_t channels = p.channels;
+  for (int32_t y = 0; y < p.out[0]; ++y, bytes += out * channels) {
+    const uint8_t* const from = pixel_at(p, frame, plan.rows.from_first + resized_at(plan.rows, y), columns.from_first);
+    const auto copy = [&](int32_t x, int32_t count) {
+      std::memcpy(bytes + x * channels, from + resized_at(columns, x) * channels,
+                  static_cast<size_t>(count * channels));
+    };
+    for (int32_t x = 0; x < inside && x < out; ++x) copy(x, 1);
+    if (inside < behind) copy(inside, behind - inside);
+    for (int32_t x = behind > 0 ? behind : 0; x < out; ++x) copy(x, 1);
+  }
+}
+
+// Rows of the frame's part that weigh on row r of the result, weighed and added; the sum of their weights.
+int64_t add_rows(const TransformParams& p, const FramePlan& plan, const void* frame, int32_t r, int32_t* sums) {
+  const AxisPlan& rows = plan.rows;
+  const Taps taps = taps_of(rows, r);
+  const int64_t n = int64_t{plan.columns.from} * p.channels;
+  int64_t weight = 0;
+  for (int32_t j = taps.begin; j < taps.end; ++j) {
+    const int32_t w = tap_weight(rows, taps, j);
+    const uint8_t* const from = pixel_at(p, frame, rows.from_first + j, plan.columns.from_first);
+    if (weight == 0) {
+      for (int64_t i = 0; i < n; ++i) sums[i] = w * from[i];
+    } else {
+      for (int64_t i = 0; i < n; ++i) sums[i] += w * from[i];
+    }
+    weight += w;
+  }
+  return weight;
+}
+
+template <int kChannels>
+void add_columns(const AxisPlan& columns, const Taps* taps, int32_t out, const int32_t* sums, double* means) {
+  for (int32_t x = 0; x < out; ++x, means += kChannels) {
+    int64_t added[kChannels] = {};
+    for (int32_t j = taps[x].begin; j < taps[x].end; ++j) {
+      const int64_t w = tap_weight(columns, taps[x], j);
+      for (int c = 0; c < kChannels; ++c) added[c] += w * sums[int64_t{j} * kChannels + c];
+    }
+    for (int c = 0; c < kChannels; ++c) means[c] = static_cast<double>(added[c]);
+  }
+}
+
+void resize(const TransformParams& p, const FramePlan& plan, const void* frame, char* scratch, uint8_t* bytes) {
+  const TransformScratch places = transform_scratch(p);
+  auto* const sums = reinterpret_cast<int32_t*>(scratch + places.sums);
+  auto* const means = reinterpret_cast<double*>(scratch + places.means);
+  auto* const weights = reinterpret_cast<double*>(scratch + places.weights);
+  auto* const taps = reinterpret_cast<Taps*>(scratch + places.columns);
+  const int32_t out = p.out[1];
+  const int64_t n = int64_t{out} * p.channels;
+  for (int32_t x = 0; x < out; ++x) {
+    const int32_t r = resized_at(plan.columns, x);
+    taps[x] = r < 0 ? Taps{} : taps_of(plan.columns, r);
+    int64_t weight = r < 0 ? 1 : 0;  // black is 0 of 1
+    for (int32_t j = taps[x].begin; j < taps[x].end; ++j) weight += tap_weight(plan.columns, taps[x], j);
+    for (int c = 0; c < p.channels; ++c) weights[int64_t{x} * p.channels + c] = static_cast<double>(weight);
+  }
+  int32_t last = -1;
+  for (int32_t y = 0; y < p.out[0]; ++y, bytes += n) {
+    const int32_t r = resized_at(plan.rows, y);
+    if (r < 0) {
+      std::memset(bytes, 0, static_cast<size_t>(n));
+      continue;
+    }
+    if (r == last) {
+      std::memcpy(bytes, bytes - n, static_cast<size_t>(n));
+      continue;
+    }
+    last = r;
+    const auto weight = static_cast<double>(add_rows(p, plan, frame, r, sums));
+    if (p.channels == 1) {
+      add_columns<1>(plan.columns, taps, out, sums, means);
+    } else {
+      add_columns<3>(plan.columns, taps, out, sums, means);
+    }
+    for (int64_t i = 0; i < n; ++i) bytes[i] = rounded_mean(means[i], weights[i] * weight);
+  }
+}
+
+// ---- Colour ------------------------------------------------------------------------------------------------------------
+
+template <class Value>
+void replace(uint8_t* bytes, int64_t n, const Value& value) {
+  uint8_t table[256];
+  for (int i = 0; i < 256; ++i) table[i] = value(static_cast<uint8_t>(i));
+  for (int64_t i = 0; i < n; ++i) bytes[i] = table[bytes[i]];
+}
+
+void jitter(const TransformParams& p, const FramePlan& plan, uint8_t* bytes) {
+  const int64_t pixels = int64_t{p.out[0]} * p.out[1];
+  const int64_t n = pixels * p.channels;
+  if (p.brightens) replace(bytes, n, [&](uint8_t x) { return brightened(x, plan.brightness); });
+  if (p.contrasts) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i += p.channels) sum += luma(bytes + i, p.channels);
+    const float mean = mean_luma(sum, pixels);
+    replace(bytes, n, [&](uint8_t x) { return away_from(mean, x, plan.contrast); });
+  }
+  if (p.saturates || p.hues) {
+    for (int64_t i = 0; i < n; i += 3) recolour(p, plan, bytes + i);
+  }
+}
+
+// ---- Values ------------------------------------------------------------------------------------------------------------
+
+template <class Out>
+void write_planes(const TransformParams& p, Rows rows, Out* out) {
+  const int64_t width = p.out[1];
+  const int64_t plane = width * p.out[0];
+  for (int32_t y = 0; y < p.out[0]; ++y, rows.first += rows.stride, out += width) {
+    if (p.channels == 1) {
+      for (int64_t x = 0; x < width; ++x) out[x] = normalised<Out>(p, rows.first[x], 0);
+      continue;
+    }
+    for (int c = 0; c < 3; ++c) {
+      for (int64_t x = 0; x < width; ++x) out[c * plane + x] = normalised<Out>(p, rows.first[3 * x + c], c);
+    }
+  }
+}
+
+template <class Out>
+void write_pixels(const TransformParams& p, Rows rows, Out* out) {
+  const int64_t width = p.out[1];
+  for (int32_t y = 0; y < p.out[0]; ++y, rows.first += rows.stride) {
+    if (p.channels == 1) {
+      for (int64_t x = 0; x < width; ++x) *out++ = normalised<Out>(p, rows.first[x], 0);
+      continue;
+    }
+    for (int64_t x = 0; x < width; ++x) {
+      for (int c = 0; c < 3; ++c) *out++ = normalised<Out>(p, rows.first[3 * x + c], c);
+    }
+  }
+}
+
+template <class Out>
+void write_values(const TransformParams& p, const FramePlan& plan, const void* frame, char* scratch, Out* out) {
+  auto* const bytes = reinterpret_cast<uint8_t*>(scratch);
+  Rows rows{bytes, int64_t{p.out[1]} * p.channels};
+  if (frame == nullptr) {
+    std::memset(bytes, 0, static_cast<size_t>(rows.stride));
+    rows.stride = 0;
+  } else if (only_moves(plan) && !p.jitters && repeats_none(plan.rows, p.out[0]) &&
+             repeats_none(plan.columns, p.out[1])) {
+    rows = rows_in_frame(p, plan, frame);
+  } else {
+    if (only_moves(plan)) {
+      move(p, plan, frame, bytes);
+    } else {
+      resize(p, plan, frame, scratch, bytes);
+    }
+    if (p.jitters) jitter(p, plan, bytes);
+  }
+  if (p.layout == ImageLayout::kChw) {
+    write_planes(p, rows, out);
+  } else {
+    write_pixels(p, rows, out);
+  }
+}
+
+template <class Out>
+void write_depth(const TransformParams& p, const FramePlan& plan, const void* frame, Out* out) {
+  for (int32_t y = 0; y < p.out[0]; ++y) {
+    const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
+    for (int32_t x = 0; x < p.out[1]; ++x, ++out) {
+      const int32_t column = resized_at(plan.columns, x);
+      *out = row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_place(p, plan, row, column));
+    }
+  }
+}
+
+}  // namespace
+
+void transform_frame(const TransformParams& p, const FramePlan& plan, const void* frame, char* scratch, void* out) {
+  if (p.dtype != DType::kUInt8) {
+    with_floating(p.out_dtype, [&](auto type) { write_depth(p, plan, frame, static_cast<decltype(type)*>(out)); });
+  } else if (p.out_dtype == DType::kUInt8) {
+    write_values(p, plan, frame, scratch, static_cast<uint8_t*>(out));
+  } else {
+    with_floating(p.out_dtype,
+                  [&](auto type) { write_values(p, plan, frame, scratch, static_cast<decltype(type)*>(out)); });
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA

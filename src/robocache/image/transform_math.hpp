@@ -1,0 +1,294 @@
+// Rules 41, 42 and 46 for one frame and one pixel: what both backends share, to the bit.
+//
+// Geometry is in whole numbers: draws choose whole pixels, and the weights of an antialiased resize are whole numbers too, so
+// that a resized pixel is the exact weighted mean, rounded once. Nothing depends on the order of a sum.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/core/mix_bits.hpp"
+#include "robocache/image/transform_params.hpp"
+#include "robocache/interpolation/number.hpp"
+
+namespace robocache {
+
+// ---- Draws: a hash of who asks and what for ----
+
+enum class DrawnFor : uint64_t {
+  kCropScale = 1,
+  kScaledRow,
+  kScaledColumn,
+  kRow,
+  kColumn,
+  kBrightness,
+  kContrast,
+  kSaturation,
+  kHue,
+};
+
+struct FrameDraws {
+  uint64_t state;
+
+  ROBOCACHE_HD uint64_t bits(DrawnFor what) const {
+    return mix_bits(state + static_cast<uint64_t>(what) * 0x9e3779b97f4a7c15u);
+  }
+  // Evenly from [low, high].
+  ROBOCACHE_HD double number(DrawnFor what, const ImageRange& range) const {
+    const double part = static_cast<double>(bits(what) >> 11) * 0x1p-53;
+    return range.low + (range.high - range.low) * part;
+  }
+  // One of 0, ..., most.
+  ROBOCACHE_HD int32_t whole(DrawnFor what, int32_t most) const {
+    return static_cast<int32_t>((bits(what) >> 32) * (static_cast<uint64_t>(most) + 1) >> 32);
+  }
+};
+
+ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& draw, int64_t step) {
+  uint64_t state = 0;
+  const uint64_t parts[] = {draw.seed, draw.epoch, static_cast<uint64_t>(draw.sample), p.key,
+                            p.per_frame ? static_cast<uint64_t>(step) + 1 : 0};
+  for (const uint64_t part : parts) state = mix_bits((state ^ part) + 0x9e3779b97f4a7c15u);
+  return {state};
+}
+
+// ---- Geometry: where an output pixel comes from ----
+
+// The nearest whole number, midway the even one; of up to 2^51.
+ROBOCACHE_HD double nearest_whole(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
+
+// Rows or columns. Pixels [from_first, from_first + from) of the frame are resized to `to`, the first of which is pixel
+// `placed` of the resized frame; output pixel i is its pixel i + first, at the edges the last one there.
+struct AxisPlan {
+  int32_t from_first, from, to, placed, sized, first;
+  int32_t from_terms, to_terms;  // from : to in lowest terms
+};
+
+// Which of the `to` pixels an output pixel is, -1 for black.
+ROBOCACHE_HD int32_t resized_at(const AxisPlan& axis, int32_t i) {
+  int32_t at = i + axis.first;
+  at = at < 0 ? 0 : at < axis.sized ? at : axis.sized - 1;
+  at -= axis.placed;
+  return at >= 0 && at < axis.to ? at : -1;
+}
+
+struct FramePlan {
+  AxisPlan rows, columns;
+  float brightness, contrast, saturation;
+  float hue;  // in sixths of a turn
+};
+
+ROBOCACHE_HD void set_lowest_terms(AxisPlan& axis) {
+  int32_t a = axis.from;
+  int32_t b = axis.to;
+  while (b != 0) {
+    const int32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  axis.from_terms = axis.from / a;
+  axis.to_terms = axis.to / a;
+}
+
+// floor(from * to_other / from_other), at least 1: a side that keeps the frame's proportion.
+ROBOCACHE_HD int32_t in_proportion(int32_t from, int32_t to_other, int32_t from_other) {
+  const auto side = static_cast<int32_t>(static_cast<int64_t>(from) * to_other / from_other);
+  return side > 0 ? side : 1;
+}
+
+ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& draw, int64_t step) {
+  const FrameDraws draws = frame_draws(p, draw, step);
+  FramePlan plan{};
+  AxisPlan* const axes[] = {&plan.rows, &plan.columns};
+  const double side = p.crop_scales ? std::sqrt(draws.number(DrawnFor::kCropScale, p.crop_scale)) : 1;
+  for (int i = 0; i < 2; ++i) {
+    AxisPlan& axis = *axes[i];
+    axis.from = p.frame[i];
+    if (p.crop_scales) {
+      const double from = nearest_whole(side * p.frame[i]);
+      axis.from = from < 1 ? 1 : static_cast<int32_t>(from);
+      const int32_t spare = p.frame[i] - axis.from;
+      axis.from_first =
+          p.crops_at_random ? draws.whole(i == 0 ? DrawnFor::kScaledRow : DrawnFor::kScaledColumn, spare) : spare / 2;
+    }
+    axis.to = p.sized[i];
+    axis.sized = p.sized[i];
+  }
+  AxisPlan& y = plan.rows;
+  AxisPlan& x = plan.columns;
+  if (p.fit != ImageFit::kStretch) {
+    // Whether the width says how large the whole frame can be, or how large it must be.
+    const bool by_width = static_cast<int64_t>(x.from) * y.to >= static_cast<int64_t>(y.from) * x.to;
+    if (by_width == (p.fit == ImageFit::kPad)) {
+      y.to = in_proportion(y.from, x.to, x.from);
+    } else {
+      x.to = in_proportion(x.from, y.to, y.from);
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    AxisPlan& axis = *axes[i];
+    // Of a fit by cropping what is left over is cut off, half of it before.
+    axis.placed = axis.to <= axis.sized ? (axis.sized - axis.to) / 2 : -((axis.to - axis.sized) / 2);
+    const DrawnFor place = i == 0 ? DrawnFor::kRow : DrawnFor::kColumn;
+    if (p.shift > 0) {
+      axis.first = draws.whole(place, 2 * p.shift) - p.shift;
+    } else {
+      const int32_t spare = p.sized[i] - p.out[i];
+      axis.first = p.crops_at_random ? draws.whole(place, spare) : spare / 2;
+    }
+    set_lowest_terms(axis);
+  }
+  if (p.jitters) {
+    plan.brightness = static_cast<float>(draws.number(DrawnFor::kBrightness, p.brightness));
+    plan.contrast = static_cast<float>(draws.number(DrawnFor::kContrast, p.contrast));
+    plan.saturation = static_cast<float>(draws.number(DrawnFor::kSaturation, p.saturation));
+    plan.hue = static_cast<float>(6 * draws.number(DrawnFor::kHue, p.hue));
+  }
+  return plan;
+}
+
+// Whether output pixels are pixels of the frame, all of them.
+ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
+  return plan.rows.from == plan.rows.to && plan.columns.from == plan.columns.to && plan.rows.to >= plan.rows.sized &&
+         plan.columns.to >= plan.columns.sized;
+}
+
+// ---- Resizing: bilinear, antialiased, half-pixel centres ----
+//
+// With a / b = from / to in lowest terms, pixel r of the result is centred on (2 r + 1) a / (2 b) and pixel j of the frame on
+// (2 j + 1) / 2; a tent that falls to 0 at max(a / b, 1) weighs them. Times 2 b max(a / b, 1) a weight is
+// 2 max(a, b) - |(2 j + 1) b - (2 r + 1) a|: a whole number.
+
+// Pixels [begin, end) of the frame's part weigh on one of the result.
+struct Taps {
+  int32_t begin, end;
+  int32_t centre;  // (2 r + 1) a
+};
+
+ROBOCACHE_HD int32_t tap_reach(const AxisPlan& axis) {
+  return 2 * (axis.from_terms > axis.to_terms ? axis.from_terms : axis.to_terms);
+}
+
+ROBOCACHE_HD Taps taps_of(const AxisPlan& axis, int32_t r) {
+  const int32_t a = axis.from_terms;
+  const int32_t b = axis.to_terms;
+  Taps taps;
+  taps.centre = (2 * r + 1) * a;
+  // Where (2 j + 1) b is above centre - reach, and where it is no longer below centre + reach.
+  const int32_t low = taps.centre - tap_reach(axis) - b;
+  const int32_t high = taps.centre + tap_reach(axis) - b;
+  taps.begin = low < 0 ? 0 : low / (2 * b) + 1;
+  taps.end = (high + 2 * b - 1) / (2 * b);
+  if (taps.end > axis.from) taps.end = axis.from;
+  return taps;
+}
+
+ROBOCACHE_HD int32_t tap_weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
+  const int32_t from_centre = (2 * j + 1) * axis.to_terms - taps.centre;
+  return tap_reach(axis) - (from_centre < 0 ? -from_centre : from_centre);
+}
+
+// sum / weight, rounded, midway to the even. Exact: weights are below 2^43, so that no quotient of whole numbers is closer to
+// midway than float64 tells.
+ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
+  return static_cast<uint8_t>(static_cast<int32_t>(nearest_whole(sum / weight)));
+}
+
+// The pixel of the frame whose square the centre of pixel r of the result lies in: nearest, as depth is resized.
+ROBOCACHE_HD int32_t nearest_tap(const AxisPlan& axis, int32_t r) {
+  return (2 * r + 1) * axis.from_terms / (2 * axis.to_terms);
+}
+
+// ---- Colour: from bytes to bytes by each step, in float32 without fma, rounded to the nearest, midway to the even ----
+
+ROBOCACHE_HD uint8_t to_byte(float x) {
+  x = x < 0 ? 0 : x;
+  x = x > 255 ? 255 : x;
+  return static_cast<uint8_t>(static_cast<int32_t>((x + 0x1.8p23f) - 0x1.8p23f));
+}
+
+// The luma of ITU-R BT.601 times 2^16.
+ROBOCACHE_HD int32_t luma(const uint8_t* pixel, int channels) {
+  return channels == 1 ? pixel[0] << 16 : 19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2];
+}
+
+// What luma() of all pixels says of their mean.
+ROBOCACHE_HD float mean_luma(int64_t sum, int64_t pixels) {
+  return static_cast<float>(static_cast<double>(sum) / (static_cast<double>(pixels) * 0x1p16));
+}
+
+ROBOCACHE_HD uint8_t brightened(uint8_t x, float factor) { return to_byte(factor * static_cast<float>(x)); }
+
+// Of contrast with the frame's mean, of saturation with the pixel's luma.
+ROBOCACHE_HD uint8_t away_from(float centre, uint8_t x, float factor) {
+  return to_byte(factor * (static_cast<float>(x) - centre) + centre);
+}
+
+ROBOCACHE_HD void saturate(uint8_t* pixel, float factor) {
+  const float grey = static_cast<float>(luma(pixel, 3)) * 0x1p-16f;
+  for (int c = 0; c < 3; ++c) pixel[c] = away_from(grey, pixel[c], factor);
+}
+
+// The colour turned by so many sixths of the circle of hues; value and saturation of HSV stay.
+ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
+  const auto red = static_cast<float>(pixel[0]);
+  const auto green = static_cast<float>(pixel[1]);
+  const auto blue = static_cast<float>(pixel[2]);
+  const float rg_high = red > green ? red : green;
+  const float rg_low = red > green ? green : red;
+  const float high = rg_high > blue ? rg_high : blue;
+  const float low = rg_low < blue ? rg_low : blue;
+  const float chroma = high - low;
+  const float divisor = chroma > 0 ? chroma : 1;
+  float hue = high == red     ? (green - blue) / divisor
+              : high == green ? (blue - red) / divisor + 2
+                              : (red - green) / divisor + 4;
+  hue += sixths;
+  hue = hue < 0 ? hue + 6 : hue;
+  hue = hue >= 6 ? hue - 6 : hue;
+  for (int c = 0; c < 3; ++c) {
+    // Red has its least between 2 and 4 sixths, green and blue a third of the circle on each.
+    float place = hue + static_cast<float>(5 - 2 * c);
+    place = place >= 6 ? place - 6 : place;
+    const float towards = place < 4 - place ? place : 4 - place;
+    const float part = towards < 0 ? 0 : towards > 1 ? 1 : towards;
+    pixel[c] = to_byte(high - chroma * part);
+  }
+}
+
+// Steps that come after contrast; the ones before need no more than a byte.
+ROBOCACHE_HD void recolour(const TransformParams& p, const FramePlan& plan, uint8_t* pixel) {
+  if (p.saturates) saturate(pixel, plan.saturation);
+  if (p.hues) turn_hue(pixel, plan.hue);
+}
+
+// ---- Values ----
+
+// A byte of channel c as it goes out.
+template <class Out>
+ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
+  if constexpr (std::is_same_v<Out, uint8_t>) {
+    return x;
+  } else {
+    return rounded_once<Out>(multiply_add(static_cast<float>(x), p.scale[c], p.offset[c]));
+  }
+}
+
+// Where in the frame a resized pixel of depth is taken from.
+ROBOCACHE_HD int64_t depth_place(const TransformParams& p, const FramePlan& plan, int32_t row, int32_t column) {
+  const int64_t y = plan.rows.from_first + nearest_tap(plan.rows, row);
+  return y * p.frame[1] + plan.columns.from_first + nearest_tap(plan.columns, column);
+}
+
+// A pixel of depth in metres.
+template <class Out>
+ROBOCACHE_HD Out depth_at(const TransformParams& p, const void* frame, int64_t place) {
+  if (p.dtype == DType::kUInt16) {
+    return rounded_once<Out>(static_cast<double>(static_cast<const uint16_t*>(frame)[place]) * p.unit_m);
+  }
+  return rounded_once<Out>(static_cast<const float*>(frame)[place]);
+}
+
+}  // namespace robocache
