@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _lib, errors
-from .ops._call import LISTS, argument, whole
+from . import _lib
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -68,7 +68,9 @@ class ImageOptions:
         try:
             return json.dumps({name: value for name, value in asked.items() if value is not None})
         except TypeError as error:
-            raise errors.ArgumentTypeError(f"image options: expected numbers, text and lists of them: {error}") from None
+            raise errors.ArgumentTypeError(
+                f"image options: expected numbers, text and lists of them: {error}"
+            ) from None
 
 
 def _plain(value: Any) -> Any:

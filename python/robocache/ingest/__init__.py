@@ -15,6 +15,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from .options import make_options
@@ -135,13 +137,15 @@ def ingest(
 def _camera(stream: dataset.Stream, seconds: float) -> dict[str, Any]:
     """What the report says of a camera."""
     assert stream.frames is not None
+    values = stream.values
+    size = int(values.offsets[-1]) if isinstance(values, dataset.EncodedFrames) else values.nbytes
     return {
         "frames": stream.rows,
         "width": stream.frames.width,
         "height": stream.frames.height,
         "color_space": stream.frames.color_space,
         "codec": stream.frames.codec,
-        "bytes_per_frame": stream.bytes / stream.rows,
+        "bytes_per_frame": size / stream.rows,
         "frames_per_second": stream.rows / seconds,
     }
 
@@ -213,7 +217,8 @@ class _Driver:
                         episode.append(name, rows.time_ns, rows.values)
                         continue
                     for time_ns, frames in rows.chunks:
-                        episode.append(name, time_ns, frames, codec=rows.codec, quality=rows.quality)
+                        how = {"codec": rows.codec, "quality": rows.quality} if isinstance(frames, np.ndarray) else {}
+                        episode.append(name, time_ns, frames, **how)
                         self.frames += len(time_ns)
                         yield
             self._streams.update(now)

@@ -143,6 +143,8 @@ def _read_chunks(
             notes.skip(f"{what}: {camera}: rows {ranges(sorted(lost))}", lost[min(lost)])
         if taken is None:
             continue
+        for why in taken.reencoded:
+            notes.leave_out(f"{camera}: JPEGs as they were", f"encoded anew: {why}")
         height, width, _ = taken.shape
         if storage.size is not None or options.image_codec is not None:
             pixels = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(len(blobs)))

@@ -331,6 +331,12 @@ def _to_rgb(frame: VideoFrame, out: np.ndarray) -> None:
 
 # ---- processes ----
 
+# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache, and it does not run the
+# caller's main module again. torch, which would be imported with robocache, takes seconds and is not needed there.
+_PROGRAM = (
+    f"import sys; sys.path[:] = {{path!r}}; sys.modules['torch'] = None; from {__name__} import work; work({{socket}})"
+)
+
 
 def work(file_descriptor: int) -> None:
     """The life of a process: takes cuts from a socket and sends back what came of them, until the other end is closed."""
@@ -357,12 +363,7 @@ class _Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        # A Python of its own, not a fork of this one: it has no threads, no lock of a cache, and does not run the caller's
-        # main module again. torch, which would be imported with robocache, takes seconds and is not needed there.
-        program = (
-            f"import sys; sys.path[:] = {[path for path in sys.path if isinstance(path, str)]!r}; "
-            f"sys.modules['torch'] = None; from {__name__} import work; work({theirs.fileno()})"
-        )
+        program = _PROGRAM.format(path=[path for path in sys.path if isinstance(path, str)], socket=theirs.fileno())
         with ours, theirs:
             # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
             self._popen = subprocess.Popen(

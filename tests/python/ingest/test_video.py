@@ -17,15 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_files import BOOKKEEPING, LFS_POINTER, Episode, write_lerobot, write_table
+from robocache.cli import main
 
 import robocache
-from robocache.cli import main
 
 av = pytest.importorskip("av", reason="no PyAV: pip install av")
 
-from video_files import HEIGHT, WIDTH, image_bytes, number_of, picture, read_video, write_video  # noqa: E402
-
 from robocache.ingest import video  # noqa: E402
+from video_files import HEIGHT, WIDTH, image_bytes, number_of, picture, read_video, write_video  # noqa: E402
 
 TOP = "observation.images.top"
 
@@ -119,7 +118,7 @@ def test_every_codec_gives_pyav_s_pixels(codec, tmp_path):
     assert seen(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
     stream = robocache.open(tmp_path / "cache", verify=True).streams[TOP]
     expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in (0, 1)])
-    np.testing.assert_array_equal(stream[:], expected)
+    np.testing.assert_array_equal(stream.values[:], expected)
     assert (stream.frames.codec, stream.frames.color_space, stream.clock) == ("raw", "rgb", "nominal")
 
 
@@ -139,7 +138,7 @@ def test_many_episodes_in_a_file(tmp_path):
     source = write_set(tmp_path / "source", lengths, "v3.0", extras=extras)
     shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
     folder = source / f"videos/{TOP}/chunk-000"
-    write_video(folder / "file-000.mp4", sum(shown[:3], []), codec="libx264", gop=8, options={"bf": "2"})
+    write_video(folder / "file-000.mp4", shown[0] + shown[1] + shown[2], codec="libx264", gop=8, options={"bf": "2"})
     write_video(folder / "file-001.mp4", shown[3], codec="libx264", gop=8, options={"bf": "2"})
     for jobs in (1, 2):
         report = robocache.ingest(source, tmp_path / f"cache{jobs}", jobs=jobs)
@@ -185,13 +184,13 @@ def test_jpeg_of_quality_95_is_the_default(tmp_path):
     jpeg, png, worse = (robocache.open(tmp_path / name).streams[TOP] for name in ("cache", "png", "worse"))
     assert [stream.frames.codec for stream in (jpeg, png, worse)] == ["jpeg", "png", "jpeg"]
     expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in range(3)])
-    np.testing.assert_array_equal(png[:], expected)
+    np.testing.assert_array_equal(png.values[:], expected)
     encoded = robocache.frames.encode(expected, codec="jpeg", quality=95)
     np.testing.assert_array_equal(
-        jpeg[:], robocache.frames.decode("jpeg", encoded.data, encoded.offsets, encoded.shape, np.uint8, range(21))
+        jpeg.values[:],
+        robocache.frames.decode("jpeg", encoded.data, encoded.offsets, encoded.shape, np.uint8, range(21)),
     )
-    assert worse.findings != jpeg.findings or np.abs(worse[:].astype(int) - expected).mean() > 0
-    assert np.abs(worse[:].astype(int) - expected).mean() > np.abs(jpeg[:].astype(int) - expected).mean()
+    assert np.abs(worse.values[:].astype(int) - expected).mean() > np.abs(jpeg.values[:].astype(int) - expected).mean()
 
 
 @pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
@@ -201,7 +200,7 @@ def test_frames_brought_to_another_size(fit, tmp_path):
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in range(3)])
     np.testing.assert_array_equal(
-        stream[:], robocache.image_batch(expected, size=(24, 40), fit=fit, dtype="uint8", layout="hwc")
+        stream.values[:], robocache.image_batch(expected, size=(24, 40), fit=fit, dtype="uint8", layout="hwc")
     )
     assert stream.frames.resized == {"size": [24, 40], "fit": fit, "from": [HEIGHT, WIDTH]}
 
@@ -246,7 +245,7 @@ def test_a_declared_camera_without_any_file_is_left_out(tmp_path):
 
 def test_frames_that_no_row_wants_are_counted(tmp_path):
     source = write_set(tmp_path / "source")
-    for episode, (rows, frames) in enumerate(zip((7, 5, 9), (7, 8, 11), strict=True)):
+    for episode, frames in enumerate((7, 8, 11)):
         write_video(video_path(source, episode), numbers(episode, frames))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert {o.what: o.reason for o in report.left_out}[f"{TOP}: frames"] == "5 of 26 are no row's"
@@ -343,7 +342,7 @@ def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, rng
     lengths = (60,)
     source = write_videos(write_set(tmp_path / "source", lengths), lengths, codec=codec, options=CODECS[codec], gop=10)
     file = video_path(source, 0)
-    stamps, expected = read_video(file)
+    _, expected = read_video(file)
     with av.open(str(file)) as container:
         packets = sorted((packet.pts, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size)
     content = bytearray(file.read_bytes())
@@ -356,7 +355,7 @@ def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, rng
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     rows = [round(ns * 30 / 1e9) for ns in stream.time_ns.tolist()]
     assert set(range(20)) | set(range(30, 60)) <= set(rows) and 23 not in rows
-    np.testing.assert_array_equal(stream[:], expected[rows])
+    np.testing.assert_array_equal(stream.values[:], expected[rows])
 
 
 def test_a_process_that_dies_costs_what_it_had_at_hand(tmp_path, monkeypatch):
@@ -437,7 +436,7 @@ def test_images_stay_as_they_are(version, tmp_path):
     robocache.ingest(png, tmp_path / "a")
     stream = robocache.open(tmp_path / "a").streams[TOP]
     assert (stream.frames.codec, stream.rows, stream.clock) == ("png", 70, "nominal")
-    np.testing.assert_array_equal(stream[:], pictures)
+    np.testing.assert_array_equal(stream.values[:], pictures)
     jpeg = write_images(tmp_path / "jpeg", [image_bytes(p, "JPEG", quality=90) for p in pictures], version)
     robocache.ingest(jpeg, tmp_path / "b")
     assert robocache.open(tmp_path / "b").streams[TOP].frames.codec == "jpeg"
@@ -448,11 +447,13 @@ def test_images_in_another_codec_or_size(tmp_path):
     pictures = np.stack([picture(k) for k in range(5)])
     source = write_images(tmp_path / "source", [image_bytes(p) for p in pictures])
     robocache.ingest(source, tmp_path / "raw", image_codec="raw")
-    np.testing.assert_array_equal(robocache.open(tmp_path / "raw").streams[TOP][:], pictures)
+    np.testing.assert_array_equal(robocache.open(tmp_path / "raw").streams[TOP].values, pictures)
     robocache.ingest(source, tmp_path / "small", image_size="32x24")
     small = robocache.open(tmp_path / "small").streams[TOP]
     assert (small.frames.codec, small.frames.resized["from"]) == ("png", [HEIGHT, WIDTH])
-    np.testing.assert_array_equal(small[:], robocache.image_batch(pictures, size=(24, 32), dtype="uint8", layout="hwc"))
+    np.testing.assert_array_equal(
+        small.values[:], robocache.image_batch(pictures, size=(24, 32), dtype="uint8", layout="hwc")
+    )
 
 
 def test_images_that_lie_beside_the_table(tmp_path):
@@ -464,7 +465,7 @@ def test_images_that_lie_beside_the_table(tmp_path):
     robocache.ingest(source, tmp_path / "cache")
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [list(range(4))]
     (source / cells[2]["path"]).unlink()
-    with pytest.raises(robocache.FileError, match="frame_2.png: No such file"):
+    with pytest.raises(robocache.FileError, match=r"frame_2.png: No such file"):
         robocache.ingest(source, tmp_path / "cache2")
 
 
@@ -567,8 +568,8 @@ def test_real_robots_video(name, camera, episodes, real_data, tmp_path):
         rows = slice(first, first + len(expected))
         period = 1e9 / json.loads((source / "meta/info.json").read_text())["fps"]
         assert np.abs(raw.time_ns[rows] - np.array([float(s) * 1e9 for s in stamps])).max() < period / 100
-        np.testing.assert_array_equal(raw[rows], expected)
-        assert psnr(jpeg[rows], expected) > 38
+        np.testing.assert_array_equal(raw.values[rows], expected)
+        assert psnr(jpeg.values[rows], expected) > 38
         first += len(expected)
     assert (first, report.rows[camera]) == (raw.rows, raw.rows)
 
