@@ -16,7 +16,7 @@ from rich.console import Console
 from . import __version__, dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .ingest import SourceError, ingest
-from .ingest.registry import FORMATS, add_arguments, find_format, given_options
+from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
 from .installation import check_installation
 from .loader import Loader
 
@@ -46,12 +46,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -> str:
-    """What Python writes as overwrite=True is --overwrite here."""
+    """What Python writes as overwrite=True, video=False, frames='by-index' is --overwrite, --no-video, --frames by-index."""
+    known = vars(arguments).keys() | option_names()
 
     def option(keyword: re.Match[str]) -> str:
-        return f"--{keyword[1].replace('_', '-')}" if keyword[1] in vars(arguments) else keyword[0]
+        name, value, text = keyword.groups()
+        if name not in known:
+            return keyword[0]
+        flag = f"--{'no-' * (value == 'False')}{name.replace('_', '-')}"
+        return flag if text is None else f"{flag} {text}"
 
-    return re.sub(r"\b(\w+)=True\b", option, message)
+    return re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
 
 
 # ---- commands ----
@@ -78,6 +83,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             markup=False,
         )
         view.show_streams(dataset.open(report.cache), console)
+        view.show_cameras(report.cameras, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
 
@@ -206,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         "read a LeRobot dataset or a folder of CSV logs and write a cache",
         "robocache ingest path/to/pusht pusht.cache",
         "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
+        "robocache ingest dataset cache --image-size 224x224 --image-fit pad",
         "robocache ingest logs cache --time-column stamp --time-unit us",
     )
     made.add_argument("source", help="a LeRobot dataset (v2.0, v2.1, v3.0) or a folder of CSV files")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from . import _lib, errors
+from . import _lib, errors, frames
 from .ops._call import number, whole
 
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ class EpisodeWriter:
             time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
             values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
                 dtype and shape. Of a camera frames: ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list
-                of `bytes` that are JPEG or PNG files already. These are decoded once, to know that they can be.
+                of `bytes` that are JPEG or PNG files already, which are decoded once, to know that they can be; or what
+                :func:`robocache.frames.encode` or ``take`` made of either.
             codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
                 ``"raw"`` (uint8, uint16, float32: as they are). float32 is depth in metres, and so is what has one channel
                 and a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
@@ -248,7 +249,7 @@ class EpisodeWriter:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
         # The library borrows their memory: both must outlive the call, copies made here too.
         times = _array(stream, "time_ns", time_ns)
-        if codec is not None or _are_files(values):
+        if codec is not None or _are_files(values) or isinstance(values, frames.Encoded):
             self._append_frames(_lib.text("stream", stream), times, values, codec, quality, subsampling)
             return
         rows = _array(stream, "values", values)
@@ -261,10 +262,10 @@ class EpisodeWriter:
     def _append_frames(
         self, stream: str, times: Any, values: Any, codec: str | None, quality: int, subsampling: str
     ) -> None:
-        from . import frames
-
         try:
-            if _are_files(values):
+            if isinstance(values, frames.Encoded):
+                encoded = values
+            elif _are_files(values):
                 encoded = frames.take(values)
             else:
                 encoded = frames.encode(values, cast(str, codec), quality, subsampling)
@@ -503,8 +504,6 @@ class EncodedFrames:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def _decode(self, rows: Any) -> np.ndarray:
-        from . import frames
-
         stream = self._stream
         numbers = np.asarray(rows, np.int64)
         try:

@@ -113,6 +113,7 @@ def _make_cache(source: Path, place: Path, on_error: str) -> Dataset:
             overwrite=place.exists(),
             progress=progress,
             index_columns=True,
+            video=False,
         )
     return open_dataset(place)
 

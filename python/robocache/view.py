@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -57,7 +57,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 def ingest_progress() -> Iterator[Callable[[int, int, str], None]]:
     """What :func:`robocache.ingest` takes as `progress`: a bar on the terminal, where standard error is one."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("ingesting", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what))
@@ -81,6 +81,23 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
     show_omissions(dataset.provenance, console)
+
+
+def show_cameras(cameras: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Prints what an ingest made of each camera, from its report."""
+    if not cameras:
+        return
+    table = _table("camera", "frames", ">rows", ">bytes a frame", ">frames/s")
+    for name, camera in cameras.items():
+        size = f"{camera['width']}x{camera['height']} {camera['color_space']}, {camera['codec']}"
+        table.add_row(
+            _Name(name),
+            size,
+            str(camera["frames"]),
+            f"{camera['bytes_per_frame']:.0f}",
+            f"{camera['frames_per_second']:.0f}",
+        )
+    console.print(table)
 
 
 def show_omissions(of: Mapping[str, Any], console: Console) -> None:

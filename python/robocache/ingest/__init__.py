@@ -9,15 +9,18 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from .options import make_options
-from .recording import Notes, Omission, Recording, Rows, SourceError, naming
+from .recording import Frames, Notes, Omission, Recording, Rows, SourceError, naming
 from .registry import FORMATS, find_format
 
 __all__ = ["FORMATS", "IngestReport", "Omission", "SourceError", "ingest"]
@@ -27,8 +30,10 @@ __all__ = ["FORMATS", "IngestReport", "Omission", "SourceError", "ingest"]
 class IngestReport:
     """What an ingest did.
 
-    `rows` counts the rows of each stream that the cache holds. `left_out` names what a cache of this format does not
-    hold by design (video, text columns), `skipped` what ``on_error="skip"`` passed over because it could not be read.
+    `rows` counts the rows of each stream that the cache holds. `cameras` has those that are frames: ``frames``, ``width``,
+    ``height``, ``color_space``, ``codec``, ``bytes_per_frame``, and ``frames_per_second`` of this ingest. `left_out` names
+    what a cache of this format does not hold by design (text columns), `skipped` what ``on_error="skip"`` passed over
+    because it could not be read.
     """
 
     source: str
@@ -36,6 +41,7 @@ class IngestReport:
     format: str
     episodes: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    cameras: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[Omission] = field(default_factory=list)
     skipped: list[Omission] = field(default_factory=list)
     seconds: float = 0.0
@@ -63,9 +69,13 @@ def ingest(
         format: "lerobot" or "csv"; found from the files when None, which must then look like one of them alone.
         on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
         overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
-        progress: called as ``progress(done, total, what)`` before each episode is read.
-        options: for CSV `time_column` (name or number of the clock's column, default 0), `time_unit` ("s", "ms", "us",
-            "ns"; found from header and values when None) and `sort_times` (True sorts rows that are out of order).
+        progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
+            when `what` tells how many a second.
+        options: for LeRobot `video` (False leaves cameras out), `image_size` ("224x224" is width x height; default "keep"),
+            `image_fit` ("stretch", "pad", "crop"), `image_codec` ("jpeg:95", "png", "raw"), `frames` ("by-time",
+            "by-index"), `jobs` (processes that decode; default one a core) and `index_columns`; for CSV `time_column` (name
+            or number of the clock's column, default 0), `time_unit` ("s", "ms", "us", "ns"; found from header and values
+            when None) and `sort_times` (True sorts rows that are out of order).
 
     Returns:
         An :class:`IngestReport`.
@@ -96,7 +106,10 @@ def ingest(
     reader = chosen.load()
     with dataset.Writer(cache, overwrite=overwrite) as writer:
         notes = Notes(chosen.name, writer.provenance, on_error)
-        if _write(writer, source, reader.read(source, settings, notes), notes, progress) == 0:
+        driver = _Driver(writer, notes)
+        with closing(reader.read(source, settings, notes)) as recordings:
+            _write(driver, source, recordings, notes, progress)
+        if driver.kept == 0:
             reasons = [omission.reason for omission in (notes.skipped or notes.left_out)[:1]]
             raise FileError(f"{source}: nothing to keep; {' '.join(reasons)}")
         writer.provenance.update(
@@ -105,17 +118,36 @@ def ingest(
             left_out=[asdict(omission) for omission in notes.left_out],
             skipped=[asdict(omission) for omission in notes.skipped],
         )
-    written = dataset.open(cache)
+    written, seconds = dataset.open(cache), time.perf_counter() - started
     return IngestReport(
         str(source),
         str(cache),
         chosen.name,
         episodes=len(written),
         rows={name: stream.rows for name, stream in written.streams.items()},
+        cameras={
+            name: _camera(stream, seconds) for name, stream in written.streams.items() if stream.frames is not None
+        },
         left_out=notes.left_out,
         skipped=notes.skipped,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
     )
+
+
+def _camera(stream: dataset.Stream, seconds: float) -> dict[str, Any]:
+    """What the report says of a camera."""
+    assert stream.frames is not None
+    values = stream.values
+    size = int(values.offsets[-1]) if isinstance(values, dataset.EncodedFrames) else values.nbytes
+    return {
+        "frames": stream.rows,
+        "width": stream.frames.width,
+        "height": stream.frames.height,
+        "color_space": stream.frames.color_space,
+        "codec": stream.frames.codec,
+        "bytes_per_frame": size / stream.rows,
+        "frames_per_second": stream.rows / seconds,
+    }
 
 
 def checked_path(argument: str, path: Any) -> Path:
@@ -151,57 +183,85 @@ def check_source(source: Path) -> None:
 class _Stream:
     """What the episodes that were written say of a stream."""
 
-    names: list[str] | None
+    facts: dict[str, Any]
     clock: str
 
 
+class _Driver:
+    """Writes recordings, and keeps what they say together of the streams.
+
+    Attributes:
+        kept: recordings that were written.
+        frames: rows of cameras that were written.
+    """
+
+    def __init__(self, writer: dataset.Writer, notes: Notes) -> None:
+        self.kept = self.frames = 0
+        self._writer = writer
+        self._notes = notes
+        self._streams: dict[str, _Stream] = {}
+
+    def write(self, recording: Recording) -> Iterator[None]:
+        """Writes a recording, whole or not at all, or passes over it; yields behind each chunk of frames."""
+        with self._notes.reading(recording.what, recording.where):
+            streams = iter(recording.streams)
+            first = next(streams, None)
+            if first is None:
+                self._notes.leave_out(recording.what, "nothing in it to keep")
+                return
+            now: dict[str, _Stream] = {}
+            with self._writer.episode(**recording.metadata) as episode:
+                for name, rows in chain([first], streams):
+                    self._describe(name, rows, now)
+                    if isinstance(rows, Rows):
+                        episode.append(name, rows.time_ns, rows.values)
+                        continue
+                    for time_ns, frames in rows.chunks:
+                        how = {"codec": rows.codec, "quality": rows.quality} if isinstance(frames, np.ndarray) else {}
+                        episode.append(name, time_ns, frames, **how)
+                        self.frames += len(time_ns)
+                        yield
+            self._streams.update(now)
+            self.kept += 1
+
+    def _describe(self, name: str, rows: Rows | Frames, now: dict[str, _Stream]) -> None:
+        """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""
+        before = now.get(name) or self._streams.get(name)
+        if before is None:
+            self._writer.stream(name, **rows.facts)  # here, where the message can name the file, not at the end
+        elif before.facts != rows.facts:
+            raise ArgumentError(f"stream {name!r}: {_told(rows.facts)}, but before it {_told(before.facts)}")
+        recorded = "recorded" in (rows.clock, before.clock if before else rows.clock)
+        now[name] = _Stream(rows.facts, "recorded" if recorded else "nominal")
+
+    def end(self) -> None:
+        """Tells of the clocks, which later recordings may change."""
+        for name, stream in self._streams.items():
+            self._writer.stream(name, clock=stream.clock, **stream.facts)
+
+
+def _told(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{fact} {value}" for fact, value in facts.items())
+
+
 def _write(
-    writer: dataset.Writer,
+    driver: _Driver,
     source: Path,
     recordings: Iterator[Recording],
     notes: Notes,
     progress: Callable[[int, int, str], None] | None,
-) -> int:
-    """Writes every recording; returns how many were kept."""
-    streams: dict[str, _Stream] = {}
-    seen = kept = 0
-    while True:
+) -> None:
+    """Writes every recording, and tells how far it is; what `progress` raises is its caller's and ends the ingest."""
+    tell = progress or (lambda done, total, what: None)
+    started = time.perf_counter()
+    for done in count():
         with naming(source):
             recording = next(recordings, None)
         if recording is None:
             break
-        if progress is not None:
-            progress(seen, notes.total, recording.what)
-        seen += 1
-        with notes.reading(recording.what, recording.where):
-            rows = iter(recording.streams)
-            first = next(rows, None)
-            if first is None:
-                notes.leave_out(recording.what, "nothing in it to keep")
-                continue
-            streams.update(_write_episode(writer, recording.metadata, chain([first], rows), streams))
-            kept += 1
-    for name, stream in streams.items():
-        writer.stream(name, clock=stream.clock, names=stream.names)
-    return kept
-
-
-def _write_episode(
-    writer: dataset.Writer,
-    metadata: dict[str, Any],
-    streams: Iterator[tuple[str, Rows]],
-    known: dict[str, _Stream],
-) -> dict[str, _Stream]:
-    """Writes an episode, whole or not at all; returns what is then known of its streams."""
-    now: dict[str, _Stream] = {}
-    with writer.episode(**metadata) as episode:
-        for name, rows in streams:
-            before = now.get(name) or known.get(name)
-            if before is None:
-                writer.stream(name, names=rows.names)  # here, where the message can name the file, not at the end
-            elif before.names != rows.names:
-                raise ArgumentError(f"stream {name!r}: features {rows.names}, but before it {before.names}")
-            recorded = "recorded" in (rows.clock, before.clock if before else rows.clock)
-            now[name] = _Stream(rows.names, "recorded" if recorded else "nominal")
-            episode.append(name, rows.time_ns, rows.values)
-    return now
+        tell(done, notes.total, recording.what)
+        with closing(driver.write(recording)) as chunks:
+            for _ in chunks:
+                rate = driver.frames / (time.perf_counter() - started)
+                tell(done, notes.total, f"{recording.what}, {rate:.0f} frames/s")
+    driver.end()

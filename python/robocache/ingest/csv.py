@@ -9,7 +9,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from itertools import groupby
@@ -40,7 +40,7 @@ _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
 _ABSENT = pa_csv.ConvertOptions().null_values
 
 
-def read(source: Path, options: CsvOptions, notes: Notes) -> Iterator[Recording]:
+def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder with CSV files."""
     root = source if source.is_dir() else source.parent
     listing = list_files(source)

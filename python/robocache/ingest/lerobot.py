@@ -11,21 +11,27 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property, partial
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import FileError
+from ..errors import Error, FileError
 from .files import check_file, fingerprint, is_readable, list_files
-from .recording import Notes, Recording, Rows, SourceError, naming
+from .images import Kinds, image_frames
+from .recording import Frames, Notes, Recording, Rows, SourceError, naming, ranges
 from .registry import INDEX_COLUMNS, READ_FOLDERS, LeRobotOptions
+
+if TYPE_CHECKING:
+    from .lerobot_videos import Videos
 
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {
@@ -46,8 +52,8 @@ _NOMINAL_TOLERANCE = 2e-6
 _LARGEST_S = 9.2e9
 
 
-def read(source: Path, options: LeRobotOptions, notes: Notes) -> Iterator[Recording]:
-    """Yields every episode with its numeric features."""
+def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every episode with its numeric features and its cameras."""
     info = _load_info(source)
     features = info.pop("features")
     notes.tell(source / "meta" / "info.json", **info)
@@ -57,46 +63,143 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Iterator[Record
     kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + kept
     cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
-    _leave_out(notes, features, columns, cameras, kept)
+    images = [name for name in cameras if options.video and columns.get(name, "").startswith("struct")]
+    videos = [name for name in cameras if options.video and find_videos(source, name)]
+    _leave_out(notes, features, columns, cameras, [*kept, *images, *videos])
     notes.tell(source / "meta", tasks=tasks, cameras=cameras)
     clocks: Counter[str] = Counter()
     notes.total = len(spans)
-    for file, spans_of_file in groupby(spans, key=lambda span: span.file):
-        name_of_file = str(file.relative_to(source))
-        with notes.reading(name_of_file, file):
-            table = _read_columns(_open_parquet(file), file, list({*streams, *_BOOKKEEPING}))
-            for span in spans_of_file:
-                where = f"{file}: episode {span.episode}"
-                identity = {"source_episode_index": span.episode, "source_file": name_of_file}
-                rows = table.slice(span.start, span.length)
-                yield Recording(
-                    f"episode {span.episode}",
-                    where,
-                    {**episodes.get(span.episode, {}), **identity},
-                    _read_streams(rows, streams, features, info["fps"], where, clocks, notes),
-                )
+    found = _read_rows(source, spans, episodes, [*streams, *images], info["fps"], notes)
+    kinds = Kinds()
+    with _open_videos(source, videos, info["fps"], options, kinds, notes) if videos else nullcontext() as opened:
+        for episode in opened.ahead(found) if opened else found:
+            yield Recording(
+                episode.what,
+                episode.where,
+                episode.metadata,
+                chain(
+                    _read_streams(episode, streams, features, clocks, notes),
+                    _read_images(source, episode, images, options, kinds, notes),
+                    opened.streams(episode) if opened else (),
+                ),
+            )
     notes.tell(source, episodes_by_clock=dict(clocks))
 
 
-def _read_streams(
-    rows: pa.Table,
-    streams: list[str],
-    features: dict[str, Any],
+@dataclass(frozen=True)
+class Episode:
+    """One whose rows are read.
+
+    what, where, metadata: as of :class:`Recording`.
+    rows: its columns.
+    """
+
+    number: int
+    what: str
+    where: str
+    metadata: dict[str, Any]
+    rows: pa.Table
+    fps: float
+
+    @cached_property
+    def _clock(self) -> tuple[np.ndarray, str]:
+        return _read_clock(self.rows, self.fps, self.where)
+
+    @property
+    def time_ns(self) -> np.ndarray:
+        """int64 ``[rows]``; raises SourceError."""
+        return self._clock[0]
+
+    @property
+    def clock(self) -> Literal["recorded", "nominal"]:
+        return "recorded" if self.kind_of_clock == "recorded" else "nominal"
+
+    @property
+    def kind_of_clock(self) -> str:
+        """See `_read_clock`."""
+        return self._clock[1]
+
+
+def _read_rows(
+    source: Path,
+    spans: list[_Span],
+    episodes: dict[int, dict[str, Any]],
+    columns: list[str],
     fps: float,
-    where: str,
-    clocks: Counter[str],
     notes: Notes,
+) -> Iterator[Episode]:
+    for file, spans_of_file in groupby(spans, key=lambda span: span.file):
+        name_of_file = str(file.relative_to(source))
+        with notes.reading(name_of_file, file):
+            table = _read_columns(_open_parquet(file), file, list({*columns, *_BOOKKEEPING}))
+            for span in spans_of_file:
+                yield Episode(
+                    span.episode,
+                    f"episode {span.episode}",
+                    f"{file}: episode {span.episode}",
+                    {
+                        **episodes.get(span.episode, {}),
+                        "source_episode_index": span.episode,
+                        "source_file": name_of_file,
+                    },
+                    table.slice(span.start, span.length),
+                    fps,
+                )
+
+
+def _read_streams(
+    episode: Episode, streams: list[str], features: dict[str, Any], clocks: Counter[str], notes: Notes
 ) -> Iterator[tuple[str, Rows]]:
-    """An episode's streams; counts its clock when all are read."""
-    time_ns, clock = _read_clock(rows, fps, where)
+    """An episode's streams of numbers; counts its clock when all are read."""
+    rows, where = episode.rows, episode.where
     for name in streams:
         if name in INDEX_COLUMNS:
             values = _to_scalars(rows, name, where).astype(INDEX_COLUMNS[name])
         else:
             values = _to_numpy(rows, name, where)
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
-        yield name, Rows(time_ns, values, names, "recorded" if clock == "recorded" else "nominal")
-    clocks[clock] += 1
+        yield name, Rows(episode.time_ns, values, names, episode.clock)
+    clocks[episode.kind_of_clock] += 1
+
+
+def _read_images(
+    source: Path, episode: Episode, images: list[str], options: LeRobotOptions, kinds: Any, notes: Notes
+) -> Iterator[tuple[str, Frames]]:
+    """An episode's cameras whose images are in its rows, or beside them."""
+    for name in images:
+        read = partial(_read_image, source, episode.rows[name])
+        frames = image_frames(
+            name, episode.what, episode.where, episode.time_ns, read, options, episode.clock, kinds, notes
+        )
+        if frames is not None:
+            yield name, frames
+
+
+def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
+    cell = column[row].as_py() or {}
+    if cell.get("bytes") is not None:
+        return bytes(cell["bytes"])
+    path = cell.get("path")
+    if not path:
+        raise Error("neither bytes nor a path")
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise Error(f"expected a path inside the dataset, got {path!r}")
+    check_file(source / path)
+    return (source / path).read_bytes()
+
+
+def _open_videos(
+    source: Path, cameras: list[str], fps: float, options: LeRobotOptions, kinds: Kinds, notes: Notes
+) -> Videos:
+    try:
+        from .lerobot_videos import Videos
+    except ImportError as error:
+        if (error.name or "").startswith("robocache"):
+            raise
+        raise Error(
+            f"{source}: {', '.join(cameras)}: {error}; pip install av, or leave cameras out with video=False"
+        ) from error
+    return Videos(source, cameras, fps, options, kinds, notes)
 
 
 def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list[str] | None:
@@ -292,7 +395,7 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
     missing = sorted(episodes.keys() - spans.keys() - refused)
     if missing:
         counted = f"{len(missing)} of the {len(episodes)} episodes that {source}/meta lists have no rows in data/"
-        notes.skip(f"episodes {_ranges(missing)}", SourceError(f"{counted}: {_ranges(missing)}"))
+        notes.skip(f"episodes {ranges(missing)}", SourceError(f"{counted}: {ranges(missing)}"))
     return columns, list(spans.values())
 
 
@@ -320,9 +423,7 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
     starts = np.flatnonzero(np.concatenate([[True], index[1:] != index[:-1]]))
     lengths = np.diff(starts, append=count)
     if named and (len(starts) > 1 or index[0] != int(named[1])):
-        raise SourceError(
-            f"{file}: episode_index says {_ranges(sorted(set(index.tolist())))}, the file's name does not"
-        )
+        raise SourceError(f"{file}: episode_index says {ranges(sorted(set(index.tolist())))}, the file's name does not")
     return [_Span(int(index[s]), file, int(s), int(n)) for s, n in zip(starts, lengths, strict=True)]
 
 
@@ -421,24 +522,31 @@ def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, 
 
 def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """For each video or image feature, what of it lies in the source for `episodes`."""
-    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
-    videos = [file for file in listed if file.suffix == ".mp4" and is_readable(file)]
     cameras = {}
     for key, feature in features.items():
         if feature.get("dtype") not in ("video", "image"):
             continue
         cameras[key] = {"dtype": feature["dtype"], "shape": feature.get("shape")}
         if feature["dtype"] == "video":
-            files = [file for file in videos if key in file.parts]
-            names = {file.stem for file in files} | {f"{file.parent.name}/{file.stem}" for file in files}
-            found = sum(_video_name(key, index, row) in names for index, row in episodes.items())
+            files = {name: file for name, file in find_videos(source, key).items() if is_readable(file)}
+            found = sum(video_name(key, index, row) in files for index, row in episodes.items())
             cameras[key].update(files=len(files), episodes_found=found, episodes_missing=len(episodes) - found)
     return cameras
 
 
-def _video_name(key: str, episode: int, row: dict[str, Any]) -> str | None:
-    if f"videos/{key}/file_index" in row:  # v3.0: many episodes a file
-        chunk, file = row.get(f"videos/{key}/chunk_index"), row[f"videos/{key}/file_index"]
+def find_videos(source: Path, camera: str) -> dict[str | None, Path]:
+    """A camera's files by what :func:`video_name` calls them, those that cannot be read too."""
+    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
+    files = [file for file in listed if file.suffix == ".mp4" and camera in file.parts]
+    return {
+        file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}": file for file in files
+    }
+
+
+def video_name(camera: str, episode: int, metadata: dict[str, Any]) -> str | None:
+    """What the file is called that has an episode; None where its metadata do not say."""
+    if f"videos/{camera}/file_index" in metadata:  # v3.0: many episodes a file
+        chunk, file = metadata.get(f"videos/{camera}/chunk_index"), metadata[f"videos/{camera}/file_index"]
         return f"chunk-{chunk:03d}/file-{file:03d}" if isinstance(chunk, int) and isinstance(file, int) else None
     return f"episode_{episode:06d}"
 
@@ -450,8 +558,10 @@ def _leave_out(
     notes: Notes, features: dict[str, Any], columns: dict[str, str], cameras: dict[str, Any], kept: list[str]
 ) -> None:
     for name, camera in cameras.items():
+        if name in kept:
+            continue
         if camera["dtype"] == "image":
-            notes.leave_out(name, "images")
+            notes.leave_out(name, f"images; {columns.get(name, 'in no data file')}")
         else:
             total = camera["episodes_found"] + camera["episodes_missing"]
             notes.leave_out(name, f"video; files for {camera['episodes_found']} of {total} episodes")
@@ -462,17 +572,6 @@ def _leave_out(
             notes.leave_out(name, "declared in info.json, in no data file")
         elif columns.get(name, "bool") not in _NUMERIC:
             notes.leave_out(name, f"not numeric: {columns[name]}")
-
-
-def _ranges(numbers: list[int]) -> str:
-    """[1, 2, 3, 7] as "1-3, 7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def _by_number(file: Path) -> tuple[list[int], str]:

@@ -10,7 +10,10 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of an options dataclass. Its type is bool (False), or str, int, float, Literal[...] and unions of them."""
+    """A field of an options dataclass. Its type is bool, or str, int, float, Literal[...] and unions of them.
+
+    On the command line a bool is ``--name``, or ``--no-name`` where it is true by default; `help` says what that does.
+    """
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -38,8 +41,9 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
 
 
 def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) -> None:
-    """Adds a group of arguments, one an option; the parsed namespace has those that were given."""
-    fields = dataclasses.fields(kind)
+    """Adds a group of arguments, one an option of `kind` that its base does not have; the parsed namespace has those that
+    were given."""
+    fields = [field for field in dataclasses.fields(kind) if field.name in kind.__annotations__]
     if not fields:
         return
     group = parser.add_argument_group(title)
@@ -47,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) 
         flag, text = f"--{field.name.replace('_', '-')}", field.metadata["help"]
         kinds, choices, _ = _parts(get_type_hints(kind)[field.name])
         if kinds == (bool,):
-            group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+            action = "store_false" if field.default else "store_true"
+            flag = flag.replace("--", "--no-", 1) if field.default else flag
+            group.add_argument(flag, dest=field.name, action=action, default=argparse.SUPPRESS, help=text)
         elif choices:
             group.add_argument(flag, choices=choices, default=argparse.SUPPRESS, help=text)
         else:

@@ -12,14 +12,17 @@ ingest: a generator that has raised cannot go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..errors import Error, FileError
+
+if TYPE_CHECKING:
+    from ..frames import Encoded
 
 
 class SourceError(FileError):
@@ -41,6 +44,39 @@ class Rows:
     names: list[str] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the cache is told of the stream, the same in all recordings, in the words of ``Writer.stream``."""
+        return {"names": self.names}
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A camera's rows in one recording, chunk by chunk: they need not fit in memory together.
+
+    chunks: ``(time_ns, frames)`` in the order of time, read once: int64 ``[n]`` nanoseconds, not decreasing, and n frames of
+        one size: an array ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, JPEGs or PNGs as a list of bytes, or
+        :class:`robocache.frames.Encoded`.
+    codec, quality: how an array is stored: "jpeg" of that quality, "png" or "raw".
+    unit_m: of depth: metres of one unit.
+    intrinsics: 3x3, of the frames as they are stored.
+    resized: what was done to their size, JSON-able; None where they have the source's.
+    clock: as of :class:`Rows`.
+    """
+
+    chunks: Iterable[tuple[np.ndarray, np.ndarray | list[bytes] | Encoded]]
+    codec: Literal["jpeg", "png", "raw"] = "jpeg"
+    quality: int = 95
+    unit_m: float | None = None
+    intrinsics: Sequence[Sequence[float]] | None = None
+    resized: dict[str, Any] | None = None
+    clock: Literal["recorded", "nominal"] = "recorded"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As of :class:`Rows`."""
+        return {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized}
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -49,13 +85,14 @@ class Recording:
     what: its name where it is told of or skipped ("episode 3"), unique in the source.
     where: file or folder; begins the message of whatever is wrong with it.
     metadata: its columns of the episodes table.
-    streams: (stream, rows) in any number, a stream's rows in the order of time; read once, when the episode is written.
+    streams: (stream, rows) in any number, a stream's rows in the order of time; read once, when the episode is written,
+        a camera's chunks before the stream behind it.
     """
 
     what: str
     where: str
     metadata: dict[str, Any]
-    streams: Iterable[tuple[str, Rows]]
+    streams: Iterable[tuple[str, Rows | Frames]]
 
 
 @dataclass(frozen=True)
@@ -131,6 +168,17 @@ def naming(where: object) -> Iterator[None]:
         raise SourceError(f"{where}: {error.strerror or error}") from error
     except Exception as error:
         raise SourceError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def ranges(numbers: list[int]) -> str:
+    """[1, 2, 3, 7] as "1-3, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def _printable(text: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from ..errors import Error, FileError
+from ..errors import ArgumentError, Error, FileError
 from . import options
 from .files import list_files
 from .options import option
@@ -20,7 +21,7 @@ from .recording import Notes, Recording
 class Reader(Protocol):
     """A module that reads one format."""
 
-    def read(self, source: Path, options: Any, notes: Notes, /) -> Iterator[Recording]:
+    def read(self, source: Path, options: Any, notes: Notes, /) -> Generator[Recording, None, None]:
         """The recordings in `source`, in order; `options` is the format's dataclass."""
 
 
@@ -58,6 +59,28 @@ class Format:
             raise Error(f"format {self.name!r}: {error}; {self.install}") from error
 
 
+# ---- cameras ----
+
+
+@dataclass(frozen=True)
+class CameraOptions:
+    """How frames are stored; of every format that has cameras."""
+
+    image_size: str = option("keep", help="WIDTHxHEIGHT to which frames are brought, as 224x224, or keep (default)")
+    image_fit: Literal["stretch", "pad", "crop"] = option(
+        "stretch", help="how: all of it, black beside it, or cut from its middle (default stretch)"
+    )
+    image_codec: str | None = option(
+        None, help="raw, png, jpeg or jpeg:QUALITY (default jpeg:95; images that are JPEG or PNG stay as they are)"
+    )
+
+    def __post_init__(self) -> None:
+        if self.image_size != "keep" and not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", self.image_size):
+            raise ArgumentError(f"image_size: expected WIDTHxHEIGHT, as 224x224, or 'keep', got {self.image_size!r}")
+        if not re.fullmatch(r"raw|png|jpeg(:([1-9]\d?|100))?", self.image_codec or "jpeg"):
+            raise ArgumentError(f"image_codec: expected raw, png, jpeg or jpeg:1 to jpeg:100, got {self.image_codec!r}")
+
+
 # ---- LeRobot ----
 
 # The columns that option index_columns keeps, in the types that LeRobot reads them in.
@@ -67,10 +90,20 @@ READ_FOLDERS = ("meta", "data")
 
 
 @dataclass(frozen=True)
-class LeRobotOptions:
-    """A LeRobot dataset says everything itself, but not what its rows' numbers and stamps are wanted for."""
+class LeRobotOptions(CameraOptions):
+    """A LeRobot dataset says everything itself, but not what its frames, its rows' numbers and stamps are wanted for."""
 
+    video: bool = option(True, help="leave cameras out")
+    frames: Literal["by-time", "by-index"] = option(
+        "by-time", help="which frame is a row's: the nearest in time (default), or the one of the same number"
+    )
+    jobs: int | None = option(None, help="processes that decode video (default: one a core)")
     index_columns: bool = option(False, help="keep the columns timestamp, frame_index and index as streams too")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jobs is not None and self.jobs < 1:
+            raise ArgumentError(f"jobs: expected at least 1, got {self.jobs}")
 
 
 def _find_info(source: Path) -> Path | None:
@@ -144,11 +177,16 @@ def find_format(source: Path) -> Format:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds every format's options to a command line."""
+    options.add_arguments(parser, "cameras", CameraOptions)
     for entry in FORMATS.values():
         options.add_arguments(parser, entry.title, entry.options)
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that were given on that command line, as :func:`ingest` takes them."""
-    names = {name for entry in FORMATS.values() for name in entry.options.__dataclass_fields__}
-    return {name: value for name, value in vars(arguments).items() if name in names}
+    return {name: value for name, value in vars(arguments).items() if name in option_names()}
+
+
+def option_names() -> set[str]:
+    """Of all formats."""
+    return {name for entry in FORMATS.values() for name in entry.options.__dataclass_fields__}

@@ -1,0 +1,197 @@
+"""A LeRobot dataset's video: which file and which of its frames an episode's rows have.
+
+The only module of the format that needs PyAV.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from ..frames import Encoded
+from .images import Kinds, Storage
+from .lerobot import Episode, find_videos, video_name
+from .recording import Frames, Notes, SourceError, naming, ranges
+from .registry import LeRobotOptions
+from .video import Decoders, Index, Ticket, cut_up, index_video, match
+
+# Frames of episodes that are looked at before their turn: enough for the processes of a large machine, and the same
+# everywhere, so that what is told of a source does not depend on their number.
+_FRAMES_AHEAD = 8192
+
+
+@dataclass
+class _View:
+    """A camera in one episode.
+
+    error: why it has no frames at all.
+    rows: int64 ``[n]``: the rows that have a frame.
+    lacking: why the other rows have none.
+    tickets: their frames, cut by cut.
+    """
+
+    camera: str
+    error: SourceError | None = None
+    path: Path = Path()
+    height: int = 0
+    width: int = 0
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    lacking: tuple[str, SourceError] | None = None
+    tickets: list[Ticket] = field(default_factory=list)
+
+
+class Videos:
+    """The video of a dataset; a context manager that ends the processes which decode it."""
+
+    def __init__(
+        self, source: Path, cameras: list[str], fps: float, options: LeRobotOptions, kinds: Kinds, notes: Notes
+    ) -> None:
+        self._source = source
+        self._files = {camera: find_videos(source, camera) for camera in cameras}
+        self._period_ns = 1e9 / fps
+        self._by_index = options.frames == "by-index"
+        self._storage = Storage.of(options)
+        self._kinds = kinds
+        self._notes = notes
+        self._decoders = Decoders(options.jobs)
+        self._indices: dict[str, Index] = {}  # of each camera's last file: v3.0's have many episodes
+        self._wanted: dict[Path, np.ndarray] = {}  # bool [frames] of each file
+        self._views: dict[int, list[_View]] = {}
+
+    def __enter__(self) -> Videos:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._decoders.close()
+        if kind is None:
+            for camera, files in self._files.items():
+                wanted = [self._wanted[file] for file in files.values() if file in self._wanted]
+                frames, used = sum(map(len, wanted)), sum(int(of_file.sum()) for of_file in wanted)
+                if used < frames:
+                    self._notes.leave_out(f"{camera}: frames", f"{frames - used} of {frames} are no row's")
+
+    def ahead(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
+        """The same episodes; decoding of their frames begins before their turn, and what is not taken then is dropped."""
+        begun: deque[Episode] = deque()
+        frames = 0
+        for episode in episodes:
+            begun.append(episode)
+            frames += len(episode.rows)
+            self._views[episode.number] = [self._begin(camera, episode) for camera in self._files]
+            while frames > _FRAMES_AHEAD:
+                frames -= len(begun[0].rows)
+                yield from self._turn(begun.popleft())
+        for episode in begun:
+            yield from self._turn(episode)
+
+    def _turn(self, episode: Episode) -> Iterator[Episode]:
+        yield episode
+        for view in self._views.pop(episode.number):
+            for ticket in view.tickets:
+                self._decoders.drop(ticket)
+
+    def streams(self, episode: Episode) -> Iterator[tuple[str, Frames]]:
+        """An episode's cameras."""
+        for view in self._views[episode.number]:
+            with self._notes.reading(f"{episode.what}: {view.camera}", episode.where):
+                if view.error is not None:
+                    raise view.error
+                if view.lacking is not None:
+                    self._notes.skip(*view.lacking)
+                resized = self._storage.resized(view.height, view.width)
+                yield view.camera, Frames(self._chunks(view, episode), resized=resized, clock=episode.clock)
+
+    def _chunks(self, view: _View, episode: Episode) -> Iterator[tuple[np.ndarray, Encoded]]:
+        first = 0
+        for ticket in view.tickets:
+            decoded = self._decoders.take(ticket)
+            rows = view.rows[first : first + len(ticket.cut.frames)]
+            first += len(rows)
+            for places, frames in decoded.parts:
+                yield episode.time_ns[rows[places]], frames
+            if decoded.lost:
+                lost = ticket.cut.frames[sorted(decoded.lost)].tolist()
+                reason = f"frame {lost[0]} does not decode: {decoded.lost[min(decoded.lost)]}"
+                self._notes.skip(
+                    f"{episode.what}: {view.camera}: frames {ranges(lost)}", SourceError(f"{view.path}: {reason}")
+                )
+
+    def _begin(self, camera: str, episode: Episode) -> _View:
+        view = _View(camera)
+        try:
+            with naming(episode.where):
+                time_ns = episode.time_ns
+        except SourceError:  # told of when the episode's turn comes
+            return view
+        try:
+            with naming(episode.where):
+                self._find_frames(view, episode, time_ns)
+        except SourceError as error:
+            view.error = error
+        return view
+
+    def _find_frames(self, view: _View, episode: Episode, time_ns: np.ndarray) -> None:
+        camera, metadata = view.camera, episode.metadata
+        name = video_name(camera, episode.number, metadata)
+        if name is None:
+            raise SourceError(f"{episode.where}: {self._source}/meta does not say which file of {camera} has it")
+        if name not in self._files[camera]:
+            raise SourceError(f"{self._source}: no {name}.mp4 of {camera} in videos/; video=False leaves cameras out")
+        index = self._index(camera, self._files[camera][name])
+        self._kinds.check(camera, f"{index.width}x{index.height}", index.path)
+        view.path, view.height, view.width = index.path, index.height, index.width
+
+        # The frames that are this episode's: all of a file, or from one time to another (v3.0).
+        begin, end = 0, len(index)
+        start_s = metadata.get(f"videos/{camera}/from_timestamp")
+        if start_s is not None:
+            end_s = metadata.get(f"videos/{camera}/to_timestamp")
+            start_ns = round(start_s * 1e9)
+            end_ns = start_ns + len(time_ns) * self._period_ns if end_s is None else end_s * 1e9
+            half = self._period_ns / 2
+            begin, end = np.searchsorted(index.time_ns, [start_ns - half, end_ns - half]).tolist()
+            time_ns = time_ns + start_ns
+        if self._by_index:
+            frames = begin + np.arange(len(time_ns))
+            frames[frames >= end] = -1
+        else:
+            frames = match(time_ns, index.time_ns, self._period_ns / 2)
+        lacking = np.flatnonzero(frames < 0)
+        if len(lacking):
+            error = self._explain(index, time_ns, lacking, begin, end)
+            if end - begin == len(time_ns):
+                raise error
+            view.lacking = f"{episode.what}: {camera}: rows {ranges(lacking.tolist())}", error
+        view.rows = np.flatnonzero(frames >= 0)
+        self._wanted[index.path][frames[view.rows]] = True
+        view.tickets = [self._decoders.ask(cut) for cut in cut_up(index, frames[view.rows], self._storage)]
+
+    def _explain(self, index: Index, time_ns: np.ndarray, lacking: np.ndarray, begin: int, end: int) -> SourceError:
+        """Why rows have no frame."""
+        counts = f"{len(time_ns)} rows and {end - begin} frames"
+        if end - begin == len(time_ns):
+            first, last = (index.time_ns[[begin, end - 1]] - time_ns[[0, -1]]) / 1e9
+            return SourceError(
+                f"{index.path}: {counts} that drift: the first frame is {first:+.4f} s off its row, the last {last:+.4f} s; "
+                f"frames='by-index' gives row k frame k"
+            )
+        if index.declared > len(index):
+            counts += f", of {index.declared} that the file's header names"
+        return SourceError(
+            f"{index.path}: {counts}: no frame within {self._period_ns / 2e6:.4g} ms of {len(lacking)} of the rows, "
+            f"the first row {lacking[0]} at {time_ns[lacking[0]] / 1e9:.4f} s"
+        )
+
+    def _index(self, camera: str, path: Path) -> Index:
+        index = self._indices.get(camera)
+        if index is None or index.path != path:
+            index = self._indices[camera] = index_video(path)
+            self._wanted.setdefault(path, np.zeros(len(index), bool))
+        return index

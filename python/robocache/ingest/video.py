@@ -1,0 +1,465 @@
+"""Frames out of video files, by PyAV: which frame a row's is, and processes that decode and encode them.
+
+A row's frame is found by presentation time, never by counting. Which stamps a file has is read from its packets, without
+decoding (:func:`index_video`), held against the rows' clock (:func:`match`), and what is wanted is cut into pieces
+(:class:`Cut`) that begin at keyframes where they can. :class:`Decoders` decodes cuts in processes of their own, each as far
+as its encoded bytes, and gives them back in the order in which they were asked for, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+import sys
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, cast
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.frame import VideoFrame
+
+from .. import set_num_threads
+from ..frames import Encoded
+from .files import check_file
+from .images import Storage, encode
+from .recording import SourceError
+
+# A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.
+_FRAMES_PER_CUT = 64
+_MOST_FRAMES_PER_CUT = 256
+_BYTES_PER_CUT = 64 << 20
+# Frames that are decoded before they are encoded: more of them only fall out of the processor's cache.
+_BYTES_AT_ONCE = 8 << 20
+# Files that a process keeps open: one for each of a robot's cameras.
+_OPEN_FILES = 4
+# Cuts that a process has before it: one at work and one that waits, so that it need not wait for its next.
+_CUTS_AT_ONCE = 2
+
+
+# ---- which frames a file has ----
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a file's packets say of its frames, in the order of presentation.
+
+    time_ns: int64 ``[n]``: their presentation times, rounded to the nanosecond.
+    pts: int64 ``[n]``: the same in the file's own unit.
+    start: int64 ``[n]``: the decoding stamp of the keyframe at or before each, from which it can be decoded.
+    height, width: of each.
+    declared: how many frames the file's header says there are; 0 where it does not.
+    """
+
+    path: Path
+    time_ns: np.ndarray
+    pts: np.ndarray
+    start: np.ndarray
+    height: int
+    width: int
+    declared: int
+
+    def __len__(self) -> int:
+        return len(self.pts)
+
+
+def index_video(path: Path) -> Index:
+    """Reads a file's stamps; decodes nothing.
+
+    Raises:
+        SourceError: no regular file, no video, or in a codec that PyAV does not decode.
+    """
+    check_file(path)
+    try:
+        with av.open(str(path)) as container:
+            stream = _video_stream(container, path)
+            packets = [
+                (packet.pts, packet.dts, packet.is_keyframe)
+                for packet in container.demux(stream)
+                if packet.pts is not None and packet.dts is not None and not packet.is_discard
+            ]
+            unit, codec, declared = stream.time_base, stream.codec_context, stream.frames
+            height, width = codec.height, codec.width
+    except FFmpegError as error:
+        raise SourceError(f"{path}: not a video that can be read: {error.strerror or error}") from error
+    if not packets:
+        raise SourceError(f"{path}: a video without frames")
+    packets.sort()
+    pts, dts, is_keyframe = (np.array(column) for column in zip(*packets, strict=True))
+    # Frames before the first keyframe have none; decoding from it loses them, by name.
+    keyframes = np.maximum.accumulate(np.where(is_keyframe, np.arange(len(pts)), 0))
+    scale, divisor = unit.numerator * 2_000_000_000, unit.denominator * 2
+    time_ns = np.array([(stamp * scale + unit.denominator) // divisor for stamp in pts.tolist()], np.int64)
+    return Index(path, time_ns, pts, dts[keyframes], height, width, declared)
+
+
+def _video_stream(container: Any, path: Path) -> Any:
+    if not container.streams.video:
+        raise SourceError(f"{path}: no video in it")
+    stream = container.streams.video[0]
+    if stream.codec_context is None:
+        raise SourceError(f"{path}: in a codec that PyAV {av.__version__} does not decode")
+    return stream
+
+
+def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndarray:
+    """int64 ``[rows]``: the number of the frame nearest to each row, of two equally near ones the earlier.
+
+    -1 where none is within `within_ns`, which counts as near. Both are int64 ns, not decreasing.
+    """
+    if len(frame_ns) == 0:
+        return np.full(len(row_ns), -1)
+    after = np.searchsorted(frame_ns, row_ns)
+    before, after = np.maximum(after - 1, 0), np.minimum(after, len(frame_ns) - 1)
+    nearest = np.where(np.abs(row_ns - frame_ns[before]) <= np.abs(frame_ns[after] - row_ns), before, after)
+    return np.where(np.abs(row_ns - frame_ns[nearest]) <= within_ns, nearest, -1)
+
+
+# ---- decoding ----
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Frames of one file that a process decodes in one go.
+
+    frames: int64 ``[n]``: their numbers in the order of presentation, not decreasing; a frame may be wanted twice.
+    pts: int64 ``[n]``: their stamps.
+    start: the decoding stamp of the keyframe from which the first can be decoded.
+    """
+
+    path: str
+    frames: np.ndarray
+    pts: np.ndarray
+    start: int
+    height: int
+    width: int
+    storage: Storage
+
+
+@dataclass
+class Decoded:
+    """What came of a cut.
+
+    parts: the places in the cut, int64 ``[m]``, of frames that were decoded, and these.
+    lost: the places of frames that were not, each with the reason.
+    """
+
+    parts: list[tuple[np.ndarray, Encoded]] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+
+
+def cut_up(index: Index, frames: np.ndarray, storage: Storage) -> list[Cut]:
+    """Cuts of these frames, int64 ``[n]``, not decreasing, in their order."""
+    # An encoded frame is taken for a quarter of its pixels, which is more than a JPEG of quality 95 takes.
+    frame_bytes = storage.frame_bytes(index.height, index.width)
+    most = max(1, min(_MOST_FRAMES_PER_CUT, _BYTES_PER_CUT // frame_bytes))
+    few = min(_FRAMES_PER_CUT, most)
+    starts = index.start[frames]
+    ends = [0]
+    for i in range(1, len(frames) + 1):
+        size = i - ends[-1]
+        if i == len(frames) or size >= most or (size >= few and starts[i] != starts[i - 1]):
+            ends.append(i)
+    return [
+        Cut(
+            str(index.path),
+            frames[begin:end],
+            index.pts[frames[begin:end]],
+            int(starts[begin]),
+            index.height,
+            index.width,
+            storage,
+        )
+        for begin, end in pairwise(ends)
+    ]
+
+
+class _Video:
+    """An open file, read forwards; it seeks only where that spares decoding."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open()
+
+    def _open(self) -> None:
+        self._container = av.open(self._path)
+        self._stream = self._container.streams.video[0]
+        self._stream.codec_context.thread_count = 1  # the processes share the cores already
+        self._restart()
+
+    def close(self) -> None:
+        self._container.close()
+
+    def pick(self, cut: Cut) -> Iterator[tuple[int, VideoFrame | str]]:
+        """Each place of the cut with its frame, or with why there is none."""
+        first = int(cut.pts[0])
+        if self._frame is None or not cut.start <= self._frame.pts <= first:
+            self._seek(cut.start, first)
+        for place, pts in enumerate(cut.pts.tolist()):
+            while self._frame is not None and self._frame.pts < pts:
+                self._advance()
+            frame = self._frame
+            damage = self._damage_of(pts)
+            if frame is None or frame.pts != pts:
+                yield place, damage or "no frame came of it"
+            elif damage is not None:
+                yield place, damage
+            elif (frame.height, frame.width) != (cut.height, cut.width):
+                yield place, f"it is {frame.width}x{frame.height}, the file {cut.width}x{cut.height}"
+            else:
+                yield place, frame
+
+    def _seek(self, start: int, first: int) -> None:
+        """Goes to the keyframe of decoding stamp `start`; to the beginning where a file's index leads behind `first`."""
+        with suppress(FFmpegError):  # a container that cannot seek
+            self._container.seek(start, stream=self._stream)
+            self._restart()
+            self._advance()
+            if self._frame is not None and self._frame.pts <= first:
+                return
+        self.close()
+        self._open()
+        self._advance()
+
+    def _restart(self) -> None:
+        self._frame: VideoFrame | None = None  # the last one decoded, None before the first and behind the last
+        self._packets = self._container.demux(self._stream)
+        self._decoded: deque[VideoFrame] = deque()
+        # By presentation stamp: a packet's number in the order of decoding, and that of the first it may build on.
+        self._built_on: dict[int | None, tuple[int, int]] = {}
+        self._keyframes = [(0, -math.inf)] * 2  # the last two: number and presentation stamp
+        self._damages: list[tuple[int, str]] = []  # numbers of packets that did not decode, rising, and why
+
+    def _advance(self) -> None:
+        """Goes to the next frame; passes over packets that do not decode."""
+        # A frame is let go when those have come that are shown later but were decoded before it: were they damaged, so is it.
+        while len(self._decoded) <= self._stream.codec_context.reorder_depth + 1:
+            packet = next(self._packets, None)
+            if packet is None:
+                break
+            number = self._note(packet)
+            try:
+                for frame in packet.decode():
+                    if frame.pts is not None:
+                        self._decoded.append(frame)
+                        if frame.is_corrupt:
+                            insort(self._damages, (self._built_on.get(frame.pts, (number, 0))[0], "it is damaged"))
+            except FFmpegError as error:
+                insort(self._damages, (number, error.strerror or str(error)))
+        self._frame = self._decoded.popleft() if self._decoded else None
+
+    def _note(self, packet: Packet) -> int:
+        """Notes what a packet's frame builds on; returns the packet's number."""
+        number = len(self._built_on)
+        if packet.pts is not None:
+            if packet.is_keyframe:
+                self._keyframes = [self._keyframes[1], (number, packet.pts)]
+            # What is decoded behind a keyframe and shown before it may build on the frames of the keyframe before.
+            before, last = self._keyframes
+            self._built_on[packet.pts] = number, (last if packet.pts >= last[1] else before)[0]
+        return number
+
+    def _damage_of(self, pts: int) -> str | None:
+        """Why a frame is not what was recorded: it, or one that it may build on, did not decode."""
+        number, first = self._built_on.get(pts, (-1, 0))
+        place = bisect_left(self._damages, (first, ""))
+        if place == len(self._damages) or self._damages[place][0] > number:
+            return None
+        damaged, reason = self._damages[place]
+        return reason if damaged == number else f"one that it builds on does not: {reason}"
+
+
+class _Decoder:
+    """Decodes cuts, one after the other; the files of the last ones stay open."""
+
+    def __init__(self) -> None:
+        self._videos: dict[str, _Video] = {}
+
+    def decode(self, cut: Cut) -> Decoded:
+        decoded = Decoded()
+        try:
+            self._decode(cut, decoded)
+        except Exception as error:  # whatever it is, it is told of these frames and not of all behind them
+            done = {*decoded.lost, *(place for places, _ in decoded.parts for place in places.tolist())}
+            reason = f"{type(error).__name__}: {error}"
+            decoded.lost.update((place, reason) for place in range(len(cut.pts)) if place not in done)
+        return decoded
+
+    def _decode(self, cut: Cut, decoded: Decoded) -> None:
+        at_once = max(1, _BYTES_AT_ONCE // (cut.height * cut.width * 3))
+        frames, places = np.empty((0, cut.height, cut.width, 3), np.uint8), list[int]()
+        for place, frame in self._video(cut.path).pick(cut):
+            if isinstance(frame, str):
+                decoded.lost[place] = frame
+                continue
+            if not places:
+                frames = np.empty((min(at_once, len(cut.pts) - place), cut.height, cut.width, 3), np.uint8)
+            _to_rgb(frame, frames[len(places)])
+            places.append(place)
+            if len(places) == len(frames):
+                decoded.parts.append((np.array(places), encode(frames, cut.storage)))
+                places.clear()
+        if places:
+            decoded.parts.append((np.array(places), encode(frames[: len(places)], cut.storage)))
+
+    def _video(self, path: str) -> _Video:
+        video = self._videos.pop(path, None) or _Video(path)
+        self._videos[path] = video  # the last used is the last in it
+        if len(self._videos) > _OPEN_FILES:
+            self._videos.pop(next(iter(self._videos))).close()
+        return video
+
+
+def _to_rgb(frame: VideoFrame, out: np.ndarray) -> None:
+    """What ``frame.to_ndarray(format="rgb24")`` gives, without its copy, and without the threads that libswscale starts for
+    each frame: waiting for them takes longer than the work."""
+    rgb = frame.reformat(format="rgb24", threads=1)
+    plane = rgb.planes[0]
+    lines = np.frombuffer(cast(Any, plane), np.uint8).reshape(rgb.height, plane.line_size)
+    out[...] = lines[:, : 3 * rgb.width].reshape(out.shape)
+
+
+# ---- processes ----
+
+# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache, and it does not run the
+# caller's main module again. torch, which would be imported with robocache, takes seconds and is not needed there.
+_PROGRAM = (
+    f"import sys; sys.path[:] = {{path!r}}; sys.modules['torch'] = None; from {__name__} import work; work({{socket}})"
+)
+
+
+def work(file_descriptor: int) -> None:
+    """The life of a process: takes cuts from a socket and sends back what came of them, until the other end is closed."""
+    set_num_threads(1)
+    decoder = _Decoder()
+    with Connection(file_descriptor) as parent:
+        try:
+            while True:
+                parent.send(decoder.decode(parent.recv()))
+        except (EOFError, ConnectionError):
+            return
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A cut that was asked for."""
+
+    cut: Cut
+    decoded: Decoded | None = None
+
+
+class _Process:
+    """One that decodes, and what it has before it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        program = _PROGRAM.format(path=[path for path in sys.path if isinstance(path, str)], socket=theirs.fileno())
+        with ours, theirs:
+            # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
+            self._popen = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            self.connection = Connection(ours.detach())
+        self.tickets: deque[Ticket] = deque()
+
+    def begin(self, ticket: Ticket) -> None:
+        self.tickets.append(ticket)
+        with suppress(ConnectionError):  # it has died, which `receive` finds
+            self.connection.send(ticket.cut)
+
+    def receive(self) -> bool:
+        """Takes what it has sent; False where it has died instead."""
+        try:
+            decoded = self.connection.recv()
+        except (EOFError, ConnectionError):
+            return False
+        self.tickets.popleft().decoded = decoded
+        return True
+
+    def end(self) -> int:
+        """Ends it, whatever it does; returns what became of it."""
+        self.connection.close()
+        self._popen.kill()
+        return self._popen.wait()
+
+
+class Decoders:
+    """Decodes cuts in `jobs` processes, or in this one where that is 1.
+
+    Cuts begin in the order in which they are asked for, and what came of them is taken in the same order: no more are at work
+    or wait to be taken than the processes have before them.
+    """
+
+    def __init__(self, jobs: int | None) -> None:
+        self._jobs = jobs or len(os.sched_getaffinity(0))
+        self._here = _Decoder()
+        self._processes: list[_Process] = []
+        self._asked: deque[Ticket] = deque()
+        self._held: set[Ticket] = set()  # begun and not taken yet
+
+    def ask(self, cut: Cut) -> Ticket:
+        ticket = Ticket(cut)
+        self._asked.append(ticket)
+        return ticket
+
+    def take(self, ticket: Ticket) -> Decoded:
+        """What came of a cut, when it is there."""
+        if self._jobs == 1:
+            self._asked.remove(ticket)
+            return self._here.decode(ticket.cut)
+        while ticket.decoded is None:
+            self._begin(ticket)
+            self._receive()
+        self._held.discard(ticket)
+        self._begin(None)
+        return ticket.decoded
+
+    def drop(self, ticket: Ticket) -> None:
+        """Nobody will take it."""
+        if ticket in self._asked:
+            self._asked.remove(ticket)
+        self._held.discard(ticket)
+
+    def _begin(self, wanted: Ticket | None) -> None:
+        """Gives processes what they can take of what was asked for."""
+        while self._asked and (len(self._held) < _CUTS_AT_ONCE * self._jobs or self._asked[0] is wanted):
+            idle = min(self._processes, key=lambda process: len(process.tickets), default=None)
+            if idle is None or (idle.tickets and len(self._processes) < self._jobs):
+                idle = _Process()
+                self._processes.append(idle)
+            self._held.add(self._asked[0])
+            idle.begin(self._asked.popleft())
+
+    def _receive(self) -> None:
+        """Waits until a process has sent something, or died."""
+        busy = {process.connection: process for process in self._processes if process.tickets}
+        for connection in wait(list(busy)):
+            process = busy[connection]  # type: ignore[index]
+            if process.receive():
+                continue
+            self._processes.remove(process)
+            died = process.tickets.popleft()
+            reason = f"the process that decoded it died ({process.end()})"
+            died.decoded = Decoded(lost=dict.fromkeys(range(len(died.cut.pts)), reason))
+            # What waited behind it is not to blame.
+            self._held.difference_update(process.tickets)
+            self._asked.extendleft(reversed(process.tickets))
+
+    def close(self) -> None:
+        """Ends the processes, whatever they do."""
+        for process in self._processes:
+            process.end()
+        self._processes.clear()

@@ -1,0 +1,603 @@
+"""Cameras at ingest: which frame is a row's, what is in the cache, and whatever is wrong with a video."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lerobot_files import BOOKKEEPING, LFS_POINTER, Episode, write_lerobot, write_table
+from robocache.cli import main
+
+import robocache
+
+av = pytest.importorskip("av", reason="no PyAV: pip install av")
+
+from robocache.ingest import video  # noqa: E402
+from video_files import HEIGHT, WIDTH, image_bytes, number_of, picture, read_video, write_video  # noqa: E402
+
+TOP = "observation.images.top"
+
+
+def write_set(root, lengths=(7, 5, 9), version="v2.1", fps=30, cameras=(TOP,), dtype="video", **more):
+    """A LeRobot dataset of `lengths` rows an episode; `features` name cameras, whose files are the caller's."""
+    episodes = [
+        Episode({"action": np.arange(n, dtype=np.float32)}, extra=extra)
+        for n, extra in zip(lengths, more.pop("extras", [{} for _ in lengths]), strict=True)
+    ]
+    for episode, stamps in zip(episodes, more.pop("timestamps", [None] * len(lengths)), strict=True):
+        episode.timestamp = stamps
+    features = {"action": {"dtype": "float32", "shape": [1], "names": None}, **BOOKKEEPING}
+    features |= {camera: {"dtype": dtype, "shape": [HEIGHT, WIDTH, 3], "names": None} for camera in cameras}
+    return write_lerobot(root, episodes, version, fps=fps, features=features, **more)
+
+
+def video_path(root, episode, camera=TOP):
+    return root / f"videos/chunk-000/{camera}/episode_{episode:06d}.mp4"
+
+
+def numbers(episode, n):
+    """What the pictures of an episode show: the episode and the row."""
+    return [100 * episode + k for k in range(n)]
+
+
+def write_videos(root, lengths=(7, 5, 9), camera=TOP, **options):
+    for episode, n in enumerate(lengths):
+        write_video(video_path(root, episode, camera), numbers(episode, n), **options)
+    return root
+
+
+def seen(cache, camera=TOP):
+    """What a camera's frames show, and their stamps in ns, episode by episode."""
+    dataset = robocache.open(cache)
+    stream = dataset.streams[camera]
+    found = []
+    for begin, end in zip(stream.row_offsets, stream.row_offsets[1:], strict=False):
+        shown = [number_of(stream.frame(row)) for row in range(begin, end)]
+        found.append((shown, stream.time_ns[begin:end].tolist()))
+    return found
+
+
+def nominal_ns(rows, fps=30):
+    return [round(k * 10**9 / fps) for k in rows]
+
+
+def refused(source, cache, *words, **options):
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest(source, cache, jobs=1, **options)
+    for word in words:
+        assert word in str(caught.value)
+    assert not list(cache.parent.glob(f"{cache.name}*"))
+
+
+def skipped(source, cache, **options):
+    """What was skipped, by name."""
+    report = robocache.ingest(source, cache, on_error="skip", jobs=1, **options)
+    return {omission.what: omission.reason for omission in report.skipped}
+
+
+# ---- which frame is a row's ----
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(-50, 300)), st.lists(st.integers(0, 200)), st.sampled_from([0, 0.5, 3, 17]))
+def test_rule_45_the_nearest_frame_within_the_tolerance_ties_the_earlier(rows, frames, within):
+    rows, frames = sorted(rows), sorted(set(frames))
+    picked = video.match(np.array(rows, np.int64), np.array(frames, np.int64), within)
+    for row, frame in zip(rows, picked.tolist(), strict=True):
+        best = min(range(len(frames)), key=lambda k: (abs(frames[k] - row), k), default=None)
+        assert frame == (-1 if best is None or abs(frames[best] - row) > within else best)
+
+
+CODECS = {
+    "mpeg4": {},
+    "libx264": {"bf": "3"},
+    "libx265": {"x265-params": "log-level=none:pools=1:bframes=3"},
+    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
+    "libsvtav1": {"preset": "11"},
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_gives_pyav_s_pixels(codec, tmp_path):
+    lengths = (30, 41)
+    source = write_set(tmp_path / "source", lengths)
+    write_videos(source, lengths, codec=codec, options=CODECS[codec])
+    report = robocache.ingest(source, tmp_path / "cache", image_codec="raw", jobs=1)
+    assert (report.skipped, report.rows[TOP]) == ([], 71)
+    assert seen(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
+    stream = robocache.open(tmp_path / "cache", verify=True).streams[TOP]
+    expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in (0, 1)])
+    np.testing.assert_array_equal(stream.values[:], expected)
+    assert (stream.frames.codec, stream.frames.color_space, stream.clock) == ("raw", "rgb", "nominal")
+
+
+def test_many_episodes_in_a_file(tmp_path):
+    """v3.0: an episode's frames lie behind from_timestamp, between keyframes or not."""
+    lengths = (20, 1, 33, 14)
+    starts = np.concatenate([[0], np.cumsum(lengths)]) / 30
+    extras = [
+        {
+            f"videos/{TOP}/chunk_index": 0,
+            f"videos/{TOP}/file_index": int(episode == 3),
+            f"videos/{TOP}/from_timestamp": float(starts[episode]) if episode < 3 else 0.0,
+            f"videos/{TOP}/to_timestamp": float(starts[episode + 1]) if episode < 3 else lengths[3] / 30,
+        }
+        for episode in range(4)
+    ]
+    source = write_set(tmp_path / "source", lengths, "v3.0", extras=extras)
+    shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
+    folder = source / f"videos/{TOP}/chunk-000"
+    write_video(folder / "file-000.mp4", shown[0] + shown[1] + shown[2], codec="libx264", gop=8, options={"bf": "2"})
+    write_video(folder / "file-001.mp4", shown[3], codec="libx264", gop=8, options={"bf": "2"})
+    for jobs in (1, 2):
+        report = robocache.ingest(source, tmp_path / f"cache{jobs}", jobs=jobs)
+        assert (report.skipped, report.cameras[TOP]["frames"]) == ([], 68)
+        assert seen(tmp_path / f"cache{jobs}") == [
+            (shown[episode], nominal_ns(range(n))) for episode, n in enumerate(lengths)
+        ]
+
+
+def test_frames_at_uneven_times_go_by_their_stamps(rng, tmp_path):
+    """Rows on a clock of their own take the nearest frame: some twice, some never; never by counting."""
+    frame_times = np.cumsum(rng.uniform(0.02, 0.05, 50))
+    row_times = np.sort(rng.uniform(frame_times[0] - 0.015, frame_times[-1] + 0.015, 40))
+    source = write_set(tmp_path / "source", (40,), timestamps=[row_times])
+    file = write_video(video_path(source, 0), range(50), times=frame_times, codec="libx264", options={"bf": "3"})
+    stamps, _ = read_video(file)
+    rows_ns = np.rint(row_times * 1e9).astype(int).tolist()
+    nearest = [min(range(50), key=lambda k: (abs(stamps[k] - Fraction(row, 10**9)), k)) for row in rows_ns]
+    near = [abs(stamps[k] - Fraction(row, 10**9)) <= Fraction(1, 60) for k, row in zip(nearest, rows_ns, strict=True)]
+    names = skipped(source, tmp_path / "cache")
+    expected = [(k, row) for k, row, is_near in zip(nearest, rows_ns, near, strict=True) if is_near]
+    assert len(expected) < 40 and len({k for k, _ in expected}) < len(expected)
+    ((shown, times),) = seen(tmp_path / "cache")
+    assert list(zip(shown, times, strict=True)) == expected
+    assert [f"of {40 - len(expected)} of the rows" in reason for reason in names.values()] == [True]
+
+
+def test_stamps_that_begin_at_one_period_begin_at_0(tmp_path):
+    source = write_set(tmp_path / "source", (6,), timestamps=[(np.arange(6) + 1) / 30])
+    write_videos(source, (6,))
+    assert robocache.ingest(source, tmp_path / "cache", jobs=1).skipped == []
+    assert seen(tmp_path / "cache") == [(numbers(0, 6), nominal_ns(range(6)))]
+
+
+# ---- what is in the cache ----
+
+
+def test_jpeg_of_quality_95_is_the_default(tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    robocache.ingest(source, tmp_path / "cache")
+    robocache.ingest(source, tmp_path / "png", image_codec="png")
+    robocache.ingest(source, tmp_path / "worse", image_codec="jpeg:30")
+    jpeg, png, worse = (robocache.open(tmp_path / name).streams[TOP] for name in ("cache", "png", "worse"))
+    assert [stream.frames.codec for stream in (jpeg, png, worse)] == ["jpeg", "png", "jpeg"]
+    expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in range(3)])
+    np.testing.assert_array_equal(png.values[:], expected)
+    encoded = robocache.frames.encode(expected, codec="jpeg", quality=95)
+    np.testing.assert_array_equal(
+        jpeg.values[:],
+        robocache.frames.decode("jpeg", encoded.data, encoded.offsets, encoded.shape, np.uint8, range(21)),
+    )
+    assert np.abs(worse.values[:].astype(int) - expected).mean() > np.abs(jpeg.values[:].astype(int) - expected).mean()
+
+
+@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
+def test_frames_brought_to_another_size(fit, tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    robocache.ingest(source, tmp_path / "cache", image_size="40x24", image_fit=fit, image_codec="raw", jobs=1)
+    stream = robocache.open(tmp_path / "cache").streams[TOP]
+    expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in range(3)])
+    np.testing.assert_array_equal(
+        stream.values[:], robocache.image_batch(expected, size=(24, 40), fit=fit, dtype="uint8", layout="hwc")
+    )
+    assert stream.frames.resized == {"size": [24, 40], "fit": fit, "from": [HEIGHT, WIDTH]}
+
+
+def test_no_byte_of_the_cache_depends_on_the_number_of_processes(tmp_path):
+    cameras = (TOP, "observation.images.wrist")
+    lengths = (130, 5, 70)
+    source = write_set(tmp_path / "source", lengths, cameras=cameras)
+    write_videos(source, lengths, codec="libx264", options={"bf": "2"})
+    write_videos(source, lengths, cameras[1], codec="libx264", gop=300)
+    file = video_path(source, 0)
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2 : len(damaged) // 2 + 40] = bytes(40)
+    file.write_bytes(damaged)
+    for jobs in (1, 2, 3):
+        report = robocache.ingest(source, tmp_path / f"cache{jobs}", on_error="skip", jobs=jobs)
+        assert report.skipped
+    caches = [
+        {path.relative_to(cache): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+        for cache in (tmp_path / "cache1", tmp_path / "cache2", tmp_path / "cache3")
+    ]
+    assert caches[0] == caches[1] == caches[2]
+
+
+def test_cameras_are_left_out_where_they_are_not_wanted(tmp_path):
+    source = write_set(tmp_path / "source")
+    video_path(source, 0).parent.mkdir(parents=True)
+    video_path(source, 0).write_text("no video")
+    report = robocache.ingest(source, tmp_path / "cache", video=False)
+    assert TOP in [omission.what for omission in report.left_out]
+    assert (report.rows["action"], TOP in report.rows, report.cameras) == (21, False, {})
+
+
+def test_a_declared_camera_without_any_file_is_left_out(tmp_path):
+    source = write_videos(write_set(tmp_path / "source", cameras=(TOP, "observation.images.planned")))
+    report = robocache.ingest(source, tmp_path / "cache", jobs=1)
+    assert {o.what: o.reason for o in report.left_out}[
+        "observation.images.planned"
+    ] == "video; files for 0 of 3 episodes"
+    assert report.rows[TOP] == 21
+
+
+def test_frames_that_no_row_wants_are_counted(tmp_path):
+    source = write_set(tmp_path / "source")
+    for episode, frames in enumerate((7, 8, 11)):
+        write_video(video_path(source, episode), numbers(episode, frames))
+    report = robocache.ingest(source, tmp_path / "cache", jobs=1)
+    assert {o.what: o.reason for o in report.left_out}[f"{TOP}: frames"] == "5 of 26 are no row's"
+    assert seen(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate((7, 5, 9))]
+
+
+# ---- what is wrong with a video ----
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    {
+        "no file": (lambda file: file.unlink(), "no episode_000001.mp4"),
+        "a dangling symlink": (
+            lambda file: (file.unlink(), file.symlink_to("nowhere")),
+            "nowhere, which does not exist",
+        ),
+        "an LFS pointer": (lambda file: file.write_text(LFS_POINTER), "git lfs pull"),
+        "no video": (lambda file: file.write_bytes(b"frames" * 50), "not a video that can be read"),
+        "an empty file": (lambda file: file.write_bytes(b""), "not a video that can be read"),
+        "a folder": (lambda file: (file.unlink(), file.mkdir()), "no episode_000001.mp4"),
+        "without its end": (lambda file: os.truncate(file, file.stat().st_size - 400), "not a video that can be read"),
+        "only sound": (lambda file: write_sound(file), "no video in it"),
+        "an unknown codec": (lambda file: rename_codec(file), "codec"),
+        "another size": (lambda file: write_video(file, numbers(1, 5), size=(96, 128)), f"{WIDTH}x{HEIGHT}"),
+    }.values(),
+    ids=lambda value: None if callable(value) else value[:20],
+)
+def test_a_file_that_cannot_be_read_costs_its_episode_the_camera(make, words, tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    make(video_path(source, 1))
+    refused(source, tmp_path / "cache", words)
+    names = skipped(source, tmp_path / "cache")
+    assert list(names) == [f"episode 1: {TOP}"]
+    assert words in names[f"episode 1: {TOP}"]
+    assert [len(shown) for shown, _ in seen(tmp_path / "cache")] == [7, 0, 9]
+    assert robocache.open(tmp_path / "cache").streams["action"].rows == 21
+
+
+def write_sound(file):
+    with av.open(str(file), "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=48_000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((2, 1024), np.float32), format="fltp", layout="stereo")
+        frame.sample_rate = 48_000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def rename_codec(file):
+    file.write_bytes(file.read_bytes().replace(b"mp4v", b"zzzz").replace(b"\x04\x80\x80\x80", b"\x00\x80\x80\x80"))
+
+
+def test_a_file_shorter_than_its_rows(tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    write_video(video_path(source, 2), numbers(2, 6))
+    words = "9 rows and 6 frames: no frame within 16.67 ms of 3 of the rows, the first row 6 at 0.2000 s"
+    refused(source, tmp_path / "cache", "episode_000002.mp4", words)
+    names = skipped(source, tmp_path / "cache")
+    assert list(names) == [f"episode 2: {TOP}: rows 6-8"]
+    assert seen(tmp_path / "cache")[2] == (numbers(2, 6), nominal_ns(range(6)))
+
+
+def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
+    """As many frames as rows, recorded at 29 Hz and told to be at 30."""
+    lengths = (40, 7)
+    source = write_videos(write_set(tmp_path / "source", lengths), lengths, fps=29)
+    refused(source, tmp_path / "cache", "episode_000000.mp4", "drift", "+0.0000", "+0.0448", "frames='by-index'")
+    names = skipped(source, tmp_path / "cache")
+    assert list(names) == [f"episode 0: {TOP}"]
+    assert [len(shown) for shown, _ in seen(tmp_path / "cache")] == [0, 7]
+    assert robocache.ingest(source, tmp_path / "index", frames="by-index", jobs=1).skipped == []
+    assert seen(tmp_path / "index") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
+
+
+def test_by_index_gives_no_frame_of_the_next_episode(tmp_path):
+    extras = [
+        {
+            f"videos/{TOP}/chunk_index": 0,
+            f"videos/{TOP}/file_index": 0,
+            f"videos/{TOP}/from_timestamp": start,
+            f"videos/{TOP}/to_timestamp": start + 0.2,
+        }
+        for start in (0.0, 0.2)
+    ]
+    source = write_set(tmp_path / "source", (8, 6), "v3.0", extras=extras)
+    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 6) + numbers(1, 6))
+    names = skipped(source, tmp_path / "cache", frames="by-index")
+    assert list(names) == [f"episode 0: {TOP}: rows 6-7"]
+    assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
+def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, rng, tmp_path):
+    lengths = (60,)
+    source = write_videos(write_set(tmp_path / "source", lengths), lengths, codec=codec, options=CODECS[codec], gop=10)
+    file = video_path(source, 0)
+    _, expected = read_video(file)
+    with av.open(str(file)) as container:
+        packets = sorted((packet.pts, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size)
+    content = bytearray(file.read_bytes())
+    _, begin, size = packets[23]
+    content[begin + size // 3 : begin + size] = rng.integers(0, 256, size - size // 3, np.uint8).tobytes()
+    file.write_bytes(content)
+    refused(source, tmp_path / "cache", "episode_000000.mp4: frame 2", "does not decode")
+    ((name, _),) = skipped(source, tmp_path / "cache", image_codec="raw").items()
+    assert name.startswith(f"episode 0: {TOP}: frames 2")
+    stream = robocache.open(tmp_path / "cache").streams[TOP]
+    rows = [round(ns * 30 / 1e9) for ns in stream.time_ns.tolist()]
+    assert set(range(20)) | set(range(30, 60)) <= set(rows) and 23 not in rows
+    np.testing.assert_array_equal(stream.values[:], expected[rows])
+
+
+def test_a_process_that_dies_costs_what_it_had_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setattr(video, "_PROGRAM", video._PROGRAM.replace("work(", "import os; os.kill(os.getpid(), 9); work("))
+    source = write_videos(write_set(tmp_path / "source"))
+    with pytest.raises(robocache.FileError, match=r"frame 0 does not decode: the process that decoded it died \(-9\)"):
+        robocache.ingest(source, tmp_path / "cache", jobs=2)
+    report = robocache.ingest(source, tmp_path / "cache", jobs=2, on_error="skip")
+    assert len(report.skipped) == 3 and report.rows["action"] == 21
+
+
+def children(pid):
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_running_when_it_is_interrupted(how, tmp_path):
+    """Ctrl-C ends the processes; those of one that is killed end by themselves."""
+    lengths = (600,) * 4
+    source = write_videos(write_set(tmp_path / "source", lengths), lengths, codec="libx264", size=(480, 640))
+    command = [sys.executable, "-m", "robocache", "ingest", str(source), str(tmp_path / "cache"), "--jobs", "2"]
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(workers := children(running.pid)) < 2 or not list(tmp_path.glob("cache.partial/streams/*/values*")):
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    running.send_signal(how)
+    assert running.wait(30) == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    while any(Path(f"/proc/{pid}").exists() and pid_lives(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not (tmp_path / "cache").exists()
+
+
+def pid_lives(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_without_pyav_the_error_says_how_to_get_it(tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    program = "import sys; sys.modules['av'] = None\nfrom robocache.cli import main\nsys.exit(main(sys.argv[1:]))"
+
+    def run(*options):
+        command = [sys.executable, "-c", program, "ingest", str(source), str(tmp_path / "cache"), *options]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = run()
+    assert done.returncode == 1
+    assert TOP in done.stderr and "pip install av" in done.stderr and "--no-video" in done.stderr
+    assert run("--no-video").returncode == 0
+
+
+# ---- images in the rows ----
+
+
+def write_images(root, images, version="v2.1", column=None):
+    """A set whose only episode's rows have these images."""
+    source = write_set(root, (len(images),), version, dtype="image")
+    (file,) = source.glob("data/chunk-000/*.parquet")
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    cells = [image if isinstance(image, dict | None) else {"bytes": image, "path": None} for image in images]
+    write_table(file, pq.read_table(file).append_column(TOP, pa.array(cells, kind)))
+    return source
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_images_stay_as_they_are(version, tmp_path):
+    pictures = [picture(k) for k in range(70)]
+    png = write_images(tmp_path / "png", [image_bytes(p) for p in pictures], version)
+    robocache.ingest(png, tmp_path / "a")
+    stream = robocache.open(tmp_path / "a").streams[TOP]
+    assert (stream.frames.codec, stream.rows, stream.clock) == ("png", 70, "nominal")
+    np.testing.assert_array_equal(stream.values[:], pictures)
+    jpeg = write_images(tmp_path / "jpeg", [image_bytes(p, "JPEG", quality=90) for p in pictures], version)
+    robocache.ingest(jpeg, tmp_path / "b")
+    assert robocache.open(tmp_path / "b").streams[TOP].frames.codec == "jpeg"
+    assert seen(tmp_path / "b") == [(list(range(70)), nominal_ns(range(70)))]
+
+
+def test_images_in_another_codec_or_size(tmp_path):
+    pictures = np.stack([picture(k) for k in range(5)])
+    source = write_images(tmp_path / "source", [image_bytes(p) for p in pictures])
+    robocache.ingest(source, tmp_path / "raw", image_codec="raw")
+    np.testing.assert_array_equal(robocache.open(tmp_path / "raw").streams[TOP].values, pictures)
+    robocache.ingest(source, tmp_path / "small", image_size="32x24")
+    small = robocache.open(tmp_path / "small").streams[TOP]
+    assert (small.frames.codec, small.frames.resized["from"]) == ("png", [HEIGHT, WIDTH])
+    np.testing.assert_array_equal(
+        small.values[:], robocache.image_batch(pictures, size=(24, 32), dtype="uint8", layout="hwc")
+    )
+
+
+def test_images_that_lie_beside_the_table(tmp_path):
+    cells = [{"bytes": None, "path": f"images/{TOP}/frame_{k}.png"} for k in range(4)]
+    source = write_images(tmp_path / "source", cells)
+    for k, cell in enumerate(cells):
+        (source / cell["path"]).parent.mkdir(parents=True, exist_ok=True)
+        (source / cell["path"]).write_bytes(image_bytes(picture(k)))
+    robocache.ingest(source, tmp_path / "cache")
+    assert [shown for shown, _ in seen(tmp_path / "cache")] == [list(range(4))]
+    (source / cells[2]["path"]).unlink()
+    with pytest.raises(robocache.FileError, match=r"frame_2.png: No such file"):
+        robocache.ingest(source, tmp_path / "cache2")
+
+
+def test_images_that_cannot_be_read_are_skipped_by_name(tmp_path):
+    good = [image_bytes(picture(k)) for k in range(8)]
+    cells = [
+        good[0],
+        None,
+        good[2][:60],
+        b"no image",
+        {"bytes": None, "path": None},
+        {"bytes": None, "path": "../outside.png"},
+        image_bytes(picture(6, 96, 128)),
+        good[7],
+    ]
+    source = write_images(tmp_path / "source", cells)
+    refused_by = pytest.raises(robocache.FileError, match=f"episode_000000.parquet: episode 0: {TOP}: row 1: ")
+    with refused_by:
+        robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    assert [omission.what for omission in report.skipped] == [f"episode 0: {TOP}: rows 1-6"]
+    assert seen(tmp_path / "cache") == [([0, 7], nominal_ns([0, 7]))]
+
+
+# ---- arguments, the command line ----
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("image_size", "224"),
+        ("image_size", "0x224"),
+        ("image_size", "224X224"),
+        ("image_fit", "letterbox"),
+        ("image_codec", "jpeg:101"),
+        ("image_codec", "webp"),
+        ("jobs", 0),
+        ("frames", "by-luck"),
+    ],
+)
+def test_options_that_are_none(option, value, tmp_path):
+    source = write_set(tmp_path / "source")
+    with pytest.raises(robocache.ArgumentError, match=f"{option}: expected .* got '?{value}"):
+        robocache.ingest(source, tmp_path / "cache", **{option: value})
+
+
+def test_the_command_line_tells_of_cameras(tmp_path, capsys):
+    source = write_videos(write_set(tmp_path / "source"))
+    options = ["--image-size", "32x24", "--image-fit", "pad", "--image-codec", "jpeg:90", "--jobs", "1"]
+    assert main(["ingest", str(source), str(tmp_path / "cache"), *options]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "32x24 rgb, jpeg" in line]
+    assert line.split()[:2] == [TOP, "32x24"] and " 21 " in line
+    assert main(["ingest", str(source), str(tmp_path / "cache2"), *options, "--json"]) == 0
+    camera = json.loads(capsys.readouterr().out)["cameras"][TOP]
+    assert {key: camera[key] for key in ("frames", "width", "height", "codec", "color_space")} == {
+        "frames": 21,
+        "width": 32,
+        "height": 24,
+        "codec": "jpeg",
+        "color_space": "rgb",
+    }
+    assert camera["bytes_per_frame"] > 100 and camera["frames_per_second"] > 0
+
+
+def test_progress_tells_of_frames(tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    told = []
+    robocache.ingest(source, tmp_path / "cache", jobs=1, progress=lambda *step: told.append(step))
+    assert [step for step in told if "frames/s" not in step[2]] == [(k, 3, f"episode {k}") for k in range(3)]
+    assert [step[0] for step in told if "frames/s" in step[2]] == [0, 1, 2]
+
+
+# ---- real data ----
+
+
+def psnr(a, b):
+    return 10 * np.log10(255**2 / np.mean((a.astype(np.float64) - b) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "camera", "episodes"),
+    [
+        ("lerobot_v2/gr00t_gr1_pnp_sim", "observation.images.ego_view", (0, 4)),
+        ("lerobot_v2/unitree_g1_real", "observation.images.cam_high", (29, 31)),
+    ],
+)
+def test_real_robots_video(name, camera, episodes, real_data, tmp_path):
+    source = real_data(name)
+    trimmed = tmp_path / "source"
+    write_subset(source, trimmed, camera, episodes)
+    robocache.ingest(trimmed, tmp_path / "raw", image_codec="raw")
+    report = robocache.ingest(trimmed, tmp_path / "jpeg")
+    raw, jpeg = (robocache.open(tmp_path / codec).streams[camera] for codec in ("raw", "jpeg"))
+    action = robocache.open(tmp_path / "raw").streams["action"]
+    np.testing.assert_array_equal(raw.time_ns, action.time_ns)
+    first = 0
+    for episode in episodes:
+        (file,) = source.glob(f"videos/*/{camera}/episode_{episode:06d}.mp4")
+        stamps, expected = read_video(file)
+        rows = slice(first, first + len(expected))
+        period = 1e9 / json.loads((source / "meta/info.json").read_text())["fps"]
+        assert np.abs(raw.time_ns[rows] - np.array([float(s) * 1e9 for s in stamps])).max() < period / 100
+        np.testing.assert_array_equal(raw.values[rows], expected)
+        assert psnr(jpeg.values[rows], expected) > 38
+        first += len(expected)
+    assert (first, report.rows[camera]) == (raw.rows, raw.rows)
+
+
+def write_subset(source, target, camera, episodes):
+    """Some episodes of a set, by links, with what meta/ says of them."""
+    for pattern in ("data/*/episode_{:06d}.parquet", "videos/*/" + camera + "/episode_{:06d}.mp4"):
+        for episode in episodes:
+            (file,) = source.glob(pattern.format(episode))
+            link = target / file.relative_to(source)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+    (target / "meta").mkdir()
+    (target / "meta/info.json").write_bytes((source / "meta/info.json").read_bytes())
+    (target / "meta/tasks.jsonl").write_bytes((source / "meta/tasks.jsonl").read_bytes())
+    lines = (source / "meta/episodes.jsonl").read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["episode_index"] in episodes]
+    (target / "meta/episodes.jsonl").write_text("\n".join(kept) + "\n")
+
+
+def test_a_video_whose_sidecar_has_more_stamps_than_it_has_frames(real_data):
+    """124 stamps of 4.1 s beside 103 frames of 3.1 s at 10000/303 Hz: the rows behind its end have none."""
+    index = video.index_video(real_data("mcap/depthai_recording") / "recording.mp4")
+    stamps, _ = read_video(index.path)
+    assert (len(index), index.declared, len(stamps)) == (103, 103, 103)
+    assert index.time_ns.tolist() == [round(stamp * 10**9) for stamp in stamps]
+    rows = np.arange(124) * 33_200_000
+    picked = video.match(rows, index.time_ns, 16_600_000)
+    last = int(index.time_ns[-1]) + 16_600_000
+    assert [int(k) for k in np.flatnonzero(picked < 0)] == [k for k in range(124) if rows[k] > last]
+    assert picked.max() == 102 and (picked < 0).sum() > 20
