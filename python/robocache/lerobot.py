@@ -27,7 +27,7 @@ from .dataset import Dataset
 from .dataset import open as open_dataset
 from .ingest import check_source, checked_path, ingest
 from .ingest.files import fingerprint
-from .ingest.registry import INDEX_COLUMNS, READ_FOLDERS
+from .ingest.registry import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied
 
 __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]
@@ -35,19 +35,23 @@ __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadat
 # How far off a frame LeRobot lets an offset be.
 _TOLERANCE_S = 1e-4
 # Options of a loader that, given as one value for all, are for all that LeRobot calls features: its index columns come as
-# they are. The first are for floats alone.
-_OF_FLOATS, _OF_FEATURES = ("methods", "normalize", "dtype"), ("offset",)
-# Of a map-style dataset, in one call of the engine.
-_ITEMS_AT_ONCE = 256
+# they are. The first are for floats alone, the second for frames too.
+_OF_FLOATS, _OF_PIXELS, _OF_FEATURES = ("methods", "normalize"), ("dtype",), ("offset",)
+# Of a map-style dataset, in one call of the engine; frames are large.
+_ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
 
 
 # ---- the cache of a LeRobot dataset ----
 
 
 def open_cache(
-    path: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None, on_error: str = "stop"
+    path: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    on_error: str = "stop",
+    video: bool = True,
 ) -> Dataset:
-    """The cache of a LeRobot dataset: made where there is none yet, and again when a file of meta/ or data/ has changed.
+    """The cache of a LeRobot dataset: made where there is none yet, and again when a file that was read has changed.
 
     Where several processes ask at once, one makes it and the others wait. On a terminal a bar shows how far it is.
 
@@ -56,25 +60,27 @@ def open_cache(
         cache: where its cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache folder
             ($XDG_CACHE_HOME, else ~/.cache).
         on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
+        video: read the cameras too, decoded once and kept as JPEG; False leaves them out.
 
     Raises:
         FileError: as :func:`robocache.ingest`; or what is at `cache` is of another dataset.
     """
-    dataset = _open_cache(path, cache, on_error)
-    if cameras := dataset.provenance["lerobot"]["cameras"]:
-        warnings.warn(f"cameras are left out, all else is read: {', '.join(cameras)}", stacklevel=3)
+    dataset = _open_cache(path, cache, on_error, video)
+    cameras = dataset.provenance["lerobot"]["cameras"] if video else ()
+    if missing := [name for name in cameras if name not in dataset.streams]:
+        warnings.warn(f"cameras without files are left out, all else is read: {', '.join(missing)}", stacklevel=3)
     return dataset
 
 
-def _open_cache(path: Any, cache: Any = None, on_error: str = "stop") -> Dataset:
+def _open_cache(path: Any, cache: Any = None, on_error: str = "stop", video: bool = True) -> Dataset:
     source = checked_path("path", path)
     check_source(source)
     source = source.resolve()
     place = _default_place(source) if cache is None else checked_path("cache", cache)
-    found = _find_cache(source, place, on_error)
+    found = _find_cache(source, place, on_error, video)
     if found is None:
         with _one_at_a_time(place):
-            found = _find_cache(source, place, on_error) or _make_cache(source, place, on_error)
+            found = _find_cache(source, place, on_error, video) or _make_cache(source, place, on_error, video)
     return found
 
 
@@ -83,7 +89,7 @@ def _default_place(source: Path) -> Path:
     return root / f"{source.name}-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
 
 
-def _find_cache(source: Path, place: Path, on_error: str) -> Dataset | None:
+def _find_cache(source: Path, place: Path, on_error: str, video: bool) -> Dataset | None:
     """The cache that is there, or None where it is to be made.
 
     Raises:
@@ -94,14 +100,15 @@ def _find_cache(source: Path, place: Path, on_error: str) -> Dataset | None:
     found = open_dataset(place)
     told = found.provenance.get("lerobot", {})
     whole = told.get("index_columns") and (on_error == "skip" or not found.provenance["skipped"])
-    if whole and told["fingerprint"] == fingerprint(source, *READ_FOLDERS):
+    whole = whole and (told["video"] or not video or not told["cameras"])
+    if whole and told["fingerprint"] == fingerprint(source, *read_folders(told["video"])):
         return found
     if (other := found.provenance.get("source")) != str(source):
         raise errors.FileError(f"{place}: expected a cache of {source}, or none yet, got one of {other}")
     return None
 
 
-def _make_cache(source: Path, place: Path, on_error: str) -> Dataset:
+def _make_cache(source: Path, place: Path, on_error: str, video: bool) -> Dataset:
     from .view import ingest_progress
 
     with ingest_progress() as progress:
@@ -113,7 +120,7 @@ def _make_cache(source: Path, place: Path, on_error: str) -> Dataset:
             overwrite=place.exists(),
             progress=progress,
             index_columns=True,
-            video=False,
+            video=video,
         )
     return open_dataset(place)
 
@@ -155,9 +162,11 @@ class LeRobotLoader(Loader):
         told = dataset.provenance.get("lerobot", {})
         if not told.get("index_columns"):
             raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
-        kinds = {name: stream.dtype for name, stream in dataset.streams.items() if name not in INDEX_COLUMNS}
+        features = {name: stream for name, stream in dataset.streams.items() if name not in INDEX_COLUMNS}
+        cameras = [name for name, stream in features.items() if stream.frames is not None]
+        kinds = {name: stream.dtype for name, stream in features.items() if name not in cameras}
         floats = [name for name, dtype in kinds.items() if dtype.kind == "f"]
-        for names, of in ((_OF_FLOATS, floats), (_OF_FEATURES, kinds)):
+        for names, of in ((_OF_FLOATS, floats), (_OF_PIXELS, [*floats, *cameras]), (_OF_FEATURES, features)):
             for name in names:
                 if options.get(name) is not None and not isinstance(options[name], Mapping):
                     options[name] = dict.fromkeys(of, options[name])
@@ -166,7 +175,7 @@ class LeRobotLoader(Loader):
         windows = {
             name: _on_frames(x, told["fps"]) if name in by_frames else x
             for name, x in (delta_timestamps or {}).items()
-            if x is not None and name not in told["cameras"]
+            if x is not None and (name in features or name not in told["cameras"])
         }
         super().__init__(
             dataset,
@@ -274,13 +283,14 @@ class LeRobotEpisodes(Sequence[dict[str, Any]]):
 
 
 class LeRobotMetadata:
-    """What LeRobot's trainer and policies ask of a dataset's ``meta``, of what a batch has: no cameras, no text columns.
+    """What LeRobot's trainer and policies ask of a dataset's ``meta``, of what a batch has: no text columns.
 
     Attributes:
         root, repo_id, revision: the folder; its name and the format's version where they were not given.
         info: ``meta/info.json``; fps and robot_type are its.
         features: ``{key: {"dtype", "shape": tuple, "names"}}``, of the keys that a batch has.
-        camera_keys, image_keys, video_keys, depth_keys: empty.
+        camera_keys, image_keys, video_keys: all cameras, those of images and those of video.
+        depth_keys: empty.
         has_language_columns: False.
         total_episodes, total_frames, total_tasks: what there is.
     """
@@ -300,9 +310,10 @@ class LeRobotMetadata:
             for name, feature in self.info["features"].items()
             if name in dataset.streams or name == "episode_index"
         }
-        self.camera_keys: list[str] = []
-        self.image_keys: list[str] = []
-        self.video_keys: list[str] = []
+        dtypes = {name: self.features[name]["dtype"] for name in self.features}
+        self.image_keys = [name for name, dtype in dtypes.items() if dtype == "image"]
+        self.video_keys = [name for name, dtype in dtypes.items() if dtype == "video"]
+        self.camera_keys = [*self.image_keys, *self.video_keys]
         self.depth_keys: list[str] = []
         self.total_episodes = len(self.episodes)
         self.total_frames = dataset.streams["index"].rows
@@ -352,7 +363,7 @@ class LeRobotDataset:
     samples and put together again: where no map-style dataset is asked for, :meth:`Loader.from_lerobot` is faster by far.
 
     Args:
-        path, cache, on_error: as for :meth:`Loader.from_lerobot`.
+        path, cache, on_error, video: as for :meth:`Loader.from_lerobot`.
         delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame.
         episodes: LeRobot's numbers of those to take; their frames stay in the order of the files.
         repo_id, revision: what ``meta`` says of them.
@@ -381,6 +392,7 @@ class LeRobotDataset:
         *,
         cache: str | os.PathLike[str] | None = None,
         on_error: str = "stop",
+        video: bool = True,
         repo_id: str | None = None,
         revision: str | None = None,
         device: str = "cpu",
@@ -389,7 +401,7 @@ class LeRobotDataset:
         for name in ("where", "edges", "drop_n_last", "anchor", "anchor_hz", "shard_episodes"):
             if name in options:
                 raise errors.ArgumentError(f"{name}: goes with Loader.from_lerobot; here every frame is an item")
-        self._dataset = open_cache(path, cache=cache, on_error=on_error)
+        self._dataset = open_cache(path, cache=cache, on_error=on_error, video=video)
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
         self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision)
@@ -398,9 +410,10 @@ class LeRobotDataset:
             self.episodes = _numbers(self._dataset).tolist()
         taken = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
         self._places = sorted(set(_places(self._dataset, taken)))
+        self._at_once = _ITEMS_WITH_FRAMES_AT_ONCE if self.meta.camera_keys else _ITEMS_AT_ONCE
         self._loader = LeRobotLoader(
             self._dataset,
-            batch_size=_ITEMS_AT_ONCE,
+            batch_size=self._at_once,
             delta_timestamps=delta_timestamps,
             episodes=_numbers(self._dataset)[self._places].tolist(),
             task_text=True,
@@ -424,8 +437,8 @@ class LeRobotDataset:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The items at these places, in this order."""
         items: list[dict[str, Any]] = []
-        for begin in range(0, len(indices), _ITEMS_AT_ONCE):
-            batch = self._loader.gather(indices[begin : begin + _ITEMS_AT_ONCE])
+        for begin in range(0, len(indices), self._at_once):
+            batch = self._loader.gather(indices[begin : begin + self._at_once])
             # Copies: a batch's memory is that of the largest.
             columns = [values if isinstance(values, list) else values.clone().unbind() for values in batch.values()]
             items += (dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True))
@@ -451,7 +464,8 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
         cfg: LeRobot's TrainPipelineConfig. Its dataset lies in `dataset.root`, or where LeRobot keeps that `dataset.repo_id`.
 
     Raises:
-        ArgumentError: the configuration asks for what this is not made for: streaming, or an `eval_split`.
+        ArgumentError: the configuration asks for what this is not made for: streaming, an `eval_split`, or LeRobot's
+            image_transforms (ImageOptions are for :class:`LeRobotDataset`).
         FileError: nothing is there, and nothing is downloaded; or as :meth:`Loader.from_lerobot`.
     """
     from lerobot.datasets.factory import resolve_delta_timestamps
@@ -461,6 +475,8 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
     for name in ("streaming", "eval_split"):
         if getattr(wanted, name, None):
             raise errors.ArgumentError(f"dataset.{name}: expected none, got {getattr(wanted, name)!r}")
+    if getattr(getattr(wanted, "image_transforms", None), "enable", False):
+        raise errors.ArgumentError("dataset.image_transforms: expected none, got them enabled")
     root = Path(wanted.root or Path(HF_LEROBOT_HOME) / wanted.repo_id)
     meta = LeRobotMetadata(_open_cache(root), root)
     return LeRobotDataset(

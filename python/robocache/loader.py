@@ -643,12 +643,13 @@ class Loader:
         episodes: Sequence[int] | None = None,
         cache: str | os.PathLike[str] | None = None,
         on_error: str = "stop",
+        video: bool = True,
         **options: Any,
     ) -> Loader:
         """A loader of LeRobot's batches: values, masks, keys and types are what its dataset and a DataLoader give.
 
-        The dataset is read once, into a cache that is made again when a file in its meta/ or data/ has changed; of several
-        processes that ask for it one makes it, the others wait. Cameras are left out, with a warning.
+        The dataset is read once, into a cache that is made again when one of its files has changed; of several processes that
+        ask for it one makes it, the others wait.
 
         Args:
             path: the dataset's folder (v2.0, v2.1 or v3.0).
@@ -658,6 +659,7 @@ class Loader:
             cache: where the cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache
                 folder ($XDG_CACHE_HOME, else ~/.cache).
             on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
+            video: give the cameras too, as LeRobot does: float32 from 0 to 1, channels first, unless `images` says otherwise.
             options: `batch_size` and all others of :class:`Loader`. `methods`, `normalize`, `dtype` and `offset`, given as
                 one value for all keys, leave LeRobot's index columns alone.
 
@@ -679,7 +681,7 @@ class Loader:
         from .lerobot import LeRobotLoader, open_cache
 
         return LeRobotLoader(
-            open_cache(path, cache=cache, on_error=on_error),
+            open_cache(path, cache=cache, on_error=on_error, video=video),
             delta_timestamps=delta_timestamps,
             episodes=episodes,
             **options,

@@ -28,7 +28,7 @@ from ..errors import Error, FileError
 from .files import check_file, fingerprint, is_readable, list_files
 from .images import Kinds, image_frames
 from .recording import Frames, Notes, Recording, Rows, SourceError, naming, ranges
-from .registry import INDEX_COLUMNS, READ_FOLDERS, LeRobotOptions
+from .registry import INDEX_COLUMNS, LeRobotOptions, read_folders
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
@@ -57,7 +57,12 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     info = _load_info(source)
     features = info.pop("features")
     notes.tell(source / "meta" / "info.json", **info)
-    notes.tell(source, fingerprint=fingerprint(source, *READ_FOLDERS), index_columns=options.index_columns)
+    notes.tell(
+        source,
+        fingerprint=fingerprint(source, *read_folders(options.video)),
+        index_columns=options.index_columns,
+        video=options.video,
+    )
     tasks, episodes = _load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
     kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]

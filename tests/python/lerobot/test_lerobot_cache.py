@@ -58,8 +58,8 @@ def test_it_is_made_again_when_files_change(source):
     (source / "meta/info.json").touch()
     later = made_at(open_cache(source))
     assert later != earlier
-    (source / "videos").mkdir()
-    (source / "videos" / "notes.txt").write_text("nothing of this is in the cache")
+    (source / "notes").mkdir()
+    (source / "notes" / "notes.txt").write_text("nothing of this is in the cache")
     assert made_at(open_cache(source)) == later
 
 
