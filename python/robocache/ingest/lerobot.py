@@ -176,9 +176,9 @@ def _read_images(
 
 
 def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
-    cell = column[row].as_py() or {}
+    cell: dict[str, Any] = column[row].as_py() or {}
     if cell.get("bytes") is not None:
-        return bytes(cell["bytes"])
+        return cell["bytes"]
     path = cell.get("path")
     if not path:
         raise Error("neither bytes nor a path")
