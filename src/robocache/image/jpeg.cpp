@@ -312,9 +312,9 @@ void decode_jpeg_frame(std::span<const uint8_t> blob, const FrameShape& expected
       }
       jpeg_read_scanlines(&info, rows, std::min<JDIMENSION>(4, info.output_height - info.output_scanline));
     }
-    jpeg_finish_decompress(&info);
   });
   source.check_components();
+  source.run([&] { jpeg_finish_decompress(&info); });
 }
 
 std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& shape, const EncodeOptions& options) {
