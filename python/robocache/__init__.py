@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from . import _lib
 from .dataset import Dataset, ReencodedWarning, Writer, open
-from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
+from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .lerobot import LeRobotDataset
 from .loader import Loader, Source
 from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
+from .ops.decode_jpeg import decode_jpeg
 from .ops.fuse import fuse_multimodal
 from .ops.integrate_tsdf import integrate_tsdf
 from .ops.resample import check_times, resample_trajectories
@@ -30,6 +31,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "FileError",
+    "FrameError",
     "LeRobotDataset",
     "Loader",
     "NormStatsWarning",
@@ -39,6 +41,7 @@ __all__ = [
     "Writer",
     "check_installation",
     "check_times",
+    "decode_jpeg",
     "fuse_multimodal",
     "ingest",
     "integrate_tsdf",
