@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from . import _lib
 from .dataset import Dataset, Writer, open
-from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError
+from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
 from .image_options import ImageOptions
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .lerobot import LeRobotDataset
 from .loader import Loader, Source
 from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
+from .ops.decode_jpeg import decode_jpeg
 from .ops.fuse import fuse_multimodal
 from .ops.image_batch import image_batch
 from .ops.integrate_tsdf import integrate_tsdf
@@ -32,6 +33,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "FileError",
+    "FrameError",
     "ImageOptions",
     "LeRobotDataset",
     "Loader",
@@ -41,6 +43,7 @@ __all__ = [
     "Writer",
     "check_installation",
     "check_times",
+    "decode_jpeg",
     "fuse_multimodal",
     "image_batch",
     "ingest",

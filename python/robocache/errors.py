@@ -25,6 +25,11 @@ class FileError(Error, OSError):
     """A file is missing, damaged or cannot be written; the message begins with its path."""
 
 
+@tvm_ffi.register_error("robocache.FrameError")
+class FrameError(Error, ValueError):
+    """An encoded frame is none, is damaged, or is not of the codec or shape it should be."""
+
+
 @tvm_ffi.register_error("robocache.DeviceError")
 class DeviceError(Error, RuntimeError):
     """The device or its driver refused: no such device, out of memory, a failed launch."""

@@ -13,9 +13,17 @@
 
 namespace robocache::cache {
 
-BlockWriter::BlockWriter(std::string path) : path_(std::move(path)) {
+BlockWriter::BlockWriter(std::string path, std::string_view header)
+    : path_(std::move(path)), header_bytes_(header.size()) {
   const FileDescriptor file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.get() < 0) refuse_errno(path_, "making it");
+  append(header);
+}
+
+// Of the block that comes next.
+uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
+  const size_t left_out = flushed_ == 0 ? header_bytes_ : 0;
+  return crc32(block + left_out, size - left_out);
 }
 
 void BlockWriter::append_blocks(const std::byte* data, size_t size) {
@@ -28,7 +36,7 @@ void BlockWriter::append_blocks(const std::byte* data, size_t size) {
       buffer_.insert(buffer_.end(), data, data + taken);
       source = buffer_.data();
     }
-    const uint32_t crc = crc32(source, block);
+    const uint32_t crc = checksum(source, block);
     write_at(file, source, block, flushed_);
     crc32_.push_back(crc);
     flushed_ += kBlockBytes;
@@ -53,17 +61,12 @@ void BlockWriter::truncate(int64_t size) {
   crc32_.resize(static_cast<size_t>(whole));
 }
 
-void BlockWriter::overwrite_start(std::string_view bytes) {
+void BlockWriter::replace_header(std::string_view header) {
   if (flushed_ == 0) {
-    std::memcpy(buffer_.data(), bytes.data(), bytes.size());
-    return;
+    std::memcpy(buffer_.data(), header.data(), header.size());
+  } else {
+    write_at(open_file(), reinterpret_cast<const std::byte*>(header.data()), header.size(), 0);
   }
-  const FileDescriptor file = open_file();
-  std::vector<std::byte> block(static_cast<size_t>(kBlockBytes));
-  read_at(file, block.data(), block.size(), 0);
-  std::memcpy(block.data(), bytes.data(), bytes.size());
-  write_at(file, block.data(), bytes.size(), 0);
-  crc32_[0] = crc32(block.data(), block.size());
 }
 
 FileRecord BlockWriter::finish() const {
@@ -71,7 +74,7 @@ FileRecord BlockWriter::finish() const {
   FileRecord record{size(), crc32_};
   if (!buffer_.empty()) {
     write_at(file, buffer_.data(), buffer_.size(), flushed_);
-    record.crc32.push_back(crc32(buffer_.data(), buffer_.size()));
+    record.crc32.push_back(checksum(buffer_.data(), buffer_.size()));
   }
   // What an earlier, failed write left behind the end goes.
   if (::ftruncate(file.get(), record.bytes) != 0 || ::fsync(file.get()) != 0) refuse_errno(path_, "making it durable");

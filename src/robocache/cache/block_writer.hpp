@@ -24,8 +24,9 @@ struct FileRecord {
 // Holds the last block in memory and no open file, so that a cache may have any number of streams.
 class BlockWriter {
  public:
-  // Makes an empty file. `path` is absolute. Throws FileError.
-  explicit BlockWriter(std::string path);
+  // Makes a file that begins with `header`, less than a block, which no checksum covers. `path` is absolute. Throws
+  // FileError.
+  explicit BlockWriter(std::string path, std::string_view header = {});
 
   const std::string& path() const { return path_; }
   int64_t size() const { return flushed_ + static_cast<int64_t>(buffer_.size()); }
@@ -41,22 +42,24 @@ class BlockWriter {
   }
   void append(std::string_view text) { append(text.data(), text.size()); }
 
-  // Forgets everything from `size` on. Throws FileError.
+  // Forgets everything from `size` on, which lies behind the header. Throws FileError.
   void truncate(int64_t size);
 
-  // Writes over the file's first bytes; they lie within its first block. Throws FileError.
-  void overwrite_start(std::string_view bytes);
+  // Writes another header of the same length over the first. Throws FileError.
+  void replace_header(std::string_view header);
 
   // Writes what is left and makes the file durable. Throws FileError, and may then be tried again.
   FileRecord finish() const;
 
  private:
   void append_blocks(const std::byte* data, size_t size);
+  uint32_t checksum(const std::byte* block, size_t size) const;
   FileDescriptor open_file() const;
   void write_at(const FileDescriptor& file, const std::byte* data, size_t size, int64_t offset) const;
   void read_at(const FileDescriptor& file, std::byte* data, size_t size, int64_t offset) const;
 
   std::string path_;
+  size_t header_bytes_;
   int64_t flushed_ = 0;  // bytes in the file: whole blocks
   std::vector<uint32_t> crc32_;
   std::vector<std::byte> buffer_;  // less than a block

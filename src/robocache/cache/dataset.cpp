@@ -1,6 +1,7 @@
 #include "robocache/cache/dataset.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -26,22 +27,27 @@ constexpr int kOpenTries = 100;
 struct File {
   cache::MappedFile mapping;
   cache::FileRecord record;
+  bool grows = false;        // it may be longer than the record says, and its header may tell of more rows
+  int64_t header_bytes = 0;  // that no checksum covers: of a file that grows
 
-  std::span<const std::byte> bytes() const { return mapping.bytes(); }
+  // What the cache that was opened has of it.
+  std::span<const std::byte> bytes() const { return mapping.bytes().first(static_cast<size_t>(record.bytes)); }
 };
 
+// What a stream has none of stays empty.
 struct StreamMapping {
-  File times, values, row_offsets, stats;
+  File times, values, blob_offsets, row_offsets, stats;
 };
 
-std::span<const std::byte> block_of(const File& file, int64_t block) {
-  const auto begin = static_cast<size_t>(block * cache::kBlockBytes);
-  return file.bytes().subspan(begin, std::min(file.bytes().size() - begin, static_cast<size_t>(cache::kBlockBytes)));
+// Where the bytes of a block lie that its checksum covers: [begin, end).
+std::array<int64_t, 2> block_of(const File& file, int64_t block) {
+  const int64_t end = std::min((block + 1) * cache::kBlockBytes, file.record.bytes);
+  return {std::min(std::max(block * cache::kBlockBytes, file.header_bytes), end), end};
 }
 
 uint32_t block_crc(const File& file, int64_t block) {
-  const std::span<const std::byte> bytes = block_of(file, block);
-  return cache::crc32(bytes.data(), bytes.size());
+  const auto [begin, end] = block_of(file, block);
+  return cache::crc32(file.bytes().data() + begin, static_cast<size_t>(end - begin));
 }
 
 bool block_is_whole(const File& file, int64_t block) {
@@ -49,8 +55,7 @@ bool block_is_whole(const File& file, int64_t block) {
 }
 
 [[noreturn]] void refuse_block(const File& file, int64_t block) {
-  const int64_t begin = block * cache::kBlockBytes;
-  const int64_t end = begin + static_cast<int64_t>(block_of(file, block).size());
+  const auto [begin, end] = block_of(file, block);
   cache::refuse_bytes(file.mapping.path(), begin,
                       "CRC-32 " + cache::crc32_text(file.record.crc32[static_cast<size_t>(block)]) +
                           " of the bytes up to " + std::to_string(end),
@@ -64,28 +69,30 @@ void check_blocks(const File& file) {
 }
 
 template <class T>
-const T* elements(const File& file, DType dtype, std::span<const int64_t> shape) {
-  const int64_t begin = cache::check_npy(file.mapping.path(), file.bytes(), dtype, shape);
+const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
+  const int64_t begin = cache::check_npy(file.mapping.path(), file.bytes(), dtype, shape, file.grows);
+  if (file.grows) file.header_bytes = begin;
   return reinterpret_cast<const T*>(file.bytes().data() + begin);
 }
 
-void check_row_offsets(const File& file, std::span<const int64_t> row_offsets, int64_t rows) {
+// That they begin with 0, never decrease and end with `last`, which is `what`.
+void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t last, const std::string& what) {
   const auto at = [&](size_t i) {
-    return reinterpret_cast<const std::byte*>(row_offsets.data() + i) - file.bytes().data();
+    return reinterpret_cast<const std::byte*>(offsets.data() + i) - file.bytes().data();
   };
   int64_t previous = 0;
-  for (size_t i = 0; i < row_offsets.size(); ++i) {
+  for (size_t i = 0; i < offsets.size(); ++i) {
     const int64_t least = previous;
-    const int64_t most = i == 0 ? 0 : rows;
-    previous = row_offsets[i];
+    const int64_t most = i == 0 ? 0 : last;
+    previous = offsets[i];
     if (previous < least || previous > most) {
       cache::refuse_bytes(file.mapping.path(), at(i),
-                          "a row offset from " + std::to_string(least) + " to " + std::to_string(most),
+                          "an offset from " + std::to_string(least) + " to " + std::to_string(most),
                           std::to_string(previous));
     }
   }
-  if (previous != rows) {
-    cache::refuse_bytes(file.mapping.path(), at(row_offsets.size() - 1), "the number of rows, " + std::to_string(rows),
+  if (previous != last) {
+    cache::refuse_bytes(file.mapping.path(), at(offsets.size() - 1), what + ", " + std::to_string(last),
                         std::to_string(previous));
   }
 }
@@ -104,6 +111,29 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
                         std::to_string(episodes) + " lines, one an episode", std::to_string(offsets.size() - 1));
   }
   return offsets;
+}
+
+// Encoded frames, one behind the other.
+void map_blobs(StreamMapping& files, Stream& stream) {
+  const std::vector<int64_t> count{stream.rows + 1};
+  const std::span<const int64_t> offsets{elements<int64_t>(files.blob_offsets, DType::kInt64, count),
+                                         static_cast<size_t>(count[0])};
+  check_blocks(files.blob_offsets);
+  const std::vector<int64_t> bytes{offsets.back()};
+  check_offsets(files.blob_offsets, offsets, bytes[0], "the bytes of all frames");
+  files.blob_offsets.mapping.release_pages();
+  stream.blob_offsets = offsets.data();
+  stream.values = elements<std::byte>(files.values, DType::kUInt8, bytes);
+}
+
+// `table` [kStatistics, features]
+void map_statistics(const double* table, Stream& stream) {
+  FeatureStats& stats = stream.stats;
+  for (std::span<const double>* row : {&stats.mean, &stats.std, &stats.min, &stats.max, &stats.q01, &stats.q10,
+                                       &stats.q50, &stats.q90, &stats.q99, &stats.count}) {
+    *row = {table, static_cast<size_t>(stream.features)};
+    table += stream.features;
+  }
 }
 
 // FNV-1a over the files' checksums.
@@ -142,6 +172,28 @@ Clock clock_from_name(std::string_view name) {
   throw ArgumentError("clock: expected 'recorded' or 'nominal', got '" + std::string(name) + "'");
 }
 
+std::string_view codec_name(Codec codec) {
+  return codec == Codec::kRaw ? "raw" : codec == Codec::kJpeg ? "jpeg" : "png";
+}
+
+Codec codec_from_name(std::string_view name) {
+  for (const Codec codec : {Codec::kRaw, Codec::kJpeg, Codec::kPng}) {
+    if (codec_name(codec) == name) return codec;
+  }
+  throw ArgumentError("codec: expected 'raw', 'jpeg' or 'png', got '" + std::string(name) + "'");
+}
+
+std::string_view color_space_name(ColorSpace color_space) {
+  return color_space == ColorSpace::kRgb ? "rgb" : color_space == ColorSpace::kGray ? "gray" : "depth";
+}
+
+ColorSpace color_space_from_name(std::string_view name) {
+  for (const ColorSpace color_space : {ColorSpace::kRgb, ColorSpace::kGray, ColorSpace::kDepth}) {
+    if (color_space_name(color_space) == name) return color_space;
+  }
+  throw ArgumentError("color_space: expected 'rgb', 'gray' or 'depth', got '" + std::string(name) + "'");
+}
+
 bool same_clock(const Stream& a, const Stream& b) {
   return a.clock_checksum == b.clock_checksum && std::ranges::equal(a.row_offsets, b.row_offsets) &&
          std::equal(a.time_ns, a.time_ns + a.rows, b.time_ns);
@@ -150,7 +202,7 @@ bool same_clock(const Stream& a, const Stream& b) {
 struct Dataset::Impl {
   Impl(const cache::FileDescriptor& directory, std::string cache_path);
 
-  File open_file(const cache::FileDescriptor& directory, const std::string& name);
+  File open_file(const cache::FileDescriptor& directory, const std::string& name, bool may_grow = false);
   void map_stream(const cache::FileDescriptor& directory, Stream& stream);
   StreamFile open_again(int64_t stream, const char* name, const File& mapped, const void* first) const;
   void verify() const;
@@ -171,7 +223,7 @@ Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_pa
   manifest = cache::parse_manifest(text.path(), text.text());
   bytes = static_cast<int64_t>(text.bytes().size());
   episode_columns = cache::episode_columns_text(manifest.episode_columns);
-  episodes = open_file(directory, cache::kEpisodesFile);
+  episodes = open_file(directory, cache::of_generation(cache::kEpisodesFile, manifest.generation));
   check_blocks(episodes);
   episode_lines = line_offsets(episodes, manifest.episodes);
   episodes.mapping.release_pages();
@@ -181,44 +233,51 @@ Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_pa
   }
 }
 
-File Dataset::Impl::open_file(const cache::FileDescriptor& directory, const std::string& name) {
+File Dataset::Impl::open_file(const cache::FileDescriptor& directory, const std::string& name, bool may_grow) {
   File file{cache::MappedFile(directory, name, path + "/" + name), manifest.files.at(name)};
-  const auto size = static_cast<int64_t>(file.bytes().size());
-  if (size != file.record.bytes) {
+  file.grows = may_grow && manifest.version > 1;
+  const auto size = static_cast<int64_t>(file.mapping.bytes().size());
+  if (size < file.record.bytes || (size > file.record.bytes && !file.grows)) {
     cache::refuse_bytes(file.mapping.path(), std::min(size, file.record.bytes),
-                        "a file of " + std::to_string(file.record.bytes) + " bytes",
+                        "a file of " + std::to_string(file.record.bytes) + " bytes" + (file.grows ? " or more" : ""),
                         std::to_string(size) + (size < file.record.bytes ? ": it is cut short" : ""));
   }
-  bytes += size;
+  bytes += file.record.bytes;
   return file;
 }
 
 void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& stream) {
-  const auto open = [&](const char* name) {
-    return open_file(directory, cache::stream_directory(stream.name) + "/" + name);
+  const std::string folder = cache::stream_directory(stream.name) + "/";
+  const auto open_growing = [&](const char* name) { return open_file(directory, folder + name, true); };
+  const auto open_whole = [&](const char* name) {
+    File file = open_file(directory, folder + cache::of_generation(name, manifest.generation));
+    check_blocks(file);
+    return file;
   };
-  StreamMapping files{open(cache::kTimeFile), open(cache::kValuesFile), open(cache::kRowOffsetsFile),
-                      open(cache::kStatsFile)};
-  check_blocks(files.row_offsets);
-  check_blocks(files.stats);
+  StreamMapping files;
+  files.times = open_growing(cache::kTimeFile);
+  files.values = open_growing(cache::kValuesFile);
+  files.row_offsets = open_whole(cache::kRowOffsetsFile);
 
   stream.time_ns = elements<int64_t>(files.times, DType::kInt64, std::vector{stream.rows});
-  std::vector<int64_t> shape{stream.rows};
-  shape.insert(shape.end(), stream.shape.begin(), stream.shape.end());
-  stream.values = elements<std::byte>(files.values, stream.dtype, shape);
   const std::vector<int64_t> offsets{manifest.episodes + 1};
   stream.row_offsets = {elements<int64_t>(files.row_offsets, DType::kInt64, offsets), static_cast<size_t>(offsets[0])};
-  check_row_offsets(files.row_offsets, stream.row_offsets, stream.rows);
+  check_offsets(files.row_offsets, stream.row_offsets, stream.rows, "the number of rows");
   files.row_offsets.mapping.release_pages();
   stream.clock_checksum = checksum_of({&files.times, &files.row_offsets});
 
-  shape[0] = cache::kStatistics;
-  const auto* table = elements<double>(files.stats, DType::kFloat64, shape);
-  FeatureStats& stats = stream.stats;
-  for (std::span<const double>* row : {&stats.mean, &stats.std, &stats.min, &stats.max, &stats.q01, &stats.q10,
-                                       &stats.q50, &stats.q90, &stats.q99, &stats.count}) {
-    *row = {table, static_cast<size_t>(stream.features)};
-    table += stream.features;
+  std::vector<int64_t> shape{stream.rows};
+  shape.insert(shape.end(), stream.shape.begin(), stream.shape.end());
+  if (stream.has_blobs()) {
+    files.blob_offsets = open_growing(cache::kBlobOffsetsFile);
+    map_blobs(files, stream);
+  } else {
+    stream.values = elements<std::byte>(files.values, stream.dtype, shape);
+  }
+  if (!stream.frames) {
+    files.stats = open_whole(cache::kStatsFile);
+    shape[0] = cache::kStatistics;
+    map_statistics(elements<double>(files.stats, DType::kFloat64, shape), stream);
   }
   mappings.push_back(std::move(files));
 }
@@ -238,7 +297,8 @@ StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const Fil
 void Dataset::Impl::verify() const {
   std::vector<const File*> files{&episodes};
   for (const StreamMapping& mapping : mappings) {
-    files.insert(files.end(), {&mapping.times, &mapping.values, &mapping.row_offsets, &mapping.stats});
+    files.insert(files.end(),
+                 {&mapping.times, &mapping.values, &mapping.blob_offsets, &mapping.row_offsets, &mapping.stats});
   }
   for (const File* file : files) {
     const auto blocks = static_cast<int64_t>(file->record.crc32.size());
@@ -273,12 +333,16 @@ std::shared_ptr<const Dataset> Dataset::open(const std::string& path, bool verif
   std::shared_ptr<const Dataset> dataset;
   for (int tries_left = kOpenTries; dataset == nullptr; --tries_left) {
     cache::FileDescriptor directory = cache::open_directory(path);
+    const std::string manifest_path = path + "/" + cache::kManifestFile;
+    const cache::FileDescriptor manifest = cache::open_below(directory, cache::kManifestFile, manifest_path);
     try {
       dataset.reset(new Dataset(std::make_unique<Impl>(directory, path)));
       dataset->impl_->home = std::move(directory);
     } catch (const FileError&) {
-      // Whoever replaces a cache removes the old one's files, and some may not have been opened yet.
-      if (tries_left == 1 || cache::is_named(directory, path)) throw;
+      // Whoever replaces a cache, or appends to it, removes files of the old one that may not have been opened yet.
+      const bool is_current =
+          cache::is_named(directory, path) && (manifest.get() < 0 || cache::is_named(manifest, manifest_path));
+      if (tries_left == 1 || is_current) throw;
     }
   }
   if (verify) dataset->verify();

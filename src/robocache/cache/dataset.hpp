@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,41 @@ std::string_view clock_name(Clock clock);
 
 // The inverse. Throws ArgumentError.
 Clock clock_from_name(std::string_view name);
+
+// How a camera's rows are stored.
+enum class Codec : uint8_t {
+  kRaw,   // the pixels themselves
+  kJpeg,  // a JPEG file each
+  kPng,   // a PNG file each
+};
+
+// "raw", "jpeg", "png".
+std::string_view codec_name(Codec codec);
+
+// The inverse. Throws ArgumentError.
+Codec codec_from_name(std::string_view name);
+
+// What the channels of a frame mean.
+enum class ColorSpace : uint8_t {
+  kRgb,    // 3 channels
+  kGray,   // 1 channel
+  kDepth,  // 1 channel, a distance; 0 and what is not finite are no measurement
+};
+
+// "rgb", "gray", "depth".
+std::string_view color_space_name(ColorSpace color_space);
+
+// The inverse. Throws ArgumentError.
+ColorSpace color_space_from_name(std::string_view name);
+
+// What a camera's stream says of its frames beside dtype and shape.
+struct FrameFormat {
+  Codec codec = Codec::kRaw;
+  ColorSpace color_space = ColorSpace::kRgb;
+  std::optional<double> unit_m;    // of depth: metres of one unit, if that is known
+  std::vector<double> intrinsics;  // of frames as stored: 3x3, row-major, in pixels; empty where unknown
+  std::string resized_json;        // what ingest did to the frames' size: a JSON object, or "" for nothing
+};
 
 // What the writer found out about a stream. A period is the time between two neighbouring rows of one episode.
 struct StreamFindings {
@@ -67,10 +103,23 @@ struct Stream {
   std::vector<std::string> names;  // one a feature, or empty
   StreamFindings findings;
 
-  const int64_t* time_ns = nullptr;      // [rows], non-decreasing within an episode; 64-byte aligned
-  const void* values = nullptr;          // [rows, features] of dtype, row-major; 64-byte aligned
+  // Of a camera alone. Its rows are then frames: dtype uint8, uint16 or float32 and shape [height, width, channels]
+  // describe one decoded.
+  std::optional<FrameFormat> frames;
+
+  // Whether rows are encoded, so that each has a size of its own.
+  bool has_blobs() const { return frames && frames->codec != Codec::kRaw; }
+
+  const int64_t* time_ns = nullptr;  // [rows], non-decreasing within an episode; 64-byte aligned
+
+  // [rows, features] of dtype, row-major; 64-byte aligned. Of encoded frames their files one after the other, as bytes.
+  const void* values = nullptr;
+
+  // Of encoded frames int64 [rows + 1], else null: row i is bytes [blob_offsets[i], blob_offsets[i + 1]) of values.
+  const int64_t* blob_offsets = nullptr;
+
   std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
-  FeatureStats stats;
+  FeatureStats stats;                    // of a camera: empty
 
   // Of time_ns and row_offsets, from the manifest: nothing is read. Streams of one clock have the same; streams of two
   // have the same by chance only, once in 2^32.

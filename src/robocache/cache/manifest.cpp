@@ -108,6 +108,14 @@ Json columns_json(const std::vector<EpisodeColumn>& columns) {
   return json;
 }
 
+Json frames_json(const FrameFormat& frames) {
+  return {{"codec", std::string(codec_name(frames.codec))},
+          {"color_space", std::string(color_space_name(frames.color_space))},
+          {"unit_m", frames.unit_m ? Json(*frames.unit_m) : Json()},
+          {"intrinsics", frames.intrinsics.empty() ? Json() : Json(frames.intrinsics)},
+          {"resized", frames.resized_json.empty() ? Json() : Json::parse(frames.resized_json)}};
+}
+
 // A value of the manifest with its place, so that whatever is wrong with it can be named.
 class Node {
  public:
@@ -166,7 +174,13 @@ class Node {
     return values;
   }
 
-  const Json& json() const { return json_; }
+  // An object on one line.
+  std::string object() const {
+    if (!json_.is_object()) refuse("an object", json_.type_name());
+    return one_line(json_);
+  }
+
+  bool is_null() const { return json_.is_null(); }
 
   [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
     throw FileError(path_ + ": in '" + place_ + "': expected " + expected + ", got " + got);
@@ -205,12 +219,25 @@ double rate_of(double period_ns) {
   return rate_hz;
 }
 
-Stream read_stream(const std::string& path, const Node& node) {
+FrameFormat read_frames(const Node& node) {
+  FrameFormat frames;
+  frames.codec = codec_from_name(node["codec"].string());
+  frames.color_space = color_space_from_name(node["color_space"].string());
+  if (const Node unit = node["unit_m"]; !unit.is_null()) frames.unit_m = unit.number();
+  if (const Node matrix = node["intrinsics"]; !matrix.is_null()) {
+    frames.intrinsics = matrix.list([](const Node& item) { return item.number(); });
+  }
+  if (const Node resized = node["resized"]; !resized.is_null()) frames.resized_json = resized.object();
+  return frames;
+}
+
+Stream read_stream(const std::string& path, const Node& node, int64_t version) {
   Stream stream;
   stream.name = node["name"].string();
   try {
     stream.dtype = dtype_from_name(node["dtype"].string());
     stream.clock = clock_from_name(node["clock"].string());
+    if (version > 1 && !node["frames"].is_null()) stream.frames = read_frames(node["frames"]);
   } catch (const ArgumentError& error) {
     throw FileError(path + ": in stream '" + stream.name + "': " + error.what());
   }
@@ -219,6 +246,10 @@ Stream read_stream(const std::string& path, const Node& node) {
     node["shape"].refuse("at most " + std::to_string(kMaxDims - 1) + " lengths", std::to_string(stream.shape.size()));
   }
   stream.features = checked_product(path, stream.shape);
+  if (stream.frames) {
+    const std::string mistake = frame_mistake(*stream.frames, stream.dtype, stream.shape);
+    if (!mistake.empty()) throw FileError(path + ": in stream '" + stream.name + "': " + mistake);
+  }
   stream.rows = node["rows"].count();
   stream.names = node["names"].list([](const Node& item) { return item.string(); });
   if (!stream.names.empty() && static_cast<int64_t>(stream.names.size()) != stream.features) {
@@ -258,8 +289,8 @@ std::vector<EpisodeColumn> read_columns(const Node& node) {
   return columns;
 }
 
-// The version comes before all else: what follows it may look different in another version.
-void check_version(const std::string& path, std::string_view text) {
+// Comes before all else: what follows it may look different in another version.
+int64_t read_version(const std::string& path, std::string_view text) {
   const auto mismatch = std::ranges::mismatch(kStart, text).in1 - kStart.begin();
   if (static_cast<size_t>(mismatch) < kStart.size()) {
     refuse_bytes(path, mismatch, "a manifest that begins with " + Json(kStart).dump(),
@@ -267,12 +298,13 @@ void check_version(const std::string& path, std::string_view text) {
   }
   const std::string_view rest = text.substr(kStart.size());
   const std::string digits(rest.substr(0, std::min<size_t>(rest.find_first_not_of("0123456789"), 20)));
-  if (digits != std::to_string(kSchemaVersion)) {
-    refuse_bytes(
-        path, static_cast<int64_t>(kStart.size()),
-        "schema version " + std::to_string(kSchemaVersion) + ", the one that robocache " ROBOCACHE_VERSION " reads",
-        digits.empty() ? "no number" : digits + ": another version of robocache wrote this cache");
+  for (int64_t version = 1; version <= kSchemaVersion; ++version) {
+    if (digits == std::to_string(version)) return version;
   }
+  refuse_bytes(path, static_cast<int64_t>(kStart.size()),
+               "a schema version from 1 to " + std::to_string(kSchemaVersion) +
+                   ", those that robocache " ROBOCACHE_VERSION " reads",
+               digits.empty() ? "no number" : digits + ": another version of robocache wrote this cache");
 }
 
 void check_checksum(const std::string& path, std::string_view text) {
@@ -291,6 +323,21 @@ void check_checksum(const std::string& path, std::string_view text) {
         path, 0, "CRC-32 " + crc + " at the end, as of the bytes before it",
         Json(std::string(recorded)).dump(-1, ' ', true, Json::error_handler_t::replace) + ": the file is damaged");
   }
+}
+
+// All files of a cache but the manifest, each once.
+std::set<std::string> files_of(const Manifest& manifest, const Node& root) {
+  std::set<std::string> files{of_generation(kEpisodesFile, manifest.generation)};
+  for (const Stream& stream : manifest.streams) {
+    const std::string directory = stream_directory(stream.name) + "/";
+    if (!files.insert(directory + kTimeFile).second) {
+      root["streams"].refuse("one stream of each name", "two '" + stream.name + "'");
+    }
+    files.insert({directory + kValuesFile, directory + of_generation(kRowOffsetsFile, manifest.generation)});
+    if (stream.has_blobs()) files.insert(directory + kBlobOffsetsFile);
+    if (!stream.frames) files.insert(directory + of_generation(kStatsFile, manifest.generation));
+  }
+  return files;
 }
 
 // ---- episode metadata ------------------------------------------------------------------------------------------------
@@ -360,6 +407,12 @@ std::string stream_directory(std::string_view name) {
   return directory;
 }
 
+std::string of_generation(std::string_view file, int64_t generation) {
+  std::string name(file);
+  if (generation > 0) name.insert(name.rfind('.'), "." + std::to_string(generation));
+  return name;
+}
+
 std::string manifest_text(const Manifest& manifest) {
   Json streams = Json::array();
   for (const Stream& stream : manifest.streams) {
@@ -369,6 +422,7 @@ std::string manifest_text(const Manifest& manifest) {
                        {"rows", stream.rows},
                        {"clock", std::string(clock_name(stream.clock))},
                        {"names", stream.names},
+                       {"frames", stream.frames ? frames_json(*stream.frames) : Json()},
                        {"findings", findings_json(stream.findings)}});
   }
   Json files = Json::object();
@@ -378,8 +432,9 @@ std::string manifest_text(const Manifest& manifest) {
     files[name] = {{"bytes", record.bytes}, {"crc32", std::move(crcs)}};
   }
   const Json json = {{"format", "robocache"},
-                     {"schema_version", kSchemaVersion},
+                     {"schema_version", manifest.version},
                      {"robocache_version", ROBOCACHE_VERSION},
+                     {"generation", manifest.generation},
                      {"episodes", manifest.episodes},
                      {"episode_columns", columns_json(manifest.episode_columns)},
                      {"streams", std::move(streams)},
@@ -393,7 +448,8 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(const std::string& path, std::string_view text) {
-  check_version(path, text);
+  Manifest manifest;
+  manifest.version = read_version(path, text);
   check_checksum(path, text);
   Json json;
   try {
@@ -407,23 +463,15 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   if (root["block_bytes"].count() != kBlockBytes) {
     root["block_bytes"].refuse(std::to_string(kBlockBytes), std::to_string(root["block_bytes"].count()));
   }
-  Manifest manifest;
+  if (manifest.version > 1) manifest.generation = root["generation"].count();
   manifest.episodes = root["episodes"].count();
   manifest.episode_columns = read_columns(root["episode_columns"]);
-  manifest.streams = root["streams"].list([&](const Node& item) { return read_stream(path, item); });
+  manifest.streams = root["streams"].list([&](const Node& item) { return read_stream(path, item, manifest.version); });
   const Node files = root["files"];
-  std::set<std::string> expected{kEpisodesFile};
-  for (const Stream& stream : manifest.streams) {
-    for (const char* file : {kTimeFile, kValuesFile, kRowOffsetsFile, kStatsFile}) {
-      if (!expected.insert(stream_directory(stream.name) + "/" + file).second) {
-        root["streams"].refuse("one stream of each name", "two '" + stream.name + "'");
-      }
-    }
+  for (const std::string& name : files_of(manifest, root)) {
+    manifest.files.emplace(name, read_record(files[name.c_str()]));
   }
-  for (const std::string& name : expected) manifest.files.emplace(name, read_record(files[name.c_str()]));
-  const Node provenance = root["provenance"];
-  if (!provenance.json().is_object()) provenance.refuse("an object", provenance.json().type_name());
-  manifest.provenance_json = one_line(provenance.json());
+  manifest.provenance_json = root["provenance"].object();
   return manifest;
 }
 
@@ -472,6 +520,44 @@ std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64
 
 std::string check_provenance(std::string_view provenance_json) {
   return one_line(parse_argument("provenance", provenance_json));
+}
+
+std::string check_resized(std::string_view argument, std::string_view resized_json) {
+  return resized_json.empty() ? "" : one_line(parse_argument(argument, resized_json));
+}
+
+std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape) {
+  const std::string color_space(color_space_name(frames.color_space));
+  std::vector<DType> dtypes{DType::kUInt8};
+  if (frames.codec != Codec::kJpeg) dtypes.push_back(DType::kUInt16);
+  if (frames.codec == Codec::kRaw) dtypes.push_back(DType::kFloat32);
+  if (std::ranges::find(dtypes, dtype) == dtypes.end()) {
+    std::string expected;
+    for (const DType known : dtypes) expected += (expected.empty() ? "" : " or ") + std::string(dtype_name(known));
+    return "expected " + std::string(codec_name(frames.codec)) + " frames of " + expected + ", got " +
+           std::string(dtype_name(dtype));
+  }
+  const int64_t channels = frames.color_space == ColorSpace::kRgb ? 3 : 1;
+  if (shape.size() != 3 || shape[0] < 1 || shape[1] < 1 || shape[2] != channels) {
+    return "expected " + color_space + " frames of shape [height, width, " + std::to_string(channels) + "], got " +
+           shape_string(shape.data(), static_cast<int>(shape.size()));
+  }
+  int64_t bytes = dtype_size(dtype);
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) return "expected a size of frames within int64, got more";
+  }
+  if (frames.unit_m && frames.color_space != ColorSpace::kDepth) {
+    return "expected unit_m of depth alone, got it of " + color_space + " frames";
+  }
+  if (frames.unit_m && !(std::isfinite(*frames.unit_m) && *frames.unit_m > 0)) {
+    return "expected a unit_m above 0, got " + Json(*frames.unit_m).dump();
+  }
+  const std::vector<double>& matrix = frames.intrinsics;
+  const bool is_finite = std::ranges::all_of(matrix, [](double number) { return std::isfinite(number); });
+  if (!is_finite || (!matrix.empty() && matrix.size() != 9)) {
+    return "expected 9 finite numbers of intrinsics, row by row, or none, got " + Json(matrix).dump();
+  }
+  return "";
 }
 
 void check_name(std::string_view argument, std::string_view text) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,7 +15,7 @@
 
 namespace robocache::cache {
 
-inline constexpr int64_t kSchemaVersion = 1;
+inline constexpr int64_t kSchemaVersion = 2;  // the one that is written; the ones before it are read
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kEpisodesFile = "episodes.jsonl";
@@ -23,8 +24,12 @@ inline constexpr const char* kStreamsDirectory = "streams";
 // The files of a stream's directory.
 inline constexpr const char* kTimeFile = "time_ns.npy";
 inline constexpr const char* kValuesFile = "values.npy";
+inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // of encoded frames
 inline constexpr const char* kRowOffsetsFile = "row_offsets.npy";
-inline constexpr const char* kStatsFile = "stats.npy";
+inline constexpr const char* kStatsFile = "stats.npy";  // of numbers
+
+// What a file is called that each generation of a cache has its own of: "stats.npy", in the third "stats.2.npy".
+std::string of_generation(std::string_view file, int64_t generation);
 
 // "joint.position" -> "streams/joint.position": each byte outside [A-Za-z0-9._-], and a leading dot, as %XX.
 std::string stream_directory(std::string_view name);
@@ -38,6 +43,8 @@ struct EpisodeColumn {
 
 // A Stream but its pointers, which lie in the files.
 struct Manifest {
+  int64_t version = kSchemaVersion;
+  int64_t generation = 0;  // how often episodes were appended to a finished cache
   int64_t episodes = 0;
   std::vector<EpisodeColumn> episode_columns;
   std::vector<Stream> streams;
@@ -49,7 +56,8 @@ struct Manifest {
 std::string manifest_text(const Manifest& manifest);
 
 // Checks version, checksum and form, that no number is negative, that the columns have types and names of their own,
-// that there is a record of every file and a checksum of each of its blocks. Throws FileError that begins with `path`.
+// that frames can be what is said of them, that there is a record of every file and a checksum of each of its blocks.
+// Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns);
@@ -72,6 +80,12 @@ std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64
 
 // The same object in one form. Throws ArgumentError unless it is a JSON object.
 std::string check_provenance(std::string_view provenance_json);
+
+// The same of what was done to frames' size, or "" for "". Throws ArgumentError that begins with `argument`.
+std::string check_resized(std::string_view argument, std::string_view resized_json);
+
+// What no decoded frame can be, "" where it can: `dtype` and `shape` of one against what stores it.
+std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape);
 
 // Throws ArgumentError unless `text` is UTF-8 and not empty.
 void check_name(std::string_view argument, std::string_view text);

@@ -168,8 +168,8 @@ std::string npy_header(DType dtype, int64_t rows, std::span<const int64_t> shape
   return header + dictionary + '\n';
 }
 
-int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype,
-                  std::span<const int64_t> shape) {
+int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype, std::span<const int64_t> shape,
+                  bool grows) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (text.substr(0, kMagic.size()) != kMagic) {
     refuse_bytes(path, 0, "the bytes \\x93NUMPY", quoted(text.substr(0, kMagic.size())));
@@ -200,7 +200,9 @@ int64_t check_npy(const std::string& path, std::span<const std::byte> file, DTyp
   if (header.fortran_order()) {
     refuse_bytes(path, static_cast<int64_t>(header.fortran_at), "fortran_order False", "True");
   }
-  if (!std::ranges::equal(header.shape(), shape)) {
+  std::vector<int64_t> told = header.shape();
+  if (grows && !told.empty()) told[0] = shape[0];
+  if (!std::ranges::equal(told, shape)) {
     refuse_bytes(path, static_cast<int64_t>(header.shape_at), "shape " + tuple_text(shape), tuple_text(header.shape()));
   }
 

@@ -22,9 +22,10 @@ std::string_view npy_descr(DType dtype);
 std::string npy_header(DType dtype, int64_t rows, std::span<const int64_t> shape);
 
 // Checks the header of `file` (format version 1, 2 or 3) against what is expected, that the elements begin at a multiple
-// of 64 bytes and that they end where the file ends. Returns the offset of the first element. Throws FileError.
-int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype,
-                  std::span<const int64_t> shape);
+// of 64 bytes and that they end where `file` ends. The header of a file that `grows` may tell of another number of rows.
+// Returns the offset of the first element. Throws FileError.
+int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype, std::span<const int64_t> shape,
+                  bool grows = false);
 
 // The product, or throws FileError "PATH: ..." where a factor is negative or the product exceeds int64.
 int64_t checked_product(const std::string& path, std::span<const int64_t> factors);

@@ -33,33 +33,79 @@ namespace fs = std::filesystem;
 constexpr size_t kLongestFileName = 255;
 constexpr int64_t kGatherBytes = int64_t{1} << 20;
 
+constexpr auto kInt64Bytes = static_cast<int64_t>(sizeof(int64_t));
+
+// Rows that are to be added: how many, and what each is.
+struct NewRows {
+  int64_t count;
+  DType dtype;
+  std::span<const int64_t> shape;
+  std::optional<FrameFormat> frames;  // its codec and colour space
+};
+
 // A stream's rows on their way to its files.
 struct StreamFiles {
-  StreamFiles(std::string_view stream_name, const TensorView& rows_like, const std::string& directory, int64_t episode)
+  StreamFiles(std::string_view stream_name, const NewRows& first, const std::string& directory, int64_t episode)
       : name(stream_name),
-        dtype(rows_like.dtype),
-        shape(rows_like.shape.begin() + 1, rows_like.shape.begin() + rows_like.ndim),
-        times(directory + "/" + cache::kTimeFile),
-        values(directory + "/" + cache::kValuesFile),
+        dtype(first.dtype),
+        shape(first.shape.begin(), first.shape.end()),
+        frames(first.frames),
+        times(directory + "/" + cache::kTimeFile, cache::npy_header(DType::kInt64, 0, {})),
+        values(directory + "/" + cache::kValuesFile, values_header(0)),
+        times_begin(times.size()),
+        values_begin(values.size()),
+        values_end(values.size()),
         row_offsets(static_cast<size_t>(episode + 1), 0) {
     for (const int64_t extent : shape) features *= extent;
-    times.append(cache::npy_header(DType::kInt64, 0, {}));
-    values.append(cache::npy_header(dtype, 0, shape));
-    times_begin = times.size();
-    values_begin = values.size();
+    if (!has_blobs()) return;
+    blob_offsets.emplace(directory + "/" + cache::kBlobOffsetsFile, cache::npy_header(DType::kInt64, 0, {}));
+    blob_offsets_begin = blob_offsets->size();
+    const int64_t first_blob = 0;
+    blob_offsets->append(&first_blob, sizeof(first_blob));
   }
 
+  bool has_blobs() const { return frames && frames->codec != Codec::kRaw; }
   int64_t row_bytes() const { return features * dtype_size(dtype); }
   int64_t episode_rows() const { return rows - row_offsets.back(); }
+
+  // `count`: rows, or bytes of blobs.
+  std::string values_header(int64_t count) const {
+    return has_blobs() ? cache::npy_header(DType::kUInt8, count, {}) : cache::npy_header(dtype, count, shape);
+  }
+
+  void count_rows(const TensorView& added_times) {
+    const auto* time = static_cast<const int64_t*>(added_times.data);
+    const int64_t n = added_times.shape[0];
+    if (episode_rows() == 0) first_ns = time[0];
+    last_ns = time[(n - 1) * added_times.strides[0]];
+    rows += n;
+  }
+
+  // Forgets the open episode's rows.
+  void truncate() {
+    rows = row_offsets.back();
+    times.truncate(times_begin + rows * kInt64Bytes);
+    values.truncate(values_end);
+    if (blob_offsets) blob_offsets->truncate(blob_offsets_begin + (rows + 1) * kInt64Bytes);
+  }
+
+  void end_episode() {
+    row_offsets.push_back(rows);
+    values_end = values.size();
+  }
 
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
+  std::optional<FrameFormat> frames;
   int64_t features = 1;
   cache::BlockWriter times;
   cache::BlockWriter values;
-  int64_t times_begin = 0;  // offset of the first row in its file
-  int64_t values_begin = 0;
+  std::optional<cache::BlockWriter> blob_offsets;
+  int64_t times_begin;  // offset of the first row in its file
+  int64_t values_begin;
+  int64_t blob_offsets_begin = 0;
+  int64_t values_end;  // when the last episode ended
   int64_t rows = 0;
   int64_t first_ns = 0;  // of the open episode's rows
   int64_t last_ns = 0;
@@ -69,6 +115,15 @@ struct StreamFiles {
 struct Description {
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;
+  std::optional<FrameFormat> frames;  // all but its codec and colour space
+
+  // What it says of frames, with the codec and colour space that rows have.
+  FrameFormat of(const FrameFormat& rows) const {
+    FrameFormat described = frames.value_or(FrameFormat{});
+    described.codec = rows.codec;
+    described.color_space = rows.color_space;
+    return described;
+  }
 };
 
 struct TextHash {
@@ -127,20 +182,45 @@ void append_rows(cache::BlockWriter& file, const TensorView& view, int64_t row_b
 
 // ---- checks of arguments ---------------------------------------------------------------------------------------------
 
+std::string frames_text(const std::optional<FrameFormat>& frames) {
+  if (!frames) return "numbers";
+  return std::string(codec_name(frames->codec)) + " frames of " + std::string(color_space_name(frames->color_space));
+}
+
+// "[n, 3]"
+std::string rows_shape(const std::string& count, std::span<const int64_t> shape) {
+  const std::string row = shape_string(shape.data(), static_cast<int>(shape.size()));
+  return "[" + count + (shape.empty() ? "]" : ", " + row.substr(1));
+}
+
 [[noreturn]] void refuse(std::string_view stream, const std::string& what) {
   throw ArgumentError("stream '" + std::string(stream) + "': " + what);
 }
 
-void check_feature_names(std::string_view stream, const std::vector<std::string>& names, int64_t features) {
-  if (names.empty() || static_cast<int64_t>(names.size()) == features) return;
-  refuse(stream, "expected " + std::to_string(features) + " names, one a feature, got " + std::to_string(names.size()));
+// Of a stream's rows, numbers or frames, against what was said of it.
+void check_description(std::string_view stream, const Description& described, DType dtype,
+                       std::span<const int64_t> shape, const std::optional<FrameFormat>& frames) {
+  int64_t features = 1;
+  for (const int64_t extent : shape) features *= extent;
+  const auto names = static_cast<int64_t>(described.names.size());
+  if (names != 0 && names != features) {
+    refuse(stream, "expected " + std::to_string(features) + " names, one a feature, got " + std::to_string(names));
+  }
+  if (described.frames && !frames) refuse(stream, "expected frames, as it was described, got numbers");
+  if (!frames) return;
+  const std::string mistake = cache::frame_mistake(described.of(*frames), dtype, shape);
+  if (!mistake.empty()) refuse(stream, mistake);
 }
 
-void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values) {
+void check_time_dtype(std::string_view stream, const TensorView& times) {
   if (times.dtype != DType::kInt64) {
     throw ArgumentTypeError("stream '" + std::string(stream) + "': expected times in int64 nanoseconds, got " +
                             std::string(dtype_name(times.dtype)));
   }
+}
+
+void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values) {
+  check_time_dtype(stream, times);
   if (times.device.is_cuda() || values.device.is_cuda()) {
     refuse(stream, "expected times and values on the CPU, got " + times.describe() + " and " + values.describe());
   }
@@ -150,16 +230,44 @@ void check_tensors(std::string_view stream, const TensorView& times, const Tenso
   }
 }
 
-void check_same_rows(const StreamFiles& stream, const TensorView& values) {
-  if (values.dtype != stream.dtype) {
-    refuse(stream.name, "expected values of " + std::string(dtype_name(stream.dtype)) + " as in its first rows, got " +
-                            std::string(dtype_name(values.dtype)));
+void check_frames(std::string_view stream, const TensorView& times, const NewRows& rows, std::span<const uint8_t> bytes,
+                  std::span<const int64_t> offsets) {
+  check_time_dtype(stream, times);
+  if (times.device.is_cuda() || times.ndim != 1) {
+    refuse(stream, "expected times [n] on the CPU, got " + times.describe());
   }
-  const auto* shape = values.shape.data();
-  if (!std::equal(stream.shape.begin(), stream.shape.end(), shape + 1, shape + values.ndim)) {
-    const std::string row = shape_string(stream.shape.data(), static_cast<int>(stream.shape.size()));
-    refuse(stream.name, "expected values of shape [n" + (stream.shape.empty() ? "]" : ", " + row.substr(1)) +
-                            " as in its first rows, got " + shape_string(shape, values.ndim));
+  const std::string mistake = cache::frame_mistake(*rows.frames, rows.dtype, rows.shape);
+  if (!mistake.empty()) refuse(stream, mistake);
+  const std::string count = std::to_string(rows.count) + " " + frames_text(rows.frames);
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (rows.frames->codec == Codec::kRaw) {
+    int64_t each = dtype_size(rows.dtype);
+    for (const int64_t extent : rows.shape) each *= extent;
+    if (size % each == 0 && size / each == rows.count && offsets.empty()) return;
+    refuse(stream, "expected " + count + " of " + std::to_string(each) + " bytes each, and no offsets, got " +
+                       std::to_string(size) + " bytes and " + std::to_string(offsets.size()) + " offsets");
+  }
+  if (std::ssize(offsets) != rows.count + 1 || offsets.front() != 0 || offsets.back() != size ||
+      !std::ranges::is_sorted(offsets)) {
+    refuse(stream, "expected offsets of " + count + ", one more, from 0 to " + std::to_string(size) +
+                       ", the bytes of all, none below the one before it; got " + std::to_string(offsets.size()) +
+                       (offsets.empty()
+                            ? ""
+                            : ", from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back())));
+  }
+}
+
+void check_same_rows(const StreamFiles& stream, const NewRows& rows) {
+  const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
+    refuse(stream.name, "expected " + expected + " as in its first rows, got " + got);
+  };
+  const std::string known = frames_text(stream.frames);
+  if (frames_text(rows.frames) != known) refuse_rows(known, frames_text(rows.frames));
+  if (rows.dtype != stream.dtype) {
+    refuse_rows("values of " + std::string(dtype_name(stream.dtype)), std::string(dtype_name(rows.dtype)));
+  }
+  if (!std::ranges::equal(rows.shape, stream.shape)) {
+    refuse_rows("values of shape " + rows_shape("n", stream.shape), rows_shape(std::to_string(rows.count), rows.shape));
   }
 }
 
@@ -197,8 +305,12 @@ struct Writer::Impl {
   Impl(const std::string& requested_path, bool may_overwrite);
 
   void describe_stream(std::string_view name, Clock clock, std::vector<std::string> names);
+  void describe_frames(std::string_view name, std::optional<double> unit_m, std::vector<double> intrinsics,
+                       std::string_view resized_json);
   void begin_episode(std::string_view metadata_json);
   void append(std::string_view name, const TensorView& times, const TensorView& values);
+  void append_frames(std::string_view name, const TensorView& times, const NewRows& rows,
+                     std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
   void end_episode();
   void abort_episode();
   void close(std::string_view provenance_json);
@@ -206,9 +318,13 @@ struct Writer::Impl {
 
   void check_usable() const;
   void check_episode_open() const;
+  void check_writable() const;
   void check_target() const;
   std::string in_partial(const std::string& name) const { return partial + "/" + name; }
-  StreamFiles& add_stream(std::string_view name, const TensorView& values);
+  Description description_of(std::string_view name) const;
+  void describe(std::string_view name, Description description);
+  StreamFiles& stream_of(std::string_view name, const TensorView& times, const NewRows& rows);
+  StreamFiles& add_stream(std::string_view name, const NewRows& rows);
   Stream finish_stream(StreamFiles& stream, std::map<std::string, cache::FileRecord>& files) const;
   cache::FileRecord write_file(const std::string& name, std::string_view header, const void* data, size_t size) const;
   void publish();
@@ -261,6 +377,11 @@ void Writer::Impl::check_episode_open() const {
   if (!episode) throw ArgumentError(path + ": expected an open episode, got none");
 }
 
+void Writer::Impl::check_writable() const {
+  check_episode_open();
+  if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+}
+
 void Writer::Impl::check_target() const {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return;
@@ -274,9 +395,36 @@ void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vect
   for (size_t i = 0; i < names.size(); ++i) {
     cache::check_name("stream '" + std::string(name) + "': names[" + std::to_string(i) + "]", names[i]);
   }
+  Description description = description_of(name);
+  description.clock = clock;
+  description.names = std::move(names);
+  describe(name, std::move(description));
+}
+
+void Writer::Impl::describe_frames(std::string_view name, std::optional<double> unit_m, std::vector<double> intrinsics,
+                                   std::string_view resized_json) {
+  check_usable();
+  cache::check_name("stream", name);
+  Description description = description_of(name);
+  description.frames =
+      FrameFormat{.unit_m = unit_m,
+                  .intrinsics = std::move(intrinsics),
+                  .resized_json = cache::check_resized("stream '" + std::string(name) + "': resized", resized_json)};
+  describe(name, std::move(description));
+}
+
+Description Writer::Impl::description_of(std::string_view name) const {
+  const auto found = descriptions.find(name);
+  return found == descriptions.end() ? Description{} : found->second;
+}
+
+void Writer::Impl::describe(std::string_view name, Description description) {
   const auto known = by_name.find(name);
-  if (known != by_name.end()) check_feature_names(name, names, known->second->features);
-  descriptions.insert_or_assign(std::string(name), Description{clock, std::move(names)});
+  if (known != by_name.end()) {
+    const StreamFiles& stream = *known->second;
+    check_description(name, description, stream.dtype, stream.shape, stream.frames);
+  }
+  descriptions.insert_or_assign(std::string(name), std::move(description));
 }
 
 void Writer::Impl::begin_episode(std::string_view metadata_json) {
@@ -286,7 +434,20 @@ void Writer::Impl::begin_episode(std::string_view metadata_json) {
   streams_before_episode = streams.size();
 }
 
-StreamFiles& Writer::Impl::add_stream(std::string_view name, const TensorView& values) {
+// The one that these rows go to, a new one where it has none; refuses rows that it cannot hold.
+StreamFiles& Writer::Impl::stream_of(std::string_view name, const TensorView& times, const NewRows& rows) {
+  const auto known = by_name.find(name);
+  if (known == by_name.end()) {
+    check_times(name, times, 0, 0);
+    return add_stream(name, rows);
+  }
+  StreamFiles& stream = *known->second;
+  check_same_rows(stream, rows);
+  check_times(name, times, stream.episode_rows(), stream.last_ns);
+  return stream;
+}
+
+StreamFiles& Writer::Impl::add_stream(std::string_view name, const NewRows& rows) {
   cache::check_name("stream", name);
   const std::string directory = cache::stream_directory(name);
   const size_t length = directory.size() - directory.rfind('/') - 1;
@@ -294,47 +455,50 @@ StreamFiles& Writer::Impl::add_stream(std::string_view name, const TensorView& v
     refuse(name,
            "expected a name of at most 255 bytes, special characters counted thrice, got " + std::to_string(length));
   }
-  const auto described = descriptions.find(name);
-  if (described != descriptions.end()) {
-    int64_t features = 1;
-    for (int d = 1; d < values.ndim; ++d) features *= values.shape[static_cast<size_t>(d)];
-    check_feature_names(name, described->second.names, features);
-  }
+  check_description(name, description_of(name), rows.dtype, rows.shape, rows.frames);
   const std::string full = in_partial(directory);
   if (::mkdir(full.c_str(), 0777) != 0 && errno != EEXIST) cache::refuse_errno(full, "making the directory");
-  streams.push_back(std::make_unique<StreamFiles>(name, values, full, episodes));
+  streams.push_back(std::make_unique<StreamFiles>(name, rows, full, episodes));
   by_name.emplace(name, streams.back().get());
   return *streams.back();
 }
 
 void Writer::Impl::append(std::string_view name, const TensorView& times, const TensorView& values) {
-  check_episode_open();
-  if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+  check_writable();
   check_tensors(name, times, values);
-  const auto known = by_name.find(name);
-  if (known != by_name.end()) {
-    check_same_rows(*known->second, values);
-    check_times(name, times, known->second->episode_rows(), known->second->last_ns);
-  } else {
-    check_times(name, times, 0, 0);
-  }
-  StreamFiles& stream = known != by_name.end() ? *known->second : add_stream(name, values);
-  const int64_t n = times.shape[0];
-  if (n == 0) return;
+  const std::span<const int64_t> row{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
+  StreamFiles& stream = stream_of(name, times, {times.shape[0], values.dtype, row, std::nullopt});
+  if (times.shape[0] == 0) return;
 
   write_failed = true;
-  append_rows(stream.times, times, static_cast<int64_t>(sizeof(int64_t)));
+  append_rows(stream.times, times, kInt64Bytes);
   append_rows(stream.values, values, stream.row_bytes());
   write_failed = false;
-  const auto* time = static_cast<const int64_t*>(times.data);
-  if (stream.episode_rows() == 0) stream.first_ns = time[0];
-  stream.last_ns = time[(n - 1) * times.strides[0]];
-  stream.rows += n;
+  stream.count_rows(times);
+}
+
+void Writer::Impl::append_frames(std::string_view name, const TensorView& times, const NewRows& rows,
+                                 std::span<const uint8_t> bytes, std::span<const int64_t> offsets) {
+  check_writable();
+  check_frames(name, times, rows, bytes, offsets);
+  StreamFiles& stream = stream_of(name, times, rows);
+  if (rows.count == 0) return;
+
+  write_failed = true;
+  const int64_t blobs_begin = stream.values.size() - stream.values_begin;
+  append_rows(stream.times, times, kInt64Bytes);
+  stream.values.append(bytes.data(), bytes.size());
+  if (stream.blob_offsets) {
+    std::vector<int64_t> ends(offsets.begin() + 1, offsets.end());
+    for (int64_t& end : ends) end += blobs_begin;
+    stream.blob_offsets->append(ends.data(), ends.size() * sizeof(int64_t));
+  }
+  write_failed = false;
+  stream.count_rows(times);
 }
 
 void Writer::Impl::end_episode() {
-  check_episode_open();
-  if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+  check_writable();
   std::optional<std::pair<int64_t, int64_t>> span_ns;
   for (const auto& stream : streams) {
     if (stream->episode_rows() == 0) continue;
@@ -343,7 +507,7 @@ void Writer::Impl::end_episode() {
     span_ns->second = std::max(span_ns->second, stream->last_ns);
   }
   episode_lines->append(cache::episode_line(episodes, span_ns, episode->json));
-  for (const auto& stream : streams) stream->row_offsets.push_back(stream->rows);
+  for (const auto& stream : streams) stream->end_episode();
   episode_columns = std::move(episode->columns);
   episode.reset();
   ++episodes;
@@ -358,11 +522,7 @@ void Writer::Impl::abort_episode() {
     by_name.erase(name);
     streams.pop_back();
   }
-  for (const auto& stream : streams) {
-    stream->rows = stream->row_offsets.back();
-    stream->times.truncate(stream->times_begin + stream->rows * static_cast<int64_t>(sizeof(int64_t)));
-    stream->values.truncate(stream->values_begin + stream->rows * stream->row_bytes());
-  }
+  for (const auto& stream : streams) stream->truncate();
   write_failed = false;
   episode.reset();
 }
@@ -375,22 +535,25 @@ cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_
   return file.finish();
 }
 
-// Puts the number of rows into the headers, and computes from the finished files what is stored beside them.
+// Puts the numbers of rows into the headers, and computes from the finished files what is stored beside them.
 Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cache::FileRecord>& records) const {
-  const std::string directory = cache::stream_directory(files.name);
-  const std::string time_file = directory + "/" + cache::kTimeFile;
-  const std::string values_file = directory + "/" + cache::kValuesFile;
-  files.times.overwrite_start(cache::npy_header(DType::kInt64, files.rows, {}));
-  files.values.overwrite_start(cache::npy_header(files.dtype, files.rows, files.shape));
-  records.emplace(time_file, files.times.finish());
-  records.emplace(values_file, files.values.finish());
+  const std::string directory = cache::stream_directory(files.name) + "/";
+  files.times.replace_header(cache::npy_header(DType::kInt64, files.rows, {}));
+  files.values.replace_header(
+      files.values_header(files.has_blobs() ? files.values.size() - files.values_begin : files.rows));
+  records.emplace(directory + cache::kTimeFile, files.times.finish());
+  records.emplace(directory + cache::kValuesFile, files.values.finish());
+  if (files.blob_offsets) {
+    files.blob_offsets->replace_header(cache::npy_header(DType::kInt64, files.rows + 1, {}));
+    records.emplace(directory + cache::kBlobOffsetsFile, files.blob_offsets->finish());
+  }
 
   const cache::FileDescriptor root = cache::open_directory(partial);
-  const cache::MappedFile times(root, time_file, in_partial(time_file));
-  const cache::MappedFile values(root, values_file, in_partial(values_file));
-  const cache::ValueStatistics statistics =
-      cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features);
-
+  const auto map = [&](const std::string& name) { return cache::MappedFile(root, name, in_partial(name)); };
+  const auto write_array = [&](const char* name, const std::string& header, const void* data, size_t size) {
+    records.emplace(directory + name, write_file(directory + name, header, data, size));
+  };
+  const cache::MappedFile times = map(directory + cache::kTimeFile);
   Stream stream;
   stream.name = files.name;
   stream.dtype = files.dtype;
@@ -398,23 +561,24 @@ Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cac
   stream.rows = files.rows;
   stream.findings = cache::clock_findings(reinterpret_cast<const int64_t*>(times.bytes().data() + files.times_begin),
                                           files.row_offsets);
-  stream.findings.nan_values = statistics.nan_values;
-  stream.findings.infinite_values = statistics.infinite_values;
-  stream.findings.constant_features = statistics.constant_features;
-  const auto described = descriptions.find(files.name);
-  if (described != descriptions.end()) {
-    stream.clock = described->second.clock;
-    stream.names = described->second.names;
+  const Description described = description_of(files.name);
+  stream.clock = described.clock;
+  stream.names = described.names;
+  if (files.frames) {
+    stream.frames = described.of(*files.frames);
+  } else {
+    const cache::MappedFile values = map(directory + cache::kValuesFile);
+    const cache::ValueStatistics statistics =
+        cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features);
+    stream.findings.nan_values = statistics.nan_values;
+    stream.findings.infinite_values = statistics.infinite_values;
+    stream.findings.constant_features = statistics.constant_features;
+    write_array(cache::kStatsFile, cache::npy_header(DType::kFloat64, cache::kStatistics, files.shape),
+                statistics.table.data(), statistics.table.size() * sizeof(double));
   }
-
-  const auto offsets = static_cast<int64_t>(files.row_offsets.size());
-  records.emplace(directory + "/" + cache::kRowOffsetsFile,
-                  write_file(directory + "/" + cache::kRowOffsetsFile, cache::npy_header(DType::kInt64, offsets, {}),
-                             files.row_offsets.data(), files.row_offsets.size() * sizeof(int64_t)));
-  records.emplace(directory + "/" + cache::kStatsFile,
-                  write_file(directory + "/" + cache::kStatsFile,
-                             cache::npy_header(DType::kFloat64, cache::kStatistics, files.shape),
-                             statistics.table.data(), statistics.table.size() * sizeof(double)));
+  const std::vector<int64_t>& offsets = files.row_offsets;
+  write_array(cache::kRowOffsetsFile, cache::npy_header(DType::kInt64, std::ssize(offsets), {}), offsets.data(),
+              offsets.size() * sizeof(int64_t));
   cache::sync_directory(in_partial(directory));
   return stream;
 }
@@ -485,6 +649,12 @@ void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<s
   impl_->describe_stream(stream, clock, std::move(names));
 }
 
+void Writer::describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
+                             std::string_view resized_json) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->describe_frames(stream, unit_m, std::move(intrinsics), resized_json);
+}
+
 void Writer::begin_episode(std::string_view metadata_json) {
   const std::lock_guard<std::mutex> guard(impl_->mutex);
   impl_->begin_episode(metadata_json);
@@ -493,6 +663,15 @@ void Writer::begin_episode(std::string_view metadata_json) {
 void Writer::append(std::string_view stream, const TensorView& times, const TensorView& values) {
   const std::lock_guard<std::mutex> guard(impl_->mutex);
   impl_->append(stream, times, values);
+}
+
+void Writer::append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space,
+                           DType dtype, std::span<const int64_t> shape, std::span<const uint8_t> bytes,
+                           std::span<const int64_t> offsets) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const int64_t count = times.ndim == 1 ? times.shape[0] : 0;
+  impl_->append_frames(stream, times, {count, dtype, shape, FrameFormat{.codec = codec, .color_space = color_space}},
+                       bytes, offsets);
 }
 
 void Writer::end_episode() {

@@ -13,6 +13,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +41,11 @@ class Writer {
   // ArgumentError.
   void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {});
 
+  // The same of a camera: `unit_m` metres of one unit of depth, `intrinsics` 3x3 row-major of frames as stored, or none,
+  // `resized_json` what was done to the frames' size, a JSON object, or "" for nothing. Throws ArgumentError.
+  void describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
+                       std::string_view resized_json);
+
   // `metadata_json` is an object whose values are str, int64, float, bool, null, or lists of str, int64 or float. A key
   // keeps its type in all episodes, null aside; an int beside floats becomes a float. Throws ArgumentError.
   void begin_episode(std::string_view metadata_json = "{}");
@@ -48,6 +55,14 @@ class Writer {
   // Copies; a row costs well under a microsecond. Throws ArgumentError that names the stream, what was expected and
   // what came, and then adds nothing; ArgumentTypeError where `times` is not int64.
   void append(std::string_view stream, const TensorView& times, const TensorView& values);
+
+  // Adds frames to the episode, `times` as above; the stream's first frames settle all from `codec` to `shape`: dtype and
+  // shape [height, width, channels] are those of one decoded frame, uint8, uint16 or float32. `bytes` are the frames one
+  // after the other: of kRaw n * height * width * channels elements, and no `offsets`; else a file each, frame i being
+  // bytes [offsets[i], offsets[i + 1]) with offsets [n + 1]. Nothing is decoded: that each is a frame of that codec and
+  // shape is the caller's to know. Copies, and throws, as append.
+  void append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space, DType dtype,
+                     std::span<const int64_t> shape, std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
   void end_episode();
 

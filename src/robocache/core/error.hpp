@@ -31,6 +31,12 @@ class FileError : public Error {
   using Error::Error;
 };
 
+// An encoded frame is none, is damaged, or is not of the codec or shape it should be (Python: also a ValueError).
+class FrameError : public Error {
+ public:
+  using Error::Error;
+};
+
 // The device or its driver refused: no such device, out of memory, a failed launch (Python: also a RuntimeError).
 class DeviceError : public Error {
  public:

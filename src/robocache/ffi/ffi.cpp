@@ -339,6 +339,8 @@ void raise_current_exception() {
     set_raised("robocache.ArgumentTypeError", error.what());
   } catch (const FileError& error) {
     set_raised("robocache.FileError", error.what());
+  } catch (const FrameError& error) {
+    set_raised("robocache.FrameError", error.what());
   } catch (const DeviceError& error) {
     set_raised("robocache.DeviceError", error.what());
   } catch (const Error& error) {

@@ -26,15 +26,16 @@ class BlockWriterTest : public testing::Test {
  protected:
   std::string path() const { return folder_.path() + "/file"; }
 
-  // The file holds `expected` and the record tells so.
-  void expect_file(const BlockWriter& writer, const std::string& expected) const {
+  // The file holds `expected` and the record tells so; no checksum covers its first `header` bytes.
+  void expect_file(const BlockWriter& writer, const std::string& expected, size_t header = 0) const {
     const FileRecord record = writer.finish();
     ASSERT_EQ(test::read_file(path()), expected);
     EXPECT_EQ(record.bytes, static_cast<int64_t>(expected.size()));
     const auto block = static_cast<size_t>(kBlockBytes);
     ASSERT_EQ(record.crc32.size(), (expected.size() + block - 1) / block);
     for (size_t i = 0; i < record.crc32.size(); ++i) {
-      EXPECT_EQ(record.crc32[i], crc32(expected.data() + i * block, std::min(block, expected.size() - i * block)));
+      const std::string covered = expected.substr(0, (i + 1) * block).substr(std::max(i * block, header));
+      EXPECT_EQ(record.crc32[i], crc32(covered.data(), covered.size()));
     }
   }
 
@@ -72,15 +73,23 @@ TEST_F(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
   }
 }
 
-TEST_F(BlockWriterTest, OverwriteStartBeforeAndAfterTheFirstBlockIsWritten) {
-  for (const size_t size : {size_t{100}, static_cast<size_t>(kBlockBytes) + 100}) {
-    std::string expected = noise(size, 3);
-    BlockWriter writer(path());
-    writer.append(expected);
-    writer.overwrite_start("a header of another length");
-    expected.replace(0, 26, "a header of another length");
-    expect_file(writer, expected);
+TEST_F(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten) {
+  for (const size_t size : {size_t{0}, size_t{100}, static_cast<size_t>(kBlockBytes) + 100}) {
+    const std::string bytes = noise(size, 3);
+    BlockWriter writer(path(), "rows: 0");
+    writer.append(bytes);
+    expect_file(writer, "rows: 0" + bytes, 7);
+    writer.replace_header("rows: 9");
+    expect_file(writer, "rows: 9" + bytes, 7);
   }
+}
+
+TEST_F(BlockWriterTest, TruncateIntoTheFirstBlockKeepsTheHeaderOutOfItsChecksum) {
+  const std::string bytes = noise(2 * static_cast<size_t>(kBlockBytes), 4);
+  BlockWriter writer(path(), "header");
+  writer.append(bytes);
+  writer.truncate(16);
+  expect_file(writer, "header" + bytes.substr(0, 10), 6);
 }
 
 TEST_F(BlockWriterTest, FinishMayBeRepeated) {

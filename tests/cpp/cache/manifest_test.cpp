@@ -33,9 +33,23 @@ Manifest example() {
   stream.findings.period_ns = 33333333.5;
   stream.findings.constant_features = {0, 5};
   manifest.streams.push_back(stream);
+  Stream camera;
+  camera.name = "cam";
+  camera.dtype = DType::kUInt16;
+  camera.shape = {480, 640, 1};
+  camera.rows = 9;
+  camera.frames = FrameFormat{.codec = Codec::kPng,
+                              .color_space = ColorSpace::kDepth,
+                              .unit_m = 0.001,
+                              .intrinsics = {600, 0, 320, 0, 600.5, 240, 0, 0, 1},
+                              .resized_json = R"({"size": [480, 640], "fit": "pad"})"};
+  manifest.streams.push_back(camera);
   manifest.files["episodes.jsonl"] = {10, {0x12}};
   for (const char* file : {"time_ns", "values", "row_offsets", "stats"}) {
     manifest.files["streams/arm%2Fjoint%20%C3%A4/" + std::string(file) + ".npy"] = {kBlockBytes + 1, {1, 0xffffffff}};
+  }
+  for (const char* file : {"time_ns", "values", "row_offsets", "blob_offsets"}) {
+    manifest.files["streams/cam/" + std::string(file) + ".npy"] = {7, {0x34}};
   }
   manifest.provenance_json = R"({"source": {"nested": [1, 2.5, null, "ü"]}})";
   return manifest;
@@ -81,11 +95,81 @@ TEST(Manifest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.provenance_json, written.provenance_json);
 }
 
+TEST(Manifest, FramesAreReadAsTheyWereWritten) {
+  const Manifest read = parse(manifest_text(example()));
+  EXPECT_FALSE(read.streams.at(0).frames);
+  const Stream& camera = read.streams.at(1);
+  ASSERT_TRUE(camera.frames);
+  EXPECT_TRUE(camera.has_blobs());
+  EXPECT_EQ(camera.frames->codec, Codec::kPng);
+  EXPECT_EQ(camera.frames->color_space, ColorSpace::kDepth);
+  EXPECT_EQ(camera.frames->unit_m, 0.001);
+  EXPECT_EQ(camera.frames->intrinsics, example().streams[1].frames->intrinsics);
+  EXPECT_EQ(camera.frames->resized_json, R"({"size": [480, 640], "fit": "pad"})");
+  for (const char* nothing :
+       {R"("unit_m": 0.001)", R"("intrinsics": [600.0, 0.0, 320.0, 0.0, 600.5, 240.0, 0.0, 0.0, 1.0])",
+        R"("resized": {"size": [480, 640], "fit": "pad"})"}) {
+    const std::string key(nothing, std::string(nothing).find(':'));
+    const FrameFormat frames = *parse(altered(nothing, key + ": null")).streams.at(1).frames;
+    EXPECT_EQ(frames.unit_m.has_value(), key != "\"unit_m\"");
+    EXPECT_EQ(frames.intrinsics.empty(), key == "\"intrinsics\"");
+    EXPECT_EQ(frames.resized_json.empty(), key == "\"resized\"");
+  }
+}
+
+TEST(Manifest, FramesThatCannotBeAreRefused) {
+  EXPECT_TRUE(
+      contains(refusal(altered("\"png\"", "\"gif\"")), "'cam': codec: expected 'raw', 'jpeg' or 'png', got 'gif'"));
+  EXPECT_TRUE(contains(refusal(altered("\"png\"", "\"jpeg\"")), "'cam': expected jpeg frames of uint8, got uint16"));
+  EXPECT_TRUE(contains(refusal(altered("uint16", "float32")), "expected png frames of uint8 or uint16, got float32"));
+  EXPECT_TRUE(contains(refusal(altered("\"depth\"", "\"cmyk\"")), "color_space: expected 'rgb', 'gray' or 'depth'"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"depth\"", "\"gray\"")), "expected unit_m of depth alone, got it of gray frames"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"depth\"", "\"rgb\"")), "rgb frames of shape [height, width, 3], got [480, 640, 1]"));
+  for (const char* shape : {"[480, 640]", "[480, 640, 1, 1]", "[0, 640, 1]", "[480, 640, 4]", "[]"}) {
+    EXPECT_TRUE(contains(refusal(altered("[480, 640, 1]", shape)),
+                         std::string("expected depth frames of shape [height, width, 1], got ") + shape));
+  }
+  EXPECT_TRUE(
+      contains(refusal(altered("[480, 640, 1]", "[4611686018427387904, 1, 1]")), "a size of frames within int64"));
+  EXPECT_TRUE(contains(refusal(altered("0.001", "0")), "expected a unit_m above 0, got 0.0"));
+  EXPECT_TRUE(
+      contains(refusal(altered("0.001", "\"mm\"")), "'streams[1].frames.unit_m': expected a number, got string"));
+  EXPECT_TRUE(contains(refusal(altered("600.5", "1e999")), "m.json: "));
+  EXPECT_TRUE(
+      contains(refusal(altered(", 600.5", "")), "expected 9 finite numbers of intrinsics, row by row, or none"));
+  EXPECT_TRUE(contains(refusal(altered("{\"size\": [480, 640], \"fit\": \"pad\"}", "3")),
+                       "frames.resized': expected an object"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"frames\": null", "\"frame\": null")), "'streams[0].frames': expected a value"));
+  EXPECT_TRUE(
+      contains(refusal(altered("blob_offsets.npy", "blobs.npy")), "blob_offsets.npy': expected a value, got none"));
+}
+
+TEST(Manifest, ALaterGenerationHasSmallFilesOfItsOwn) {
+  EXPECT_EQ(of_generation("row_offsets.npy", 0), "row_offsets.npy");
+  EXPECT_EQ(of_generation("row_offsets.npy", 12), "row_offsets.12.npy");
+  Manifest manifest = example();
+  manifest.generation = 3;
+  EXPECT_TRUE(contains(refusal(manifest_text(manifest)), "'files.episodes.3.jsonl': expected a value, got none"));
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    auto node = manifest.files.extract(from);
+    node.key() = to;
+    manifest.files.insert(std::move(node));
+  };
+  rename("episodes.jsonl", "episodes.3.jsonl");
+  rename("streams/arm%2Fjoint%20%C3%A4/row_offsets.npy", "streams/arm%2Fjoint%20%C3%A4/row_offsets.3.npy");
+  rename("streams/arm%2Fjoint%20%C3%A4/stats.npy", "streams/arm%2Fjoint%20%C3%A4/stats.3.npy");
+  rename("streams/cam/row_offsets.npy", "streams/cam/row_offsets.3.npy");
+  EXPECT_EQ(parse(manifest_text(manifest)).generation, 3);
+}
+
 TEST(Manifest, AFutureVersionIsRefusedWithBothVersions) {
   std::string text = manifest_text(example());
-  text.replace(text.find("_version\": 1") + 11, 1, "27");
+  text.replace(text.find("_version\": 2") + 11, 1, "27");
   const std::string message = refusal(text);
-  EXPECT_TRUE(contains(message, "m.json: at byte 47: expected schema version 1, the one that robocache "));
+  EXPECT_TRUE(contains(message, "m.json: at byte 47: expected a schema version from 1 to 2, those that robocache "));
   EXPECT_TRUE(contains(message, "reads, got 27: another version of robocache wrote this cache"));
 }
 
@@ -117,7 +201,7 @@ TEST(Manifest, ValuesThatCannotBeAreRefusedWithTheirPlace) {
   EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "")), "expected 1 checksums, got 0"));
   EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "\"0000001\"")), "expected 8 hexadecimal digits"));
   EXPECT_TRUE(contains(refusal(altered("\"00000012\"", "\"0000001G\"")), "expected 8 hexadecimal digits"));
-  EXPECT_TRUE(contains(refusal(altered("stats.npy", "statistics.npy")), "stats.npy': expected a value, got none"));
+  EXPECT_TRUE(contains(refusal(altered("stats.npy\"", "statistics.npy\"")), "stats.npy': expected a value, got none"));
   EXPECT_TRUE(contains(refusal(altered("\"block_bytes\": 1048576", "\"block_bytes\": 0")), "'block_bytes'"));
   EXPECT_TRUE(contains(refusal(altered("list<string>", "list<bool>")),
                        "'episode_columns[3].type': expected the type of a column, got 'list<bool>'"));

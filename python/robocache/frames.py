@@ -1,0 +1,137 @@
+"""Frames of cameras between their files and their pixels, on all threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import _lib, errors
+from .ops._call import whole
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_encode = _lib.function("encode_frames")
+_take = _lib.function("take_frames")
+_decode = _lib.function("decode_frames")
+_array_of = _lib.function("array_of")
+
+
+class Encoded(NamedTuple):
+    """Frames as a cache holds them."""
+
+    codec: str  # "jpeg", "png" or "raw"
+    color_space: str  # "rgb" of 3 channels; of 1 "gray" where it is uint8, else "depth"
+    dtype: np.dtype[Any]  # of a decoded frame
+    shape: tuple[int, int, int]  # height, width, channels
+    data: npt.NDArray[np.uint8]  # [bytes]: the files one after the other; of raw frames their pixels
+    offsets: npt.NDArray[np.int64]  # [n + 1]: frame i is data[offsets[i] : offsets[i + 1]]; empty of raw frames
+    reencoded: Mapping[str, int] = {}  # of take: why JPEGs went through JPEG's loss once more, and how many
+
+
+def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str = "4:2:0") -> Encoded:
+    """Pixels to files.
+
+    Args:
+        frames: ``[n, H, W]`` or ``[n, H, W, C]`` with C 1 or 3: uint8; for ``"png"`` also uint16; for ``"raw"`` also
+            uint16 and float32. An array, or a list of arrays of one shape.
+        codec: ``"jpeg"``, ``"png"`` or ``"raw"``, the pixels as they are.
+        quality: 1 to 100, of JPEG.
+        subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+    """
+    pixels = np.asarray(frames)
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    if pixels.ndim != 4:
+        raise errors.ArgumentError(f"frames: expected [n, H, W] or [n, H, W, C], got {list(pixels.shape)}")
+    pixels = np.ascontiguousarray(pixels)
+    if codec == "raw":
+        return _raw(pixels)
+    made = _encode(_lib.from_numpy(pixels), _lib.text("codec", codec), whole("quality", quality), subsampling)
+    return _encoded(made)
+
+
+def take(blobs: Sequence[bytes]) -> Encoded:
+    """Files as somebody else made them, all JPEG or all PNG, all of one shape; at least one.
+
+    Each is decoded once, completely. JPEGs are given restart markers, without loss where that can be; of the others
+    `reencoded` says why not.
+
+    Raises:
+        FrameError: naming the first frame that does not decode, or is of another codec or shape than the first.
+        ArgumentError, ArgumentTypeError: for no blobs, and for what is no bytes.
+    """
+    if isinstance(blobs, (bytes, bytearray, memoryview, str)) or not isinstance(blobs, Sequence):
+        raise errors.ArgumentTypeError(f"frames: expected a sequence of bytes, got {type(blobs).__name__}")
+    for place, blob in enumerate(blobs):
+        if not isinstance(blob, (bytes, bytearray, memoryview)):
+            raise errors.ArgumentTypeError(f"frames[{place}]: expected bytes, got {type(blob).__name__}")
+    data = np.frombuffer(b"".join(blobs), np.uint8)
+    offsets = np.zeros(len(blobs) + 1, np.int64)
+    np.cumsum([memoryview(blob).nbytes for blob in blobs], out=offsets[1:])
+    return _encoded(_take(_lib.from_numpy(data), _lib.from_numpy(offsets)))
+
+
+def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any, rows: Any) -> npt.NDArray[Any]:
+    """The frames `rows` of files one after the other, ``[len(rows), H, W, C]``.
+
+    Args:
+        codec: ``"jpeg"``, ``"png"`` or ``"raw"``.
+        data: the bytes: an array, memory-mapped ones too; of raw frames their pixels, of any dtype and shape.
+        offsets: int64 ``[n + 1]``; empty or None of raw frames.
+        shape, dtype: what each frame is, decoded.
+        rows: whole numbers, in any order, also again and again.
+
+    Raises:
+        FrameError: naming the row of the first frame that does not decode.
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+    """
+    where = np.asarray(rows)
+    if where.ndim != 1 or (where.size and where.dtype.kind not in "iu"):
+        raise errors.ArgumentTypeError(f"rows: expected whole numbers [n], got {list(where.shape)} {where.dtype}")
+    where = np.ascontiguousarray(where, np.int64)
+    places = np.zeros(0, np.int64) if offsets is None else np.ascontiguousarray(offsets, np.int64)
+    stored = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    out = np.empty((len(where), *(whole("shape", side) for side in shape)), _lib.numpy_dtype(_lib.dtype_name(dtype)))
+    arrays = (_lib.from_numpy(array) for array in (stored, places, where, out))
+    _decode(_lib.text("codec", codec), *arrays)
+    return out
+
+
+def _raw(pixels: npt.NDArray[Any]) -> Encoded:
+    _, *shape = pixels.shape
+    if shape[2] not in (1, 3) or min(shape) < 1:
+        raise errors.ArgumentError(f"frames: expected [n, H, W, 1 or 3], got {list(pixels.shape)}")
+    if pixels.dtype.name not in ("uint8", "uint16", "float32"):
+        raise errors.ArgumentTypeError(f"frames: expected uint8, uint16 or float32 for raw, got {pixels.dtype}")
+    height, width, channels = shape
+    data = pixels.reshape(-1).view(np.uint8)
+    return Encoded(
+        "raw",
+        _color_space(channels, pixels.dtype),
+        pixels.dtype,
+        (height, width, channels),
+        data,
+        np.zeros(0, np.int64),
+    )
+
+
+def _encoded(made: Any) -> Encoded:
+    data, offsets, description = (_lib.to_numpy(_array_of(made, None, place)) for place in range(3))
+    found = json.loads(description.tobytes())
+    dtype = np.dtype(found["dtype"])
+    height, width, channels = found["shape"]
+    color_space = _color_space(channels, dtype)
+    return Encoded(found["codec"], color_space, dtype, (height, width, channels), data, offsets, found["reencoded"])
+
+
+def _color_space(channels: int, dtype: np.dtype[Any]) -> str:
+    if channels == 3:
+        return "rgb"
+    return "gray" if dtype == np.uint8 else "depth"

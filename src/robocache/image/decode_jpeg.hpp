@@ -1,0 +1,18 @@
+// JPEG files to pixels, as a plain function of tensors.
+#pragma once
+
+#include "robocache/core/tensor_view.hpp"
+
+namespace robocache {
+
+// What decode_jpeg writes: uint8 [N, height, width, channels] on the device of `blobs`, without memory, as the first frame's
+// header says. Throws as decode_jpeg; ArgumentError where there is no frame.
+TensorView decode_jpeg_output(const TensorView& blobs, const TensorView& offsets);
+
+// `blobs` uint8 [bytes] and `offsets` int64 [N + 1], both dense and of one device: frame i is bytes
+// [offsets[i], offsets[i + 1]). `out` is uint8 [N, height, width, channels], dense, the shape of every frame. The pixels are
+// decode_frame's. Throws ArgumentError and ArgumentTypeError for tensors that are otherwise; FrameError naming the first
+// frame that does not decode: "frames[7]: ...".
+void decode_jpeg(const TensorView& blobs, const TensorView& offsets, const TensorView& out);
+
+}  // namespace robocache

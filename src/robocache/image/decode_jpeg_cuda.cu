@@ -1,0 +1,222 @@
+#include <cuda_pipeline_primitives.h>
+#include <cuda_runtime.h>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/image/decode_jpeg_params.hpp"
+#include "robocache/image/jpeg_color.hpp"
+#include "robocache/image/jpeg_scan.hpp"
+
+namespace robocache {
+namespace {
+
+// ---- entropy coding, dequantisation and inverse DCT: a thread for each segment ----------------------------------------
+
+constexpr unsigned kScanThreads = 64;
+constexpr unsigned kWarp = 32;
+// Of a warp's segments, brought to shared memory at once: read bit by bit from afar, each first byte of a sector would be
+// waited for.
+constexpr uint32_t kStagedWords = kWarp * 56;
+
+// The coefficients of one block of each thread, 8 of them (16 bytes) side by side.
+class SharedCoefficients {
+ public:
+  __device__ explicit SharedCoefficients(uint4* all) : mine_(all + threadIdx.x) {
+    for (unsigned i = 0; i < 8; ++i) mine_[i * kScanThreads] = uint4{};
+  }
+  __device__ void set(uint32_t place, int16_t value) {
+    reinterpret_cast<int16_t*>(mine_ + place / 8 * kScanThreads)[place % 8] = value;
+  }
+  __device__ void take(uint32_t (&words)[32]) {
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i) {
+      const uint4 four = mine_[i * kScanThreads];
+      mine_[i * kScanThreads] = uint4{};
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+  }
+
+ private:
+  uint4* mine_;
+};
+
+struct ScanShared {
+  JpegTables tables;
+  uint4 coefficients[8 * kScanThreads];
+  uint32_t words[kScanThreads / kWarp][kStagedWords];
+};
+
+// The frame that fills a place of the batch, or null.
+__device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t place) {
+  const int64_t row = p.rows[place];
+  return row >= 0 && row < p.frame_count ? p.frames + row : nullptr;
+}
+
+// Copies the words of the warp's segments to `staged`, those of one lane behind those of the lane before it. Where mine
+// lie then: there, or where they were if there is no room.
+__device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t* staged) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const unsigned lane = threadIdx.x % kWarp;
+  uint32_t end = count;
+  for (unsigned step = 1; step < kWarp; step *= 2) {
+    const uint32_t before = __shfl_up_sync(kAll, end, step);
+    if (lane >= step) end = end > kStagedWords || before > kStagedWords ? kStagedWords + 1 : end + before;
+  }
+  const bool fits = end <= kStagedWords;
+  const uint32_t begin = end - count;
+  const auto address = reinterpret_cast<unsigned long long>(words);
+  for (unsigned i = 0; i < kWarp; ++i) {
+    const uint32_t to = __shfl_sync(kAll, begin, i);
+    const uint32_t length = __shfl_sync(kAll, fits ? count : 0, i);
+    const auto* from = reinterpret_cast<const uint32_t*>(__shfl_sync(kAll, address, i));
+    for (uint32_t word = lane; word < length; word += kWarp) {
+      __pipeline_memcpy_async(staged + to + word, from + word, sizeof(uint32_t));
+    }
+  }
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncwarp();
+  return fits ? staged + begin : words;
+}
+
+// `lanes` threads a frame; a block's segments have the same tables.
+__global__ void __launch_bounds__(kScanThreads, 7)
+    scan_segments(const __grid_constant__ DecodeJpegParams p, int64_t lanes) {
+  __shared__ ScanShared shared;
+  wait_for_work_before();
+  const int64_t thread = blockIdx.x * int64_t{kScanThreads} + threadIdx.x;
+  const int64_t place = thread / lanes;
+  const auto segment = static_cast<int32_t>(thread - place * lanes);
+  const JpegFrame* const frame = place < p.count ? frame_at(p, place) : nullptr;
+  const bool mine = frame != nullptr && segment < frame->segment_count;
+  if (!__syncthreads_or(mine)) return;
+
+  // Without `one_table` the whole block is of one frame.
+  const JpegTables* const tables = p.tables + (p.one_table ? 0 : frame->tables);
+  for (unsigned i = threadIdx.x; i < sizeof(JpegTables) / sizeof(uint4); i += kScanThreads) {
+    reinterpret_cast<uint4*>(&shared.tables)[i] = reinterpret_cast<const uint4*>(tables)[i];
+  }
+  uint32_t first_byte = 0, bytes = 0;
+  const uint32_t* words = p.words;
+  if (mine) {
+    const uint32_t* const begins = p.segments + frame->segments + segment;
+    first_byte = begins[0] % 4;
+    bytes = begins[1] - begins[0];
+    words += frame->words + begins[0] / 4;
+  }
+  words = stage(words, JpegBits::jpeg_word_count(first_byte, bytes), shared.words[threadIdx.x / kWarp]);
+  SharedCoefficients coefficients(shared.coefficients);
+  __syncthreads();
+  if (!mine) return;
+  const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
+  p.damage[place * p.most_segments + segment] =
+      !decode_jpeg_segment(*frame, planes, shared.tables, p.long_entries, p.channels, segment, words, first_byte, bytes,
+                           coefficients, p.planes + place * p.plane_bytes);
+}
+
+// ---- chroma to full size, and colour: a block for some rows of a frame ------------------------------------------------
+
+constexpr unsigned kColorThreads = 256;
+
+// A part of the rows is one stretch of the output: made in shared memory, then written 16 bytes at a time.
+__global__ void __launch_bounds__(kColorThreads)
+    color_rows(const __grid_constant__ DecodeJpegParams p, int32_t rows_of_block, int32_t blocks_of_frame) {
+  extern __shared__ uint4 shared[];
+  wait_for_work_before();
+  const int64_t place = blockIdx.x / blocks_of_frame;
+  const int32_t block = blockIdx.x - static_cast<int32_t>(place * blocks_of_frame);
+  const int32_t first_row = block * rows_of_block;
+  const int32_t rows = min(rows_of_block, p.height - first_row);
+  const int64_t pitch = int64_t{p.width} * p.channels;
+  uint8_t* const out = p.out + (place * p.height + first_row) * pitch;
+  const auto bytes = static_cast<int32_t>(rows * pitch);
+
+  const JpegFrame* const frame = frame_at(p, place);
+  bool damaged = false;
+  if (frame != nullptr) {
+    for (int32_t i = threadIdx.x; i < frame->segment_count; i += kColorThreads) {
+      damaged |= p.damage[place * p.most_segments + i] != 0;
+    }
+  }
+  damaged = __syncthreads_or(damaged) != 0;
+  if (block == 0 && threadIdx.x == 0) p.status[place] = damaged;
+
+  // Shifted as `out` is, so that 16 bytes lie alike in both.
+  const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(out) % sizeof(uint4));
+  uint8_t* const made = reinterpret_cast<uint8_t*>(shared) + shift;
+  if (frame == nullptr || damaged) {
+    for (int32_t i = threadIdx.x; i < bytes; i += kColorThreads) made[i] = 0;
+  } else {
+    const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
+    const uint8_t* const samples = p.planes + place * p.plane_bytes;
+    const int32_t runs = (p.width + kJpegRun - 1) / kJpegRun;
+    const bool whole_words = (shift | static_cast<int32_t>(pitch)) % 4 == 0;
+    for (int32_t i = threadIdx.x; i < rows * runs; i += kColorThreads) {
+      const int32_t row = i / runs;
+      const int32_t x = (i - row * runs) * kJpegRun;
+      uint8_t* const to = made + row * pitch + x * p.channels;
+      const auto write = [&](const auto& words) {
+        const int32_t wanted = min(kJpegRun, p.width - x) * p.channels;
+        if (whole_words && wanted == static_cast<int32_t>(sizeof(words))) {
+          for (unsigned word = 0; word < sizeof(words) / 4; ++word) reinterpret_cast<uint32_t*>(to)[word] = words[word];
+        } else {
+          for (int32_t byte = 0; byte < static_cast<int32_t>(sizeof(words)); ++byte) {
+            if (byte < wanted) to[byte] = static_cast<uint8_t>(words[byte / 4] >> (8 * (byte % 4)));
+          }
+        }
+      };
+      if (p.channels == 3) {
+        uint32_t rgb[6];
+        jpeg_rgb_run(samples, *frame, planes, first_row + row, x, rgb);
+        write(rgb);
+      } else {
+        uint32_t grey[2];
+        jpeg_grey_run(samples, planes, first_row + row, x, grey);
+        write(grey);
+      }
+    }
+  }
+  __syncthreads();
+  const int32_t head = min(bytes, (16 - shift) % 16);
+  const int32_t body = (bytes - head) / 16;
+  for (int32_t i = threadIdx.x; i < body; i += kColorThreads) {
+    reinterpret_cast<uint4*>(out + head)[i] = reinterpret_cast<const uint4*>(made + head)[i];
+  }
+  const int32_t ends = bytes - 16 * body;  // the head, and what is behind the body
+  for (int32_t i = threadIdx.x; i < ends; i += kColorThreads) {
+    const int32_t byte = i < head ? i : i + 16 * body;
+    out[byte] = made[byte];
+  }
+}
+
+}  // namespace
+}  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_decode_jpeg(
+    const robocache::DecodeJpegParams* params, int32_t device, void* stream_handle) {
+  using namespace robocache;
+  const DecodeJpegParams& p = *params;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const auto stream = static_cast<cudaStream_t>(stream_handle);
+  const int64_t lanes =
+      p.one_table ? p.most_segments : blocks_for(p.most_segments, kScanThreads) * int64_t{kScanThreads};
+  cudaError_t code =
+      launch_overlapped(scan_segments, blocks_for(p.count * lanes, kScanThreads), kScanThreads, 0, stream, p, lanes);
+  if (code != cudaSuccess) return code;
+
+  const int64_t pitch = int64_t{p.width} * p.channels;
+  const int64_t runs = (p.width + kJpegRun - 1) / kJpegRun;
+  const auto rows = static_cast<int32_t>(std::clamp<int64_t>(kColorThreads / runs, 1, p.height));
+  const auto blocks_of_frame = static_cast<int32_t>(blocks_for(p.height, rows));
+  const size_t shared_bytes = static_cast<size_t>(rows * pitch) + sizeof(uint4);
+  if (shared_bytes > 48 * 1024) {
+    code =
+        cudaFuncSetAttribute(color_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (code != cudaSuccess) return code;
+  }
+  return launch_overlapped(color_rows, blocks_for(p.count * blocks_of_frame, 1), kColorThreads, shared_bytes, stream, p,
+                           rows, blocks_of_frame);
+}

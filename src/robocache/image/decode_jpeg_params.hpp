@@ -1,0 +1,96 @@
+// JPEG frames as a kernel decodes them: plain C. What a file says in many ways is said in one here.
+//
+// Baseline sequential Huffman coding, 8 bits, one interleaved scan: grey, or Y, Cb, Cr with chroma at full size, at half
+// its width, or at half both ways. The entropy-coded bytes are cut at restart markers into segments that are decoded
+// independently of each other; markers and byte stuffing are gone.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+// Codes of at most this many bits are decoded by one look-up.
+inline constexpr int32_t kJpegFirstBits = 10;
+
+// A Huffman table of symbols that say how many bits of a coefficient follow (`size`), and by how much the place in the
+// block goes on (`advance`: 1 and the run of zeros before the coefficient; 64 at the end of a block, past every place).
+// An entry is advance << 9 | size << 5 | bits of code and coefficient; 0 is none.
+struct JpegHuffman {
+  uint16_t first[1 << kJpegFirstBits];  // by the next bits; 0: the code is longer, or there is none
+  // The entry of a longer code is long_entries[long_begin + c - long_code], c being the next 16 bits, where
+  // long_code <= c < long_end; elsewhere there is none.
+  uint32_t long_code;
+  uint32_t long_end;
+  uint32_t long_begin;
+  uint32_t padding;
+};
+
+// What frames of one camera nearly always share.
+struct alignas(16) JpegTables {
+  JpegHuffman dc[2];
+  JpegHuffman ac[2];
+  uint16_t quantisation[3][64];  // of each component, in zigzag order
+  uint8_t dc_of[4];              // of each component, which of dc and ac
+  uint8_t ac_of[4];
+  uint8_t padding[8];
+};
+static_assert(sizeof(JpegTables) % 16 == 0);
+
+struct JpegFrame {
+  int64_t words;     // where its entropy-coded bits begin, in JpegFrames::words, a multiple of 4
+  int64_t segments;  // where its segments begin, in JpegFrames::segments
+  int32_t segment_count;
+  int32_t segment_mcus;  // of each segment but the last
+  int32_t tables;
+  int32_t luma_across, luma_down;  // samples of luma for one of chroma: 1 and 1, 2 and 1, or 2 and 2
+  int32_t padding;
+};
+
+// Where the decoded samples of a frame's components lie before chroma is brought to full size: planes of whole MCUs.
+struct JpegPlanes {
+  int32_t mcus_across, mcus_down;
+  int64_t luma_pitch, chroma_pitch;    // bytes from row to row
+  int64_t chroma_begin, chroma_bytes;  // Cb, and behind it Cr
+  int64_t bytes;                       // of all planes
+  int32_t chroma_height, chroma_width;
+};
+
+ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int32_t width, int32_t channels) {
+  JpegPlanes planes;
+  const int32_t mcu_width = 8 * frame.luma_across, mcu_height = 8 * frame.luma_down;
+  planes.mcus_across = (width + mcu_width - 1) / mcu_width;
+  planes.mcus_down = (height + mcu_height - 1) / mcu_height;
+  planes.luma_pitch = int64_t{planes.mcus_across} * mcu_width;
+  planes.chroma_pitch = int64_t{planes.mcus_across} * 8;
+  planes.chroma_begin = planes.luma_pitch * planes.mcus_down * mcu_height;
+  planes.chroma_bytes = planes.chroma_pitch * planes.mcus_down * 8;
+  planes.bytes = planes.chroma_begin + (channels == 3 ? 2 * planes.chroma_bytes : 0);
+  planes.chroma_height = (height + frame.luma_down - 1) / frame.luma_down;
+  planes.chroma_width = (width + frame.luma_across - 1) / frame.luma_across;
+  return planes;
+}
+
+// What decoding hands to CUDA: validated. All of it lies where a kernel reads it.
+struct DecodeJpegParams {
+  const uint32_t* words;
+  const uint32_t* segments;
+  const JpegFrame* frames;
+  const JpegTables* tables;
+  const uint16_t* long_entries;
+  int64_t frame_count;
+  int32_t height, width, channels;
+  int32_t most_segments;  // of any frame
+  bool one_table;         // all frames have the same tables
+  int64_t plane_bytes;    // for one frame, whichever it is; a multiple of 256
+
+  const int64_t* rows;  // [count] which frame; below 0, or past the last: black
+  int64_t count;
+  uint8_t* out;     // [count, height, width, channels], dense
+  int32_t* status;  // [count] 1: the entropy-coded data is damaged, the frame is black; else 0
+  uint8_t* planes;  // [count, plane_bytes]
+  uint8_t* damage;  // [count, most_segments]
+};
+
+}  // namespace robocache

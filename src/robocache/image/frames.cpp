@@ -1,0 +1,131 @@
+#include "robocache/image/frames.hpp"
+
+#include <cstring>
+#include <mutex>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
+
+namespace robocache {
+namespace {
+
+// The files one after the other.
+void join(const std::vector<std::vector<uint8_t>>& files, EncodedFrames* into) {
+  into->offsets = {0};
+  for (const auto& file : files) into->offsets.push_back(into->offsets.back() + static_cast<int64_t>(file.size()));
+  into->bytes.resize(static_cast<size_t>(into->offsets.back()));
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::memcpy(into->bytes.data() + into->offsets[i], files[i].data(), files[i].size());
+  }
+}
+
+}  // namespace
+
+void for_each_frame(int64_t count, const std::function<void(int64_t)>& body,
+                    const std::function<std::string(int64_t)>& name) {
+  std::mutex mutex;
+  int64_t first = count;
+  std::string refusal;
+  parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        body(i);
+      } catch (const FrameError& error) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (i >= first) continue;
+        first = i;
+        refusal = error.what();
+      }
+    }
+  });
+  if (first < count) throw FrameError((name ? name(first) : "frames[" + std::to_string(first) + "]") + ": " + refusal);
+}
+
+std::span<const uint8_t> blob_at(std::span<const uint8_t> bytes, std::span<const int64_t> offsets, int64_t row) {
+  const int64_t begin = offsets[static_cast<size_t>(row)], end = offsets[static_cast<size_t>(row) + 1];
+  if (begin < 0 || end < begin || end > static_cast<int64_t>(bytes.size())) {
+    refuse("offsets: expected to ascend from 0 to at most ", std::to_string(bytes.size()), ", got ",
+           std::to_string(begin), " and ", std::to_string(end), " for frame ", std::to_string(row));
+  }
+  return bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+EncodedFrames encode_frames(Codec codec, const void* pixels, int64_t count, const FrameShape& shape,
+                            const EncodeOptions& options) {
+  std::vector<std::vector<uint8_t>> files(static_cast<size_t>(count));
+  for_each_frame(count, [&](int64_t i) {
+    const uint8_t* frame = static_cast<const uint8_t*>(pixels) + i * shape.bytes();
+    files[static_cast<size_t>(i)] = encode_frame(codec, frame, shape, options);
+  });
+  EncodedFrames encoded{.codec = codec, .shape = shape};
+  join(files, &encoded);
+  return encoded;
+}
+
+EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_t> offsets) {
+  if (offsets.size() < 2) refuse("frames: expected at least one, got none");
+  const auto count = static_cast<int64_t>(offsets.size()) - 1;
+  EncodedFrames taken;
+  for_each_frame(1, [&](int64_t i) {
+    const auto blob = blob_at(bytes, offsets, i);
+    taken.codec = codec_of(blob);
+    taken.shape = frame_shape(taken.codec, blob);
+  });
+  std::vector<std::vector<uint8_t>> files(static_cast<size_t>(count));
+  std::vector<std::string> reencoded(static_cast<size_t>(count));
+  for_each_frame(count, [&](int64_t i) {
+    const auto blob = blob_at(bytes, offsets, i);
+    if (const Codec codec = codec_of(blob); codec != taken.codec) {
+      throw FrameError("expected " + std::string(codec_name(taken.codec)) + " like frames[0], got " +
+                       std::string(codec_name(codec)));
+    }
+    if (const FrameShape shape = frame_shape(taken.codec, blob); shape != taken.shape) {
+      throw FrameError("expected " + taken.shape.describe() + " like frames[0], got " + shape.describe());
+    }
+    const auto place = static_cast<size_t>(i);
+    if (taken.codec == Codec::kJpeg) {
+      Segmented segmented = segment_jpeg(blob);
+      files[place] = std::move(segmented.blob);
+      reencoded[place] = std::move(segmented.why);
+    } else {
+      std::vector<uint8_t> pixels(static_cast<size_t>(taken.shape.bytes()));
+      decode_frame(taken.codec, blob, taken.shape, pixels.data());
+      files[place].assign(blob.begin(), blob.end());
+    }
+  });
+  for (const std::string& why : reencoded) {
+    if (!why.empty()) ++taken.reencoded[why];
+  }
+  join(files, &taken);
+  return taken;
+}
+
+void decode_frames(Codec codec, std::span<const uint8_t> bytes, std::span<const int64_t> offsets,
+                   const FrameShape& shape, std::span<const int64_t> rows, void* out) {
+  const int64_t frame_bytes = shape.bytes();
+  const bool has_one_size = offsets.empty();
+  if (has_one_size && (codec != Codec::kRaw || frame_bytes < 1)) {
+    refuse("offsets: expected [n + 1] for ", codec_name(codec), " frames of ", shape.describe(), ", got none");
+  }
+  const int64_t count =
+      has_one_size ? static_cast<int64_t>(bytes.size()) / frame_bytes : static_cast<int64_t>(offsets.size()) - 1;
+  for (const int64_t row : rows) {
+    if (row < 0 || row >= count) {
+      refuse("rows: expected at least 0 and less than ", std::to_string(count), ", got ", std::to_string(row));
+    }
+  }
+  const auto name = [&](int64_t i) { return "row " + std::to_string(rows[static_cast<size_t>(i)]); };
+  for_each_frame(
+      static_cast<int64_t>(rows.size()),
+      [&](int64_t i) {
+        const int64_t row = rows[static_cast<size_t>(i)];
+        const auto blob = has_one_size
+                              ? bytes.subspan(static_cast<size_t>(row * frame_bytes), static_cast<size_t>(frame_bytes))
+                              : blob_at(bytes, offsets, row);
+        decode_frame(codec, blob, shape, static_cast<uint8_t*>(out) + i * frame_bytes);
+      },
+      name);
+}
+
+}  // namespace robocache

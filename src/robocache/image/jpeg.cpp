@@ -1,0 +1,353 @@
+#include "robocache/image/jpeg.hpp"
+
+// jpeglib.h wants FILE declared before it.
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "robocache/core/error.hpp"
+
+#ifndef LIBJPEG_TURBO_VERSION
+#error "this libjpeg is not libjpeg-turbo: other implementations decode to other pixels"
+#endif
+
+namespace robocache {
+namespace {
+
+// Its own, so that jerror.o of the archive stays out: that prints to stderr in a way that only executables can link.
+constexpr const char* kMessages[] = {
+#define JVERSION ""  // of jversion.h, which is not installed: who made it, in two messages that no failure has
+#define JCOPYRIGHT_SHORT ""
+#define JMESSAGE(code, text) text,
+#include <jerror.h>
+};
+
+// A progressive file may say every coefficient anew in each of any number of scans, a few bytes each. Honest ones have ten.
+constexpr int kMaxScans = 100;
+
+// Each block of 8 x 8 takes at least two bits, one a scan of a progressive file; arithmetic coding of nothing but one colour
+// may take less.
+constexpr int64_t kMaxBlocksPerByte = 16;
+
+constexpr int kReencodeQuality = 95;
+
+// Where a call of libjpeg goes back to that failed, and why it did. libjpeg sees the first member.
+struct Failure {
+  jpeg_error_mgr manager{};
+  std::jmp_buf back;
+  const char* why = nullptr;  // or null: manager.msg_code and manager.msg_parm say it
+
+  Failure() {
+    manager.error_exit = [](j_common_ptr info) { jump(info); };
+    manager.emit_message = [](j_common_ptr info, int level) {
+      const int code = info->err->msg_code;
+      const bool harmless = level >= 0 || code == JWRN_JFIF_MAJOR || code == JWRN_ADOBE_XFORM;
+      if (!harmless) jump(info);
+    };
+    manager.output_message = [](j_common_ptr) {};
+    manager.format_message = [](j_common_ptr, char*) {};
+    manager.reset_error_mgr = [](j_common_ptr) {};
+  }
+  Failure(const Failure&) = delete;
+  Failure& operator=(const Failure&) = delete;
+
+  [[noreturn]] static void jump(j_common_ptr info) { std::longjmp(reinterpret_cast<Failure*>(info->err)->back, 1); }
+
+  // Runs `calls`, which must leave nothing to destroy when it is left in the middle; whether it came to its end.
+  template <class Calls>
+  bool passes(const Calls& calls) {
+    if (setjmp(back) != 0) return false;
+    calls();
+    return true;
+  }
+
+  std::string text() const {
+    if (why != nullptr) return why;
+    const auto code = static_cast<size_t>(manager.msg_code);
+    if (code >= std::size(kMessages)) return "libjpeg's error " + std::to_string(code);
+    const char* format = kMessages[code];
+    char made[JMSG_LENGTH_MAX];
+    const std::string_view view = format;
+    const size_t place = view.find('%');
+    if (place != std::string_view::npos && view.substr(place, 2) == "%s") {
+      std::snprintf(made, sizeof made, format, manager.msg_parm.s);
+    } else {
+      const int* i = manager.msg_parm.i;
+      std::snprintf(made, sizeof made, format, i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7]);
+    }
+    return made;
+  }
+};
+static_assert(offsetof(Failure, manager) == 0);
+
+// A file while libjpeg reads it.
+class Source {
+ public:
+  explicit Source(std::span<const uint8_t> blob) : size_(blob.size()) {
+    info.err = &failure_.manager;
+    scans_.progress_monitor = [](j_common_ptr common) {
+      if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMaxScans) return;
+      reinterpret_cast<Failure*>(common->err)->why = "more than 100 scans";
+      Failure::jump(common);
+    };
+    run([&] {
+      jpeg_create_decompress(&info);
+      info.progress = &scans_;
+      jpeg_mem_src(&info, blob.data(), blob.size());
+      jpeg_read_header(&info, TRUE);
+    });
+    check_header();
+  }
+
+  // Calls of libjpeg on `info`; throws what it complains of.
+  template <class Calls>
+  void run(const Calls& calls) {
+    if (!failure_.passes(calls)) refuse(failure_.text());
+  }
+
+  FrameShape shape() const {
+    return {info.image_height, info.image_width, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3, DType::kUInt8};
+  }
+
+  // After all scans: libjpeg gives a component that none of them held as zeros.
+  void check_components() const {
+    for (int i = 0; i < info.num_components; ++i) {
+      if (info.comp_info[i].quant_table == nullptr) refuse("component " + std::to_string(i) + " has no data");
+    }
+  }
+
+ private:
+  struct Decompressor {
+    jpeg_decompress_struct info{};
+    ~Decompressor() { jpeg_destroy_decompress(&info); }
+  };
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    const size_t left = info.src != nullptr ? info.src->bytes_in_buffer : 0;
+    throw FrameError("JPEG of " + std::to_string(size_) + " bytes: " + why + ", near byte " +
+                     std::to_string(size_ - std::min(left, size_)));
+  }
+
+  void check_header() const {
+    const J_COLOR_SPACE color = info.jpeg_color_space;
+    if (color != JCS_GRAYSCALE && color != JCS_YCbCr && color != JCS_RGB) {
+      const std::string came = color == JCS_CMYK   ? "CMYK"
+                               : color == JCS_YCCK ? "YCCK"
+                                                   : std::to_string(info.num_components) + " unknown components";
+      refuse("expected grey, YCbCr or RGB, got " + came);
+    }
+    int64_t blocks = 0;
+    for (int i = 0; i < info.num_components; ++i) {
+      blocks += int64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
+    }
+    if (blocks / kMaxBlocksPerByte > static_cast<int64_t>(size_)) {
+      refuse("its header says " + shape().describe() + ", more than so few bytes hold");
+    }
+  }
+
+  Failure failure_;
+  jpeg_progress_mgr scans_{};
+  size_t size_;
+  Decompressor decompressor_;
+
+ public:
+  jpeg_decompress_struct& info = decompressor_.info;
+};
+
+// A file while libjpeg writes it.
+class Sink {
+ public:
+  Sink() {
+    info.err = &failure_.manager;
+    to_.sink = this;
+    to_.manager.init_destination = [](j_compress_ptr compress) { grow(compress); };
+    to_.manager.empty_output_buffer = [](j_compress_ptr compress) -> boolean {
+      grow(compress);
+      return TRUE;
+    };
+    to_.manager.term_destination = [](j_compress_ptr) {};
+  }
+  ~Sink() {
+    jpeg_destroy_compress(&info);
+    std::free(bytes_);
+  }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  // Creates `info`, then `calls`, which write the whole file; whether libjpeg did.
+  template <class Calls>
+  bool writes(const Calls& calls) {
+    return failure_.passes([&] {
+      jpeg_create_compress(&info);
+      info.dest = &to_.manager;
+      calls();
+      jpeg_finish_compress(&info);
+    });
+  }
+
+  std::string complaint() const { return failure_.text(); }
+
+  std::vector<uint8_t> bytes() const { return {bytes_, bytes_ + size_ - to_.manager.free_in_buffer}; }
+
+  jpeg_compress_struct info{};
+
+ private:
+  // libjpeg sees the first member.
+  struct Destination {
+    jpeg_destination_mgr manager{};
+    Sink* sink = nullptr;
+  };
+
+  // Doubles the memory, all of which is written. libjpeg may not be left by a C++ exception.
+  static void grow(j_compress_ptr compress) {
+    Sink& sink = *reinterpret_cast<Destination*>(compress->dest)->sink;
+    const size_t size = sink.size_ == 0 ? size_t{32} << 10 : 2 * sink.size_;
+    void* bytes = std::realloc(sink.bytes_, size);
+    if (bytes == nullptr) ERREXIT1(compress, JERR_OUT_OF_MEMORY, 0);
+    sink.bytes_ = static_cast<uint8_t*>(bytes);
+    compress->dest->next_output_byte = sink.bytes_ + sink.size_;
+    compress->dest->free_in_buffer = size - sink.size_;
+    sink.size_ = size;
+  }
+
+  Failure failure_;
+  Destination to_;
+  uint8_t* bytes_ = nullptr;
+  size_t size_ = 0;
+};
+
+// How many samples of luma lie across or down for one of chroma, where chroma has one sample for one or two.
+bool is_one_or_two(int luma, int chroma) { return luma == chroma || luma == 2 * chroma; }
+
+// Why the coefficients of a header's file cannot be kept; empty where they can.
+std::string obstacle(const jpeg_decompress_struct& info) {
+  if (info.jpeg_color_space == JCS_GRAYSCALE) return "";
+  if (info.jpeg_color_space == JCS_RGB) return "it stores RGB, not YCbCr";
+  const jpeg_component_info& luma = info.comp_info[0];
+  const jpeg_component_info& blue = info.comp_info[1];
+  const jpeg_component_info& red = info.comp_info[2];
+  const bool alike = blue.h_samp_factor == red.h_samp_factor && blue.v_samp_factor == red.v_samp_factor;
+  const bool halves =
+      is_one_or_two(luma.h_samp_factor, blue.h_samp_factor) && is_one_or_two(luma.v_samp_factor, blue.v_samp_factor);
+  const bool only_down = luma.h_samp_factor == blue.h_samp_factor && luma.v_samp_factor != blue.v_samp_factor;
+  if (alike && halves && !only_down) return "";
+  std::string text = "its sampling is ";
+  for (int i = 0; i < 3; ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(info.comp_info[i].h_samp_factor) + "x" +
+            std::to_string(info.comp_info[i].v_samp_factor);
+  }
+  return text + ", neither 4:4:4 nor 4:2:2 nor 4:2:0";
+}
+
+// Why the coefficients, once read, cannot be kept.
+std::string obstacle_in_coefficients(const jpeg_decompress_struct& info) {
+  for (int i = 0; i < info.num_components; ++i) {
+    for (const UINT16 step : info.comp_info[i].quant_table->quantval) {
+      if (step > 255) return "its quantisation steps have 16 bits";
+    }
+    // libjpeg smooths blocks whose coefficients have not come to their last bit.
+    for (int k = 0; info.coef_bits != nullptr && k < DCTSIZE2; ++k) {
+      if (info.coef_bits[i][k] != 0) return "its last progressive scans are not there";
+    }
+  }
+  return "";
+}
+
+// The sampling in its least numbers, which say the same.
+void copy_sampling(const jpeg_decompress_struct& from, jpeg_compress_struct* to) {
+  const jpeg_component_info& finest = from.comp_info[0];
+  const jpeg_component_info& coarsest = from.comp_info[from.num_components - 1];
+  for (int i = 0; i < to->num_components; ++i) {
+    to->comp_info[i].h_samp_factor = i == 0 ? finest.h_samp_factor / coarsest.h_samp_factor : 1;
+    to->comp_info[i].v_samp_factor = i == 0 ? finest.v_samp_factor / coarsest.v_samp_factor : 1;
+  }
+}
+
+}  // namespace
+
+FrameShape jpeg_shape(std::span<const uint8_t> blob) { return Source(blob).shape(); }
+
+void decode_jpeg_frame(std::span<const uint8_t> blob, const FrameShape& expected, uint8_t* out) {
+  Source source(blob);
+  if (source.shape() != expected) {
+    throw FrameError("JPEG: expected " + expected.describe() + ", got " + source.shape().describe());
+  }
+  jpeg_decompress_struct& info = source.info;
+  const int64_t row_bytes = expected.width * expected.channels;
+  source.run([&] {
+    info.out_color_space = expected.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    info.dct_method = JDCT_ISLOW;
+    info.do_fancy_upsampling = TRUE;
+    jpeg_start_decompress(&info);
+    while (info.output_scanline < info.output_height) {
+      JSAMPROW rows[4];
+      for (int i = 0; i < 4; ++i) {
+        const auto row = std::min<int64_t>(int64_t{info.output_scanline} + i, expected.height - 1);
+        rows[i] = out + row * row_bytes;
+      }
+      jpeg_read_scanlines(&info, rows, std::min<JDIMENSION>(4, info.output_height - info.output_scanline));
+    }
+    jpeg_finish_decompress(&info);
+  });
+  source.check_components();
+}
+
+std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& shape, const EncodeOptions& options) {
+  Sink sink;
+  jpeg_compress_struct& info = sink.info;
+  const int64_t row_bytes = shape.width * shape.channels;
+  const bool written = sink.writes([&] {
+    info.image_width = static_cast<JDIMENSION>(shape.width);
+    info.image_height = static_cast<JDIMENSION>(shape.height);
+    info.input_components = static_cast<int>(shape.channels);
+    info.in_color_space = shape.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    jpeg_set_defaults(&info);
+    jpeg_set_quality(&info, options.quality, TRUE);
+    if (options.subsampling == Subsampling::k444) info.comp_info[0].h_samp_factor = info.comp_info[0].v_samp_factor = 1;
+    info.restart_interval = kRestartMcus;
+    info.dct_method = JDCT_ISLOW;
+    jpeg_start_compress(&info, TRUE);
+    while (info.next_scanline < info.image_height) {
+      auto* row = const_cast<JSAMPROW>(pixels + info.next_scanline * row_bytes);  // which libjpeg only reads
+      jpeg_write_scanlines(&info, &row, 1);
+    }
+  });
+  if (!written) throw FrameError("JPEG: " + sink.complaint());
+  return sink.bytes();
+}
+
+Segmented segment_jpeg(std::span<const uint8_t> blob) {
+  Source source(blob);
+  std::string why = obstacle(source.info);
+  if (why.empty()) {
+    jvirt_barray_ptr* coefficients = nullptr;
+    source.run([&] { coefficients = jpeg_read_coefficients(&source.info); });
+    source.check_components();
+    why = obstacle_in_coefficients(source.info);
+    Sink sink;
+    if (why.empty()) {
+      const bool written = sink.writes([&] {
+        jpeg_copy_critical_parameters(&source.info, &sink.info);
+        copy_sampling(source.info, &sink.info);
+        sink.info.restart_interval = kRestartMcus;
+        jpeg_write_coefficients(&sink.info, coefficients);
+      });
+      if (written) return {.blob = sink.bytes(), .why = ""};
+      why = sink.complaint();
+    }
+  }
+  const FrameShape shape = source.shape();
+  std::vector<uint8_t> pixels(static_cast<size_t>(shape.bytes()));
+  decode_jpeg_frame(blob, shape, pixels.data());
+  const bool full = shape.channels == 1 || source.info.jpeg_color_space == JCS_RGB;
+  const EncodeOptions options{kReencodeQuality, full ? Subsampling::k444 : Subsampling::k420};
+  return {encode_jpeg_frame(pixels.data(), shape, options), true, std::move(why)};
+}
+
+}  // namespace robocache

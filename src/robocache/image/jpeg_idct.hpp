@@ -1,0 +1,140 @@
+// The inverse DCT of a JPEG block in integers: the algorithm of Loeffler, Ligtenberg and Moschytz (1989), 12
+// multiplications for eight values, with constants of 13 bits and two more bits kept between columns and rows: what
+// libjpeg calls "islow". Same bits as libjpeg-turbo's vector code; where damaged data overflows its 16 bits, so does this.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "robocache/core/host_device.hpp"
+
+namespace robocache {
+
+// Where a coefficient stands in zigzag order: up and down the diagonals.
+constexpr int zigzag_place(int row, int column) {
+  const int diagonal = row + column;
+  const int along = diagonal % 2 == 0 ? column : row;
+  return diagonal < 8 ? diagonal * (diagonal + 1) / 2 + along
+                      : 64 - (15 - diagonal) * (16 - diagonal) / 2 + along - (diagonal - 7);
+}
+
+// Both brought into the range of int16, `low` in the lower half.
+ROBOCACHE_HD uint32_t pack_int16(int32_t low, int32_t high) {
+#ifdef __CUDA_ARCH__
+  uint32_t packed;
+  asm("cvt.pack.sat.s16.s32 %0, %1, %2;" : "=r"(packed) : "r"(high), "r"(low));
+  return packed;
+#else
+  const auto in_range = [](int32_t x) {
+    return static_cast<uint32_t>(x < -32768 ? -32768 : x > 32767 ? 32767 : x) & 0xffff;
+  };
+  return in_range(low) | in_range(high) << 16;
+#endif
+}
+
+// All four brought into [0, 255], the first in the lowest byte.
+ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
+#ifdef __CUDA_ARCH__
+  uint32_t upper, packed;
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(upper) : "r"(d), "r"(c));
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(packed) : "r"(b), "r"(a), "r"(upper));
+  return packed;
+#else
+  const auto in_range = [](int32_t x) { return static_cast<uint32_t>(x < 0 ? 0 : x > 255 ? 255 : x); };
+  return in_range(a) | in_range(b) << 8 | in_range(c) << 16 | in_range(d) << 24;
+#endif
+}
+
+// Eight values, unscaled: multiplied by 2^13 and the square root of 8, and `bias` added. Unsigned, because damaged data may overflow.
+ROBOCACHE_HD void inverse_dct_of_8(const int32_t (&x)[8], uint32_t bias, int32_t (&out)[8]) {
+  const auto fixed = [](int32_t value, uint32_t constant) { return static_cast<uint32_t>(value) * constant; };
+  // constants: round(c * 2^13)
+  const uint32_t z = fixed(x[2] + x[6], 4433);           // 0.541196100
+  const uint32_t even_2 = z + fixed(x[2], 6270);         // 0.765366865
+  const uint32_t even_3 = z - fixed(x[6], 15137);        // 1.847759065
+  const uint32_t sum = fixed(x[0] + x[4], 8192) + bias;  // 1
+  const uint32_t difference = fixed(x[0] - x[4], 8192) + bias;
+  const uint32_t even[4] = {sum + even_2, difference + even_3, difference - even_3, sum - even_2};
+
+  const uint32_t z5 = fixed(x[1] + x[3] + x[5] + x[7], 9633);  // 1.175875602
+  const uint32_t z3 = z5 - fixed(x[3] + x[7], 16069);          // 1.961570560
+  const uint32_t z4 = z5 - fixed(x[1] + x[5], 3196);           // 0.390180644
+  const uint32_t z1 = fixed(x[1] + x[7], 7373);                // 0.899976223
+  const uint32_t z2 = fixed(x[3] + x[5], 20995);               // 2.562915447
+  const uint32_t odd[4] = {
+      fixed(x[1], 12299) + z4 - z1,  // 1.501321110
+      fixed(x[3], 25172) + z3 - z2,  // 3.072711026
+      fixed(x[5], 16819) + z4 - z2,  // 2.053119869
+      fixed(x[7], 2446) + z3 - z1,   // 0.298631336
+  };
+  for (int i = 0; i < 4; ++i) {
+    out[i] = static_cast<int32_t>(even[i] + odd[i]);
+    out[7 - i] = static_cast<int32_t>(even[i] - odd[i]);
+  }
+}
+
+// A half of a packed word, with its sign.
+template <int kPlace>
+ROBOCACHE_HD int32_t packed_int16(const uint32_t* packed) {
+  const uint32_t word = packed[kPlace / 2];
+  return kPlace % 2 == 0 ? static_cast<int16_t>(word & 0xffff) : static_cast<int32_t>(word) >> 16;
+}
+
+template <int kColumn>
+ROBOCACHE_HD void inverse_dct_of_column(const uint32_t (&packed)[32], int32_t (&out)[8]) {
+  const int32_t column[8] = {
+      packed_int16<zigzag_place(0, kColumn)>(packed), packed_int16<zigzag_place(1, kColumn)>(packed),
+      packed_int16<zigzag_place(2, kColumn)>(packed), packed_int16<zigzag_place(3, kColumn)>(packed),
+      packed_int16<zigzag_place(4, kColumn)>(packed), packed_int16<zigzag_place(5, kColumn)>(packed),
+      packed_int16<zigzag_place(6, kColumn)>(packed), packed_int16<zigzag_place(7, kColumn)>(packed)};
+  inverse_dct_of_8(column, 1u << 10, out);
+  for (int row = 0; row < 8; ++row) out[row] >>= 11;  // two bits more than whole samples times the square root of 8
+}
+
+// Columns 2 kPair and the next, to `rows`: four words a row.
+template <int kPair>
+ROBOCACHE_HD void inverse_dct_of_columns(const uint32_t (&packed)[32], uint32_t (&rows)[32]) {
+  int32_t left[8], right[8];
+  inverse_dct_of_column<2 * kPair>(packed, left);
+  inverse_dct_of_column<2 * kPair + 1>(packed, right);
+  for (int row = 0; row < 8; ++row) rows[4 * row + kPair] = pack_int16(left[row], right[row]);
+}
+
+template <int kRow>
+ROBOCACHE_HD void inverse_dct_of_row(const uint32_t (&rows)[32], uint32_t (&pixels)[16]) {
+  const uint32_t* packed = rows + 4 * kRow;
+  const int32_t row[8] = {packed_int16<0>(packed), packed_int16<1>(packed), packed_int16<2>(packed),
+                          packed_int16<3>(packed), packed_int16<4>(packed), packed_int16<5>(packed),
+                          packed_int16<6>(packed), packed_int16<7>(packed)};
+  int32_t out[8];
+  inverse_dct_of_8(row, (1u << 17) + (128u << 18), out);  // samples lie around 128
+  for (int column = 0; column < 8; ++column) out[column] >>= 18;
+  pixels[2 * kRow] = pack_uint8(out[0], out[1], out[2], out[3]);
+  pixels[2 * kRow + 1] = pack_uint8(out[4], out[5], out[6], out[7]);
+}
+
+// `packed`: dequantised int16 coefficients in zigzag order, two a word. `pixels`: 8 rows of 8 samples, four a word.
+ROBOCACHE_HD void jpeg_inverse_dct(const uint32_t (&packed)[32], uint32_t (&pixels)[16]) {
+  uint32_t rows[32];
+  inverse_dct_of_columns<0>(packed, rows);
+  inverse_dct_of_columns<1>(packed, rows);
+  inverse_dct_of_columns<2>(packed, rows);
+  inverse_dct_of_columns<3>(packed, rows);
+  inverse_dct_of_row<0>(rows, pixels);
+  inverse_dct_of_row<1>(rows, pixels);
+  inverse_dct_of_row<2>(rows, pixels);
+  inverse_dct_of_row<3>(rows, pixels);
+  inverse_dct_of_row<4>(rows, pixels);
+  inverse_dct_of_row<5>(rows, pixels);
+  inverse_dct_of_row<6>(rows, pixels);
+  inverse_dct_of_row<7>(rows, pixels);
+}
+
+// `to` and `pitch` are multiples of 8.
+ROBOCACHE_HD void store_jpeg_block(const uint32_t (&pixels)[16], uint8_t* to, int64_t pitch) {
+  for (int row = 0; row < 8; ++row) {
+    std::memcpy(__builtin_assume_aligned(to + row * pitch, 8), pixels + 2 * row, 8);
+  }
+}
+
+}  // namespace robocache

@@ -1,0 +1,185 @@
+// The entropy-coded data of a JPEG segment: what each backend's loop over segments calls, once for each.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/image/decode_jpeg_params.hpp"
+#include "robocache/image/jpeg_idct.hpp"
+
+namespace robocache {
+
+// The bits of a segment of a byte at least. Behind its end comes the last word again, however often it is asked for.
+class JpegBits {
+ public:
+  // The segment's bytes are those from `first_byte` (0 to 3) on, `byte_count` of them; words[0] holds the first.
+  ROBOCACHE_HD JpegBits(const uint32_t* words, uint32_t first_byte, uint32_t byte_count)
+      : words_(words), word_count_(jpeg_word_count(first_byte, byte_count)), used_(8 * first_byte) {
+    high_ = load();
+    low_ = load();
+    ahead_ = load();
+  }
+
+  // How many words a segment touches.
+  ROBOCACHE_HD static uint32_t jpeg_word_count(uint32_t first_byte, uint32_t byte_count) {
+    return (first_byte + byte_count + 3) / 4;
+  }
+
+  // The next 32, the first of them the highest.
+  ROBOCACHE_HD uint32_t peek() const {
+#ifdef __CUDA_ARCH__
+    return __funnelshift_l(low_, high_, used_);
+#else
+    return static_cast<uint32_t>(((uint64_t{high_} << 32 | low_) << used_) >> 32);
+#endif
+  }
+
+  // At most 31.
+  ROBOCACHE_HD void skip(uint32_t count) {
+    used_ += count;
+    const bool crossed = used_ >= 32;
+    high_ = crossed ? low_ : high_;
+    low_ = crossed ? ahead_ : low_;
+    used_ %= 32;
+    // Loaded a word before it is asked for. Compiled as a branch, its end would wait for the word.
+#ifdef __CUDA_ARCH__
+    asm volatile("{ .reg .pred crossed; setp.ne.u32 crossed, %1, 0; @crossed ld.u32 %0, [%2]; }"
+                 : "+r"(ahead_)
+                 : "r"(static_cast<uint32_t>(crossed)), "l"(next_word()));
+#else
+    if (crossed) ahead_ = *next_word();
+#endif
+    next_ += crossed;
+  }
+
+  // Whether more was taken than there is, up to a word.
+  ROBOCACHE_HD bool overrun() const { return next_ > word_count_ + kHeld; }
+
+  // Whether all bytes were touched, and none behind them.
+  ROBOCACHE_HD bool ends_at(uint32_t first_byte, uint32_t byte_count) const {
+    const uint64_t bits = uint64_t{next_ - kHeld} * 32 + used_;
+    return (bits + 7) / 8 == uint64_t{first_byte} + byte_count;
+  }
+
+ private:
+  static constexpr uint32_t kHeld = 3;  // words
+
+  ROBOCACHE_HD const uint32_t* next_word() const {
+    const uint32_t last = word_count_ - 1;
+    return words_ + (next_ < last ? next_ : last);
+  }
+  ROBOCACHE_HD uint32_t load() {
+    const uint32_t word = *next_word();
+    ++next_;
+    return word;
+  }
+
+  const uint32_t* words_;
+  uint32_t word_count_;
+  uint32_t next_ = 0;
+  uint32_t high_, low_, ahead_;
+  uint32_t used_;  // of high_: below 32
+};
+
+// The table's entry of the code that `bits` begin with; 0: there is none.
+ROBOCACHE_HD uint32_t jpeg_entry(const JpegHuffman& table, const uint16_t* long_entries, uint32_t bits) {
+  const uint32_t entry = table.first[bits >> (32 - kJpegFirstBits)];
+  if (entry != 0) return entry;
+  const uint32_t place = (bits >> 16) - table.long_code;
+  return place < table.long_end - table.long_code ? long_entries[table.long_begin + place] : 0;
+}
+
+ROBOCACHE_HD uint32_t entry_bits(uint32_t entry) { return entry & 31; }  // of code and coefficient
+ROBOCACHE_HD uint32_t entry_size(uint32_t entry) { return entry >> 5 & 15; }
+ROBOCACHE_HD uint32_t entry_advance(uint32_t entry) { return entry >> 9; }
+
+// The coefficient that follows the code: of `size` bits, those with a first bit of 0 are negative, stored as one's
+// complement. 0 where there are none.
+ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
+  const uint32_t size = entry_size(entry);
+  const uint32_t value = bits << (entry_bits(entry) - size);
+  const uint32_t magnitude = (value >> 1) >> (31 - size);
+  const uint32_t complement = value >> 31 == 0 ? (1u << size) - 1 : 0;
+  return static_cast<int32_t>(magnitude - complement);
+}
+
+// The coefficients of a block, dequantised, to coefficients.set(place in zigzag order, value) where they are not 0; 16 bits
+// of them are kept, as libjpeg-turbo does. `prediction` is the component's last DC coefficient. False: there is no such code,
+// or more than 64 coefficients.
+template <class Coefficients>
+ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const JpegHuffman& ac,
+                                    const uint16_t* long_entries, const uint16_t* quantisation, uint32_t& prediction,
+                                    Coefficients& coefficients) {
+  uint32_t next = bits.peek();
+  uint32_t entry = jpeg_entry(dc, long_entries, next);
+  if (entry == 0) return false;
+  prediction += static_cast<uint32_t>(jpeg_coefficient(entry, next));
+  coefficients.set(0, static_cast<int16_t>(prediction * quantisation[0]));
+  bits.skip(entry_bits(entry));
+
+  uint32_t place = 1;  // behind the last coefficient
+  do {
+    next = bits.peek();
+    entry = jpeg_entry(ac, long_entries, next);
+    bits.skip(entry_bits(entry));
+    place += entry_advance(entry);
+    if (entry_size(entry) != 0 && place <= 64) {
+      const uint32_t value = static_cast<uint32_t>(jpeg_coefficient(entry, next));
+      coefficients.set(place - 1, static_cast<int16_t>(value * quantisation[place - 1]));
+    }
+  } while (place < 64 && entry != 0);
+  return entry != 0 && (place <= 64 || entry_size(entry) == 0);
+}
+
+// Decodes segment `segment` of a frame into its planes. `coefficients`, all 0, has set() and
+// take(uint32_t (&words)[32]), which hands out two a word and makes them 0 again. False: the data is damaged.
+template <class Coefficients>
+ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& planes, const JpegTables& tables,
+                                      const uint16_t* long_entries, int32_t channels, int32_t segment,
+                                      const uint32_t* words, uint32_t first_byte, uint32_t byte_count,
+                                      Coefficients& coefficients, uint8_t* samples) {
+  JpegBits bits(words, first_byte, byte_count);
+  uint32_t predictions[3] = {0, 0, 0};
+  const int64_t first = int64_t{segment} * frame.segment_mcus;
+  const int64_t all = int64_t{planes.mcus_across} * planes.mcus_down;
+  const int32_t mcus = static_cast<int32_t>(all - first < frame.segment_mcus ? all - first : frame.segment_mcus);
+  int32_t mcu_row = static_cast<int32_t>(first / planes.mcus_across);
+  int32_t mcu_column = static_cast<int32_t>(first - int64_t{mcu_row} * planes.mcus_across);
+  const int32_t luma_blocks = frame.luma_across * frame.luma_down;
+  const int32_t blocks = luma_blocks + (channels == 3 ? 2 : 0);
+  for (int32_t mcu = 0; mcu < mcus; ++mcu) {
+    for (int32_t block = 0; block < blocks; ++block) {
+      const int32_t component = block < luma_blocks ? 0 : block - luma_blocks + 1;
+      // By comparisons: an index that is not known while compiling would move the three to memory.
+      uint32_t prediction = component == 0 ? predictions[0] : component == 1 ? predictions[1] : predictions[2];
+      if (!decode_jpeg_block(bits, tables.dc[tables.dc_of[component]], tables.ac[tables.ac_of[component]], long_entries,
+                             tables.quantisation[component], prediction, coefficients)) {
+        return false;
+      }
+      if (component == 0) predictions[0] = prediction;
+      if (component == 1) predictions[1] = prediction;
+      if (component == 2) predictions[2] = prediction;
+
+      uint32_t packed[32];
+      coefficients.take(packed);
+      uint32_t pixels[16];
+      jpeg_inverse_dct(packed, pixels);
+      const int32_t down = component == 0 && block >= frame.luma_across ? 1 : 0;
+      const int32_t across = component == 0 ? block - down * frame.luma_across : 0;
+      const int64_t row = int64_t{mcu_row} * (component == 0 ? frame.luma_down : 1) + down;
+      const int64_t column = int64_t{mcu_column} * (component == 0 ? frame.luma_across : 1) + across;
+      const int64_t pitch = component == 0 ? planes.luma_pitch : planes.chroma_pitch;
+      uint8_t* to = samples + row * 8 * pitch + column * 8;
+      if (component != 0) to += planes.chroma_begin + (component - 1) * planes.chroma_bytes;
+      store_jpeg_block(pixels, to, pitch);
+    }
+    if (bits.overrun()) return false;
+    if (++mcu_column == planes.mcus_across) {
+      mcu_column = 0;
+      ++mcu_row;
+    }
+  }
+  return bits.ends_at(first_byte, byte_count);
+}
+
+}  // namespace robocache

@@ -1,0 +1,390 @@
+#include "robocache/image/png.hpp"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "robocache/core/error.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr std::array<uint8_t, 8> kSignature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+
+// The kinds of a pixel, by PNG's numbers.
+enum Color : uint8_t { kGray = 0, kRgb = 2, kPalette = 3, kGrayAlpha = 4, kRgba = 6 };
+
+// Bytes that one byte of a zlib stream can become.
+constexpr int64_t kMostInflation = 1032;
+
+[[noreturn]] void refuse(std::span<const uint8_t> blob, const std::string& why, size_t place) {
+  throw FrameError("PNG of " + std::to_string(blob.size()) + " bytes: " + why + ", at byte " + std::to_string(place));
+}
+
+uint32_t big_endian(const uint8_t* bytes) {
+  return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
+}
+
+struct Chunk {
+  std::string_view type;
+  std::span<const uint8_t> data;
+  size_t place = 0;  // of its length, in the file
+
+  bool is_critical() const { return (type[0] & 0x20) == 0; }
+};
+
+// The chunk at `place`, whole and with the checksum it says.
+Chunk chunk_at(std::span<const uint8_t> blob, size_t place) {
+  if (blob.size() - place < 12) refuse(blob, "truncated in the head of a chunk", place);
+  const uint8_t* head = blob.data() + place;
+  const size_t length = big_endian(head);
+  const std::string_view type(reinterpret_cast<const char*>(head) + 4, 4);
+  for (const char letter : type) {
+    if ((letter < 'A' || letter > 'Z') && (letter < 'a' || letter > 'z')) refuse(blob, "no chunk", place);
+  }
+  if (length > blob.size() - place - 12) refuse(blob, "truncated in chunk " + std::string(type), place);
+  const auto sum = static_cast<uint32_t>(crc32(0, head + 4, static_cast<uInt>(4 + length)));
+  if (sum != big_endian(head + 8 + length))
+    refuse(blob, "the checksum of chunk " + std::string(type) + " fails", place);
+  return {type, blob.subspan(place + 8, length), place};
+}
+
+struct Header {
+  uint32_t width = 0, height = 0;
+  int depth = 0;  // bits of a sample
+  Color color = kGray;
+  bool interlaced = false;
+
+  int samples() const { return color == kRgb ? 3 : color == kGrayAlpha ? 2 : color == kRgba ? 4 : 1; }
+  int bits() const { return samples() * depth; }  // of a pixel
+  size_t row_bytes(size_t pixels) const { return (pixels * static_cast<size_t>(bits()) + 7) / 8; }
+  int channels() const { return color == kGray || color == kGrayAlpha ? 1 : 3; }
+  FrameShape shape() const { return {height, width, channels(), depth == 16 ? DType::kUInt16 : DType::kUInt8}; }
+};
+
+// Every dx-th pixel from x0 of every dy-th row from y0.
+struct Pass {
+  uint32_t x0, y0, dx, dy;
+
+  size_t columns(const Header& header) const { return header.width > x0 ? (header.width - x0 + dx - 1) / dx : 0; }
+  size_t rows(const Header& header) const {
+    return columns(header) == 0 || header.height <= y0 ? 0 : (header.height - y0 + dy - 1) / dy;
+  }
+  size_t bytes(const Header& header) const { return rows(header) * (1 + header.row_bytes(columns(header))); }
+};
+
+constexpr std::array<Pass, 1> kOnePass{{{0, 0, 1, 1}}};
+constexpr std::array<Pass, 7> kAdam7{
+    {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}}};
+
+std::span<const Pass> passes(const Header& header) {
+  return header.interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kOnePass);
+}
+
+size_t inflated_bytes(const Header& header) {
+  size_t bytes = 0;
+  for (const Pass& pass : passes(header)) bytes += pass.bytes(header);
+  return bytes;
+}
+
+Header read_header(std::span<const uint8_t> blob) {
+  if (blob.size() < kSignature.size() || !std::equal(kSignature.begin(), kSignature.end(), blob.begin())) {
+    refuse(blob, "no signature", 0);
+  }
+  const size_t place = kSignature.size();
+  const Chunk chunk = chunk_at(blob, place);
+  if (chunk.type != "IHDR" || chunk.data.size() != 13) refuse(blob, "expected a header of 13 bytes", place);
+  const uint8_t* data = chunk.data.data();
+  const Header header{.width = big_endian(data),
+                      .height = big_endian(data + 4),
+                      .depth = data[8],
+                      .color = static_cast<Color>(data[9]),
+                      .interlaced = data[12] == 1};
+  const bool is_color = data[9] <= 6 && data[9] != 1 && data[9] != 5;
+  const int depth = header.depth;
+  const bool is_depth =
+      depth == 8 || (depth == 16 && header.color != kPalette) ||
+      ((depth == 1 || depth == 2 || depth == 4) && (header.color == kGray || header.color == kPalette));
+  if (!is_color || !is_depth || data[10] != 0 || data[11] != 0 || data[12] > 1) {
+    refuse(blob, "a header of values that PNG does not have", place);
+  }
+  if (header.width < 1 || header.height < 1 || header.width > kMaxFrameSide || header.height > kMaxFrameSide) {
+    refuse(blob, "expected sides of 1 to " + std::to_string(kMaxFrameSide) + ", got " + header.shape().describe(),
+           place);
+  }
+  if (static_cast<int64_t>(inflated_bytes(header)) / kMostInflation > static_cast<int64_t>(blob.size())) {
+    refuse(blob, "its header says " + header.shape().describe() + ", more than so few bytes hold", place);
+  }
+  return header;
+}
+
+// zlib's state while it inflates, or deflates.
+struct Stream {
+  explicit Stream(int (*end)(z_stream*)) : end_(end) {}
+  ~Stream() { end_(&z); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  z_stream z{};
+
+ private:
+  int (*end_)(z_stream*);
+};
+
+// What lies between header and end: all rows, filtered, pass after pass; and the palette.
+struct Content {
+  std::vector<uint8_t> rows;
+  std::vector<uint8_t> palette;  // red, green, blue of each entry
+};
+
+Content read_content(std::span<const uint8_t> blob, const Header& header) {
+  Content content;
+  const size_t bytes = inflated_bytes(header);
+  content.rows.resize(bytes + 1);  // one more, which shows what is too much
+  Stream stream(inflateEnd);
+  z_stream& z = stream.z;
+  if (inflateInit(&z) != Z_OK) throw std::bad_alloc();
+  z.next_out = content.rows.data();
+  bool begun = false, interrupted = false, finished = false;  // the data
+  size_t place = kSignature.size() + 25;
+  for (;;) {
+    const Chunk chunk = chunk_at(blob, place);
+    if (chunk.type == "IDAT") {
+      if (header.color == kPalette && content.palette.empty()) refuse(blob, "expected a palette before IDAT", place);
+      if (interrupted) refuse(blob, "another IDAT behind other chunks", place);
+      begun = true;
+      z.next_in = const_cast<Bytef*>(chunk.data.data());  // which zlib only reads
+      z.avail_in = static_cast<uInt>(chunk.data.size());
+      while (z.avail_in > 0) {
+        // A frame may have more bytes than zlib counts.
+        const size_t left = content.rows.size() - static_cast<size_t>(z.next_out - content.rows.data());
+        z.avail_out = static_cast<uInt>(std::min<size_t>(left, 1U << 30));
+        const int code = inflate(&z, Z_NO_FLUSH);
+        const bool full = z.next_out == content.rows.data() + content.rows.size();
+        if (full || (code != Z_OK && code != Z_STREAM_END)) {
+          const std::string why = full                  ? "more pixels than its header says"
+                                  : code == Z_MEM_ERROR ? "no memory to inflate it"
+                                  : z.msg != nullptr    ? z.msg
+                                                        : "data that does not inflate";
+          refuse(blob, why, static_cast<size_t>(z.next_in - blob.data()));
+        }
+        if (code == Z_STREAM_END) {
+          if (z.avail_in > 0) refuse(blob, "bytes behind the end of the data", place);
+          finished = true;
+        }
+      }
+    } else if (begun) {
+      interrupted = true;
+    }
+    if (chunk.type == "PLTE" && header.color == kPalette) {
+      if (begun || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
+          chunk.data.size() > 768) {
+        refuse(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", place);
+      }
+      content.palette.assign(chunk.data.begin(), chunk.data.end());
+    } else if (chunk.type == "tRNS") {
+      refuse(blob, "expected an opaque frame, got transparent colours (tRNS)", place);
+    } else if (chunk.type == "IEND") {
+      break;
+    } else if (chunk.is_critical() && chunk.type != "IDAT" && chunk.type != "PLTE") {
+      refuse(blob, "unknown critical chunk " + std::string(chunk.type), place);
+    }
+    place += 12 + chunk.data.size();
+  }
+  const auto came = static_cast<size_t>(z.next_out - content.rows.data());
+  if (came != bytes) {
+    refuse(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(came), place);
+  }
+  if (!finished) refuse(blob, "its data has no end", place);
+  content.rows.pop_back();
+  return content;
+}
+
+uint8_t paeth(int left, int above, int corner) {
+  const int to_left = std::abs(above - corner), to_above = std::abs(left - corner);
+  const int to_corner = std::abs(left + above - 2 * corner);
+  if (to_left <= to_above && to_left <= to_corner) return static_cast<uint8_t>(left);
+  return static_cast<uint8_t>(to_above <= to_corner ? above : corner);
+}
+
+// Takes filter `kind` off a row of `bytes`, in place; a pixel, or less, is `step` bytes. `above` is the row before, or zeros.
+// False where there is no such filter.
+bool unfilter(int kind, uint8_t* row, const uint8_t* above, size_t bytes, size_t step) {
+  const size_t first = std::min(step, bytes);
+  switch (kind) {
+    case 0:
+      return true;
+    case 1:
+      for (size_t i = step; i < bytes; ++i) row[i] = static_cast<uint8_t>(row[i] + row[i - step]);
+      return true;
+    case 2:
+      for (size_t i = 0; i < bytes; ++i) row[i] = static_cast<uint8_t>(row[i] + above[i]);
+      return true;
+    case 3:
+      for (size_t i = 0; i < first; ++i) row[i] = static_cast<uint8_t>(row[i] + above[i] / 2);
+      for (size_t i = step; i < bytes; ++i) row[i] = static_cast<uint8_t>(row[i] + (row[i - step] + above[i]) / 2);
+      return true;
+    case 4:
+      for (size_t i = 0; i < first; ++i) row[i] = static_cast<uint8_t>(row[i] + above[i]);
+      for (size_t i = step; i < bytes; ++i) {
+        row[i] = static_cast<uint8_t>(row[i] + paeth(row[i - step], above[i], above[i - step]));
+      }
+      return true;
+    default:
+      return false;
+  }
+}
+
+// One row's pixels, each `step` pixels behind the one before, to `out` of the header's shape. Returns what is wrong, or null.
+const char* place_row(const Header& header, const std::vector<uint8_t>& palette, const uint8_t* row, size_t pixels,
+                      uint8_t* out, size_t step) {
+  const auto channels = static_cast<size_t>(header.channels());
+  if (header.depth == 16) {
+    const auto samples = static_cast<size_t>(header.samples());
+    for (size_t i = 0; i < pixels; ++i, row += 2 * samples, out += 2 * channels * step) {
+      for (size_t c = 0; c < channels; ++c) {
+        const auto sample = static_cast<uint16_t>(row[2 * c] << 8 | row[2 * c + 1]);
+        std::memcpy(out + 2 * c, &sample, sizeof sample);
+      }
+      if (samples > channels && (row[2 * channels] & row[2 * channels + 1]) != 0xff)
+        return "a pixel that is not opaque";
+    }
+  } else if (header.color == kPalette || header.depth < 8) {
+    const int depth = header.depth, mask = (1 << depth) - 1;
+    for (size_t i = 0; i < pixels; ++i, out += channels * step) {
+      const size_t bit = i * static_cast<size_t>(depth);
+      const auto value = static_cast<size_t>(row[bit / 8] >> (8 - depth - static_cast<int>(bit % 8)) & mask);
+      if (header.color == kGray) {
+        *out = static_cast<uint8_t>(value * 255 / static_cast<size_t>(mask));
+      } else if (3 * value < palette.size()) {
+        std::memcpy(out, palette.data() + 3 * value, 3);
+      } else {
+        return "a colour behind the palette's last";
+      }
+    }
+  } else if (header.color == kGrayAlpha || header.color == kRgba) {
+    for (size_t i = 0; i < pixels; ++i, row += channels + 1, out += channels * step) {
+      std::memcpy(out, row, channels);
+      if (row[channels] != 0xff) return "a pixel that is not opaque";
+    }
+  } else if (step == 1) {
+    std::memcpy(out, row, channels * pixels);
+  } else {
+    for (size_t i = 0; i < pixels; ++i) std::memcpy(out + i * channels * step, row + i * channels, channels);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+FrameShape png_shape(std::span<const uint8_t> blob) { return read_header(blob).shape(); }
+
+void decode_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, void* out) {
+  const Header header = read_header(blob);
+  const FrameShape shape = header.shape();
+  if (shape != expected) throw FrameError("PNG: expected " + expected.describe() + ", got " + shape.describe());
+  Content content = read_content(blob, header);
+  const auto pixel_bytes = static_cast<size_t>(shape.channels * dtype_size(shape.dtype));
+  const auto filter_step = static_cast<size_t>(std::max(1, header.bits() / 8));
+  const std::vector<uint8_t> zeros(header.row_bytes(header.width));
+  uint8_t* row = content.rows.data();
+  for (const Pass& pass : passes(header)) {
+    const size_t columns = pass.columns(header), bytes = header.row_bytes(columns), rows = pass.rows(header);
+    const uint8_t* above = zeros.data();
+    for (size_t r = 0; r < rows; ++r, above = row + 1, row += 1 + bytes) {
+      const size_t y = pass.y0 + r * pass.dy;
+      if (!unfilter(row[0], row + 1, above, bytes, filter_step)) {
+        throw FrameError("PNG: row " + std::to_string(y) + " has no filter " + std::to_string(row[0]));
+      }
+      uint8_t* first = static_cast<uint8_t*>(out) + (y * header.width + pass.x0) * pixel_bytes;
+      if (const char* wrong = place_row(header, content.palette, row + 1, columns, first, pass.dx)) {
+        throw FrameError("PNG: row " + std::to_string(y) + " has " + wrong);
+      }
+    }
+  }
+}
+
+std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shape) {
+  const auto rows = static_cast<size_t>(shape.height);
+  const auto sample_bytes = static_cast<size_t>(dtype_size(shape.dtype));
+  const size_t step = static_cast<size_t>(shape.channels) * sample_bytes;
+  const size_t bytes = static_cast<size_t>(shape.width) * step;
+
+  // Each row with what is left of it beside its neighbours to the left (1) or above (2): whichever is less to write.
+  std::vector<uint8_t> filtered(rows * (1 + bytes));
+  std::vector<uint8_t> row(bytes), above(bytes), by_left(bytes), by_above(bytes);
+  const auto cost = [](const std::vector<uint8_t>& left_over) {
+    int64_t sum = 0;
+    for (const uint8_t byte : left_over) sum += std::abs(static_cast<int8_t>(byte));
+    return sum;
+  };
+  for (size_t r = 0; r < rows; ++r) {
+    const uint8_t* from = static_cast<const uint8_t*>(pixels) + r * bytes;
+    if (sample_bytes == 1) {
+      std::memcpy(row.data(), from, bytes);
+    } else {
+      for (size_t i = 0; i < bytes; i += 2) row[i] = from[i + 1], row[i + 1] = from[i];
+    }
+    for (size_t i = 0; i < bytes; ++i) {
+      by_left[i] = static_cast<uint8_t>(row[i] - (i < step ? 0 : row[i - step]));
+      by_above[i] = static_cast<uint8_t>(row[i] - above[i]);
+    }
+    const bool left = cost(by_left) <= cost(by_above);
+    uint8_t* to = filtered.data() + r * (1 + bytes);
+    *to = left ? 1 : 2;
+    std::memcpy(to + 1, (left ? by_left : by_above).data(), bytes);
+    std::swap(row, above);
+  }
+
+  Stream stream(deflateEnd);
+  z_stream& z = stream.z;
+  if (deflateInit(&z, Z_BEST_SPEED) != Z_OK) throw std::bad_alloc();
+  std::vector<uint8_t> data(deflateBound(&z, filtered.size()));
+  // zlib counts in 32 bits.
+  const auto feed = [&](const uint8_t* end_in, const uint8_t* end_out) {
+    z.avail_in = static_cast<uInt>(std::min<ptrdiff_t>(end_in - z.next_in, 1 << 30));
+    z.avail_out = static_cast<uInt>(std::min<ptrdiff_t>(end_out - z.next_out, 1 << 30));
+    return deflate(&z, end_in - z.next_in == static_cast<ptrdiff_t>(z.avail_in) ? Z_FINISH : Z_NO_FLUSH);
+  };
+  z.next_in = filtered.data();
+  z.next_out = data.data();
+  while (feed(filtered.data() + filtered.size(), data.data() + data.size()) == Z_OK) {
+  }
+  data.resize(static_cast<size_t>(z.next_out - data.data()));
+
+  std::vector<uint8_t> file(kSignature.begin(), kSignature.end());
+  const auto put = [&](size_t number) {
+    for (int shift = 24; shift >= 0; shift -= 8) file.push_back(static_cast<uint8_t>(number >> shift));
+  };
+  const auto put_chunk = [&](std::string_view type, std::span<const uint8_t> content) {
+    put(content.size());
+    const size_t begin = file.size();
+    file.insert(file.end(), type.begin(), type.end());
+    file.insert(file.end(), content.begin(), content.end());
+    put(crc32(0, file.data() + begin, static_cast<uInt>(file.size() - begin)));
+  };
+  std::array<uint8_t, 13> header{};
+  for (int i = 0; i < 4; ++i) {
+    header[static_cast<size_t>(i)] = static_cast<uint8_t>(shape.width >> (24 - 8 * i));
+    header[static_cast<size_t>(i + 4)] = static_cast<uint8_t>(shape.height >> (24 - 8 * i));
+  }
+  header[8] = static_cast<uint8_t>(8 * sample_bytes);
+  header[9] = shape.channels == 1 ? kGray : kRgb;
+  put_chunk("IHDR", header);
+  for (std::span<const uint8_t> left = data; !left.empty();) {
+    const size_t length = std::min(left.size(), size_t{1} << 30);
+    put_chunk("IDAT", left.first(length));
+    left = left.subspan(length);
+  }
+  put_chunk("IEND", {});
+  return file;
+}
+
+}  // namespace robocache

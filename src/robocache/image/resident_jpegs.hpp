@@ -1,0 +1,51 @@
+// JPEG frames that lie where a CUDA device reaches them and are decoded there, any of them at any time, in two kernels:
+// a thread for each segment (entropy coding, dequantisation, inverse DCT), then chroma to full size and colour. The
+// pixels are libjpeg-turbo's, bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/backend.hpp"
+#include "robocache/image/jpeg_frames.hpp"
+#include "robocache/source/tier.hpp"
+
+namespace robocache {
+
+class ResidentJpegs {
+ public:
+  ResidentJpegs() = default;
+  // Copies the frames to memory of `device`, a CUDA device; with kPinned their entropy-coded data, nearly all of it, to
+  // pinned host memory, which the kernel reads across the link. Returns when they are there.
+  // Throws ArgumentError for another tier or device, DeviceError, OutOfMemory.
+  ResidentJpegs(const JpegFrames& frames, Device device, Tier tier);
+
+  // What the frames take: of the tier's memory, and of the device's besides.
+  static int64_t bytes(const JpegFrames& frames) {
+    return static_cast<int64_t>(frames.words.size() * sizeof(uint32_t));
+  }
+  static int64_t table_bytes(const JpegFrames& frames);
+
+  int64_t frame_count() const { return params_.frame_count; }
+  int32_t height() const { return params_.height; }
+  int32_t width() const { return params_.width; }
+  int32_t channels() const { return params_.channels; }
+
+  // Of the workspace that decoding `count` frames at once takes.
+  int64_t workspace_bytes(int64_t count) const;
+
+  // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below 0 or past
+  // the last frame is black. status[i] becomes 1, and the frame black, where the entropy-coded data of rows[i] is damaged,
+  // else 0. All memory is the device's; the workspace is aligned to 256 bytes. Allocates nothing and waits for nothing.
+  // Throws DeviceError.
+  void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,
+              CudaStream stream) const;
+
+ private:
+  Device device_;
+  DeviceBuffer device_words_;
+  PinnedBuffer pinned_words_;
+  DeviceBuffer segments_, frames_, tables_, long_entries_;
+  DecodeJpegParams params_{};  // of every call, but for what decode() is given
+};
+
+}  // namespace robocache

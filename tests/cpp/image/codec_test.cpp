@@ -1,0 +1,368 @@
+#include "robocache/image/codec.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "robocache/core/error.hpp"
+#include "robocache/image/frames.hpp"
+#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/image/libjpeg.hpp"
+#include "tests/cpp/image/picture.hpp"
+
+namespace robocache {
+namespace {
+
+using test::expect_refused;
+using test::JpegOptions;
+using test::picture;
+using Bytes = std::vector<uint8_t>;
+
+constexpr int kSizes[][2] = {{1, 1}, {1, 65}, {7, 9}, {8, 8}, {16, 16}, {17, 33}, {31, 2}, {100, 75}, {224, 224}};
+
+Bytes decoded(Codec codec, const Bytes& file, const FrameShape& shape) {
+  Bytes out(static_cast<size_t>(shape.bytes()), 0xa5);
+  decode_frame(codec, file, shape, out.data());
+  return out;
+}
+
+Bytes jpeg(int height, int width, int channels, const JpegOptions& options) {
+  return test::encode_jpeg(picture(height, width, channels), height, width, channels, options);
+}
+
+// The place of marker `code`, the n-th of its kind; the end where there is none.
+size_t marker(const Bytes& file, uint8_t code, int n = 0) {
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == 0xff && file[i + 1] == code && n-- == 0) return i;
+  }
+  return file.size();
+}
+
+int count_markers(const Bytes& file, uint8_t first, uint8_t last) {
+  int count = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) count += file[i] == 0xff && file[i + 1] >= first && file[i + 1] <= last;
+  return count;
+}
+
+constexpr uint8_t kSof0 = 0xc0, kDht = 0xc4, kSoi = 0xd8, kEoi = 0xd9, kSos = 0xda, kDqt = 0xdb, kDri = 0xdd;
+
+// That a file is as segment_jpeg promises, `luma` samples of luma across and down for one of chroma.
+void expect_segmented(const Bytes& file, int height, int width, int channels, int across, int down) {
+  EXPECT_EQ(file[0] << 8 | file[1], 0xff00 | kSoi);
+  EXPECT_EQ(count_markers(file, kSof0, 0xcf), 1 + count_markers(file, kDht, kDht));  // one frame, beside Huffman tables
+  const size_t frame = marker(file, kSof0);
+  ASSERT_LT(frame, file.size());
+  EXPECT_EQ(file[frame + 4], 8);
+  ASSERT_EQ(file[frame + 9], channels);
+  EXPECT_EQ(file[frame + 11], across << 4 | down);
+  for (int c = 1; c < channels; ++c) EXPECT_EQ(file[frame + 11 + 3 * static_cast<size_t>(c)], 0x11);
+  EXPECT_EQ(count_markers(file, kSos, kSos), 1);
+  EXPECT_EQ(file[marker(file, kSos) + 4], channels);
+  const size_t restart = marker(file, kDri);
+  ASSERT_LT(restart, file.size());
+  EXPECT_EQ(file[restart + 4] << 8 | file[restart + 5], kRestartMcus);
+  const int mcus = ((width + 8 * across - 1) / (8 * across)) * ((height + 8 * down - 1) / (8 * down));
+  EXPECT_EQ(count_markers(file, 0xd0, 0xd7), (mcus - 1) / kRestartMcus);
+  int number = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == 0xff && file[i + 1] >= 0xd0 && file[i + 1] <= 0xd7) {
+      EXPECT_EQ(file[i + 1] & 7, number++ & 7);
+    }
+  }
+}
+
+TEST(Codec, TellsFilesByTheirBeginning) {
+  EXPECT_EQ(codec_of(jpeg(8, 8, 3, {})), Codec::kJpeg);
+  EXPECT_EQ(codec_of(encode_frame(Codec::kPng, picture(8, 8, 3).data(), {8, 8, 3})), Codec::kPng);
+  expect_refused<FrameError>([] { codec_of({}); }, "expected a JPEG (ff d8 ff) or a PNG (89 50 4e 47), got 0 bytes");
+  expect_refused<FrameError>([] { codec_of(Bytes{'G', 'I', 'F', '8', '9'}); }, "expected a JPEG", "47 49 46 38");
+}
+
+TEST(Codec, JpegsDecodeToLibjpegsPixels) {
+  for (const auto& [height, width] : kSizes) {
+    for (const int channels : {1, 3}) {
+      for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+        if (channels == 1 && across * down > 1) continue;
+        for (const bool progressive : {false, true}) {
+          const Bytes file =
+              jpeg(height, width, channels, {.luma_across = across, .luma_down = down, .progressive = progressive});
+          const auto oracle = test::decode_by_libjpeg(file.data(), file.size());
+          const FrameShape shape{height, width, channels};
+          EXPECT_EQ(frame_shape(Codec::kJpeg, file), shape);
+          EXPECT_EQ(decoded(Codec::kJpeg, file, shape), oracle.pixels) << shape.describe() << across << down;
+        }
+      }
+    }
+  }
+}
+
+TEST(Codec, EncodesAsSegmentJpegDoes) {
+  for (const auto& [height, width] : kSizes) {
+    for (const int channels : {1, 3}) {
+      const Bytes pixels = picture(height, width, channels);
+      const FrameShape shape{height, width, channels};
+      for (const Subsampling subsampling : {Subsampling::k420, Subsampling::k444}) {
+        const int luma = channels == 3 && subsampling == Subsampling::k420 ? 2 : 1;
+        const Bytes file = encode_frame(Codec::kJpeg, pixels.data(), shape, {80, subsampling});
+        expect_segmented(file, height, width, channels, luma, luma);
+        EXPECT_EQ(segment_jpeg(file).blob, file);
+        const Bytes plain =
+            test::encode_jpeg(pixels, height, width, channels,
+                              {.quality = 80, .luma_across = luma, .luma_down = luma, .restart_mcus = 0});
+        EXPECT_EQ(decoded(Codec::kJpeg, file, shape), decoded(Codec::kJpeg, plain, shape));
+      }
+    }
+  }
+}
+
+TEST(Codec, SegmentsWithoutLoss) {
+  for (const auto& [height, width] : kSizes) {
+    for (const int channels : {1, 3}) {
+      // Grey with a sampling of 2 x 2 says the same as 1 x 1, and some encoders write it.
+      for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+        for (JpegOptions options : {JpegOptions{}, JpegOptions{.restart_mcus = 0}, JpegOptions{.restart_mcus = 7},
+                                    JpegOptions{.optimised = true}, JpegOptions{.quality = 30, .progressive = true}}) {
+          options.luma_across = across;
+          options.luma_down = down;
+          const Bytes file = jpeg(height, width, channels, options);
+          const Segmented segmented = segment_jpeg(file);
+          EXPECT_FALSE(segmented.reencoded) << segmented.why;
+          EXPECT_EQ(segmented.why, "");
+          const bool grey = channels == 1;
+          expect_segmented(segmented.blob, height, width, channels, grey ? 1 : across, grey ? 1 : down);
+          const FrameShape shape{height, width, channels};
+          EXPECT_EQ(decoded(Codec::kJpeg, segmented.blob, shape), decoded(Codec::kJpeg, file, shape));
+          EXPECT_EQ(segment_jpeg(segmented.blob).blob, segmented.blob);
+        }
+      }
+    }
+  }
+}
+
+TEST(Codec, EncodesAnewWhatCannotBeSegmented) {
+  const FrameShape shape{60, 50, 3};
+  const auto expect_reencoded = [&](const Bytes& file, const std::string& why, int luma) {
+    const Segmented segmented = segment_jpeg(file);
+    EXPECT_TRUE(segmented.reencoded);
+    EXPECT_NE(segmented.why.find(why), std::string::npos) << segmented.why;
+    expect_segmented(segmented.blob, 60, 50, 3, luma, luma);
+    // The pixels, through the loss of quality 95.
+    const Bytes pixels = decoded(Codec::kJpeg, file, shape);
+    EXPECT_EQ(segmented.blob, encode_frame(Codec::kJpeg, pixels.data(), shape,
+                                           {95, luma == 1 ? Subsampling::k444 : Subsampling::k420}));
+  };
+  expect_reencoded(jpeg(60, 50, 3, {.luma_across = 1, .luma_down = 2}), "its sampling is 1x2, 1x1, 1x1", 2);
+  expect_reencoded(jpeg(60, 50, 3, {.luma_across = 4, .luma_down = 1}), "its sampling is 4x1, 1x1, 1x1", 2);
+  expect_reencoded(jpeg(60, 50, 3, {.luma_across = 1, .luma_down = 1, .stored = JCS_RGB}), "it stores RGB", 1);
+
+  Bytes coarse = jpeg(60, 50, 3, {.quality = 1});  // whose quantisation steps libjpeg holds to 8 bits: forge 16
+  Bytes wide;
+  for (size_t i = 0; i < coarse.size();) {
+    if (coarse[i] == 0xff && coarse[i + 1] == kDqt) {
+      wide.insert(wide.end(), {0xff, kDqt, 0, 2 + 1 + 128, static_cast<uint8_t>(0x10 | coarse[i + 4])});
+      for (size_t k = 0; k < 64; ++k) wide.insert(wide.end(), {1, coarse[i + 5 + k]});
+      i += 2 + 2 + 65;
+    } else {
+      wide.push_back(coarse[i++]);
+    }
+  }
+  expect_reencoded(wide, "its quantisation steps have 16 bits", 2);
+
+  Bytes unfinished = jpeg(60, 50, 3, {.progressive = true});
+  const size_t last = marker(unfinished, kSos, count_markers(unfinished, kSos, kSos) - 1);
+  unfinished.resize(last);
+  unfinished.insert(unfinished.end(), {0xff, kEoi});
+  expect_reencoded(unfinished, "its last progressive scans are not there", 2);
+}
+
+TEST(Codec, RefusesJpegsOfOtherKinds) {
+  const auto refused = [](const Bytes& file, const std::string& why) {
+    const std::string start = "JPEG of " + std::to_string(file.size()) + " bytes: ";
+    expect_refused<FrameError>([&] { frame_shape(Codec::kJpeg, file); }, start, why);
+    expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, {16, 16, 3}); }, start, why);
+    expect_refused<FrameError>([&] { segment_jpeg(file); }, start, why);
+  };
+  refused(jpeg(16, 16, 4, {.luma_across = 1, .luma_down = 1}), "expected grey, YCbCr or RGB, got CMYK");
+  Bytes ycck = jpeg(16, 16, 4, {.luma_across = 1, .luma_down = 1});
+  const size_t adobe = marker(ycck, 0xee);
+  ASSERT_LT(adobe, ycck.size());
+  ycck[adobe + 15] = 2;
+  refused(ycck, "got YCCK");
+
+  const Bytes good = jpeg(16, 16, 3, {});
+  const size_t frame = marker(good, kSof0);
+  const auto with = [&](size_t place, std::initializer_list<uint8_t> bytes) {
+    Bytes file = good;
+    std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<std::ptrdiff_t>(place));
+    return file;
+  };
+  refused(with(frame + 4, {12}), "precision");
+  refused(with(frame + 5, {0, 0}), "Empty");
+  refused(with(frame + 7, {0, 0}), "Empty");
+  refused(with(frame + 5, {0xff, 0xff, 0xff, 0xff}), "65500");
+  refused(with(frame + 5, {0xff, 0xdc, 0xff, 0xdc}), "[65500, 65500, 3] uint8, more than so few bytes hold");
+  refused(with(0, {0xff, 0xd9}), "0xd9");
+  refused({}, "");
+}
+
+TEST(Codec, RefusesDamagedJpegs) {
+  const int height = 40, width = 56;
+  const FrameShape shape{height, width, 3};
+  const Bytes good = encode_frame(Codec::kJpeg, picture(height, width, 3).data(), shape);
+  const auto refused = [&](const Bytes& file, const std::string& why) {
+    expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, shape); }, "JPEG of ", why);
+    expect_refused<FrameError>([&] { segment_jpeg(file); }, "JPEG of ", why);
+  };
+  // Cut anywhere.
+  for (size_t bytes = 0; bytes < good.size(); ++bytes) {
+    SCOPED_TRACE(bytes);
+    const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(bytes));
+    refused(cut, ", near byte ");
+  }
+  // Restart markers out of order, missing, or one too many.
+  const size_t restart = marker(good, 0xd2);
+  ASSERT_LT(restart, good.size());
+  Bytes file = good;
+  file[restart + 1] = 0xd5;
+  refused(file, "Corrupt JPEG data");
+  file = good;
+  file.erase(file.begin() + static_cast<std::ptrdiff_t>(restart),
+             file.begin() + static_cast<std::ptrdiff_t>(restart) + 2);
+  refused(file, "Corrupt JPEG data");
+  file = good;
+  file.insert(file.begin() + static_cast<std::ptrdiff_t>(restart), {0xff, 0xd2});
+  refused(file, "Corrupt JPEG data");
+  // More codes of a length than there can be.
+  file = good;
+  const size_t table = marker(good, kDht);
+  for (size_t length = 1; length <= 16; ++length) file[table + 4 + length] = 0xff;
+  refused(file, "Bogus Huffman table definition");
+  file = good;
+  file[table + 4 + 1] = 3;  // of one bit there are two
+  file[table + 4 + 16] = 0;
+  refused(file, "");
+  // No data of a component.
+  file = jpeg(height, width, 3, {.progressive = true});
+  file.resize(marker(file, kSos, 1));
+  file.insert(file.end(), {0xff, kEoi});
+  EXPECT_NO_THROW(decoded(Codec::kJpeg, file, shape));  // the first scan has some of each
+  const size_t scan = marker(good, kSos);
+  file = good;
+  file.resize(scan);
+  file.insert(file.end(), {0xff, kSos, 0, 8, 1, 1, 0, 0, 63, 0});
+  for (int block = 0; block < 5 * 7; ++block) file.push_back(0);
+  file.insert(file.end(), {0xff, kEoi});
+  refused(file, "");
+  // The same scan again and again.
+  file = jpeg(height, width, 3, {.restart_mcus = 0, .progressive = true});
+  const size_t second = marker(file, kSos, 1), third = marker(file, kSos, 2);
+  const Bytes again(file.begin() + static_cast<std::ptrdiff_t>(second),
+                    file.begin() + static_cast<std::ptrdiff_t>(third));
+  for (int i = 0; i < 200; ++i)
+    file.insert(file.begin() + static_cast<std::ptrdiff_t>(second), again.begin(), again.end());
+  refused(file, "");
+}
+
+TEST(Codec, RefusesAFrameOfAnotherShape) {
+  const Bytes file = jpeg(16, 24, 3, {});
+  expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, {24, 16, 3}); },
+                             "JPEG: expected [24, 16, 3] uint8, got [16, 24, 3] uint8");
+  expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, {16, 24, 1}); }, "JPEG: expected [16, 24, 1] uint8");
+  const Bytes png = encode_frame(Codec::kPng, picture(4, 4, 3).data(), {4, 4, 3});
+  expect_refused<FrameError>([&] { decoded(Codec::kPng, png, {4, 4, 1, DType::kUInt16}); },
+                             "PNG: expected [4, 4, 1] uint16, got [4, 4, 3] uint8");
+  expect_refused<FrameError>([&] { decoded(Codec::kRaw, png, {4, 4, 1}); }, "raw: expected [4, 4, 1] uint8, 16 bytes");
+}
+
+TEST(Codec, PngsComeBackAsTheyWere) {
+  for (const auto& [height, width] : kSizes) {
+    for (const int channels : {1, 3}) {
+      for (const DType dtype : {DType::kUInt8, DType::kUInt16}) {
+        const FrameShape shape{height, width, channels, dtype};
+        Bytes pixels = picture(height, width, channels * dtype_size(dtype));
+        const Bytes file = encode_frame(Codec::kPng, pixels.data(), shape);
+        EXPECT_EQ(frame_shape(Codec::kPng, file), shape);
+        EXPECT_EQ(decoded(Codec::kPng, file, shape), pixels);
+      }
+    }
+  }
+}
+
+TEST(Codec, RefusesDamagedPngs) {
+  const FrameShape shape{20, 30, 3};
+  const Bytes good = encode_frame(Codec::kPng, picture(20, 30, 3).data(), shape);
+  for (size_t bytes = 0; bytes < good.size(); ++bytes) {
+    const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(bytes));
+    expect_refused<FrameError>([&] { decoded(Codec::kPng, cut, shape); }, "PNG of ", ", at byte ");
+  }
+  // Every byte is under a checksum, or a checksum, a length or a type.
+  for (size_t place = 0; place < good.size(); ++place) {
+    Bytes file = good;
+    file[place] ^= 0x41;
+    expect_refused<FrameError>([&] { decoded(Codec::kPng, file, shape); }, "PNG of ", ", at byte ");
+  }
+}
+
+TEST(Codec, RefusesToEncodeWhatACodecDoesNotTake) {
+  const Bytes pixels(4 * 4 * 3 * 4);
+  const auto encode = [&](Codec codec, const FrameShape& shape, const EncodeOptions& options = {}) {
+    return [&pixels, codec, shape, options] { encode_frame(codec, pixels.data(), shape, options); };
+  };
+  expect_refused<ArgumentTypeError>(encode(Codec::kJpeg, {4, 4, 3, DType::kUInt16}), "frames: expected uint8 for jpeg");
+  expect_refused<ArgumentTypeError>(encode(Codec::kPng, {4, 4, 3, DType::kFloat32}),
+                                    "frames: expected uint8 or uint16 for png, got float32");
+  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 4, 2}), "frames: expected sides", "[4, 4, 2]");
+  expect_refused<ArgumentError>(encode(Codec::kPng, {0, 4, 1}), "frames: expected sides", "[0, 4, 1]");
+  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 65501, 1}), "frames: expected sides");
+  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 4, 1}, {.quality = 0}), "quality: expected 1 to 100, got 0");
+  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 4, 1}, {.quality = 101}), "quality");
+  expect_refused<ArgumentError>([] { frame_shape(Codec::kRaw, {}); }, "codec: expected jpeg or png");
+}
+
+TEST(Frames, NamesTheFirstBadOneWhicheverThreadIsFaster) {
+  const FrameShape shape{16, 16, 3};
+  EncodedFrames many;
+  for (int i = 0; i < 64; ++i) {
+    Bytes file = encode_frame(Codec::kJpeg, picture(16, 16, 3, static_cast<unsigned>(i)).data(), shape);
+    if (i == 19 || i == 20 || i == 63) file.resize(file.size() / 2);
+    many.offsets.push_back(static_cast<int64_t>(many.bytes.size()));
+    many.bytes.insert(many.bytes.end(), file.begin(), file.end());
+  }
+  many.offsets.push_back(static_cast<int64_t>(many.bytes.size()));
+  expect_refused<FrameError>([&] { take_frames(many.bytes, many.offsets); }, "frames[19]: JPEG of ");
+  Bytes out(static_cast<size_t>(5 * shape.bytes()));
+  const std::vector<int64_t> bad{3, 63, 2, 19, 1};
+  expect_refused<FrameError>([&] { decode_frames(Codec::kJpeg, many.bytes, many.offsets, shape, bad, out.data()); },
+                             "row 63: JPEG of ");
+  for (const int64_t row : {int64_t{-1}, int64_t{64}}) {
+    const std::vector<int64_t> rows{0, row};
+    expect_refused<ArgumentError>(
+        [&] { decode_frames(Codec::kJpeg, many.bytes, many.offsets, shape, rows, out.data()); },
+        "rows: expected at least 0 and less than 64, got " + std::to_string(row));
+  }
+  for (const int64_t forged : {int64_t{-5}, int64_t{1} << 62}) {
+    std::vector<int64_t> offsets = many.offsets;
+    offsets[1] = forged;
+    const std::vector<int64_t> rows{0};
+    expect_refused<ArgumentError>([&] { decode_frames(Codec::kJpeg, many.bytes, offsets, shape, rows, out.data()); },
+                                  "offsets: expected to ascend from 0");
+    expect_refused<ArgumentError>([&] { take_frames(many.bytes, offsets); }, "offsets: expected to ascend from 0");
+  }
+}
+
+TEST(Frames, RawOnesHaveOneSize) {
+  const FrameShape shape{2, 3, 1, DType::kUInt16};
+  const Bytes bytes = picture(4, 12, 1);
+  Bytes out(24);
+  const std::vector<int64_t> rows{3, 0};
+  decode_frames(Codec::kRaw, bytes, {}, shape, rows, out.data());
+  EXPECT_TRUE(std::equal(out.begin(), out.begin() + 12, bytes.begin() + 36));
+  EXPECT_TRUE(std::equal(out.begin() + 12, out.end(), bytes.begin()));
+  expect_refused<ArgumentError>([&] { decode_frames(Codec::kJpeg, bytes, {}, shape, rows, out.data()); }, "offsets");
+}
+
+}  // namespace
+}  // namespace robocache

@@ -1,0 +1,457 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/image/jpeg_color.hpp"
+#include "robocache/image/jpeg_frames.hpp"
+#include "robocache/image/jpeg_scan.hpp"
+#include "robocache/image/resident_jpegs.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/image/libjpeg.hpp"
+
+namespace robocache::test {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// ---- decoding on each device ------------------------------------------------------------------------------------------
+
+struct Decoded {
+  Bytes pixels;                 // [rows, height, width, channels]
+  std::vector<int32_t> status;  // [rows]
+};
+
+// A block's coefficients, as the loop over segments wants them.
+class BlockCoefficients {
+ public:
+  void set(uint32_t place, int16_t value) { values_[place] = value; }
+  void take(uint32_t (&words)[32]) {
+    std::memcpy(words, values_, sizeof(values_));
+    std::memset(values_, 0, sizeof(values_));
+  }
+
+ private:
+  int16_t values_[64]{};
+};
+
+// The kernels' loops, on the host. What is read of a segment is copied first, so that a sanitizer sees the word behind it.
+Decoded decode_on_host(const JpegFrames& frames, const std::vector<int64_t>& rows) {
+  const size_t frame_bytes = size_t(frames.height) * size_t(frames.width) * size_t(frames.channels);
+  Decoded decoded{Bytes(rows.size() * frame_bytes), std::vector<int32_t>(rows.size())};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0 || rows[i] >= int64_t(frames.frames.size())) continue;
+    const JpegFrame& frame = frames.frames[size_t(rows[i])];
+    const JpegPlanes planes = jpeg_planes(frame, frames.height, frames.width, frames.channels);
+    std::vector<uint64_t> samples(size_t(planes.bytes) / 8);  // aligned
+    auto* const bytes = reinterpret_cast<uint8_t*>(samples.data());
+    for (int32_t segment = 0; segment < frame.segment_count; ++segment) {
+      const uint32_t* const begins = frames.segments.data() + frame.segments + segment;
+      const uint32_t first_byte = begins[0] % 4, count = begins[1] - begins[0];
+      const uint32_t* const from = frames.words.data() + frame.words + begins[0] / 4;
+      const std::vector<uint32_t> words(from, from + JpegBits::jpeg_word_count(first_byte, count));
+      BlockCoefficients coefficients;
+      if (!decode_jpeg_segment(frame, planes, frames.tables[size_t(frame.tables)], frames.long_entries.data(),
+                               frames.channels, segment, words.data(), first_byte, count, coefficients, bytes)) {
+        decoded.status[i] = 1;
+      }
+    }
+    if (decoded.status[i] != 0) continue;
+    for (int32_t y = 0; y < frames.height; ++y) {
+      for (int32_t x = 0; x < frames.width; x += kJpegRun) {
+        uint32_t run[6];
+        if (frames.channels == 3) {
+          jpeg_rgb_run(bytes, frame, planes, y, x, run);
+        } else {
+          uint32_t grey[2];
+          jpeg_grey_run(bytes, planes, y, x, grey);
+          std::copy(grey, grey + 2, run);
+        }
+        std::memcpy(decoded.pixels.data() + i * frame_bytes + size_t((y * frames.width + x) * frames.channels), run,
+                    size_t(std::min(kJpegRun, frames.width - x) * frames.channels));
+      }
+    }
+  }
+  return decoded;
+}
+
+Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const ResidentJpegs resident(frames, device, tier);
+  const DeviceArray<int64_t> row_array(rows, DType::kInt64, {count}, device);
+  const DeviceArray<uint8_t> pixels(
+      Bytes(rows.size() * size_t(frames.height) * size_t(frames.width) * size_t(frames.channels), 0xaa), DType::kUInt8,
+      {count, frames.height, frames.width, frames.channels}, device);
+  const DeviceArray<int32_t> status(std::vector<int32_t>(rows.size(), -1), DType::kInt32, {count}, device);
+  const DeviceBuffer workspace(device, size_t(resident.workspace_bytes(count)));
+  resident.decode(static_cast<const int64_t*>(row_array.view().data), count, static_cast<uint8_t*>(pixels.view().data),
+                  static_cast<int32_t*>(status.view().data), workspace.data(), {});
+  return {pixels.read(), status.read()};
+}
+
+Decoded decode(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier = Tier::kDevice) {
+  return device.is_cuda() ? decode_on_cuda(frames, rows, device, tier) : decode_on_host(frames, rows);
+}
+
+// ---- files ------------------------------------------------------------------------------------------------------------
+
+struct Files {
+  Bytes blobs;
+  std::vector<int64_t> offsets{0};
+
+  void add(const Bytes& file) {
+    blobs.insert(blobs.end(), file.begin(), file.end());
+    offsets.push_back(static_cast<int64_t>(blobs.size()));
+  }
+  int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  Bytes file(int64_t i) const { return {blobs.begin() + offsets[size_t(i)], blobs.begin() + offsets[size_t(i) + 1]}; }
+  std::vector<int64_t> rows() const {
+    std::vector<int64_t> all(offsets.size() - 1);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  JpegFrames prepare() const { return prepare_jpeg_frames(blobs, offsets, rows()); }
+};
+
+enum class Content { kNoise, kExtremes, kSmooth };
+
+Bytes draw(Content content, int height, int width, int channels, std::mt19937& random) {
+  Bytes pixels(size_t(height) * size_t(width) * size_t(channels));
+  const double phase = std::uniform_real_distribution<>(0, 6)(random);
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    const double x = double(i / size_t(channels) % size_t(width)), y = double(i / size_t(channels * width));
+    const double channel = double(i % size_t(channels));
+    pixels[i] = content == Content::kNoise      ? uint8_t(random() & 255)
+                : content == Content::kExtremes ? (random() & 1 ? 255 : 0)
+                                                : uint8_t(127.5 + 127 * std::sin(phase + x / 9 + y / 7 + channel));
+  }
+  return pixels;
+}
+
+constexpr std::pair<int, int> kSampling[] = {{1, 1}, {2, 1}, {2, 2}};
+constexpr Content kContents[] = {Content::kNoise, Content::kExtremes, Content::kSmooth};
+
+// Every file's pixels are libjpeg-turbo's.
+void expect_decoded(const Files& files, Device device, const std::string& what, Tier tier = Tier::kDevice) {
+  const JpegFrames frames = files.prepare();
+  const Decoded decoded = decode(frames, files.rows(), device, tier);
+  const size_t frame_bytes = decoded.pixels.size() / size_t(files.count());
+  for (int64_t i = 0; i < files.count(); ++i) {
+    const Bytes file = files.file(i);
+    const DecodedJpeg expected = decode_by_libjpeg(file.data(), file.size());
+    ASSERT_EQ(frames.height, expected.height);
+    ASSERT_EQ(frames.width, expected.width);
+    ASSERT_EQ(frames.channels, expected.channels);
+    ASSERT_EQ(decoded.status[size_t(i)], 0) << what << ", file " << i;
+    const auto* const mine = decoded.pixels.data() + size_t(i) * frame_bytes;
+    const auto differs = std::mismatch(expected.pixels.begin(), expected.pixels.end(), mine);
+    ASSERT_EQ(differs.first, expected.pixels.end())
+        << what << ", file " << i << ", byte " << differs.first - expected.pixels.begin() << ": " << int(*differs.first)
+        << " and " << int(*differs.second);
+  }
+}
+
+class DecodeJpeg : public OnDevice {};
+ROBOCACHE_ON_EACH_DEVICE(DecodeJpeg);
+
+// ---- pixels -----------------------------------------------------------------------------------------------------------
+
+TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEverySizeAndSampling) {
+  std::mt19937 random(1);
+  for (int height = 1; height <= 40; ++height) {
+    for (int width = 1; width <= 40; ++width) {
+      Files grey, color;
+      for (const auto& [across, down] : kSampling) {
+        JpegOptions options{.quality = int(random() % 100) + 1, .luma_across = across, .luma_down = down};
+        options.restart_mcus = int(random() % 6);
+        options.optimised = random() % 2 == 0;
+        color.add(encode_jpeg(draw(kContents[random() % 3], height, width, 3, random), height, width, 3, options));
+        grey.add(encode_jpeg(draw(kContents[random() % 3], height, width, 1, random), height, width, 1, options));
+      }
+      const std::string what = std::to_string(height) + " x " + std::to_string(width);
+      expect_decoded(color, device(), what + " RGB");
+      expect_decoded(grey, device(), what + " grey");
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEveryQuality) {
+  std::mt19937 random(2);
+  for (const auto& [across, down] : kSampling) {
+    for (const Content content : kContents) {
+      Files files;
+      for (int quality = 1; quality <= 100; ++quality) {
+        files.add(encode_jpeg(draw(content, 50, 70, 3, random), 50, 70, 3,
+                              {.quality = quality, .luma_across = across, .luma_down = down}));
+      }
+      expect_decoded(files, device(), "sampling " + std::to_string(across) + "x" + std::to_string(down));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEveryRestartInterval) {
+  std::mt19937 random(3);
+  const int height = 100, width = 150;
+  Files files;
+  for (const auto& [across, down] : kSampling) {
+    const int row = (width + 8 * across - 1) / (8 * across);
+    for (const int restart_mcus : {0, 1, 2, 5, row - 1, row, row + 1, 3 * row, 60000}) {
+      for (const bool optimised : {false, true}) {
+        JpegOptions options{.luma_across = across, .luma_down = down, .restart_mcus = restart_mcus};
+        options.optimised = optimised;
+        files.add(encode_jpeg(draw(Content::kSmooth, height, width, 3, random), height, width, 3, options));
+        files.add(encode_jpeg(draw(Content::kNoise, height, width, 3, random), height, width, 3, options));
+      }
+    }
+  }
+  expect_decoded(files, device(), "intervals");
+}
+
+// More frames than a block has threads, all with the same tables; one of few rows and many columns.
+TEST_P(DecodeJpeg, FramesOfOneCamera) {
+  std::mt19937 random(4);
+  for (const auto& [height, width] : {std::pair{72, 104}, std::pair{224, 224}, std::pair{3, 30000}}) {
+    Files files;
+    for (int i = 0; i < 9; ++i) {
+      files.add(encode_jpeg(draw(kContents[i % 3], height, width, 3, random), height, width, 3, {}));
+    }
+    EXPECT_EQ(files.prepare().tables.size(), 1u);
+    expect_decoded(files, device(), "in device memory");
+    expect_decoded(files, device(), "in pinned memory", Tier::kPinned);
+  }
+}
+
+TEST_P(DecodeJpeg, RowsInAnyOrderAndBlackOnes) {
+  std::mt19937 random(5);
+  Files files;
+  for (int i = 0; i < 5; ++i) files.add(encode_jpeg(draw(Content::kSmooth, 33, 47, 3, random), 33, 47, 3, {}));
+  const std::vector<int64_t> prepared{4, 0, 2};
+  const JpegFrames frames = prepare_jpeg_frames(files.blobs, files.offsets, prepared);
+  const std::vector<int64_t> rows{2, -1, 0, 0, 3, 1, -7, int64_t{1} << 40};
+  const Decoded decoded = decode(frames, rows, device());
+  const size_t frame_bytes = 33 * 47 * 3;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Bytes mine(decoded.pixels.begin() + int64_t(i * frame_bytes),
+                     decoded.pixels.begin() + int64_t((i + 1) * frame_bytes));
+    Bytes expected(frame_bytes);
+    if (rows[i] >= 0 && rows[i] < 3) {
+      const Bytes file = files.file(prepared[size_t(rows[i])]);
+      expected = decode_by_libjpeg(file.data(), file.size()).pixels;
+    }
+    EXPECT_EQ(mine, expected) << i;
+    EXPECT_EQ(decoded.status[i], 0) << i;
+  }
+  EXPECT_TRUE(decode(frames, {}, device()).pixels.empty());
+}
+
+TEST_P(DecodeJpeg, FramesOfARealRobot) {
+  const char* const data = std::getenv("ROBOCACHE_TEST_DATA");
+  if (data == nullptr) GTEST_SKIP() << "ROBOCACHE_TEST_DATA is not set";
+  const auto folder = std::filesystem::path(data) / "rlds/octo_bridge_debug/bridge_dataset/1.0.0";
+  std::ifstream stream(folder / "bridge_dataset-train.tfrecord-00000-of-00001", std::ios::binary);
+  const Bytes record{std::istreambuf_iterator<char>(stream), {}};
+  const uint8_t begin[] = {0xff, 0xd8, 0xff, 0xe0};
+  std::map<std::pair<int, int>, Files> by_size;
+  int64_t found = 0;
+  for (auto at = record.begin();; ++found) {
+    at = std::search(at, record.end(), std::begin(begin), std::end(begin));
+    if (at == record.end()) break;
+    const auto next = std::search(at + 4, record.end(), std::begin(begin), std::end(begin));
+    const Bytes file(at, next);  // what lies behind its end is not looked at
+    const DecodedJpeg decoded = decode_by_libjpeg(file.data(), file.size());
+    by_size[{decoded.height, decoded.width}].add(file);
+    at = next;
+  }
+  EXPECT_GE(found, 250);
+  for (const auto& [size, files] : by_size) expect_decoded(files, device(), std::to_string(size.first));
+}
+
+// ---- damage -----------------------------------------------------------------------------------------------------------
+
+// Some bytes of a file changed, taken out, put in, or its end cut off.
+Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
+  const int changes = 1 + int(random() % 4);
+  for (int i = 0; i < changes; ++i) {
+    const size_t at = from + random() % (file.size() - from);
+    switch (random() % 8) {
+      case 0:
+        file.erase(file.begin() + int64_t(at), file.begin() + int64_t(std::min(file.size(), at + random() % 9)));
+        break;
+      case 1:
+        file.insert(file.begin() + int64_t(at), random() % 9, uint8_t(random()));
+        break;
+      case 2:
+        if (random() % 8 == 0) file.resize(std::max(at, from + 1));
+        break;
+      case 3:
+        std::fill(file.begin() + int64_t(at), file.begin() + int64_t(std::min(file.size(), at + 40)),
+                  uint8_t(random() % 2 ? 0 : 0xfe));
+        break;
+      default:
+        file[at] = uint8_t(random());
+    }
+  }
+  return file;
+}
+
+// A damaged frame is refused, marked and black, or decoded to something; those beside it are as they were.
+TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
+  std::mt19937 random(6);
+  const int height = 45, width = 61;
+  Files whole;
+  for (int i = 0; i < 6; ++i) {
+    const auto [across, down] = kSampling[i % 3];
+    whole.add(encode_jpeg(draw(kContents[i % 2 * 2], height, width, 3, random), height, width, 3,
+                          {.luma_across = across, .luma_down = down, .restart_mcus = i % 3}));
+  }
+  const Decoded expected = decode_on_host(whole.prepare(), whole.rows());
+  const size_t frame_bytes = size_t(height) * size_t(width) * 3;
+  const int attempts = device().is_cuda() ? 1000 : 4000;
+  int refused = 0, marked = 0, decoded = 0;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    const int64_t victim = attempt % whole.count();
+    Files files;
+    for (int64_t i = 0; i < whole.count(); ++i) {
+      // Most of the damage where the header is not: 600 bytes of it are tables.
+      files.add(i == victim ? mutated(whole.file(i), attempt % 4 == 0 ? 2 : 620, random) : whole.file(i));
+    }
+    Decoded result;
+    JpegFrames frames;
+    try {
+      frames = files.prepare();
+    } catch (const FrameError& error) {
+      ASSERT_NE(std::string(error.what()).find("row "), std::string::npos) << error.what();
+      ++refused;
+      continue;
+    }
+    if (frames.height != height || frames.width != width) continue;  // it was the first
+    result = decode(frames, files.rows(), device());
+    for (int64_t i = 0; i < files.count(); ++i) {
+      const auto* const mine = result.pixels.data() + size_t(i) * frame_bytes;
+      if (i != victim) {
+        ASSERT_EQ(result.status[size_t(i)], 0);
+        ASSERT_EQ(std::memcmp(mine, expected.pixels.data() + size_t(i) * frame_bytes, frame_bytes), 0) << attempt;
+      } else if (result.status[size_t(i)] != 0) {
+        ASSERT_TRUE(std::all_of(mine, mine + frame_bytes, [](uint8_t byte) { return byte == 0; }));
+        ++marked;
+      } else {
+        ++decoded;
+      }
+    }
+    if (device().is_cuda()) {
+      const Decoded on_host = decode_on_host(frames, files.rows());
+      ASSERT_EQ(result.status, on_host.status) << attempt;
+      ASSERT_EQ(result.pixels, on_host.pixels) << attempt;
+    }
+  }
+  EXPECT_GT(refused, attempts / 20);
+  EXPECT_GT(marked, attempts / 4);
+  EXPECT_GT(decoded, 0);  // some changes leave a file as good as another
+}
+
+// ---- what is refused --------------------------------------------------------------------------------------------------
+
+class PrepareJpegFrames : public testing::Test {
+ protected:
+  static constexpr int kHeight = 40, kWidth = 56;
+
+  static Bytes encode(const JpegOptions& options, int channels = 3, int height = kHeight) {
+    std::mt19937 random(7);
+    return encode_jpeg(draw(Content::kNoise, height, kWidth, channels, random), height, kWidth, channels, options);
+  }
+  static void expect_refused(const Bytes& file, const std::string& text) {
+    Files files;
+    files.add(encode({}));
+    files.add(file);
+    try {
+      files.prepare();
+      FAIL() << "not refused: " << text;
+    } catch (const FrameError& error) {
+      EXPECT_NE(std::string(error.what()).find("row 1: JPEG"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  }
+  // Where `bytes` stand first.
+  static size_t find(const Bytes& file, const Bytes& bytes) {
+    return size_t(std::search(file.begin(), file.end(), bytes.begin(), bytes.end()) - file.begin());
+  }
+};
+
+TEST_F(PrepareJpegFrames, RefusesOtherKinds) {
+  expect_refused({}, "expected a JPEG file's ff d8");
+  expect_refused({0x89, 'P', 'N', 'G'}, "expected a JPEG file's ff d8");
+  expect_refused(encode({.progressive = true}), "got progressive");
+  expect_refused(encode({.luma_across = 1, .luma_down = 2}), "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got 1x2");
+  expect_refused(encode({.luma_across = 4, .luma_down = 1}), "got 4x1, 1x1, 1x1");
+  expect_refused(encode({.luma_across = 1, .luma_down = 1, .stored = JCS_RGB}), "expected YCbCr, got RGB");
+  expect_refused(encode({.luma_across = 1, .luma_down = 1}, 4), "expected 1 or 3 components, got 4");
+  expect_refused(encode({}, 1), "expected [40, 56, 3] uint8 like row 0, got [40, 56, 1] uint8");
+  expect_refused(encode({}, 3, 41), "expected [40, 56, 3] uint8 like row 0, got [41, 56, 3] uint8");
+}
+
+TEST_F(PrepareJpegFrames, RefusesBrokenHeaders) {
+  const Bytes whole = encode({});
+  const auto changed = [&](const Bytes& marker, size_t behind, uint8_t to) {
+    Bytes file = whole;
+    file[find(file, marker) + behind] = to;
+    return file;
+  };
+  expect_refused(changed({0xff, 0xc0}, 4, 12), "expected 8 bits a sample, got 12");
+  expect_refused(changed({0xff, 0xc0}, 6, 0), "a frame of 0 x 56 pixels");
+  expect_refused(changed({0xff, 0xc0}, 12, 7), "there is no quantisation table 7");
+  expect_refused(changed({0xff, 0xc0}, 12, 2), "there is no quantisation table 2");
+  expect_refused(changed({0xff, 0xc4}, 5, 3), "more codes of 1 bits than there can be");
+  expect_refused(changed({0xff, 0xc4}, 4, 0x20), "there is no Huffman table 0x20");
+  expect_refused(changed({0xff, 0xda}, 6, 0x33), "there are no Huffman tables 3 and 3");
+  expect_refused(changed({0xff, 0xda}, 12, 62), "expected all coefficients in one scan");
+  expect_refused(changed({0xff, 0xdd}, 3, 5), "expected a restart interval of 4 bytes, got 5");
+  expect_refused(changed({0xff, 0xdd}, 5, 3), "segments of 3 MCUs, got 6");
+  for (size_t bytes = 0; bytes < whole.size(); bytes += 1 + bytes / 100) {
+    expect_refused({whole.begin(), whole.begin() + int64_t(bytes)}, bytes < 2 ? "expected" : "");
+  }
+  Bytes huge = changed({0xff, 0xc0}, 5, 0xff);  // 65,320 rows
+  huge[find(huge, {0xff, 0xdd}) + 4] = 0;
+  huge[find(huge, {0xff, 0xdd}) + 5] = 0;
+  expect_refused(huge, "");
+}
+
+TEST_F(PrepareJpegFrames, RefusesRestartMarkersOutOfOrder) {
+  const Bytes whole = encode({});
+  Bytes file = whole;
+  file[find(file, {0xff, 0xd1}) + 1] = 0xd2;
+  expect_refused(file, "expected restart marker 0xd1 or the end of the image, 0xd9, got marker 0xd2");
+  file = whole;
+  file.erase(file.begin() + int64_t(find(file, {0xff, 0xd0})) + 2, file.begin() + int64_t(find(file, {0xff, 0xd1})));
+  expect_refused(file, "segment 1 is empty");
+  file = whole;
+  file.erase(file.begin() + int64_t(find(file, {0xff, 0xd4})), file.begin() + int64_t(find(file, {0xff, 0xd9})));
+  expect_refused(file, "expected 6 segments of 2 MCUs, got 5");
+}
+
+// Fill bytes before a marker and data behind the end mean nothing.
+TEST_F(PrepareJpegFrames, TakesFillBytes) {
+  Bytes file = encode({});
+  const auto restart = int64_t(find(file, {0xff, 0xd0}));
+  file.insert(file.begin() + restart, 3, 0xff);
+  file.insert(file.begin() + int64_t(find(file, {0xff, 0xda})), 5, 0xff);
+  file.insert(file.end(), {1, 2, 3});
+  Files files;
+  files.add(file);
+  expect_decoded(files, Device{}, "fill bytes");
+}
+
+}  // namespace
+}  // namespace robocache::test
