@@ -65,12 +65,14 @@ class ImageOptions:
     def to_json(self) -> str:
         """What the library reads; what is not asked for is left out."""
         asked = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        try:
-            return json.dumps({name: value for name, value in asked.items() if value is not None})
-        except TypeError as error:
-            raise errors.ArgumentTypeError(
-                f"image options: expected numbers, text and lists of them: {error}"
-            ) from None
+        for name, value in asked.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise errors.ArgumentTypeError(
+                    f"{name}: expected finite numbers, text, True or False, or a list of them, got {value!r}"
+                ) from None
+        return json.dumps({name: value for name, value in asked.items() if value is not None})
 
 
 def _plain(value: Any) -> Any:

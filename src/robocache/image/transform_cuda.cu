@@ -1,0 +1,325 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/core/with_type.hpp"
+#include "robocache/image/transform_math.hpp"
+#include "robocache/image/transform_params.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr int32_t kRowsOfBlock = 32;
+constexpr int kTogether = 8;  // pixels of a row that a thread makes, so that it stores whole vectors
+
+// ---- Frames ------------------------------------------------------------------------------------------------------------
+
+__device__ const uint8_t* frame_of(const TransformBatch& batch, int64_t i) {
+  const TransformParams& p = batch.params;
+  const int64_t row = batch.rows != nullptr ? batch.rows[i] : i;
+  if (row < 0 || row >= batch.frames) return nullptr;
+  const int64_t bytes = int64_t{p.frame[0]} * p.frame[1] * p.channels * dtype_size(p.dtype);
+  return static_cast<const uint8_t*>(batch.pixels) + row * bytes;
+}
+
+// One thread of the block draws for all.
+__device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
+  __shared__ FramePlan plan;
+  if (threadIdx.x == 0) {
+    const int64_t sample = i / batch.steps;
+    const ImageDraw draw{batch.first.seed, batch.first.epoch, batch.first.sample + sample};
+    plan = frame_plan(batch.params, draw, i - sample * batch.steps);
+  }
+  __syncthreads();
+  return plan;
+}
+
+// ---- Bytes of output pixels --------------------------------------------------------------------------------------------
+
+// kBytes bytes at any address, by words that lie within [begin, end) where they all do.
+template <int kBytes>
+__device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint8_t* end, uint8_t* bytes) {
+  constexpr int kWords = kBytes / 4;
+  const auto address = reinterpret_cast<uintptr_t>(from);
+  const auto aligned = address & ~uintptr_t{3};
+  if (aligned < reinterpret_cast<uintptr_t>(begin) || aligned + 4 * (kWords + 1) > reinterpret_cast<uintptr_t>(end)) {
+#pragma unroll
+    for (int i = 0; i < kBytes; ++i) bytes[i] = from[i];
+    return;
+  }
+  const auto* const words = reinterpret_cast<const uint32_t*>(aligned);
+  const auto shift = static_cast<uint32_t>(address - aligned) * 8;
+  uint32_t low = __ldg(words);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const uint32_t high = __ldg(words + i + 1);
+    const uint32_t word = __funnelshift_r(low, high, shift);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) bytes[4 * i + k] = static_cast<uint8_t>(word >> 8 * k);
+    low = high;
+  }
+}
+
+// Pixel (row, column) of what the frame's part is resized to.
+template <int kChannels>
+__device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, const uint8_t* frame, int32_t row,
+                              int32_t column, uint8_t* pixel) {
+  const Taps rows = taps_of(plan.rows, row);
+  const Taps columns = taps_of(plan.columns, column);
+  int64_t sums[kChannels] = {};
+  int64_t weight_of_rows = 0;
+  int32_t weight_of_columns = 0;
+  for (int32_t y = rows.begin; y < rows.end; ++y) {
+    const uint8_t* from =
+        frame + (int64_t{plan.rows.from_first + y} * p.frame[1] + plan.columns.from_first) * kChannels;
+    int32_t of_row[kChannels] = {};
+    weight_of_columns = 0;
+    for (int32_t x = columns.begin; x < columns.end; ++x) {
+      const int32_t w = tap_weight(plan.columns, columns, x);
+      weight_of_columns += w;
+      for (int c = 0; c < kChannels; ++c) of_row[c] += w * __ldg(from + x * kChannels + c);
+    }
+    const int32_t w = tap_weight(plan.rows, rows, y);
+    weight_of_rows += w;
+    for (int c = 0; c < kChannels; ++c) sums[c] += int64_t{w} * of_row[c];
+  }
+  const auto weight = static_cast<double>(weight_of_rows * weight_of_columns);
+  for (int c = 0; c < kChannels; ++c) pixel[c] = rounded_mean(static_cast<double>(sums[c]), weight);
+}
+
+// `count` output pixels from (y, x) on, before any colour.
+template <int kChannels, bool kMoves>
+__device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, const uint8_t* frame, int32_t y,
+                            int32_t x, int count, uint8_t* bytes) {
+  const TransformParams& p = batch.params;
+  const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
+  if (row < 0) {
+#pragma unroll
+    for (int i = 0; i < kTogether * kChannels; ++i) bytes[i] = 0;
+    return;
+  }
+  if constexpr (kMoves) {
+    const uint8_t* const from =
+        frame + (int64_t{plan.rows.from_first + row} * p.frame[1] + plan.columns.from_first) * kChannels;
+    const int32_t first = x + plan.columns.first;
+    if (count == kTogether && first >= 0 && first + kTogether <= plan.columns.sized) {
+      const auto* const begin = static_cast<const uint8_t*>(batch.pixels);
+      const uint8_t* const end = begin + batch.frames * p.frame[0] * p.frame[1] * kChannels;
+      load_bytes<kTogether * kChannels>(from + int64_t{first - plan.columns.placed} * kChannels, begin, end, bytes);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      // Behind the last pixel the last one again, which is not stored.
+      const int32_t column = resized_at(plan.columns, x + (i < count ? i : count - 1));
+      for (int c = 0; c < kChannels; ++c) bytes[i * kChannels + c] = from[int64_t{column} * kChannels + c];
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const int32_t column = resized_at(plan.columns, x + i);
+      if (column < 0) {
+        for (int c = 0; c < kChannels; ++c) bytes[i * kChannels + c] = 0;
+      } else {
+        resized_pixel<kChannels>(p, plan, frame, row, column, bytes + i * kChannels);
+      }
+    }
+  }
+}
+
+// ---- Storing -----------------------------------------------------------------------------------------------------------
+
+// The first `count` values: by vectors where those are all and the address lets them.
+template <int kCount, class Out>
+__device__ void store(Out* to, const Out (&values)[kCount], int count) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(Out));
+  using Vector = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
+  if (count == kCount && reinterpret_cast<uintptr_t>(to) % sizeof(Vector) == 0) {
+    union {
+      Out values[kCount];
+      Vector vectors[kBytes / sizeof(Vector)];
+    } whole;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) whole.values[i] = values[i];
+#pragma unroll
+    for (int i = 0; i < kBytes / static_cast<int>(sizeof(Vector)); ++i) {
+      __stcs(reinterpret_cast<Vector*>(to) + i, whole.vectors[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) to[i] = values[i];
+    }
+  }
+}
+
+template <class Out, int kChannels>
+__device__ void store_pixels(const TransformParams& p, const uint8_t* bytes, int32_t y, int32_t x, int count,
+                             Out* out) {
+  const int64_t width = p.out[1];
+  const int64_t place = y * width + x;
+  if (p.layout == ImageLayout::kChw) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      Out values[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) values[i] = normalised<Out>(p, bytes[i * kChannels + c], c);
+      store(out + c * width * p.out[0] + place, values, count);
+    }
+  } else {
+    Out values[kTogether * kChannels];
+#pragma unroll
+    for (int i = 0; i < kTogether * kChannels; ++i) values[i] = normalised<Out>(p, bytes[i], i % kChannels);
+    store(out + place * kChannels, values, count * kChannels);
+  }
+}
+
+// ---- Kernels -----------------------------------------------------------------------------------------------------------
+
+// Calls visit(y, x, count) for the block's groups of pixels among `rows` rows from `first_row` on.
+template <class Visit>
+__device__ void along_my_pixels(const TransformParams& p, int32_t first_row, int32_t rows, const Visit& visit) {
+  const int32_t groups = (p.out[1] + kTogether - 1) / kTogether;
+  rows = min(rows, p.out[0] - first_row);
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < rows * groups; i += kThreads) {
+    const int32_t row = i / groups;
+    const int32_t x = (i - row * groups) * kTogether;
+    visit(first_row + row, x, min(kTogether, p.out[1] - x));
+  }
+}
+
+template <class Out>
+__device__ Out* out_of(const TransformBatch& batch, int64_t i) {
+  const TransformParams& p = batch.params;
+  return static_cast<Out*>(batch.out) + i * (int64_t{p.out[0]} * p.out[1] * p.channels);
+}
+
+// Frames that are cropped or shifted, without colour: blocks of kRowsOfBlock rows.
+template <class Out, int kChannels>
+__global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
+  wait_for_work_before();
+  const int64_t i = blockIdx.x;
+  const FramePlan& plan = plan_of(batch, i);
+  const uint8_t* const frame = frame_of(batch, i);
+  Out* const out = out_of<Out>(batch, i);
+  along_my_pixels(batch.params, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
+    uint8_t bytes[kTogether * kChannels];
+    load_pixels<kChannels, true>(batch, plan, frame, y, x, count, bytes);
+    store_pixels<Out, kChannels>(batch.params, bytes, y, x, count, out);
+  });
+}
+
+// The mean luma of a brightened frame, by all threads of a block.
+template <class Load>
+__device__ float mean_of_frame(const TransformParams& p, const Load& load) {
+  __shared__ Word total;
+  if (threadIdx.x == 0) total = 0;
+  __syncthreads();
+  int64_t sum = 0;
+  along_my_pixels(p, 0, p.out[0], [&](int32_t y, int32_t x, int count) { sum += load(y, x, count); });
+  for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_down_sync(~0u, sum, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(&total, static_cast<Word>(sum));
+  __syncthreads();
+  return mean_luma(static_cast<int64_t>(total), int64_t{p.out[0]} * p.out[1]);
+}
+
+// Every other: with contrast a block makes a whole frame, whose pixels it goes through twice.
+template <class Out, int kChannels>
+__global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ TransformBatch batch) {
+  wait_for_work_before();
+  const TransformParams& p = batch.params;
+  const int64_t i = blockIdx.x;
+  const FramePlan& plan = plan_of(batch, i);
+  const uint8_t* const frame = frame_of(batch, i);
+  Out* const out = out_of<Out>(batch, i);
+  const auto load = [&](int32_t y, int32_t x, int count, uint8_t* bytes) {
+    load_pixels<kChannels, false>(batch, plan, frame, y, x, count, bytes);
+    if (p.brightens) {
+      for (int k = 0; k < kTogether * kChannels; ++k) bytes[k] = brightened(bytes[k], plan.brightness);
+    }
+  };
+  float mean = 0;
+  if (p.contrasts) {
+    mean = mean_of_frame(p, [&](int32_t y, int32_t x, int count) {
+      uint8_t bytes[kTogether * kChannels] = {};
+      load(y, x, count, bytes);
+      int64_t sum = 0;
+      for (int k = 0; k < count; ++k) sum += luma(bytes + k * kChannels, kChannels);
+      return sum;
+    });
+  }
+  const int32_t rows = p.contrasts ? p.out[0] : kRowsOfBlock;
+  along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
+    uint8_t bytes[kTogether * kChannels] = {};
+    load(y, x, count, bytes);
+    if (p.contrasts) {
+      for (int k = 0; k < kTogether * kChannels; ++k) bytes[k] = away_from(mean, bytes[k], plan.contrast);
+    }
+    if constexpr (kChannels == 3) {
+      for (int k = 0; k < kTogether; ++k) recolour(p, plan, bytes + k * kChannels);
+    }
+    store_pixels<Out, kChannels>(p, bytes, y, x, count, out);
+  });
+}
+
+template <class Out>
+__global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ TransformBatch batch) {
+  wait_for_work_before();
+  const TransformParams& p = batch.params;
+  const int64_t i = blockIdx.x;
+  const FramePlan& plan = plan_of(batch, i);
+  const uint8_t* const frame = frame_of(batch, i);
+  Out* const out = out_of<Out>(batch, i);
+  along_my_pixels(p, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
+    const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
+    for (int k = 0; k < count; ++k) {
+      const int32_t column = resized_at(plan.columns, x + k);
+      out[int64_t{y} * p.out[1] + x + k] =
+          row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_place(p, plan, row, column));
+    }
+  });
+}
+
+using Kernel = void (*)(TransformBatch);
+
+template <class Out, int kChannels>
+Kernel colour_kernel(const TransformParams& p) {
+  const bool resizes = p.crop_scales || p.frame[0] != p.sized[0] || p.frame[1] != p.sized[1];
+  return resizes || p.jitters ? make_frames<Out, kChannels> : move_frames<Out, kChannels>;
+}
+
+Kernel kernel_of(const TransformParams& p) {
+  Kernel kernel = nullptr;
+  const auto of_colour = [&](auto type) {
+    using Out = decltype(type);
+    kernel = p.channels == 1 ? colour_kernel<Out, 1>(p) : colour_kernel<Out, 3>(p);
+  };
+  if (p.out_dtype == DType::kUInt8) {
+    of_colour(uint8_t{});
+  } else if (p.out_dtype == DType::kFloat32) {
+    p.dtype == DType::kUInt8 ? of_colour(float{}) : void(kernel = make_depth<float>);
+  } else if (p.out_dtype == DType::kFloat16) {
+    p.dtype == DType::kUInt8 ? of_colour(Float16{}) : void(kernel = make_depth<Float16>);
+  } else {
+    p.dtype == DType::kUInt8 ? of_colour(BFloat16{}) : void(kernel = make_depth<BFloat16>);
+  }
+  return kernel;
+}
+
+}  // namespace
+}  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_transform_images(
+    const robocache::TransformBatch* batch, int32_t device, void* stream) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const TransformParams& p = batch->params;
+  const bool whole = p.dtype == DType::kUInt8 && p.contrasts;
+  const dim3 blocks(static_cast<unsigned>(batch->count * batch->steps),
+                    whole ? 1 : blocks_for(p.out[0], kRowsOfBlock, 65535));
+  return launch_overlapped(kernel_of(p), blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
+}

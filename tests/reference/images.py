@@ -1,0 +1,68 @@
+"""What becomes of a frame, from the definitions alone: exact fractions for geometry, float64 for colour."""
+
+import colorsys
+from fractions import Fraction
+
+import numpy as np
+
+
+def tent_weights(count, to):
+    """Fractions [to, count]: what each of `count` pixels in a row weighs in each of `to`. A tent around the centre of the
+    new pixel, one old pixel wide each way, or one new pixel where those are the larger."""
+    scale = Fraction(count, to)
+    width = max(scale, 1)
+    rows = []
+    for r in range(to):
+        centre = (r + Fraction(1, 2)) * scale
+        weights = [max(Fraction(0), 1 - abs(j + Fraction(1, 2) - centre) / width) for j in range(count)]
+        rows.append([w / sum(weights) for w in weights])
+    return np.array(rows, dtype=object).reshape(to, count)
+
+
+def resized(frame, height, width):
+    """[H, W, C] uint8 to [height, width, C]: the exact mean, rounded to the nearest, midway to the even."""
+    rows, columns = tent_weights(frame.shape[0], height), tent_weights(frame.shape[1], width)
+    exact = np.einsum("rh,hwc,sw->rsc", rows, frame.astype(object), columns, optimize="greedy")
+    return np.array([round(x) for x in exact.ravel()], np.uint8).reshape(exact.shape)
+
+
+def resized_nearest(frame, height, width):
+    """[H, W, ...]: the pixel in whose square a new pixel's centre lies."""
+    rows, columns = (
+        [int((r + Fraction(1, 2)) * Fraction(count, to)) for r in range(to)]
+        for count, to in zip(frame.shape, (height, width), strict=False)
+    )
+    return frame[rows][:, columns]
+
+
+def letterboxed(frame, height, width):
+    """As openpi's resize_with_pad, by whole fractions: (the box's first row and column, its height and width)."""
+    ratio = max(Fraction(frame.shape[1], width), Fraction(frame.shape[0], height))
+    inside = max(1, int(frame.shape[0] / ratio)), max(1, int(frame.shape[1] / ratio))
+    return (height - inside[0]) // 2, (width - inside[1]) // 2, *inside
+
+
+def luma(frame):
+    """[..., 3] to [...], ITU-R BT.601."""
+    return frame.astype(np.float64) @ [0.299, 0.587, 0.114]
+
+
+def brightened(frame, factor):
+    return np.clip(frame * float(factor), 0, 255)
+
+
+def contrasted(frame, factor):
+    grey = frame.astype(np.float64) if frame.shape[-1] == 1 else luma(frame)
+    return np.clip(factor * frame + (1 - factor) * grey.mean(), 0, 255)
+
+
+def saturated(frame, factor):
+    return np.clip(factor * frame + (1 - factor) * luma(frame)[..., None], 0, 255)
+
+
+def hue_turned(frame, turns):
+    def pixel(rgb):
+        h, s, v = colorsys.rgb_to_hsv(*(rgb / 255.0))
+        return np.array(colorsys.hsv_to_rgb((h + turns) % 1, s, v)) * 255
+
+    return np.apply_along_axis(pixel, -1, frame.astype(np.float64))
