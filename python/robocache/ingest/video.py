@@ -416,8 +416,11 @@ class Decoders:
         self._held: set[Ticket] = set()  # begun and not taken yet
 
     def ask(self, cut: Cut) -> Ticket:
+        """Asks for a cut; processes begin with it as soon as they can."""
         ticket = Ticket(cut)
         self._asked.append(ticket)
+        if self._jobs > 1:
+            self._begin(None)
         return ticket
 
     def take(self, ticket: Ticket) -> Decoded:
