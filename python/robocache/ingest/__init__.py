@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain, count
@@ -201,7 +201,7 @@ class _Driver:
         self._notes = notes
         self._streams: dict[str, _Stream] = {}
 
-    def write(self, recording: Recording) -> Iterator[None]:
+    def write(self, recording: Recording) -> Generator[None, None, None]:
         """Writes a recording, whole or not at all, or passes over it; yields behind each chunk of frames."""
         with self._notes.reading(recording.what, recording.where):
             streams = iter(recording.streams)
@@ -217,8 +217,8 @@ class _Driver:
                         episode.append(name, rows.time_ns, rows.values)
                         continue
                     for time_ns, frames in rows.chunks:
-                        how = {"codec": rows.codec, "quality": rows.quality} if isinstance(frames, np.ndarray) else {}
-                        episode.append(name, time_ns, frames, **how)
+                        codec = rows.codec if isinstance(frames, np.ndarray) else None  # files say theirs
+                        episode.append(name, time_ns, frames, codec=codec, quality=rows.quality)
                         self.frames += len(time_ns)
                         yield
             self._streams.update(now)

@@ -148,7 +148,7 @@ def _read_chunks(
         height, width, _ = taken.shape
         if storage.size is not None or options.image_codec is not None:
             pixels = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(len(blobs)))
-            asked = storage if options.image_codec is not None else replace(storage, codec=taken.codec)
+            asked = storage if options.image_codec is not None else replace(storage, codec=cast(Any, taken.codec))
             taken = encode(pixels, asked)
         yield time_ns[list(blobs)], taken, storage.resized(height, width)
 

@@ -62,14 +62,16 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
         fingerprint=fingerprint(source, *read_folders(options.video)),
         index_columns=options.index_columns,
         video=options.video,
+        frames=options.frames,
     )
     tasks, episodes = _load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
     kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + kept
     cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
-    images = [name for name in cameras if options.video and columns.get(name, "").startswith("struct")]
-    videos = [name for name in cameras if options.video and find_videos(source, name)]
+    wanted = {name: camera["dtype"] for name, camera in cameras.items() if options.video}
+    images = [name for name, kind in wanted.items() if kind == "image" and columns.get(name, "").startswith("struct")]
+    videos = [name for name, kind in wanted.items() if kind == "video" and find_videos(source, name)]
     _leave_out(notes, features, columns, cameras, [*kept, *images, *videos])
     notes.tell(source / "meta", tasks=tasks, cameras=cameras)
     clocks: Counter[str] = Counter()
@@ -182,13 +184,14 @@ def _read_images(
 
 def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
     cell = column[row].as_py() or {}
-    if cell.get("bytes") is not None:
-        return bytes(cell["bytes"])
-    path = cell.get("path")
-    if not path:
+    image: bytes | None = cell.get("bytes")
+    if image is not None:
+        return image
+    if not cell.get("path"):
         raise Error("neither bytes nor a path")
-    if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise Error(f"expected a path inside the dataset, got {path!r}")
+    path = Path(cell["path"])
+    if path.is_absolute() or ".." in path.parts:
+        raise Error(f"expected a path inside the dataset, got {cell['path']!r}")
     check_file(source / path)
     return (source / path).read_bytes()
 

@@ -148,16 +148,17 @@ class Videos:
         self._kinds.check(camera, f"{index.width}x{index.height}", index.path)
         view.path, view.height, view.width = index.path, index.height, index.width
 
-        # The frames that are this episode's: all of a file, or from one time to another (v3.0).
+        # The frames that are this episode's: all of a file, or in v3.0 from one time to another.
         begin, end = 0, len(index)
-        start_s = metadata.get(f"videos/{camera}/from_timestamp")
-        if start_s is not None:
-            end_s = metadata.get(f"videos/{camera}/to_timestamp")
-            start_ns = round(start_s * 1e9)
-            end_ns = start_ns + len(time_ns) * self._period_ns if end_s is None else end_s * 1e9
-            half = self._period_ns / 2
-            begin, end = np.searchsorted(index.time_ns, [start_ns - half, end_ns - half]).tolist()
-            time_ns = time_ns + start_ns
+        if f"videos/{camera}/file_index" in metadata:
+            start_s, end_s = (metadata.get(f"videos/{camera}/{bound}_timestamp") for bound in ("from", "to"))
+            if not isinstance(start_s, int | float) or not isinstance(end_s, int | float):
+                raise SourceError(
+                    f"{episode.where}: {self._source}/meta does not say from when to when {camera} has it"
+                )
+            bounds = np.array([start_s, end_s]) * 1e9 - self._period_ns / 2
+            begin, end = np.searchsorted(index.time_ns, bounds).tolist()
+            time_ns = time_ns + round(start_s * 1e9)
         if self._by_index:
             frames = begin + np.arange(len(time_ns))
             frames[frames >= end] = -1
@@ -184,6 +185,8 @@ class Videos:
             )
         if index.declared > len(index):
             counts += f", of {index.declared} that the file's header names"
+        if self._by_index:
+            return SourceError(f"{index.path}: {counts}: none for the last {len(lacking)} rows")
         return SourceError(
             f"{index.path}: {counts}: no frame within {self._period_ns / 2e6:.4g} ms of {len(lacking)} of the rows, "
             f"the first row {lacking[0]} at {time_ns[lacking[0]] / 1e9:.4f} s"

@@ -40,7 +40,7 @@ _FRAMES_PER_CUT = 64
 _MOST_FRAMES_PER_CUT = 256
 _BYTES_PER_CUT = 64 << 20
 # Frames that are decoded before they are encoded: more of them only fall out of the processor's cache.
-_BYTES_AT_ONCE = 8 << 20
+_BYTES_AT_ONCE = 4 << 20
 # Files that a process keeps open: one for each of a robot's cameras.
 _OPEN_FILES = 4
 # Cuts that a process has before it: one at work and one that waits, so that it need not wait for its next.
@@ -297,20 +297,25 @@ class _Decoder:
 
     def _decode(self, cut: Cut, decoded: Decoded) -> None:
         at_once = max(1, _BYTES_AT_ONCE // (cut.height * cut.width * 3))
-        frames, places = np.empty((0, cut.height, cut.width, 3), np.uint8), list[int]()
+        frames, places = np.empty((min(at_once, len(cut.pts)), cut.height, cut.width, 3), np.uint8), list[int]()
+
+        def encode_them() -> None:
+            nonlocal frames
+            decoded.parts.append((np.array(places), encode(frames[: len(places)], cut.storage)))
+            if cut.storage.codec == "raw":
+                frames = np.empty_like(frames)  # the others may be what was appended
+            places.clear()
+
         for place, frame in self._video(cut.path).pick(cut):
             if isinstance(frame, str):
                 decoded.lost[place] = frame
                 continue
-            if not places:
-                frames = np.empty((min(at_once, len(cut.pts) - place), cut.height, cut.width, 3), np.uint8)
             _to_rgb(frame, frames[len(places)])
             places.append(place)
             if len(places) == len(frames):
-                decoded.parts.append((np.array(places), encode(frames, cut.storage)))
-                places.clear()
+                encode_them()
         if places:
-            decoded.parts.append((np.array(places), encode(frames[: len(places)], cut.storage)))
+            encode_them()
 
     def _video(self, path: str) -> _Video:
         video = self._videos.pop(path, None) or _Video(path)
@@ -411,8 +416,11 @@ class Decoders:
         self._held: set[Ticket] = set()  # begun and not taken yet
 
     def ask(self, cut: Cut) -> Ticket:
+        """Asks for a cut; processes begin with it as soon as they can."""
         ticket = Ticket(cut)
         self._asked.append(ticket)
+        if self._jobs > 1:
+            self._begin(None)
         return ticket
 
     def take(self, ticket: Ticket) -> Decoded:

@@ -1,6 +1,7 @@
 #include "robocache/image/jpeg.hpp"
 
 // jpeglib.h wants FILE declared before it.
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -245,8 +246,9 @@ std::string obstacle(const jpeg_decompress_struct& info) {
   return text + ", neither 4:4:4 nor 4:2:2 nor 4:2:0";
 }
 
-// Why the coefficients, once read, cannot be kept.
-std::string obstacle_in_coefficients(const jpeg_decompress_struct& info) {
+// Why the coefficients, once read, cannot be kept; empty where they can.
+std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficients) {
+  jpeg_decompress_struct& info = source->info;
   for (int i = 0; i < info.num_components; ++i) {
     for (const UINT16 step : info.comp_info[i].quant_table->quantval) {
       if (step > 255) return "its quantisation steps have 16 bits";
@@ -256,7 +258,24 @@ std::string obstacle_in_coefficients(const jpeg_decompress_struct& info) {
       if (info.coef_bits[i][k] != 0) return "its last progressive scans are not there";
     }
   }
-  return "";
+  // libjpeg-turbo's Huffman encoder does not look: it writes something else for coefficients that have no code.
+  bool has_codes = true;
+  source->run([&] {
+    for (int i = 0; i < info.num_components; ++i) {
+      const jpeg_component_info& component = info.comp_info[i];
+      for (JDIMENSION row = 0; row < component.height_in_blocks; ++row) {
+        auto* common = reinterpret_cast<j_common_ptr>(&info);
+        const JBLOCKROW blocks = (*info.mem->access_virt_barray)(common, coefficients[i], row, 1, FALSE)[0];
+        for (JDIMENSION column = 0; column < component.width_in_blocks; ++column) {
+          const JCOEF* block = blocks[column];
+          const auto [least, most] = std::minmax_element(block + 1, block + DCTSIZE2);
+          // Of the first of a block what is coded is how far it is from the one before.
+          has_codes = has_codes && *least >= -1023 && *most <= 1023 && block[0] >= -1024 && block[0] <= 1023;
+        }
+      }
+    }
+  });
+  return has_codes ? "" : "its coefficients are larger than baseline's";
 }
 
 // The sampling in its least numbers, which say the same.
@@ -293,9 +312,9 @@ void decode_jpeg_frame(std::span<const uint8_t> blob, const FrameShape& expected
       }
       jpeg_read_scanlines(&info, rows, std::min<JDIMENSION>(4, info.output_height - info.output_scanline));
     }
-    jpeg_finish_decompress(&info);
   });
   source.check_components();
+  source.run([&] { jpeg_finish_decompress(&info); });
 }
 
 std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& shape, const EncodeOptions& options) {
@@ -329,7 +348,7 @@ Segmented segment_jpeg(std::span<const uint8_t> blob) {
     jvirt_barray_ptr* coefficients = nullptr;
     source.run([&] { coefficients = jpeg_read_coefficients(&source.info); });
     source.check_components();
-    why = obstacle_in_coefficients(source.info);
+    why = obstacle_in_coefficients(&source, coefficients);
     Sink sink;
     if (why.empty()) {
       const bool written = sink.writes([&] {

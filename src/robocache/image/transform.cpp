@@ -14,28 +14,21 @@
 namespace robocache {
 namespace {
 
-// "[480, 640, 3] uint8".
-std::string text_of(const FrameShape& shape) {
-  const int64_t extents[] = {shape.height, shape.width, shape.channels};
-  return shape_string(extents, 3) + " " + std::string(dtype_name(shape.dtype));
-}
-
 void check_frame(const FrameShape& from, const std::optional<double>& unit_m, const std::string& of) {
-  constexpr int64_t kMost = 65535;
   const bool depth = from.dtype == DType::kUInt16 || from.dtype == DType::kFloat32;
   if (from.dtype != DType::kUInt8 && !depth) {
-    refuse_type(of, "frames: expected uint8, or depth of uint16 or float32, got ", text_of(from));
+    refuse_type(of, "frames: expected uint8, or depth of uint16 or float32, got ", from.describe());
   }
   if (from.channels != 1 && (depth || from.channels != 3)) {
-    refuse(of, "frames: expected ", depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", text_of(from));
+    refuse(of, "frames: expected ", depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", from.describe());
   }
-  if (from.height < 1 || from.width < 1 || from.height > kMost || from.width > kMost) {
-    refuse(of, "frames: expected sides from 1 to 65535, got ", text_of(from));
+  if (from.height < 1 || from.width < 1 || from.height > kMaxFrameSide || from.width > kMaxFrameSide) {
+    refuse(of, "frames: expected sides from 1 to ", std::to_string(kMaxFrameSide), ", got ", from.describe());
   }
   if (from.dtype == DType::kUInt16 && !unit_m) {
     refuse(of, "unit_m: expected the metres of one unit of uint16 depth (0.001 for millimetres), got none");
   }
-  if (from.dtype != DType::kUInt16 && unit_m) refuse(of, "unit_m: goes with uint16 depth, got ", text_of(from));
+  if (from.dtype != DType::kUInt16 && unit_m) refuse(of, "unit_m: goes with uint16 depth, got ", from.describe());
   if (unit_m && !(*unit_m > 0 && std::isfinite(*unit_m))) {
     refuse(of, "unit_m: expected metres above 0, got ", number_text(*unit_m));
   }
@@ -44,7 +37,7 @@ void check_frame(const FrameShape& from, const std::optional<double>& unit_m, co
 // What makes no sense of such frames.
 void check_colour(const FrameShape& from, const ImageOptions& options, const std::string& of) {
   const auto refuse_asked = [&](bool asked, const char* name, const char* expected) {
-    if (asked) refuse(of, name, ": goes with ", expected, ", got ", text_of(from));
+    if (asked) refuse(of, name, ": goes with ", expected, ", got ", from.describe());
   };
   if (from.channels == 1) {
     refuse_asked(options.saturation.has_value(), "saturation", "frames of 3 channels");
@@ -60,7 +53,7 @@ void check_colour(const FrameShape& from, const ImageOptions& options, const std
   const auto check_channels = [&](const std::vector<double>& numbers, const char* name) {
     const auto count = static_cast<int64_t>(numbers.size());
     if (count <= 1 || count == from.channels) return;
-    refuse(of, name, ": expected one number, or one for each channel of ", text_of(from), ", got ",
+    refuse(of, name, ": expected one number, or one for each channel of ", from.describe(), ", got ",
            std::to_string(count));
   };
   check_channels(options.mean, "mean");

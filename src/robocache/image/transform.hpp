@@ -31,6 +31,7 @@ class ImageTransform {
   std::vector<int64_t> shape() const;  // of an output frame: [C, H, W] or [H, W, C]
   DType dtype() const { return params_.out_dtype; }
   int64_t bytes() const;  // of an output frame
+  const TransformParams& params() const { return params_; }
 
   // One frame [H, W, C], or null for a black one, to `out`, dense. `step`, the frame's place in its window, counts with
   // per_frame alone.

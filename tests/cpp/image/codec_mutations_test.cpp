@@ -168,8 +168,8 @@ TEST(Mutations, AreDecodedOrRefused) {
       if (is_whole && !segmented.reencoded) {
         EXPECT_EQ(std::memcmp(again.data(), out, again.size()), 0);
       }
-    } catch (const FrameError&) {
-      EXPECT_FALSE(is_whole) << "decodes, but is not segmented";
+    } catch (const FrameError& error) {
+      EXPECT_FALSE(is_whole) << "decodes, but is not segmented: " << error.what();
     }
   }
   EXPECT_GT(decoded, rounds() / 20);

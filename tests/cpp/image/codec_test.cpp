@@ -142,6 +142,15 @@ TEST(Codec, SegmentsWithoutLoss) {
   }
 }
 
+TEST(Codec, SegmentsTheLargestCoefficientsWithoutLoss) {
+  Bytes pixels;  // blocks of black and of white, and of stripes of both
+  for (int i = 0; i < 32 * 32; ++i) pixels.push_back(i % 32 < 16 ? (i / 8 % 2 == 0 ? 0 : 255) : (i % 2 == 0 ? 0 : 255));
+  const Bytes file = test::encode_jpeg(pixels, 32, 32, 1, {.quality = 100, .luma_across = 1, .luma_down = 1});
+  const Segmented segmented = segment_jpeg(file);
+  EXPECT_FALSE(segmented.reencoded) << segmented.why;
+  EXPECT_EQ(decoded(Codec::kJpeg, segmented.blob, {32, 32, 1}), decoded(Codec::kJpeg, file, {32, 32, 1}));
+}
+
 TEST(Codec, EncodesAnewWhatCannotBeSegmented) {
   const FrameShape shape{60, 50, 3};
   const auto expect_reencoded = [&](const Bytes& file, const std::string& why, int luma) {
@@ -243,7 +252,7 @@ TEST(Codec, RefusesDamagedJpegs) {
   file = good;
   file[table + 4 + 1] = 3;  // of one bit there are two
   file[table + 4 + 16] = 0;
-  refused(file, "");
+  refused(file, "Bogus Huffman table definition");
   // No data of a component.
   file = jpeg(height, width, 3, {.progressive = true});
   file.resize(marker(file, kSos, 1));
@@ -255,7 +264,7 @@ TEST(Codec, RefusesDamagedJpegs) {
   file.insert(file.end(), {0xff, kSos, 0, 8, 1, 1, 0, 0, 63, 0});
   for (int block = 0; block < 5 * 7; ++block) file.push_back(0);
   file.insert(file.end(), {0xff, kEoi});
-  refused(file, "");
+  refused(file, "premature end of data segment");
   // The same scan again and again.
   file = jpeg(height, width, 3, {.restart_mcus = 0, .progressive = true});
   const size_t second = marker(file, kSos, 1), third = marker(file, kSos, 2);
@@ -263,7 +272,7 @@ TEST(Codec, RefusesDamagedJpegs) {
                     file.begin() + static_cast<std::ptrdiff_t>(third));
   for (int i = 0; i < 200; ++i)
     file.insert(file.begin() + static_cast<std::ptrdiff_t>(second), again.begin(), again.end());
-  refused(file, "");
+  refused(file, "Inconsistent progression sequence");
 }
 
 TEST(Codec, RefusesAFrameOfAnotherShape) {

@@ -10,12 +10,14 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import time
-import zlib
 
 import numpy as np
 import pytest
+from cache_files import append_files, append_what_is_more, grow, write_manifest
+from robocache.dataset import EncodedFrames
 from soak import rounds
 
 import robocache
@@ -172,6 +174,75 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
     assert robocache.open(path.parent / "forked", verify=True).streams["x"].values.tolist() == [1.0] * rounds(20)
 
 
+# ---- grown ------------------------------------------------------------------------------------------------------------
+
+
+def write_episodes(path, episodes):
+    """Row r of episode e holds e, in numbers and in frames of unequal size."""
+    with robocache.Writer(path) as w:
+        for e in range(episodes):
+            with w.episode(number=e) as ep:
+                ep.append("x", np.arange(e + 1), np.full((e + 1, 30_000), e, np.float32))
+                append_files(ep, "camera", np.arange(2 * e), [bytes([e]) * (r + 1) for r in range(2 * e)])
+                if e > 2:
+                    ep.append(f"since {e}", [0], [e])
+
+
+def check_episodes(dataset):
+    """All of the first episodes, however many."""
+    dataset.verify()
+    assert dataset.episodes["number"].to_pylist() == list(range(len(dataset)))
+    assert set(dataset.streams) == {"x", "camera"} | {f"since {e}" for e in range(3, len(dataset))}
+    assert float(dataset.stats["x"].max.max()) == len(dataset) - 1
+    for e in range(len(dataset)):
+        rows = dataset.episode(e)
+        assert rows["x"][0].tolist() == list(range(e + 1))
+        assert rows["x"][1].shape == (e + 1, 30_000) and (rows["x"][1] == e).all()
+        camera = dataset.streams["camera"]
+        begin, end = camera.row_offsets[e : e + 2]
+        offsets = camera.values.offsets[begin : end + 1]
+        assert np.diff(offsets).tolist() == list(range(1, 2 * e + 1))
+        assert (camera.values.data[offsets[0] : offsets[-1]] == e).all()
+
+
+def grow_for_ever(begun, path, longer):
+    for one in longer:
+        grow(path, one)
+        begun.set()
+
+
+def test_opened_while_it_grows(path):
+    """Every reader has the episodes that there were when it was opened, and keeps them while more come."""
+    longer = [path.parent / f"longer{episodes}" for episodes in range(2, 12)]
+    for episodes, one in enumerate(longer, 2):
+        write_episodes(one, episodes)
+    for _ in range(rounds(2)):
+        shutil.rmtree(path, ignore_errors=True)
+        write_episodes(path, 1)
+        opened = [robocache.open(path)]
+        process = start(grow_for_ever, path, longer)
+        while len(opened[-1]) < 11:
+            opened.append(robocache.open(path))
+        process.join()
+        assert process.exitcode == 0
+        for dataset in opened[:: max(1, len(opened) // 30)]:
+            check_episodes(dataset)
+        check_episodes(opened[-1])
+
+
+def test_an_append_that_was_killed_leaves_the_cache_as_it_was(path):
+    write_episodes(path, 3)
+    write_episodes(path.parent / "longer", 5)
+    append_what_is_more(path, path.parent / "longer")  # all is there, but the manifest
+    dataset = robocache.open(path, verify=True)
+    assert len(dataset) == 3
+    check_episodes(dataset)
+    write_episodes(path.parent / "other", 4)
+    grow(path, path.parent / "other")
+    check_episodes(robocache.open(path))
+    check_episodes(dataset)
+
+
 # ---- full disks ------------------------------------------------------------------------------------------------------
 
 
@@ -234,17 +305,18 @@ def test_forged_manifests_with_right_checksums(path):
     """Numbers and names that contradict the files, or each other: refused by name, or read without harm."""
     with robocache.Writer(path) as w:
         w.stream("camera", names=list("abcdefghijkl"))
+        w.stream("encoded", intrinsics=np.eye(3), resized={"size": [2, 3]})
         for episode in range(2):
             with w.episode(task="a", tags=["b"]) as ep:
                 ep.append("joint", np.arange(20), np.zeros((20, 3), np.float32))
                 ep.append("camera", np.arange(3), np.full((3, 2, 2, 3), episode, np.uint8))
+                append_files(ep, "encoded", np.arange(2), [b"x" * 40, bytes([episode])])
     manifest = path / "manifest.json"
     whole = manifest.read_text()
     dice = random.Random(0)
     opened = 0
     for _ in range(rounds(500)):
         forged = json.loads(whole)
-        del forged["crc32"]
         for _ in range(dice.randint(1, 3)):
             container, key = dice.choice(places(forged, []))
             act = dice.choice(["junk", "remove", "copy", "swap"])
@@ -257,8 +329,7 @@ def test_forged_manifests_with_right_checksums(path):
                 container[key] = json.loads(json.dumps(other[other_key]))
             elif not any(place in (container[key], other[other_key]) for place in (container, other)):
                 container[key], other[other_key] = other[other_key], container[key]
-        text = json.dumps(forged, indent=2)[:-2] + ",\n"
-        manifest.write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
+        write_manifest(path, forged)
         try:
             dataset = robocache.open(path, verify=True)
             assert len(dataset.episodes) == len(dataset) == len(dataset.select({}))
@@ -268,7 +339,11 @@ def test_forged_manifests_with_right_checksums(path):
         opened += 1
         for stream in dataset.streams.values():
             assert stream.rows == len(stream.time_ns) == len(stream.values) == stream.row_offsets[-1]
-            assert np.isfinite(stream.values).all()
+            if isinstance(stream.values, EncodedFrames):
+                assert stream.values.data.sum() == 2 * 40 * ord("x") + 1
+                assert stream.values.offsets[[0, -1]].tolist() == [0, len(stream.values.data)]
+            else:
+                assert np.isfinite(stream.values).all()
         assert len(repr(dataset)) and len(dataset.provenance) >= 0
     assert opened > 0
     manifest.write_text(whole)

@@ -1,7 +1,7 @@
-"""The first version of the format, as files: today's reader reads them, today's writer writes them, byte for byte.
+"""Every version of the format, as files: today's reader reads them all, today's writer writes the last, byte for byte.
 
 A new version of the format gets a folder of its own and the old one stays readable. To make the files:
-``python tests/python/cache/test_golden.py tests/golden/cache_v1``.
+``PYTHONPATH=tests python tests/python/cache/test_golden.py tests/golden/cache_v2``.
 """
 
 import json
@@ -11,13 +11,36 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import pytest
+from cache_files import append_files
 
 import robocache
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "cache_v1"
+GOLDEN = Path(__file__).parents[2] / "golden"
+LAST = GOLDEN / "cache_v2"
 
 TIMES = np.array([1_700_000_000_123_456_789, 1_700_000_000_143_456_789, 1_700_000_000_163_456_790])
 JOINTS = np.array([[0.25, -1.5, 3.0], [0.5, np.nan, 3.0], [-np.inf, 2.5, 3.0]], np.float32)
+
+# 2 x 2: red, green, blue and (10, 20, 30).
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000002000000020802000000fdd49a73"
+    "0000001649444154789c63f8cfc0c0f09f818181e13f97881c001a58033a82e0ab530000000049454e44ae426082"
+)
+PIXELS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [10, 20, 30]]], np.uint8)
+
+
+def jpeg(scan):
+    """4 x 6 of one grey: 40 or 200."""
+    return bytes.fromhex(
+        "ffd8ffe000104a46494600010100000100010000ffdb004300020101010101020101010202020202040302020202050404030406050606"
+        "0605060606070908060709070606080b08090a0a0a0a0a06080b0c0b0a0c090a0a0affc0000b080004000601011100ffc4001400010000"
+        f"0000000000000000000000000009ffc40014100100000000000000000000000000000000ffda0008010100003f00{scan}ffd9"
+    )
+
+
+JPEGS = {40: jpeg("27dfff"), 200: jpeg("481f")}
+DEPTH = np.array([[[0], [500], [1000]], [[1], [2], [65535]]], np.uint16)
 
 
 def write(path):
@@ -25,6 +48,8 @@ def write(path):
         w.provenance["source"] = {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}
         w.stream("joint.position", names=["shoulder", "elbow", "wrist"])
         w.stream("frame", clock="nominal")
+        w.stream("depth", unit_m=0.001, intrinsics=[[2.5, 0, 1.5], [0, 2.5, 1], [0, 0, 1]])
+        w.stream("top", clock="nominal", resized={"size": [4, 6], "fit": "pad", "from": [480, 640]})
         with w.episode(task='pick the "cup"', success=True, score=1, tags=["a", "ü"]) as ep:
             ep.append("joint.position", TIMES, JOINTS)
             ep.append("frame", [0, 33_333_333], np.array([7, 8], np.int64))
@@ -32,16 +57,29 @@ def write(path):
             ep.append("joint.position", TIMES[:1], JOINTS[:1])
             ep.append("camera/left", [5], np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3))
             ep.append("contact", [5, 5], [True, False])
+            append_files(ep, "side", [5, 6], [PNG, PNG], shape=(2, 2, 3))
+            append_files(ep, "top", [5], [JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
         with w.episode():
             pass
         with w.episode(task=None) as ep:
             ep.append("force", [1, 2, 4], np.array([[1, 2], [3, 4], [5, 6.5]], ml_dtypes.bfloat16))
+            append_files(ep, "top", [1, 3], [JPEGS[200], JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
+            append_files(
+                ep, "depth", [2], [DEPTH.tobytes()], codec="raw", color_space="gray", shape=DEPTH.shape, dtype="uint16"
+            )
 
 
-def test_todays_reader_reads_it():
-    ds = robocache.open(GOLDEN, verify=True)
+@pytest.mark.parametrize("version", [1, 2])
+def test_todays_reader_reads_numbers(version):
+    ds = robocache.open(GOLDEN / f"cache_v{version}", verify=True)
     assert len(ds) == 4
-    assert list(ds.streams) == ["joint.position", "frame", "camera/left", "contact", "force"]
+    assert [name for name, stream in ds.streams.items() if stream.frames is None] == [
+        "joint.position",
+        "frame",
+        "camera/left",
+        "contact",
+        "force",
+    ]
     assert ds.provenance == {"source": {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}}
     assert ds.episodes.to_pydict() == {
         "episode_index": [0, 1, 2, 3],
@@ -87,9 +125,28 @@ def test_todays_reader_reads_it():
     assert ds.episode(3)["force"][1].tolist() == [[1, 2], [3, 4], [5, 6.5]]
 
 
+def test_todays_reader_reads_frames():
+    ds = robocache.open(GOLDEN / "cache_v2", verify=True)
+    side, top, depth = (ds.streams[name] for name in ("side", "top", "depth"))
+    assert side.frames == ("png", 2, 2, 3, "rgb", None, None, None)
+    assert top.frames == ("jpeg", 4, 6, 1, "gray", None, None, {"size": [4, 6], "fit": "pad", "from": [480, 640]})
+    assert depth.frames[:6] == ("raw", 2, 3, 1, "depth", 0.001)
+    assert depth.frames.intrinsics.tolist() == [[2.5, 0, 1.5], [0, 2.5, 1], [0, 0, 1]]
+    assert (top.clock, side.clock) == ("nominal", "recorded")
+    assert top.row_offsets.tolist() == [0, 0, 1, 1, 3]
+    assert top.values.data.tobytes() == JPEGS[40] + JPEGS[200] + JPEGS[40]
+    assert top.values.offsets.tolist() == np.cumsum([0, *(len(JPEGS[grey]) for grey in (40, 200, 40))]).tolist()
+    assert side.values.data.tobytes() == PNG + PNG
+    assert np.array_equal(depth.values, DEPTH[None])
+    assert set(ds.stats) == {"joint.position", "frame", "camera/left", "contact", "force"}
+
+    assert np.array_equal(side[:], [PIXELS, PIXELS])
+    assert [np.unique(top.frame(row)).tolist() for row in range(3)] == [[40], [200], [40]]
+
+
 def test_todays_writer_writes_it(tmp_path):
     write(tmp_path / "cache")
-    golden = {p.relative_to(GOLDEN): p.read_bytes() for p in GOLDEN.rglob("*") if p.is_file()}
+    golden = {p.relative_to(LAST): p.read_bytes() for p in LAST.rglob("*") if p.is_file()}
     written = {
         p.relative_to(tmp_path / "cache"): p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()
     }

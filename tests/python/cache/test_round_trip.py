@@ -6,6 +6,7 @@ import zlib
 import ml_dtypes
 import numpy as np
 import pytest
+from cache_files import append_files, checksums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,12 +105,17 @@ def test_any_tool_opens_it(tmp_path):
         with w.episode(task="x") as ep:
             ep.append("arm/joint", times, values)
             ep.append("b", times[:3], values[:3].astype(ml_dtypes.bfloat16))
+            append_files(ep, "camera", times[:3], [b"one", b"", b"three"])
 
     folder = tmp_path / "cache" / "streams" / "arm%2Fjoint"
     assert np.array_equal(np.load(folder / "time_ns.npy", mmap_mode="r"), times)
     assert np.array_equal(np.load(folder / "values.npy", mmap_mode="r"), values)
     assert np.load(folder / "row_offsets.npy").tolist() == [0, 200_000]
     assert np.load(folder / "stats.npy").shape == (10, 3)
+    camera = tmp_path / "cache" / "streams" / "camera"
+    assert np.load(camera / "values.npy").tobytes() == b"onethree"
+    assert np.load(camera / "blob_offsets.npy").tolist() == [0, 3, 3, 8]
+    assert not (camera / "stats.npy").exists()
     brain = np.load(tmp_path / "cache" / "streams" / "b" / "values.npy").view(ml_dtypes.bfloat16)
     assert np.array_equal(bits(brain), bits(values[:3].astype(ml_dtypes.bfloat16)))
     assert [json.loads(line) for line in (tmp_path / "cache" / "episodes.jsonl").read_text().splitlines()] == [
@@ -121,13 +127,12 @@ def test_any_tool_opens_it(tmp_path):
     assert manifest["provenance"] == {"source": "a test"}
     before = text[: text.rindex(b'  "crc32"')]
     assert manifest["crc32"] == f"{zlib.crc32(before):08x}"
-    block = manifest["block_bytes"]
     on_disk = {str(p.relative_to(tmp_path / "cache")) for p in (tmp_path / "cache").rglob("*") if p.is_file()}
     assert on_disk == {*manifest["files"], "manifest.json"}
     for name, record in manifest["files"].items():
         content = (tmp_path / "cache" / name).read_bytes()
         assert record["bytes"] == len(content)
-        assert record["crc32"] == [f"{zlib.crc32(content[i : i + block]):08x}" for i in range(0, len(content), block)]
+        assert record["crc32"] == checksums(name, content)
 
 
 def test_time_survives_where_float64_would_not(tmp_path):

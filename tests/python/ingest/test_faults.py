@@ -159,17 +159,21 @@ def test_a_folder_in_the_place_of_data(rng, tmp_path):
 
 
 @pytest.mark.parametrize("make", ODD_FILES)
-def test_what_is_no_regular_video_is_no_video(make, rng, tmp_path, in_time):
+def test_what_is_no_regular_video(make, rng, tmp_path, in_time):
+    pytest.importorskip("av", reason="no PyAV: pip install av")
     key = "observation.images.top"
     features = {key: {"dtype": "video", "shape": [480, 640, 3]}}
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), features=features)
     videos = source / f"videos/chunk-000/{key}"
     videos.mkdir(parents=True)
-    (videos / "episode_000000.mp4").write_bytes(b"frames" * 50)
-    make(videos / "episode_000001.mp4")
-    report = in_time(lambda: robocache.ingest(source, tmp_path / "cache"))
+    make(videos / "episode_000000.mp4")
+    (videos / "episode_000001.mp4").write_bytes(b"frames" * 50)
+    words = "no episode_000000.mp4" if make is make_folder else ODD_FILES[make]
+    in_time(lambda: refused(source, tmp_path / "cache", words))
+    report = in_time(lambda: skipped(source, tmp_path / "cache", f"episode 0: {key}", f"episode 1: {key}"))
+    assert report.rows == dict.fromkeys(report.rows, 7) and key not in report.rows
+    report = in_time(lambda: robocache.ingest(source, tmp_path / "cache2", video=False))
     assert left_out(report)[key] == "video; files for 1 of 2 episodes"
-    assert report.rows["action"] == 7
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_loop])
@@ -416,6 +420,7 @@ def test_a_column_whose_name_is_no_utf_8(rng, tmp_path):
 
 @pytest.mark.parametrize("chunk", [None, "0", 2.5])
 def test_a_video_whose_place_is_not_said(chunk, rng, tmp_path):
+    pytest.importorskip("av", reason="no PyAV: pip install av")
     key = "observation.images.top"
     episodes = make_episodes(rng, (3, 3))
     for episode in episodes:
@@ -424,7 +429,9 @@ def test_a_video_whose_place_is_not_said(chunk, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", episodes, "v3.0", features=features)
     (source / f"videos/{key}/chunk-000").mkdir(parents=True)
     (source / f"videos/{key}/chunk-000/file-000.mp4").write_bytes(b"frames" * 50)
-    report = robocache.ingest(source, tmp_path / "cache")
+    refused(source, tmp_path / "cache", "episode 0: ", f"does not say which file of {key} has it")
+    skipped(source, tmp_path / "cache", f"episode 0: {key}", f"episode 1: {key}")
+    report = robocache.ingest(source, tmp_path / "cache2", video=False)
     assert left_out(report)[key] == "video; files for 0 of 2 episodes"
 
 

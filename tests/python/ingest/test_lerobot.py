@@ -251,7 +251,7 @@ def test_what_is_not_numeric_is_left_out_by_name(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (2,)))
     file = source / "data/chunk-000/episode_000000.parquet"
     rewrite(file, lambda t: t.append_column("note", pa.array(["a", "b"])))
-    rewrite(file, lambda t: t.append_column("observation.images.eye", pa.array([{"bytes": b"x", "path": None}] * 2)))
+    rewrite(file, lambda t: t.append_column("observation.images.eye", pa.array([b"x"] * 2)))
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.eye"] = {"dtype": "image", "shape": [8, 8, 3]}
     info["features"]["observation.force"] = {"dtype": "float32", "shape": [3]}
@@ -269,7 +269,7 @@ def test_what_is_not_numeric_is_left_out_by_name(rng, tmp_path):
 
 
 @pytest.mark.parametrize(("version", "folder"), [("v2.1", "videos"), ("v3.0", "videos"), ("v3.0", "video")])
-def test_video_is_left_out_and_its_presence_recorded(version, folder, rng, tmp_path):
+def test_the_presence_of_video_that_is_left_out_is_recorded(version, folder, rng, tmp_path):
     episodes = make_episodes(rng, (3, 3, 3))
     key = "observation.images.top"
     if version == "v3.0":
@@ -283,7 +283,7 @@ def test_video_is_left_out_and_its_presence_recorded(version, folder, rng, tmp_p
         name = f"chunk-000/{key}/episode_{number:06d}" if version == "v2.1" else f"{key}/chunk-000/file-{number:03d}"
         (source / folder / f"{name}.mp4").parent.mkdir(parents=True, exist_ok=True)
         (source / folder / f"{name}.mp4").write_bytes(content)
-    report = robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", video=False)
     assert {o.what: o.reason for o in report.left_out}[key] == "video; files for 1 of 3 episodes"
     camera = robocache.open(tmp_path / "cache").provenance["lerobot"]["cameras"][key]
     assert camera == {"dtype": "video", "shape": [480, 640, 3], "files": 1, "episodes_found": 1, "episodes_missing": 2}
@@ -540,7 +540,7 @@ def test_where_nothing_can_be_kept_nothing_is_written(rng, tmp_path):
 
 def test_gr00t_simulation(real_data, tmp_path):
     source = real_data("lerobot_v2/gr00t_gr1_pnp_sim")
-    report = robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", video=False)
     dataset = robocache.open(tmp_path / "cache")
     assert (report.episodes, report.skipped) == (5, [])
     assert dataset.episodes["length"].to_pylist() == [416, 470, 470, 412, 328]
@@ -565,7 +565,7 @@ def test_unitree_with_missing_episodes(real_data, tmp_path):
     source = real_data("lerobot_v2/unitree_g1_real")
     present = sorted(int(file.stem[-6:]) for file in source.glob("data/*/*.parquet"))
     refused(source, tmp_path / "cache", f"{100 - len(present)} of the 100 episodes", "12, 14-25")
-    report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    report = robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     assert report.episodes == len(present)
     assert [omission.what[:9] for omission in report.skipped] == ["episodes "]
     dataset = robocache.open(tmp_path / "cache")
@@ -606,8 +606,8 @@ def test_the_same_recordings_in_v3_give_the_same_cache(real_data, tmp_path):
     info.update(codebase_version="v3.0", data_path="data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet")
     (converted / "meta/info.json").write_text(json.dumps(info))
 
-    robocache.ingest(source, tmp_path / "cache2", on_error="skip")
-    report = robocache.ingest(converted, tmp_path / "cache3")
+    robocache.ingest(source, tmp_path / "cache2", on_error="skip", video=False)
+    report = robocache.ingest(converted, tmp_path / "cache3", video=False)
     assert (report.episodes, report.skipped) == (len(files), [])
     v2, v3 = robocache.open(tmp_path / "cache2"), robocache.open(tmp_path / "cache3")
     assert v2.streams.keys() == v3.streams.keys()

@@ -338,7 +338,7 @@ def test_by_index_gives_no_frame_of_the_next_episode(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
-def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, rng, tmp_path):
+def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, tmp_path):
     lengths = (60,)
     source = write_videos(write_set(tmp_path / "source", lengths), lengths, codec=codec, options=CODECS[codec], gop=10)
     file = video_path(source, 0)
@@ -346,8 +346,8 @@ def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, rng
     with av.open(str(file)) as container:
         packets = sorted((packet.pts, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size)
     content = bytearray(file.read_bytes())
-    _, begin, size = packets[23]
-    content[begin + size // 3 : begin + size] = rng.integers(0, 256, size - size // 3, np.uint8).tobytes()
+    _, begin, _ = packets[23]
+    content[begin : begin + 4] = b"\xff" * 4  # no length of a NAL unit, no header of an OBU
     file.write_bytes(content)
     refused(source, tmp_path / "cache", "episode_000000.mp4: frame 2", "does not decode")
     ((name, _),) = skipped(source, tmp_path / "cache", image_codec="raw").items()
@@ -380,8 +380,11 @@ def children(pid):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_running_when_it_is_interrupted(how, tmp_path):
     """Ctrl-C ends the processes; those of one that is killed end by themselves."""
-    lengths = (600,) * 4
-    source = write_videos(write_set(tmp_path / "source", lengths), lengths, codec="libx264", size=(480, 640))
+    lengths = (300,) * 12
+    source = write_set(tmp_path / "source", lengths)
+    first = write_video(video_path(source, 0), range(300), size=(480, 640))
+    for episode in range(1, 12):
+        os.link(first, video_path(source, episode))
     command = [sys.executable, "-m", "robocache", "ingest", str(source), str(tmp_path / "cache"), "--jobs", "2"]
     running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -549,7 +552,7 @@ def psnr(a, b):
     ("name", "camera", "episodes"),
     [
         ("lerobot_v2/gr00t_gr1_pnp_sim", "observation.images.ego_view", (0, 4)),
-        ("lerobot_v2/unitree_g1_real", "observation.images.cam_high", (29, 31)),
+        ("lerobot_v2/unitree_g1_real", "observation.images.cam_high", (29,)),
     ],
 )
 def test_real_robots_video(name, camera, episodes, real_data, tmp_path):

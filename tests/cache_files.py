@@ -1,0 +1,90 @@
+"""The files of a cache as docs/format.md says, without the library: what their checksums are, how a cache grows.
+
+And frames that are no pictures, for tests that never decode them.
+"""
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from robocache import _lib
+
+BLOCK_BYTES = 2**20
+GROWING = {"time_ns.npy", "values.npy", "blob_offsets.npy"}  # they may be longer than the manifest says
+
+
+def header_bytes(content):
+    """Of a .npy file."""
+    return 10 + int.from_bytes(content[8:10], "little")
+
+
+def checksums(name, content):
+    """As the manifest of version 2 has them."""
+    covered_from = header_bytes(content) if Path(name).name in GROWING else 0
+    return [
+        f"{zlib.crc32(content[max(begin, covered_from) : begin + BLOCK_BYTES]):08x}"
+        for begin in range(0, len(content), BLOCK_BYTES)
+    ]
+
+
+def write_manifest(path, manifest):
+    """The manifest with the checksum that it should have, renamed over what is there."""
+    manifest = {key: value for key, value in manifest.items() if key != "crc32"}
+    text = json.dumps(manifest, indent=2)[:-2] + ",\n"
+    new = path / "manifest.json.new"
+    new.write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
+    os.replace(new, path / "manifest.json")
+
+
+def small_file(name, generation):
+    name = Path(name)
+    return str(name.with_name(f"{name.stem}.{generation}{name.suffix}"))
+
+
+def append_what_is_more(path, longer):
+    """All but the end of :func:`grow`: the manifest is still the old one. Returns the new one."""
+    old = json.loads((path / "manifest.json").read_text())
+    new = json.loads((longer / "manifest.json").read_text())
+    new["generation"] = old["generation"] + 1
+    files = {}
+    for name, record in new["files"].items():
+        content = (longer / name).read_bytes()
+        (path / name).parent.mkdir(exist_ok=True)
+        if Path(name).name not in GROWING:
+            name = small_file(name, new["generation"])
+            (path / name).write_bytes(content)
+        elif name in old["files"]:
+            with open(path / name, "r+b") as file:
+                there = old["files"][name]["bytes"]
+                file.truncate(there)  # what an append that was killed left
+                file.seek(there)
+                file.write(content[there:])
+                file.seek(0)
+                file.write(content[: header_bytes(content)])
+        else:
+            (path / name).write_bytes(content)
+        files[name] = record
+    new["files"] = files
+    return new
+
+
+def grow(path, longer):
+    """Appends to the cache `path` what `longer` has behind the same episodes, while others may read it."""
+    old = json.loads((path / "manifest.json").read_text())
+    new = append_what_is_more(path, longer)
+    write_manifest(path, new)
+    for name in set(old["files"]) - set(new["files"]):
+        (path / name).unlink()
+
+
+def append_files(episode, stream, time_ns, files, *, codec="png", color_space="rgb", shape=(2, 3, 3), dtype="uint8"):
+    """Appends bytes that nobody decodes as frames."""
+    offsets = np.cumsum([0, *map(len, files)]) if codec != "raw" else np.empty(0, np.int64)
+    data = np.frombuffer(b"".join(files), np.uint8)
+    times = np.asarray(time_ns, np.int64)
+    append = _lib.function("writer_append_frames")
+    clock, *rest = (_lib.from_numpy(array) for array in (times, data, offsets))
+    append(episode._writer, stream, clock, codec, color_space, dtype, json.dumps(shape), *rest)

@@ -1,0 +1,288 @@
+#include "robocache/image/transform.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/image/image_batch.hpp"
+#include "robocache/image/transform_cpu.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
+
+namespace robocache {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes random_bytes(size_t count) {
+  std::minstd_rand random(7);
+  Bytes made(count);
+  for (uint8_t& byte : made) byte = static_cast<uint8_t>(random() >> 8);
+  return made;
+}
+
+constexpr FrameShape kColour{37, 53, 3, DType::kUInt8};
+
+ImageOptions options_of(const char* json) { return image_options_from_json(json); }
+
+Bytes run(const ImageTransform& transform, const void* frame, const ImageDraw& draw, int64_t step = 0) {
+  Bytes out(static_cast<size_t>(transform.bytes()), 0xa5);
+  transform.run(frame, draw, step, out.data());
+  return out;
+}
+
+// ---- The builds for each instruction set --------------------------------------------------------------------------------
+
+struct Build {
+  const char* name;
+  TransformFrame* transform;
+};
+
+std::vector<Build> vector_builds() {
+  std::vector<Build> all;
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::transform_frame});
+  if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::transform_frame});
+#endif
+  return all;
+}
+
+TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
+  const char* const cases[] = {
+      R"({"crop": [31, 29]})",
+      R"({"crop": [31, 29], "layout": "hwc", "mean": "imagenet", "std": "imagenet"})",
+      R"({"shift": 5, "brightness": 0.4})",
+      R"({"size": [20, 47], "crop_scale": [0.5, 1.0]})",
+      R"({"size": [64, 80], "fit": "pad", "contrast": 0.5, "saturation": 0.9, "hue": 0.5})",
+      R"({"size": [16, 16], "fit": "crop", "brightness": 0.9, "contrast": 0.9, "saturation": 5, "hue": 0.2})",
+  };
+  for (const char* const json : cases) {
+    for (const int64_t channels : {1, 3}) {
+      for (const DType dtype : {DType::kUInt8, DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+        ImageOptions options = options_of(json);
+        options.dtype = dtype;
+        if (dtype == DType::kUInt8) options.mean = options.stddev = {};
+        if (channels == 1) {
+          options.saturation = options.hue = {};
+          if (!options.mean.empty()) options.mean = options.stddev = {0.5};
+        }
+        const ImageTransform transform({37, 53, channels, DType::kUInt8}, options, "camera");
+        const Bytes frame = random_bytes(static_cast<size_t>(37 * 53 * channels));
+        const TransformParams& p = transform.params();
+        const std::vector<char> scratch(static_cast<size_t>(transform_scratch(p).end) + 64);
+        char* const aligned =
+            const_cast<char*>(scratch.data()) + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
+        for (int64_t sample = 0; sample < 8; ++sample) {
+          const FramePlan plan = frame_plan(p, {1, 2, sample}, 0);
+          Bytes expected(static_cast<size_t>(transform.bytes()));
+          baseline::transform_frame(p, plan, frame.data(), aligned, expected.data());
+          for (const Build& build : vector_builds()) {
+            Bytes made(expected.size());
+            build.transform(p, plan, frame.data(), aligned, made.data());
+            EXPECT_EQ(made, expected) << build.name << " " << json << " " << dtype_name(dtype) << " " << channels;
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- Intrinsics ---------------------------------------------------------------------------------------------------------
+
+// A ramp says of each output pixel where in the frame it came from; the matrices say the same.
+void expect_intrinsics_follow(const char* json, bool along_rows) {
+  const ImageOptions options = options_of(json);
+  const ImageTransform transform({180, 240, 1, DType::kUInt8}, options, "camera");
+  Bytes frame(180 * 240);
+  for (size_t i = 0; i < frame.size(); ++i) frame[i] = static_cast<uint8_t>(along_rows ? i / 240 : i % 240);
+  const double in[9] = {210, 0.5, 117.25, 0, 190, 80.5, 0, 0, 1};
+  const int64_t h = transform.shape()[0];
+  const int64_t w = transform.shape()[1];
+  int seen = 0;
+  for (int64_t sample = 0; sample < 5; ++sample) {
+    const Bytes out = run(transform, frame.data(), {3, 0, sample});
+    double matrix[9];
+    transform.intrinsics(in, {3, 0, sample}, 0, matrix);
+    EXPECT_EQ(matrix[6], 0);
+    EXPECT_EQ(matrix[7], 0);
+    EXPECT_EQ(matrix[8], 1);
+    const int row = along_rows ? 1 : 0;
+    const double scale = matrix[4 * row] / in[4 * row];
+    EXPECT_NEAR(matrix[1] / in[1], matrix[0] / in[0], 1e-12);
+    for (int64_t y = 3; y < h - 3; ++y) {
+      for (int64_t x = 3; x < w - 3; ++x) {
+        const double from = out[static_cast<size_t>(y * w + x)];
+        // Away from the frame's edges, where nothing is repeated or black.
+        if (from < 8 || from > (along_rows ? 171 : 231)) continue;
+        // The ray through that pixel of the frame.
+        const double direction = (from - in[3 * row + 2]) / in[4 * row];
+        const double at = matrix[4 * row] * direction + matrix[3 * row + 2];
+        EXPECT_NEAR(at, static_cast<double>(along_rows ? y : x), 0.5 * scale + 1e-9) << json << " " << y << " " << x;
+        ++seen;
+      }
+    }
+  }
+  EXPECT_GT(seen, 1000) << json;
+}
+
+TEST(Transform, IntrinsicsFollowWhatIsDoneToTheFrame) {
+  for (const bool along_rows : {false, true}) {
+    for (const char* const json : {
+             R"({"dtype": "uint8", "layout": "hwc", "crop": [100, 110]})",
+             R"({"dtype": "uint8", "layout": "hwc", "shift": 20})",
+             R"({"dtype": "uint8", "layout": "hwc", "size": [90, 200]})",
+             R"({"dtype": "uint8", "layout": "hwc", "size": [90, 90], "fit": "pad"})",
+             R"({"dtype": "uint8", "layout": "hwc", "size": [90, 90], "fit": "crop"})",
+             R"({"dtype": "uint8", "layout": "hwc", "size": [300, 300], "fit": "crop", "crop": [211, 190]})",
+             R"({"dtype": "uint8", "layout": "hwc", "crop_scale": [0.3, 0.9]})",
+             R"({"dtype": "uint8", "layout": "hwc", "crop_scale": 0.9, "crop_at": "center", "size": [100, 100]})",
+         }) {
+      expect_intrinsics_follow(json, along_rows);
+    }
+  }
+}
+
+TEST(Transform, CroppingMovesThePrincipalPointByWholePixels) {
+  const ImageTransform transform(kColour, options_of(R"({"crop": [17, 13], "crop_at": "center"})"), "");
+  const double in[9] = {100, 0, 26, 0, 101, 18, 0, 0, 1};
+  double out[9];
+  transform.intrinsics(in, {}, 0, out);
+  const double expected[9] = {100, 0, 26 - 20, 0, 101, 18 - 10, 0, 0, 1};
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(out[i], expected[i]) << i;
+}
+
+// ---- Draws --------------------------------------------------------------------------------------------------------------
+
+TEST(Transform, CamerasDrawForThemselvesUnlessTogether) {
+  const Bytes frame = random_bytes(37 * 53 * 3);
+  const auto drawn = [&](const char* json, std::string_view key, int64_t sample) {
+    return run(ImageTransform(kColour, options_of(json), key), frame.data(), {5, 1, sample});
+  };
+  const char* const apart = R"({"crop": [9, 9]})";
+  const char* const with_right = R"({"crop": [9, 9], "together": ["right"]})";
+  const char* const with_left = R"({"crop": [9, 9], "together": ["left"]})";
+  const char* const with_both = R"({"crop": [9, 9], "together": ["right", "left"]})";
+  int alike = 0;
+  for (int64_t sample = 0; sample < 50; ++sample) {
+    alike += drawn(apart, "left", sample) == drawn(apart, "right", sample);
+    const Bytes together = drawn(with_right, "left", sample);
+    EXPECT_EQ(together, drawn(with_left, "right", sample));
+    EXPECT_EQ(together, drawn(with_both, "left", sample));
+    EXPECT_EQ(together, drawn(with_both, "right", sample));
+  }
+  EXPECT_LE(alike, 2);  // two crops of 29 x 45 places
+}
+
+TEST(Transform, StepsOfAWindowDrawTogetherUnlessPerFrame) {
+  const Bytes frame = random_bytes(37 * 53 * 3);
+  const ImageTransform together(kColour, options_of(R"({"crop": [9, 9]})"), "camera");
+  const ImageTransform apart(kColour, options_of(R"({"crop": [9, 9], "per_frame": true})"), "camera");
+  EXPECT_EQ(run(together, frame.data(), {}, 0), run(together, frame.data(), {}, 3));
+  EXPECT_NE(run(apart, frame.data(), {}, 0), run(apart, frame.data(), {}, 3));
+}
+
+TEST(Transform, WhatIsDrawnStaysThatAcrossVersions) {
+  const ImageTransform transform(kColour, options_of(R"({"crop": [9, 9]})"), "camera");
+  const FramePlan plan = frame_plan(transform.params(), {1, 2, 3}, 0);
+  EXPECT_EQ(plan.rows.first, 24);
+  EXPECT_EQ(plan.columns.first, 33);
+}
+
+// ---- Frames that are not there, refusals ----------------------------------------------------------------------------------
+
+TEST(Transform, NoFrameIsABlackOne) {
+  const Bytes black(37 * 53 * 3, 0);
+  for (const char* const json : {R"({"mean": 0.5, "std": 0.25})", R"({"size": [8, 9], "brightness": 0.5, "hue": 0.1})",
+                                 R"({"dtype": "uint8", "crop": [5, 5], "layout": "hwc"})"}) {
+    const ImageTransform transform(kColour, options_of(json), "camera");
+    EXPECT_EQ(run(transform, nullptr, {}), run(transform, black.data(), {})) << json;
+  }
+}
+
+TEST(Transform, ReadsAndWritesNothingOutside) {
+  // Memory of exactly the bytes, so that a sanitizer sees the first one outside.
+  for (const char* const json :
+       {R"({"crop": [30, 50]})", R"({"shift": 60})", R"({"size": [70, 90]})", R"({"size": [5, 5]})",
+        R"({"crop_scale": [0.01, 1]})", R"({"size": [30, 90], "fit": "pad", "crop": [29, 89]})",
+        R"({"size": [30, 90], "fit": "crop", "hue": 0.5, "contrast": 1})"}) {
+    const ImageTransform transform(kColour, options_of(json), "camera");
+    const Bytes frame = random_bytes(37 * 53 * 3);
+    for (int64_t sample = 0; sample < 20; ++sample) EXPECT_FALSE(run(transform, frame.data(), {0, 0, sample}).empty());
+  }
+}
+
+TEST(Transform, RefusalsNameTheCamera) {
+  const auto made = [](const FrameShape& from, const char* json, std::string_view key) {
+    return [=] { ImageTransform(from, options_of(json), key); };
+  };
+  test::expect_refused<ArgumentError>(made(kColour, R"({"crop": [38, 9]})", "left"),
+                                      "images['left'].crop: ", "38 and 9");
+  test::expect_refused<ArgumentError>(made(kColour, R"({"crop": [38, 9]})", ""), "crop: ");
+  test::expect_refused<ArgumentError>(made({4, 4, 1, DType::kUInt16}, "{}", "depth"), "images['depth'].unit_m: ");
+  test::expect_refused<ArgumentError>(made({4, 4, 2, DType::kUInt8}, "{}", "left"),
+                                      "images['left'].frames: ", "[4, 4, 2]");
+  ImageOptions unchecked;
+  unchecked.hue = {-0.7, 0.7};
+  test::expect_refused<ArgumentError>([&] { ImageTransform(kColour, unchecked, "left"); }, "images['left'].hue: ");
+}
+
+TEST(ImageOptions, OfJsonRefusesWhatItDoesNotKnow) {
+  test::expect_refused<ArgumentTypeError>([] { image_options_from_json("[1]", "of."); },
+                                          "of.options: expected a JSON object");
+  test::expect_refused<ArgumentTypeError>([] { image_options_from_json("{", ""); }, "options: expected a JSON object");
+  test::expect_refused<ArgumentTypeError>([] { image_options_from_json(R"({"sise": 3})", "of."); },
+                                          "of.sise: no such option");
+  test::expect_refused<ArgumentTypeError>([] { image_options_from_json(R"({"mean": [0.5, "x"]})", "of."); },
+                                          "of.mean: ");
+  test::expect_refused<ArgumentTypeError>([] { image_options_from_json(R"({"hue": [0.1, 0.2, 0.3]})", "of."); },
+                                          "of.hue: ");
+  EXPECT_EQ(image_options_from_json(R"({"mean": "imagenet", "hue": 0.1})").mean.size(), 3U);
+  EXPECT_EQ(image_options_from_json("{}").dtype, DType::kFloat32);
+}
+
+// ---- CPU and CUDA ---------------------------------------------------------------------------------------------------------
+
+class ImageBatchTest : public test::OnDevice {};
+
+TEST_P(ImageBatchTest, GivesTheBitsOfTheTransform) {
+  const Bytes pixels = random_bytes(5 * 37 * 53 * 3);
+  const std::vector<int64_t> rows = {4, 0, -1, 2, 2, 1};
+  for (const char* const json :
+       {R"({"crop": [31, 29], "dtype": "bfloat16"})", R"({"size": [24, 40], "crop_scale": [0.2, 1]})",
+        R"({"shift": 4, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.3})"}) {
+    const ImageOptions options = options_of(json);
+    const ImageTransform transform(kColour, options, "");
+    const test::DeviceArray<uint8_t> frames(pixels, DType::kUInt8, {5, 37, 53, 3}, device());
+    const test::DeviceArray<int64_t> chosen(rows, DType::kInt64, {3, 2}, device());
+    const ImageBatch batch(frames.view(), chosen.view(), options);
+    const size_t bytes = static_cast<size_t>(transform.bytes());
+    const DeviceBuffer memory(device(), 6 * bytes);
+    TensorView out = batch.output();
+    out.data = memory.data();
+    batch.run({9, 8, 7}, out, {});
+    Bytes made(6 * bytes);
+    if (device().is_cuda()) {
+      check_cuda(cuda_backend().copy_to_host(0, made.data(), memory.data(), made.size(), nullptr), "read");
+      check_cuda(cuda_backend().synchronize(0, nullptr), "read");
+    } else {
+      std::memcpy(made.data(), memory.data(), made.size());
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const void* const frame = rows[i] < 0 ? nullptr : pixels.data() + rows[i] * 37 * 53 * 3;
+      const Bytes expected =
+          run(transform, frame, {9, 8, 7 + static_cast<int64_t>(i) / 2}, static_cast<int64_t>(i) % 2);
+      EXPECT_EQ(std::memcmp(made.data() + i * bytes, expected.data(), bytes), 0) << json << " " << i;
+    }
+  }
+}
+
+ROBOCACHE_ON_EACH_DEVICE(ImageBatchTest);
+
+}  // namespace
+}  // namespace robocache

@@ -1,0 +1,65 @@
+"""Damaged frames: a frame that comes back, or FrameError, and never anything else."""
+
+import numpy as np
+import pytest
+from soak import rounds
+
+import robocache
+from robocache import frames
+
+pytest.importorskip("PIL", reason="no Pillow to write frames with")
+from pictures import picture, pillow_file
+
+
+def attack(file, rng):
+    """`file` with up to four of its bytes changed, a part cut out, or put in twice."""
+    made = bytearray(file)
+    for _ in range(rng.integers(1, 5)):
+        place = int(rng.integers(len(made)))
+        match rng.integers(6):
+            case 0:
+                made[place] ^= 1 << int(rng.integers(8))
+            case 1:
+                made[place] = int(rng.integers(256))
+            case 2:
+                made[place : place + 2] = bytes([0xFF, int(rng.integers(0xC0, 0x100))])
+            case 3:
+                del made[place : place + int(rng.integers(1, 60))]
+            case 4:
+                made[place:place] = made[int(rng.integers(len(made))) :][: int(rng.integers(1, 60))]
+            case _:
+                del made[max(place, 2) :]
+        if len(made) < 2:
+            break
+    return bytes(made)
+
+
+@pytest.mark.soak
+def test_attacked_frames_are_decoded_or_refused(rng):
+    files = [pillow_file(picture(rng, 40, 56), "JPEG", **options) for options in ({}, {"progressive": True})]
+    files += [frames.encode(picture(rng, 33, 50)[None]).data.tobytes()]
+    files += [pillow_file(picture(rng, 20, 30, channels), "PNG") for channels in (1, 3)]
+    came = refused = 0
+    for turn in range(rounds(2500)):
+        file = attack(files[turn % len(files)], rng)
+        try:
+            taken = frames.take([file])
+        except robocache.FrameError as error:
+            assert str(error).startswith("frames[0]: ")
+            refused += 1
+            continue
+        came += 1
+        # What was taken decodes.
+        frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, [0])
+    assert came > rounds(2500) / 50 and refused > rounds(2500) / 4
+
+
+def test_one_bad_frame_of_many_is_named_on_any_number_of_threads(rng, threads):
+    made = frames.encode(np.stack([picture(rng, 16, 16) for _ in range(50)]))
+    data = made.data.copy()
+    for row in (31, 32, 49):
+        data[made.offsets[row] + 200 : made.offsets[row + 1]] = 0xFF
+    for count in (1, 2, 5):
+        threads(count)
+        with pytest.raises(robocache.FrameError, match=r"^frames\[31\]: JPEG"):
+            robocache.decode_jpeg(data, made.offsets)
