@@ -40,6 +40,12 @@ def fuse(tensor: Tensor, array: npt.NDArray[np.float64], other: Any) -> None:
     assert_type(call(other, other, other, other, other, other, other), Any)
 
 
+def decode(tensor: Tensor, array: npt.NDArray[np.uint8], other: Any) -> None:
+    assert_type(robocache.decode_jpeg(tensor, tensor), Tensor)
+    assert_type(robocache.decode_jpeg(array, array, array), Numpy)
+    assert_type(robocache.decode_jpeg(other, other), Any)
+
+
 def voxelize(tensor: Tensor, array: npt.NDArray[np.float32], other: Any) -> None:
     call = robocache.voxelize_pointcloud
     assert_type(call(tensor, grid_min=(0, 0, 0), voxel_size=0.5, grid_size=(8, 8, 8), mode="count"), Tensor)

@@ -64,10 +64,13 @@ struct Segmented {
 };
 
 // The same picture as the decoders here like it best: a standard JPEG, baseline, Huffman coded, one interleaved scan, 4:4:4,
-// 4:2:0 or grey, YCbCr, at most two Huffman tables for DC and two for AC, a restart marker every kRestartMcus, no metadata.
-// Where the coefficients can be kept they are: the decoded pixels are the same to the bit. They cannot be kept of other
-// samplings, of JPEGs that store RGB, and of some rarities; then the pixels are encoded anew and `why` says so. Throws
-// FrameError for what decode_frame refuses.
+// 4:2:2, 4:2:0 or grey, YCbCr, a restart marker every kRestartMcus, no metadata. The Huffman tables are the standard's
+// example, two for DC and two for AC, in every file: tables of each frame's own would spare 4 to 5 % of the bytes, and
+// cost a GPU 9 KB a frame.
+//
+// Where the coefficients can be kept they are, of progressive files too: the decoded pixels are the same to the bit. They
+// cannot be kept of other samplings, of JPEGs that store RGB, of unfinished progressive ones and of some rarities; then the
+// pixels are encoded anew and `why` says so. Throws FrameError for what decode_frame refuses.
 Segmented segment_jpeg(std::span<const uint8_t> blob);
 
 }  // namespace robocache
