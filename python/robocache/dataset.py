@@ -228,8 +228,8 @@ class EpisodeWriter:
                 dtype and shape. Of a camera frames: ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list
                 of `bytes` that are JPEG or PNG files already. These are decoded once, to know that they can be.
             codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
-                ``"raw"`` (uint8, uint16, float32: as they are). float32 is depth in metres, and so is what has one channel
-                and a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
+                ``"raw"`` (uint8, uint16, float32: as they are). One channel of uint16 or float32 is depth, of uint8 where
+                the stream has a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
             quality: 1 to 100, of JPEG.
             subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
 
