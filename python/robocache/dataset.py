@@ -492,7 +492,7 @@ class EncodedFrames:
         if isinstance(rows, slice):
             return self._decode(self._rows[rows])
         if hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray):
-            return self._decode([self._rows[rows]])[0]
+            return cast(np.ndarray, self._decode([self._rows[rows]])[0])
         return self._decode(np.arange(self._rows.start, self._rows.stop)[rows])
 
     def within(self, rows: slice) -> EncodedFrames:
@@ -586,7 +586,7 @@ class Stream:
         return self._array("row_offsets", np.dtype(np.int64), (self._episodes + 1,))
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.values[rows]
+        return cast(np.ndarray, self.values[rows])
 
     def frame(self, row: int) -> np.ndarray:
         """A camera's frame, ``[height, width, channels]`` of `dtype`, for people to look at.
@@ -597,7 +597,7 @@ class Stream:
         """
         if self.frames is None:
             raise errors.ArgumentError(f"stream '{self.name}': expected a camera, got numbers")
-        return self.values[operator.index(row)]
+        return self[operator.index(row)]
 
     @cached_property
     def _stats(self) -> Stats:
