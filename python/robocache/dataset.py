@@ -229,8 +229,8 @@ class EpisodeWriter:
                 of `bytes` that are JPEG or PNG files already, which are decoded once, to know that they can be; or what
                 :func:`robocache.frames.encode` or ``take`` made of either.
             codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
-                ``"raw"`` (uint8, uint16, float32: as they are). float32 is depth in metres, and so is what has one channel
-                and a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
+                ``"raw"`` (uint8, uint16, float32: as they are). One channel of uint16 or float32 is depth, of uint8 where
+                the stream has a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
             quality: 1 to 100, of JPEG.
             subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
 
@@ -493,7 +493,7 @@ class EncodedFrames:
         if isinstance(rows, slice):
             return self._decode(self._rows[rows])
         if hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray):
-            return self._decode([self._rows[rows]])[0]
+            return cast(np.ndarray, self._decode([self._rows[rows]])[0])
         return self._decode(np.arange(self._rows.start, self._rows.stop)[rows])
 
     def within(self, rows: slice) -> EncodedFrames:
@@ -585,7 +585,7 @@ class Stream:
         return self._array("row_offsets", np.dtype(np.int64), (self._episodes + 1,))
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.values[rows]
+        return cast(np.ndarray, self.values[rows])
 
     def frame(self, row: int) -> np.ndarray:
         """A camera's frame, ``[height, width, channels]`` of `dtype`, for people to look at.
@@ -596,7 +596,7 @@ class Stream:
         """
         if self.frames is None:
             raise errors.ArgumentError(f"stream '{self.name}': expected a camera, got numbers")
-        return self.values[operator.index(row)]
+        return self[operator.index(row)]
 
     @cached_property
     def _stats(self) -> Stats:

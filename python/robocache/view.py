@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -23,18 +23,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from .dataset import Dataset, Stats, Stream
+from .dataset import Dataset, EncodedFrames, FrameFormat, Stats, Stream
 from .errors import ArgumentError, Error
 
 _FEATURES_SHOWN = 6  # in a table, of each stream
 _STREAMS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN = 8, 4, 20_000
+_FRAME_POINTS, _STRIP_POINTS = 75, 530  # how high a frame is, how wide all of a strip, in points of 1/72 inch
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
     """All that `robocache inspect` knows of a cache, JSON-able: NaN and infinity become None."""
     streams = {}
     for name, stream in dataset.streams.items():
-        stats = dataset.stats[name]
+        stats = None if stream.frames else dataset.stats[name]
         streams[name] = {
             "dtype": str(stream.dtype),
             "shape": list(stream.shape),
@@ -42,8 +43,9 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             "rate_hz": stream.rate_hz,
             "clock": stream.clock,
             "names": stream.names,
+            "frames": stream.frames and _frames_described(stream),
             "findings": stream.findings,
-            "stats": {key: np.asarray(getattr(stats, key)).tolist() for key in Stats._fields},
+            "stats": stats and {key: np.asarray(getattr(stats, key)).tolist() for key in Stats._fields},
         }
     return {
         "path": dataset.path,
@@ -51,6 +53,18 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "streams": _jsonable(streams),
         "provenance": dataset.provenance,
     }
+
+
+def _frames_described(stream: Stream) -> dict[str, Any]:
+    format = cast(FrameFormat, stream.frames)
+    matrix = None if format.intrinsics is None else format.intrinsics.tolist()
+    return {**format._asdict(), "intrinsics": matrix, "bytes": _frame_bytes(stream)}
+
+
+def _frame_bytes(stream: Stream) -> int:
+    """Of all frames, as they are stored."""
+    values = stream.values
+    return len(values.data) if isinstance(values, EncodedFrames) else values.nbytes
 
 
 @contextmanager
@@ -76,7 +90,7 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
     console.print(dataset.path, style="bold", highlight=False, markup=False)
     show_streams(dataset, console)
     console.print(_episodes_line(dataset), highlight=False, markup=False)
-    if dataset.streams:
+    if dataset.stats:
         console.print(_stats_table(dataset, every_feature))
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
@@ -122,6 +136,9 @@ def show_streams(dataset: Dataset, console: Console) -> None:
             f"{found['max_period_ns'] / 1e6:.2f}",
         )
     console.print(table)
+    cameras = {name: stream for name, stream in dataset.streams.items() if stream.frames}
+    if cameras:
+        _show_cameras(cameras, console)
     for clock, meaning in (("recorded", "the stamps are a clock's"), ("nominal", "the stamps are only index / rate")):
         names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
         if names:
@@ -140,6 +157,24 @@ def show_streams(dataset: Dataset, console: Console) -> None:
         odd = ", ".join(_count(count, what) for what, count in counts.items() if count)
         if odd:
             console.print(_Name(f"{name}: {odd}"))
+
+
+def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
+    table = _table("camera", "frames", ">width", ">height", ">bytes a frame")
+    known = []
+    for name, stream in cameras.items():
+        format = cast(FrameFormat, stream.frames)
+        each = f"{_frame_bytes(stream) / stream.rows:,.0f}" if stream.rows else ""
+        table.add_row(_Name(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), each)
+        facts = [f"a unit is {format.unit_m:g} m"] if format.unit_m else []
+        if format.intrinsics is not None:
+            facts.append("intrinsics")
+        facts += [f"{key} {value}" for key, value in (format.resized or {}).items()]
+        if facts:
+            known.append(f"{name}: {', '.join(facts)}")
+    console.print(table)
+    for line in known:
+        console.print(_Name(line))
 
 
 def _count(number: int, what: str) -> str:
@@ -161,8 +196,9 @@ def _episodes_line(dataset: Dataset) -> str:
 def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
     shown = ("mean", "std", "min", "q01", "q50", "q99", "max")
     table = _table("statistics", *(f">{heading}" for heading in shown))
-    for name, stream in dataset.streams.items():
-        columns = [np.ravel(getattr(dataset.stats[name], key)) for key in shown]
+    for name, stats in dataset.stats.items():
+        stream = dataset.streams[name]
+        columns = [np.ravel(getattr(stats, key)) for key in shown]
         width = len(columns[0])
         rows = width if every_feature else min(width, _FEATURES_SHOWN)
         values = [[f"{column[feature] + 0.0:.3g}" for column in columns] for feature in range(rows)]
@@ -218,7 +254,8 @@ def episode_seconds(dataset: Dataset) -> np.ndarray:
 
 
 def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
-    """Saves a picture: values of one episode over time, the episodes' lengths, and where clocks were recorded how they ran.
+    """Saves a picture: values of one episode over time, of a camera a strip of its frames, the episodes' lengths, and where
+    clocks were recorded how they ran.
 
     Raises:
         Error: matplotlib is not installed.
@@ -239,7 +276,12 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     )
     axes = left.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0] if shown else []
     for axis, name in zip(axes, shown, strict=True):
-        _draw_values(axis, dataset.streams[name], dataset.stats[name], *rows[name], start_ns)
+        stream, (times, values) = dataset.streams[name], rows[name]
+        seconds = (times - start_ns) / 1e9
+        if stream.frames:
+            _draw_frames(axis, stream, seconds, values)
+        else:
+            _draw_values(axis, stream, dataset.stats[name], seconds, values)
     if shown:
         axes[-1].set_xlabel("s")
     lengths, *clock_axes = right.subplots(beside, 1, squeeze=False)[:, 0]
@@ -257,31 +299,66 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
         plt.close(figure)
 
 
-def _draw_values(axis: Any, stream: Stream, stats: Stats, times: np.ndarray, values: np.ndarray, start_ns: int) -> None:
+def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndarray) -> None:
+    """A strip of frames, each at its time; below it a tick for every frame there is."""
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    format = cast(FrameFormat, stream.frames)
+    _title(axis, stream, len(seconds), f", {format.codec} {format.width} x {format.height}")
+    axis.set_yticks([])
+    if not len(seconds):
+        return
+    on_clock = axis.get_xaxis_transform()
+    axis.plot(seconds, np.full(len(seconds), 0.02), "|", markersize=4, color="0.6", transform=on_clock)
+    zoom = _FRAME_POINTS / format.height  # a pixel of a picture is a point wide
+    drawn = max(1, min(len(seconds), int(_STRIP_POINTS / (zoom * format.width))))
+    length = seconds[-1] - seconds[0]
+    aims = seconds[0] + length * (np.arange(drawn) + 0.5) / drawn
+    for row in np.unique(np.searchsorted(seconds, aims, side="right") - 1):
+        picture = OffsetImage(_picture(format.color_space, frames[row]), zoom=zoom)
+        axis.add_artist(AnnotationBbox(picture, (seconds[row], 0.55), xycoords=on_clock, frameon=False))
+
+
+def _picture(color_space: str, frame: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3] for people: depth from dark to bright between its least and its most, black where there is none."""
+    if color_space == "depth":
+        measured = np.isfinite(frame) & (frame > 0)
+        least, most = (frame[measured].min(), frame[measured].max()) if measured.any() else (0, 1)
+        scaled = 55 + 200 * (frame.astype(np.float64) - least) / max(float(most) - float(least), 1e-12)
+        frame = np.where(measured, scaled, 0).astype(np.uint8)
+    elif frame.dtype == np.uint16:
+        frame = (frame >> 8).astype(np.uint8)
+    elif frame.dtype == np.float32:
+        frame = (255 * np.clip(np.nan_to_num(frame), 0, 1)).astype(np.uint8)
+    return np.broadcast_to(frame, (*frame.shape[:2], 3))
+
+
+def _title(axis: Any, stream: Stream, rows: int, more: str) -> None:
+    rate = f", {stream.rate_hz:.4g} Hz" if stream.rate_hz else ""
+    axis.set_title(
+        f"{_short(stream.name)}{rate}{more}" if rows else f"{_short(stream.name)}: no rows", loc="left", fontsize=9
+    )
+
+
+def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, values: np.ndarray) -> None:
     """A few features over time: those that vary most in the whole cache."""
     width = math.prod(stream.shape)
     features = np.sort(np.argsort(-np.nan_to_num(np.ravel(stats.std)), kind="stable")[:_LINES_DRAWN])
-    step = -(-len(times) // _POINTS_DRAWN) or 1
-    seconds = (times[::step] - start_ns) / 1e9
-    lines = values.reshape(len(times), width)[::step, features].astype(np.float64)
+    step = -(-len(seconds) // _POINTS_DRAWN) or 1
+    lines = values.reshape(len(seconds), width)[::step, features].astype(np.float64)
     style = "default" if stream.dtype.kind not in "iub" else "steps-post"
     for feature, line in zip(features, lines.T, strict=True):
         axis.plot(
-            seconds,
+            seconds[::step],
             line,
             linewidth=0.9,
             drawstyle=style,
-            marker="." if len(times) < 50 else "",
+            marker="." if len(seconds) < 50 else "",
             label=_feature_name(stream, feature) if width > 1 else None,
         )
     count = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
-    rate = f", {stream.rate_hz:.4g} Hz" if stream.rate_hz else ""
-    axis.set_title(
-        f"{_short(stream.name)}{rate}{count}" if len(times) else f"{_short(stream.name)}: no rows",
-        loc="left",
-        fontsize=9,
-    )
-    if width > 1 and len(times):
+    _title(axis, stream, len(seconds), count)
+    if width > 1 and len(seconds):
         axis.legend(loc="upper right", fontsize=7, ncols=_LINES_DRAWN)
 
 

@@ -118,11 +118,11 @@ struct Description {
   std::optional<FrameFormat> frames;  // all but its codec and colour space
 
   // What it says of frames, with the codec and colour space that rows have.
-  FrameFormat of(const FrameFormat& rows, DType dtype) const {
+  FrameFormat of(const FrameFormat& rows) const {
     FrameFormat described = frames.value_or(FrameFormat{});
     described.codec = rows.codec;
-    const bool is_depth = described.unit_m || dtype == DType::kFloat32;
-    described.color_space = rows.color_space == ColorSpace::kGray && is_depth ? ColorSpace::kDepth : rows.color_space;
+    const bool is_depth = rows.color_space == ColorSpace::kGray && described.unit_m;
+    described.color_space = is_depth ? ColorSpace::kDepth : rows.color_space;
     return described;
   }
 };
@@ -209,7 +209,7 @@ void check_description(std::string_view stream, const Description& described, DT
   }
   if (described.frames && !frames) refuse(stream, "expected frames, as it was described, got numbers");
   if (!frames) return;
-  const std::string mistake = cache::frame_mistake(described.of(*frames, dtype), dtype, shape);
+  const std::string mistake = cache::frame_mistake(described.of(*frames), dtype, shape);
   if (!mistake.empty()) refuse(stream, mistake);
 }
 
@@ -566,7 +566,7 @@ Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cac
   stream.clock = described.clock;
   stream.names = described.names;
   if (files.frames) {
-    stream.frames = described.of(*files.frames, files.dtype);
+    stream.frames = described.of(*files.frames);
   } else {
     const cache::MappedFile values = map(directory + cache::kValuesFile);
     const cache::ValueStatistics statistics =

@@ -60,8 +60,7 @@ class Writer {
   // shape [height, width, channels] are those of one decoded frame, uint8, uint16 or float32. `bytes` are the frames one
   // after the other: of kRaw n * height * width * channels elements, and no `offsets`; else a file each, frame i being
   // bytes [offsets[i], offsets[i + 1]) with offsets [n + 1]. Nothing is decoded: that each is a frame of that codec and
-  // shape is the caller's to know. kGray is depth where it is float32 or its stream has a unit_m. Copies, and throws, as
-  // append.
+  // shape is the caller's to know. kGray is depth where the stream has a unit_m. Copies, and throws, as append.
   void append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space, DType dtype,
                      std::span<const int64_t> shape, std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
