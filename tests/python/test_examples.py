@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.interpolate import PchipInterpolator
 
 import robocache
@@ -99,7 +100,7 @@ def test_a_recorder_of_ones_own(rng, folder):
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_the_operations_by_themselves(device, framework):
     lines = snippet("python", "resample_trajectories").strip().splitlines()
-    resample, fuse, voxelize, voxelize_sparse, integrate_tsdf = lines
+    resample, fuse, voxelize, voxelize_sparse, image_batch, integrate_tsdf = lines
     times, values, targets = [0.0, 0.1, 1.0], [[0.0], [10.0], [20.0]], [0.05, 0.55, 2.0]
     arrays = {"values": values, "times": times, "q": values, "t_q": times, "target_times": targets}
     arrays |= {"f": [[1.0, 2.0], [3.0, 4.0]], "t_f": [0.0, 0.5]}
@@ -127,6 +128,16 @@ def test_the_operations_by_themselves(device, framework):
     assert voxels.coords.tolist() == [[-80, 0, 5], [90, 0, 0]]
     assert voxels.counts.tolist() == [2, 1]
     assert tuple(voxels.features.shape) == (2, 5, 3)
+    frames, rows = np.zeros((2, 240, 250, 3), np.uint8), np.array([1, 0])
+    frames[1] = 255
+    names |= {"frames": frames, "rows": rows}
+    if framework == "torch":
+        names |= {"frames": torch.tensor(frames, device=device), "rows": torch.tensor(rows, device=device)}
+    images = eval(image_batch, names)
+    assert type(images) is type(names["frames"]) and tuple(images.shape) == (2, 3, 224, 224)
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    shown = [images[at, :, 7, 9].tolist() for at in range(2)]
+    np.testing.assert_allclose(shown, [(1 - mean) / std, -mean / std], rtol=1e-6)
     names |= {"pose": np.eye(4), "camera": (1.0, 1.0, 0.0, 0.0)}
     names["pose"][:2, 3] = -0.995  # the camera looks along the only column of voxels
     assert eval(integrate_tsdf, names)[0] is names["grid"]
@@ -143,11 +154,17 @@ def test_a_mixture_and_lerobots_batches(rng, folder, lerobot_files, monkeypatch)
     for name, rows in (("kitchen", 300), ("garage", 200)):
         write_example_cache(name, np.arange(rows) * 100_000_000, rng.normal(size=(rows, 7)).astype(np.float32))
         names[name] = robocache.open(name)
+    with robocache.Writer("filmed") as w, w.episode() as ep:
+        time_ns = np.arange(80) * 100_000_000
+        ep.append("action", time_ns, rng.normal(size=(80, 2)))
+        ep.append("observation.images.top", time_ns, rng.integers(0, 256, (80, 48, 64, 3), np.uint8), codec="jpeg")
+    names["ds"] = robocache.open("filmed")
     source = snippet("python", "robocache.Source(kitchen")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(source, names)
     assert "action" in printed.getvalue() and "waited for data" in printed.getvalue()
-    assert next(names["loader"])["action"].shape == (64, 16, 2)
+    batch = next(names["loader"])
+    assert batch["action"].shape == (64, 16, 2) and batch["observation.images.top"].shape == (64, 1, 3, 224, 224)
 
 
 def test_every_python_snippet_of_the_readme_is_tried_here():
@@ -205,7 +222,7 @@ def run_examples(text, names):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(example.source, "<example>", "single"), names)
         if example.want:
-            assert printed.getvalue() == example.want
+            assert printed.getvalue() == example.want.replace("<BLANKLINE>\n", "\n")
 
 
 # ---- Docstrings ----
@@ -248,5 +265,8 @@ def test_the_examples_of_docstrings(rng, folder, lerobot_files, example_of):
     stats = {"actions": ds.stats["action"], "state": ds.stats["observation.state"]}
     robocache.save_norm_stats("assets/trossen/norm_stats.json", stats, "openpi")
     names = {"robocache": robocache, "np": np, "ds": ds, "time_ns": time_ns, "values": values}
-    names |= {"kitchen": ds, "garage": ds}
+    names |= {"kitchen": ds, "garage": ds, "folder": folder / "photos"}
+    names["folder"].mkdir()
+    for number in range(10):
+        Image.new("RGB", (640, 480), (number, 0, 0)).save(names["folder"] / f"{number}.jpg")
     run_examples(inspect.getdoc(example_of), names)
