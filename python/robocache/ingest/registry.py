@@ -85,11 +85,11 @@ class CameraOptions:
 
 # The columns that option index_columns keeps, in the types that LeRobot reads them in.
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
+
+
 # Where the files lie of which a cache is made.
 def read_folders(video: bool) -> tuple[str, ...]:
     return ("meta", "data", *(("videos", "video") if video else ()))
-
-
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
     if (!frames) continue;
     const Stream& stream = stream_of(*frames);
     const FrameShape shape = frame_shape_of(stream);
-    source.emplace(
-        Source{*frames, ImageTransform(shape, options, key_, stream.frames->unit_m), shape, numbers_ + 1});
+    source.emplace(Source{*frames, ImageTransform(shape, options, key_, stream.frames->unit_m), shape, numbers_ + 1});
     if (any_ == nullptr) any_ = &*source;
     numbers_ += stream.rows;
     frame_bytes_ = std::max(frame_bytes_, shape.bytes());
@@ -86,9 +85,8 @@ bool Camera::decode(const Source& source, int64_t row, std::vector<uint8_t>& blo
     const auto offsets = stream.row_offsets;
     const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
     throw FrameError(source.frames.dataset->path() + ": stream '" + stream.name + "', episode " +
-                     std::to_string(episode) + ", row " +
-                     std::to_string(row - offsets[static_cast<size_t>(episode)]) + ": " + error.what() +
-                     "; on_bad_frame='pad' passes over it");
+                     std::to_string(episode) + ", row " + std::to_string(row - offsets[static_cast<size_t>(episode)]) +
+                     ": " + error.what() + "; on_bad_frame='pad' passes over it");
   }
 }
 

@@ -51,9 +51,9 @@ class Camera {
     std::span<const int64_t> samples;
     int64_t count;
     int64_t steps;
-    void* out;               // [count, steps, shape...]
-    bool* is_pad;            // [count, steps]; of frames that do not decode
-    float* intrinsics;       // [count, 3, 3], of each step with per_frame; null where the camera has none
+    void* out;          // [count, steps, shape...]
+    bool* is_pad;       // [count, steps]; of frames that do not decode
+    float* intrinsics;  // [count, 3, 3], of each step with per_frame; null where the camera has none
   };
 
   // Fills `out` and `intrinsics`. Throws FrameError and FileError, which name stream, episode and row.

@@ -29,7 +29,8 @@ struct Key {
   int64_t pad_offset = -1;
   int64_t age_offset = -1;
   int64_t feature_pad_offset = -1;
-  int64_t number_offset = -1;  // of a camera: the numbers of the rows that were chosen, int64, behind the batch's arrays
+  int64_t number_offset =
+      -1;  // of a camera: the numbers of the rows that were chosen, int64, behind the batch's arrays
   int64_t intrinsics_offset = -1;
 };
 
@@ -85,7 +86,8 @@ struct Loader::Impl {
           if (!stream) continue;
           const Stream& from = source.dataset->streams()[static_cast<size_t>(*stream)];
           const auto e = static_cast<size_t>(episode);
-          bytes += ResidentStream::bytes(*source.dataset, *stream, RowSpan{from.row_offsets[e], from.row_offsets[e + 1]});
+          bytes +=
+              ResidentStream::bytes(*source.dataset, *stream, RowSpan{from.row_offsets[e], from.row_offsets[e + 1]});
         }
         return static_cast<double>(bytes);
       };
@@ -133,8 +135,8 @@ struct Loader::Impl {
           .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
       if (cuda && is_camera(options.streams[request])) {
         if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
-          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for a camera, got '", tier_name(*asked.tier),
-                 "'");
+          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for a camera, got '",
+                 tier_name(*asked.tier), "'");
         }
         asked.tier = Tier::kMapped;
       }
@@ -490,8 +492,8 @@ struct Loader::Impl {
   std::vector<Key> keys;  // of each request
   std::vector<Placement> placements;
   std::vector<Source> sources;
-  std::vector<std::unique_ptr<const Camera>> cameras;  // of each request; null where it is of numbers
-  std::vector<int64_t> row_numbers;                    // 1, 2, ... as many as a camera has
+  std::vector<std::unique_ptr<const Camera>> cameras;                // of each request; null where it is of numbers
+  std::vector<int64_t> row_numbers;                                  // 1, 2, ... as many as a camera has
   std::vector<std::vector<std::vector<int64_t>>> episodes_of_ranks;  // of each source; where each rank has its own
   int64_t time_offset = -1;
   int64_t episode_offset = -1;

@@ -27,7 +27,9 @@ def assert_batch(batch, items, places=None):
 
 
 def loader_of(source, **options):
-    return robocache.Loader.from_lerobot(source, **{"batch_size": 100, "task_text": True, "on_error": "skip", "video": False} | options)
+    return robocache.Loader.from_lerobot(
+        source, **{"batch_size": 100, "task_text": True, "on_error": "skip", "video": False} | options
+    )
 
 
 def dataset_of(source, *arguments, **options):

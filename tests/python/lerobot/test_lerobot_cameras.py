@@ -39,7 +39,7 @@ def test_a_loader_gives_each_rows_frame(source, tmp_path, device):
     seen = []
     for batch in loader:
         assert batch[TOP].dtype == torch.float32 and batch[TOP].shape[1:] == (3, HEIGHT, WIDTH)
-        assert 0 <= batch[TOP].min() and batch[TOP].max() <= 1
+        assert batch[TOP].min() >= 0 and batch[TOP].max() <= 1
         for frame, e, k in zip(batch[TOP], batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True):
             assert _shown(frame) == 100 * e + k
             seen.append((e, k))

@@ -36,7 +36,11 @@ class Recording:
                 {
                     "joint": (t := _stamps(rng, 40, 10_000_000, start), rng.normal(size=(40, 3)).astype(np.float32)),
                     "top": (u := _stamps(rng, 12, PERIOD_NS, start), _frames(rng, len(u))),
-                    **({} if e == 1 else {"wrist": (v := _stamps(rng, 9, PERIOD_NS, start), _frames(rng, len(v), 10, 8))}),
+                    **(
+                        {}
+                        if e == 1
+                        else {"wrist": (v := _stamps(rng, 9, PERIOD_NS, start), _frames(rng, len(v), 10, 8))}
+                    ),
                 }
             )
             assert len(t) and len(u)
@@ -67,10 +71,7 @@ def _decoded(dataset, name):
         return stream.values
     blobs, offsets = stream.values.data, stream.values.offsets
     return np.stack(
-        [
-            np.asarray(Image.open(io.BytesIO(blobs[offsets[i] : offsets[i + 1]].tobytes())))
-            for i in range(stream.rows)
-        ]
+        [np.asarray(Image.open(io.BytesIO(blobs[offsets[i] : offsets[i + 1]].tobytes()))) for i in range(stream.rows)]
     )
 
 
@@ -305,7 +306,12 @@ def test_intrinsics_follow_the_crop(recording, tmp_path, device):
 def test_what_does_not_fit_a_camera_is_refused(dataset, options, message):
     with pytest.raises(robocache.Error, match=message):
         robocache.Loader(
-            dataset, batch_size=4, delta_timestamps={"joint": [0.0], "top": [0.0]}, anchor="joint", device="cpu", **options
+            dataset,
+            batch_size=4,
+            delta_timestamps={"joint": [0.0], "top": [0.0]},
+            anchor="joint",
+            device="cpu",
+            **options,
         )
 
 

@@ -65,7 +65,8 @@ def test_rule_41_a_resized_pixel_is_the_exact_mean_rounded_once(rng, device, bef
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [((480, 640), (224, 224)), ((256, 256), (224, 224)), ((100, 75), (333, 224)), ((719, 1281), (64, 97))]
+    ("before", "after"),
+    [((480, 640), (224, 224)), ((256, 256), (224, 224)), ((100, 75), (333, 224)), ((719, 1281), (64, 97))],
 )
 def test_rule_41_resizing_is_torchs_antialiased_bilinear(rng, device, before, after):
     """torch's uint8 rounds twice and weighs in 16 bits; its float64 is exact but for its last digits."""
@@ -87,7 +88,8 @@ def test_rule_41_what_is_even_stays_even(device):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [((48, 64), (22, 22)), ((64, 48), (22, 22)), ((5, 100), (16, 16)), ((10, 10), (30, 20)), ((1, 200), (9, 9))]
+    ("before", "after"),
+    [((48, 64), (22, 22)), ((64, 48), (22, 22)), ((5, 100), (16, 16)), ((10, 10), (30, 20)), ((1, 200), (9, 9))],
 )
 def test_rule_41_pad_is_openpis_letterbox(rng, device, before, after):
     frames = random_frames(rng, 2, *before, 3)
@@ -199,7 +201,15 @@ def test_rule_41_shifts_beyond_the_frame(rng, device):
 def test_rule_42_a_draw_belongs_to_its_sample(rng, device, threads):
     frames = random_frames(rng, 5, 20, 20, 3)
     rows = rng.integers(0, 5, 64)
-    options = {"crop": (16, 16), "brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.1, "seed": 7, "epoch": 2}
+    options = {
+        "crop": (16, 16),
+        "brightness": 0.3,
+        "contrast": 0.3,
+        "saturation": 0.3,
+        "hue": 0.1,
+        "seed": 7,
+        "epoch": 2,
+    }
     whole = batch(frames, rows, device, sample=100, **options)
     for begin, end in ((0, 1), (1, 17), (17, 64)):
         assert_same_bits(batch(frames, rows[begin:end], device, sample=100 + begin, **options), whole[begin:end])
@@ -269,7 +279,9 @@ def test_rule_41_contrast_of_grey(rng, device):
 @pytest.mark.parametrize("turns", [-0.5, -0.21, 0.0, 0.05, 1 / 3, 0.5])
 def test_rule_41_hue_is_turned_as_colorsys_has_it(rng, device, turns):
     frames = random_frames(rng, 1, 40, 50, 3)
-    frames[0, :8] = rng.choice(np.uint8([0, 255]), (8, 50, 3))  # the corners of the cube: greys, primaries, black, white
+    frames[0, :8] = rng.choice(
+        np.uint8([0, 255]), (8, 50, 3)
+    )  # the corners of the cube: greys, primaries, black, white
     made = batch(frames, device=device, hue=(turns, turns), **BYTES)
     assert np.abs(made[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDED
     if turns == 0:
@@ -300,7 +312,9 @@ def test_rule_41_values_are_one_fma_and_one_rounding(device, dtype, mean, std):
     frames = np.stack([np.arange(256)] * 3, axis=-1).astype(np.uint8).reshape(1, 16, 16, 3)
     made = batch(frames, device=device, mean=mean, std=std, dtype=dtype, layout="hwc")
     named = {"imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])}.get(mean, (mean, std))
-    mean, std = (np.broadcast_to(np.float64(none if x is None else x), 3) for x, none in zip(named, (0, 1), strict=True))
+    mean, std = (
+        np.broadcast_to(np.float64(none if x is None else x), 3) for x, none in zip(named, (0, 1), strict=True)
+    )
     scale, offset = (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
     expected = round_to(fma(frames.astype(np.float32), scale, offset, np.float32), DTYPES[dtype])
     assert_same_bits(made, expected)
@@ -322,7 +336,9 @@ def test_layouts_hold_the_same(rng, device, dtype, shape, channels):
         assert_same_bits(pixels, fma(as_bytes.astype(np.float32), np.float32(1 / 255), np.float32(0), np.float32))
 
 
-@pytest.mark.parametrize("options", [{}, {"crop": (4, 6)}, {"size": (5, 9), "fit": "pad"}, {"brightness": 0.5, "contrast": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"crop": (4, 6)}, {"size": (5, 9), "fit": "pad"}, {"brightness": 0.5, "contrast": 0.5}]
+)
 def test_rule_43_an_absent_frame_is_black_before_normalisation(rng, device, options):
     frames = random_frames(rng, 3, 8, 10, 3)
     made = batch(frames, np.int64([[2, -1], [-7, 0]]), device, mean="imagenet", std="imagenet", **options)
@@ -452,7 +468,9 @@ def test_options_are_checked_where_they_are_made():
     made = robocache.ImageOptions(size=np.array([4, 5]), mean=[0.5], dtype=torch.bfloat16, together=["left", "right"])
     assert made.size == (4, 5) and made.dtype == "bfloat16"
     assert made == robocache.ImageOptions(size=(4, 5), mean=(0.5,), dtype="bfloat16", together=("left", "right"))
-    assert hash(made) == hash(robocache.ImageOptions(size=(4, 5), mean=(0.5,), dtype="bfloat16", together=("left", "right")))
+    assert hash(made) == hash(
+        robocache.ImageOptions(size=(4, 5), mean=(0.5,), dtype="bfloat16", together=("left", "right"))
+    )
 
 
 def test_options_go_whole_or_as_keywords(rng):
