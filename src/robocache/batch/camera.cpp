@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/image/codec.hpp"
+#include "robocache/image/jpeg_frames.hpp"
 #include "robocache/source/read_rows.hpp"
 
 namespace robocache {
@@ -18,6 +21,22 @@ const Stream& stream_of(const Camera::Frames& frames) {
 
 FrameShape frame_shape_of(const Stream& stream) {
   return {stream.shape[0], stream.shape[1], stream.shape[2], stream.dtype};
+}
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Bytes [begin, begin + bytes) of a stream that stays in its file.
+void read_bytes(const StreamRows& rows, int64_t begin, int64_t bytes, void* to) {
+  constexpr int64_t kPiece = int64_t{4} << 20;
+  parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
+    auto* const at = static_cast<char*>(to) + first;
+    const auto size = static_cast<size_t>(end - first);
+    if (rows.values == nullptr) {
+      read_rows(rows.file, begin + first, size, at);
+    } else {
+      std::memcpy(at, static_cast<const char*>(rows.values) + begin + first, size);
+    }
+  });
 }
 
 // "[3, 224, 224]".
@@ -82,12 +101,17 @@ bool Camera::decode(const Source& source, int64_t row, std::vector<uint8_t>& blo
       ++bad_frames_;
       return false;
     }
-    const auto offsets = stream.row_offsets;
-    const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
-    throw FrameError(source.frames.dataset->path() + ": stream '" + stream.name + "', episode " +
-                     std::to_string(episode) + ", row " + std::to_string(row - offsets[static_cast<size_t>(episode)]) +
-                     ": " + error.what() + "; on_bad_frame='pad' passes over it");
+    throw bad_frame(source, row, error.what());
   }
+}
+
+FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) const {
+  const Stream& stream = stream_of(source.frames);
+  const auto offsets = stream.row_offsets;
+  const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
+  return FrameError(source.frames.dataset->path() + ": stream '" + stream.name + "', episode " +
+                    std::to_string(episode) + ", row " + std::to_string(row - offsets[static_cast<size_t>(episode)]) +
+                    ": " + what + "; on_bad_frame='pad' passes over it");
 }
 
 // 0 where the source's camera has no matrix.
@@ -126,6 +150,136 @@ void Camera::fill(const Batch& batch) const {
       }
     }
   });
+}
+
+// ---- on a CUDA device --------------------------------------------------------------------------------------------------
+
+std::string Camera::not_for_device() const {
+  const Stream& first = stream_of(any_->frames);
+  if (first.frames->codec == Codec::kPng) return "PNG is decoded by the host";
+  if (has_intrinsics_) return "the host works out the camera's matrix";
+  for (const std::optional<Source>& source : sources_) {
+    if (!source) continue;
+    const Stream& other = stream_of(source->frames);
+    const bool alike = other.frames->codec == first.frames->codec && source->shape == any_->shape &&
+                       other.frames->unit_m == first.frames->unit_m;
+    if (!alike) return "the sources' frames differ in size or codec";
+  }
+  return "";
+}
+
+void Camera::bring_to(Device device, Tier tier) {
+  device_ = device;
+  if (stream_of(any_->frames).frames->codec == Codec::kJpeg) {
+    bring_jpegs(device, tier);
+  } else {
+    bring_pixels(device, tier);
+  }
+}
+
+void Camera::bring_jpegs(Device device, Tier tier) {
+  std::vector<uint8_t> blobs;
+  std::vector<int64_t> offsets{0};
+  for (const std::optional<Source>& source : sources_) {
+    if (!source) continue;
+    const ResidentStream& resident = *source->frames.resident;
+    const int64_t rows = stream_of(source->frames).rows;
+    const auto before = static_cast<int64_t>(blobs.size());
+    for (int64_t row = 0; row < rows; ++row) offsets.push_back(before + resident.bytes_of(row).end);
+    blobs.resize(static_cast<size_t>(offsets.back()));
+    read_bytes(resident.rows(), 0, offsets.back() - before, blobs.data() + before);
+  }
+  std::vector<int64_t> rows(offsets.size() - 1);
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  const JpegFrames frames = prepare_jpeg_frames(blobs, offsets, rows);
+  damage_ = PinnedBuffer(device, sizeof(JpegDamage));
+  *static_cast<JpegDamage*>(damage_.data()) = {};
+  jpegs_.emplace(frames, device, tier);
+}
+
+void Camera::bring_pixels(Device device, Tier tier) {
+  const auto bytes = static_cast<size_t>((numbers_ + 1) * frame_bytes_);
+  if (tier == Tier::kPinned) {
+    pinned_pixels_ = PinnedBuffer(device, bytes);
+    pixels_ = pinned_pixels_.on_device();
+  } else {
+    device_pixels_ = DeviceBuffer(device, bytes);
+    pixels_ = device_pixels_.data();
+  }
+  constexpr int64_t kPiece = int64_t{32} << 20;
+  PinnedBuffer piece(device, tier == Tier::kPinned ? 0 : static_cast<size_t>(std::max(kPiece, frame_bytes_)));
+  int64_t at = 0;
+  // `fill` writes the next bytes to host memory.
+  const auto append = [&](int64_t size, const auto& fill) {
+    if (tier == Tier::kPinned) {
+      fill(static_cast<char*>(pinned_pixels_.data()) + at);
+    } else {
+      fill(piece.data());
+      const CudaBackend& backend = cuda_backend();
+      check_cuda(backend.copy_from_host(device.index, static_cast<char*>(device_pixels_.data()) + at, piece.data(),
+                                        static_cast<size_t>(size), nullptr),
+                 "copying frames to the device");
+      check_cuda(backend.synchronize(device.index, nullptr), "copying frames to the device");
+    }
+    at += size;
+  };
+  append(frame_bytes_, [&](void* to) { std::memset(to, 0, static_cast<size_t>(frame_bytes_)); });
+  for (const std::optional<Source>& source : sources_) {
+    if (!source) continue;
+    const int64_t all = stream_of(source->frames).rows * frame_bytes_;
+    for (int64_t begin = 0; begin < all; begin += kPiece) {
+      const int64_t size = std::min(kPiece, all - begin);
+      append(size, [&](void* to) { read_bytes(source->frames.resident->rows(), begin, size, to); });
+    }
+  }
+}
+
+int64_t Camera::scratch_bytes(int64_t frames) const {
+  return jpegs_ ? aligned(frames * frame_bytes_) + jpegs_->workspace_bytes(frames) : 0;
+}
+
+void Camera::fill_on_device(const Batch& batch, void* scratch, CudaStream stream) const {
+  const int64_t frames = batch.count * batch.steps;
+  const void* pixels = pixels_;
+  int64_t of_pixels = numbers_ + 1;
+  const int64_t* rows = batch.numbers;
+  if (jpegs_) {
+    auto* const decoded = static_cast<uint8_t*>(scratch);
+    jpegs_->decode(batch.numbers, frames, decoded, nullptr, decoded + aligned(frames * frame_bytes_), stream,
+                   {.first_row = 1,
+                    .is_pad = pad_bad_frames_ ? batch.is_pad : nullptr,
+                    .found = static_cast<JpegDamage*>(damage_.on_device())});
+    pixels = decoded;
+    of_pixels = frames;
+    rows = nullptr;
+  }
+  const auto transform = [&](int64_t sample, int64_t count, const ImageDraw& draw) {
+    const int64_t first = sample * batch.steps;
+    const char* const from = static_cast<const char*>(pixels) + (rows == nullptr ? first * frame_bytes_ : 0);
+    any_->transform.run_on_device(from, rows == nullptr ? of_pixels - first : of_pixels,
+                                  rows == nullptr ? nullptr : rows + first, draw, count, batch.steps,
+                                  static_cast<char*>(batch.out) + first * any_->transform.bytes(), device_, stream);
+  };
+  if (batch.samples.empty()) return transform(0, batch.count, batch.first);
+  for (int64_t sample = 0; sample < batch.count; ++sample) {
+    ImageDraw draw = batch.first;
+    draw.sample = batch.samples[static_cast<size_t>(sample)];
+    transform(sample, 1, draw);
+  }
+}
+
+void Camera::check_damage() const {
+  if (damage_.data() == nullptr || pad_bad_frames_) return;
+  const auto* const found = static_cast<const volatile JpegDamage*>(damage_.data());
+  if (found->frames == 0) return;
+  const int64_t number = found->row;
+  const Source* const source = source_of(number);
+  throw bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");
+}
+
+int64_t Camera::bad_frames() const {
+  const auto* const found = static_cast<const volatile JpegDamage*>(damage_.data());
+  return bad_frames_ + (found == nullptr ? 0 : int64_t{found->frames});
 }
 
 }  // namespace robocache

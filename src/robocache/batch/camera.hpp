@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "robocache/cache/dataset.hpp"
+#include "robocache/core/backend.hpp"
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/image/resident_jpegs.hpp"
 #include "robocache/image/transform.hpp"
 #include "robocache/source/resident.hpp"
 
@@ -23,7 +26,7 @@ class Camera {
   Camera(const Camera&) = delete;
   Camera& operator=(const Camera&) = delete;
 
-  // Of a source, null where it lacks the key.
+  // Of a source.
   struct Frames {
     std::shared_ptr<const Dataset> dataset;
     int64_t stream;
@@ -34,6 +37,11 @@ class Camera {
   // Throws ArgumentError that names images['key'], also where the sources' frames do not come out alike.
   Camera(std::string key, std::span<const std::optional<Frames>> sources, const ImageOptions& options,
          bool pad_bad_frames);
+
+  // Where the host reads a source's frames.
+  void set_resident(size_t source, std::shared_ptr<const ResidentStream> resident) {
+    sources_[source]->frames.resident = std::move(resident);
+  }
 
   // Of a frame in the batch.
   const std::vector<int64_t>& shape() const { return shape_; }
@@ -59,8 +67,24 @@ class Camera {
   // Fills `out` and `intrinsics`. Throws FrameError and FileError, which name stream, episode and row.
   void fill(const Batch& batch) const;
 
+  // Why the host must decode the sources' frames, whatever memory there is; empty where a CUDA device can.
+  std::string not_for_device() const;
+
+  // Brings all frames to a CUDA device, JPEGs as files, or, kPinned, to host memory that it reads; then fill_on_device may be
+  // called. Throws FrameError for JPEGs that the device's decoder does not take, FileError, DeviceError, OutOfMemory.
+  void bring_to(Device device, Tier tier);
+
+  // The same as fill on a CUDA device: `batch` lies in its memory but for `samples`, `scratch` is scratch_bytes(count * steps)
+  // there, 256-byte aligned. Queued on `stream`, nothing is allocated. No intrinsics. Damaged frames are black; the host is told
+  // later, by check_damage and bad_frames.
+  void fill_on_device(const Batch& batch, void* scratch, CudaStream stream) const;
+  int64_t scratch_bytes(int64_t frames) const;
+
+  // Throws FrameError where a frame that the device has decoded so far is damaged and may not be padding.
+  void check_damage() const;
+
   // How many did not decode so far.
-  int64_t bad_frames() const { return bad_frames_; }
+  int64_t bad_frames() const;
 
  private:
   struct Source {
@@ -73,6 +97,9 @@ class Camera {
   const Source* source_of(int64_t number) const;
   static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
   bool decode(const Source& source, int64_t row, std::vector<uint8_t>& blob, std::vector<uint8_t>& frame) const;
+  FrameError bad_frame(const Source& source, int64_t row, const std::string& what) const;
+  void bring_pixels(Device device, Tier tier);
+  void bring_jpegs(Device device, Tier tier);
 
   std::string key_;
   std::vector<std::optional<Source>> sources_;
@@ -85,6 +112,13 @@ class Camera {
   int64_t numbers_ = 0;
   int64_t frame_bytes_ = 0;  // the largest of a decoded one
   mutable std::atomic<int64_t> bad_frames_{0};
+
+  Device device_;
+  std::optional<ResidentJpegs> jpegs_;
+  DeviceBuffer device_pixels_;  // of raw frames, behind a black one
+  PinnedBuffer pinned_pixels_;
+  const void* pixels_ = nullptr;
+  PinnedBuffer damage_;  // a JpegDamage
 };
 
 }  // namespace robocache

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
@@ -36,8 +37,9 @@ struct Key {
 
 // One source, brought to where it is drawn from.
 struct Source {
-  std::vector<std::shared_ptr<const ResidentStream>> streams;  // of each request; null where there is none
-  std::shared_ptr<const ResidentClock> ticks;                  // those of the anchors, unless they have a rate
+  std::vector<std::shared_ptr<const ResidentStream>> streams;      // of each request; null where there is none
+  std::vector<std::shared_ptr<const ResidentClock>> frame_clocks;  // the same, of frames that the device decodes
+  std::shared_ptr<const ResidentClock> ticks;                      // those of the anchors, unless they have a rate
   Anchors anchors;
 };
 
@@ -50,8 +52,9 @@ struct Loader::Impl {
         tables(options.device),
         keys(options.streams.size()) {
     if (options.shard_episodes) cut_episodes();
-    bring_streams();
     make_cameras();
+    bring_streams();
+    if (options.device.is_cuda()) make_room_for_frames();
     // What the host makes for a device comes last, so that it is one piece.
     for (size_t request = 0; request < keys.size(); ++request) {
       if (!by_host(request)) keys[request] = key_of(request);
@@ -133,10 +136,11 @@ struct Loader::Impl {
     for (size_t request = 0; request < keys.size(); ++request) {
       ResidencyRequest asked{
           .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
-      if (cuda && is_camera(options.streams[request])) {
+      const std::string by_host = why_host_decodes(request);
+      if (!by_host.empty()) {
         if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
-          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for a camera, got '",
-                 tier_name(*asked.tier), "'");
+          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for this camera, since ", by_host,
+                 ", got '", tier_name(*asked.tier), "'");
         }
         asked.tier = Tier::kMapped;
       }
@@ -162,9 +166,16 @@ struct Loader::Impl {
     std::vector<Residency> decided =
         decide_residency(requests, options.device, budget_bytes(options.memory_budget, options.device, present), taken);
     sources.resize(options.sources.size());
-    for (Source& source : sources) source.streams.resize(keys.size());
+    for (Source& source : sources) {
+      source.streams.resize(keys.size());
+      source.frame_clocks.resize(keys.size());
+    }
     for (size_t request = 0; request < keys.size(); ++request) {
-      bring(request, decided[request]);
+      if (cameras[request] != nullptr && cuda) {
+        bring_frames(request, decided[request]);
+      } else {
+        bring(request, decided[request]);
+      }
       placements[request].tier = decided[request].tier;
       placements[request].why = decided[request].why;
     }
@@ -183,8 +194,38 @@ struct Loader::Impl {
     if (options.shard_episodes) residency.why += "; of this rank's episodes alone";
     for (size_t i = 0; i < brought.size(); ++i) {
       sources[of_source[i]].streams[request] = brought[i];
+      if (cameras[request] != nullptr) cameras[request]->set_resident(of_source[i], brought[i]);
       const std::string& note = brought[i]->note();
       if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
+    }
+  }
+
+  // Of a camera, why a CUDA device is not to; empty where it may, on the CPU, and of numbers.
+  std::string why_host_decodes(size_t request) const {
+    if (cameras[request] == nullptr || !options.device.is_cuda()) return "";
+    return options.shard_episodes ? "the ranks have episodes of their own" : cameras[request]->not_for_device();
+  }
+
+  // A camera's frames are read by the host, whatever becomes of them.
+  void bring_frames(size_t request, Residency& residency) {
+    Residency files{.tier = Tier::kMapped};
+    bring(request, files);
+    const std::string by_host = why_host_decodes(request);
+    if (!by_host.empty()) residency.why += "; " + by_host;
+    if (residency.tier == Tier::kMapped) return;
+    try {
+      cameras[request]->bring_to(options.device, residency.tier);
+    } catch (const Error& refusal) {  // memory does not suffice, or the device's decoder does not take a frame
+      if (!residency.automatic) throw;
+      residency.tier = Tier::kMapped;
+      residency.why = std::string(refusal.what()) + ": its files, read ahead and decoded by the host";
+      return;
+    }
+    for (size_t source = 0; source < sources.size(); ++source) {
+      const std::optional<int64_t> stream = options.sources[source].streams[request];
+      if (!stream) continue;
+      sources[source].frame_clocks[request] =
+          ResidentClock::get(options.sources[source].dataset, *stream, options.device);
     }
   }
 
@@ -196,10 +237,10 @@ struct Loader::Impl {
     for (size_t request = 0; request < keys.size(); ++request) {
       if (!is_camera(options.streams[request])) continue;
       std::vector<std::optional<Camera::Frames>> frames;
-      for (size_t source = 0; source < sources.size(); ++source) {
+      for (size_t source = 0; source < options.sources.size(); ++source) {
         const std::optional<int64_t> stream = options.sources[source].streams[request];
         std::optional<Camera::Frames>& from = frames.emplace_back();
-        if (stream) from.emplace(options.sources[source].dataset, *stream, sources[source].streams[request]);
+        if (stream) from.emplace(options.sources[source].dataset, *stream, nullptr);
       }
       const StreamRequest& asked = options.streams[request];
       cameras[request] = std::make_unique<Camera>(asked.stream, frames, *asked.images, options.pad_bad_frames);
@@ -207,6 +248,19 @@ struct Loader::Impl {
     }
     row_numbers.resize(static_cast<size_t>(numbers));
     std::iota(row_numbers.begin(), row_numbers.end(), int64_t{1});
+  }
+
+  // What the device needs to decode: the rows' numbers there, and room for the frames of a batch.
+  void make_room_for_frames() {
+    int64_t bytes = 0;
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (cameras[request] == nullptr || by_host(request)) continue;
+      const auto steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
+      bytes = std::max(bytes, cameras[request]->scratch_bytes(options.batch_size * steps));
+      if (row_numbers_on_device == nullptr) row_numbers_on_device = tables.put(row_numbers);
+    }
+    frames_scratch = DeviceBuffer(options.device, static_cast<size_t>(bytes));
+    frames_made = CudaEvent(options.device);
   }
 
   // ---- what a batch is -------------------------------------------------------------------------------------------------
@@ -413,8 +467,10 @@ struct Loader::Impl {
     }
     window.rows = resident->rows();
     if (camera != nullptr) {  // the alignment chooses among the rows' numbers
-      window.rows = {.clock = window.rows.clock,
-                     .values = row_numbers.data() + camera->first_number(place) - 1,
+      const auto& on_device = sources[place].frame_clocks[of_request];
+      const int64_t* const numbers = on_device == nullptr ? row_numbers.data() : row_numbers_on_device;
+      window.rows = {.clock = on_device == nullptr ? window.rows.clock : on_device->on_device(),
+                     .values = numbers + camera->first_number(place) - 1,
                      .features = 1,
                      .dtype = DType::kInt64};
       window.methods = {{0, 1, *request.method}};
@@ -443,28 +499,47 @@ struct Loader::Impl {
   size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
 
   // What the host makes, in its own memory.
-  void run_host(WindowBatch batch, const ImageDraw& draw, void* memory) const {
+  void run_host(WindowBatch batch, const ImageDraw& draw, void* memory, std::span<const int64_t> anchors = {}) const {
     batch.memory = static_cast<char*>(memory) - host_offset;
     window_batch(batch, {}, {});
-    fill_frames(batch, draw);
+    fill_frames(batch, draw, anchors, true, {});
   }
 
-  // Of the cameras that the host decodes for, behind the alignment. Of anchors that were asked for, sample i is anchor i.
-  void fill_frames(const WindowBatch& batch, const ImageDraw& draw) const {
+  // Of the cameras that the host decodes for a device, or of the others, behind the alignment. `anchors`: those that were
+  // asked for, if any.
+  void fill_frames(const WindowBatch& batch, const ImageDraw& draw, std::span<const int64_t> anchors, bool host,
+                   CudaStream stream) const {
     auto* const memory = static_cast<char*>(batch.memory);
+    const bool on_device = options.device.is_cuda() && !host;
+    std::unique_lock<std::mutex> lock(frames_mutex, std::defer_lock);
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] == nullptr) continue;
+      if (cameras[request] == nullptr || by_host(request) != host) continue;
       const Key& key = keys[request];
       Camera::Batch frames{};
       frames.numbers = reinterpret_cast<const int64_t*>(memory + key.number_offset);
       frames.first = draw;
-      if (batch.anchors != nullptr) frames.samples = {batch.anchors, static_cast<size_t>(batch.count)};
+      frames.samples = anchors;
       frames.count = batch.count;
       frames.steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
       frames.out = memory + key.out_offset;
       frames.is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
       if (key.intrinsics_offset >= 0) frames.intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
-      cameras[request]->fill(frames);
+      if (!on_device) {
+        cameras[request]->fill(frames);
+        continue;
+      }
+      if (!lock.owns_lock()) {  // one batch after the other has the scratch
+        lock.lock();
+        frames_made.make_wait(stream);
+      }
+      cameras[request]->fill_on_device(frames, frames_scratch.data(), stream);
+    }
+    if (lock.owns_lock()) frames_made.record(stream);
+  }
+
+  void check_damage() const {
+    for (const auto& camera : cameras) {
+      if (camera != nullptr) camera->check_damage();
     }
   }
 
@@ -492,8 +567,12 @@ struct Loader::Impl {
   std::vector<Key> keys;  // of each request
   std::vector<Placement> placements;
   std::vector<Source> sources;
-  std::vector<std::unique_ptr<const Camera>> cameras;                // of each request; null where it is of numbers
-  std::vector<int64_t> row_numbers;                                  // 1, 2, ... as many as a camera has
+  std::vector<std::unique_ptr<Camera>> cameras;  // of each request; null where it is of numbers
+  std::vector<int64_t> row_numbers;              // 1, 2, ... as many as a camera has
+  const int64_t* row_numbers_on_device = nullptr;
+  DeviceBuffer frames_scratch;
+  mutable CudaEvent frames_made;
+  mutable std::mutex frames_mutex;
   std::vector<std::vector<std::vector<int64_t>>> episodes_of_ranks;  // of each source; where each rank has its own
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
@@ -567,8 +646,9 @@ void Loader::fill_device(const BatchPosition& position, void* memory, CudaStream
   if (!impl_->has_device_part()) return;
   WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
   batch.memory = memory;
+  impl_->check_damage();  // of batches before
   window_batch(batch, impl_->options.device, stream);
-  if (!impl_->options.device.is_cuda()) impl_->fill_frames(batch, Impl::draw_of(position, batch));
+  impl_->fill_frames(batch, Impl::draw_of(position, batch), {}, false, stream);
 }
 
 void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
@@ -597,17 +677,15 @@ void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream s
     batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
     batch.memory = memory;
     window_batch(batch, device, stream);
-    if (device.is_cuda()) {
-      check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
-    } else {
-      impl_->fill_frames(batch, {});
-    }
+    impl_->fill_frames(batch, {}, anchors, false, stream);
+    if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+    impl_->check_damage();
   }
   if (host_bytes() > 0) {
     const PinnedBuffer staging(device, host_bytes());
     WindowBatch batch = impl_->batch_at({}, count, true);
     batch.anchors = anchors.data();
-    impl_->run_host(batch, {}, staging.data());
+    impl_->run_host(batch, {}, staging.data(), anchors);
     impl_->copy_host_part(staging.data(), memory, stream);
   }
 }

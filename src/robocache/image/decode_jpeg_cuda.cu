@@ -50,7 +50,7 @@ struct ScanShared {
 
 // The frame that fills a place of the batch, or null.
 __device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t place) {
-  const int64_t row = p.rows[place];
+  const int64_t row = p.rows[place] - p.first_row;
   return row >= 0 && row < p.frame_count ? p.frames + row : nullptr;
 }
 
@@ -120,6 +120,14 @@ __global__ void __launch_bounds__(kScanThreads, 7)
 
 constexpr unsigned kColorThreads = 256;
 
+__device__ void report_damage(const DecodeJpegParams& p, int64_t place) {
+  if (p.is_pad != nullptr) p.is_pad[place] = true;
+  if (p.found == nullptr) return;
+  p.found->row = p.rows[place];
+  __threadfence_system();
+  atomicAdd_system(reinterpret_cast<unsigned long long*>(&p.found->frames), 1ull);
+}
+
 // A part of the rows is one stretch of the output: made in shared memory, then written 16 bytes at a time.
 __global__ void __launch_bounds__(kColorThreads)
     color_rows(const __grid_constant__ DecodeJpegParams p, int32_t rows_of_block, int32_t blocks_of_frame) {
@@ -141,7 +149,10 @@ __global__ void __launch_bounds__(kColorThreads)
     }
   }
   damaged = __syncthreads_or(damaged) != 0;
-  if (block == 0 && threadIdx.x == 0) p.status[place] = damaged;
+  if (block == 0 && threadIdx.x == 0) {
+    if (p.status != nullptr) p.status[place] = damaged;
+    if (damaged) report_damage(p, place);
+  }
 
   // Shifted as `out` is, so that 16 bytes lie alike in both.
   const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(out) % sizeof(uint4));

@@ -72,6 +72,13 @@ ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int3
   return planes;
 }
 
+// What the host may look at whenever it likes, in pinned memory: of all damaged frames so far their number, and the row of
+// one of them.
+struct JpegDamage {
+  int64_t frames;
+  int64_t row;
+};
+
 // What decoding hands to CUDA: validated. All of it lies where a kernel reads it.
 struct DecodeJpegParams {
   const uint32_t* words;
@@ -85,12 +92,15 @@ struct DecodeJpegParams {
   bool one_table;         // all frames have the same tables
   int64_t plane_bytes;    // for one frame, whichever it is; a multiple of 256
 
-  const int64_t* rows;  // [count] which frame; below 0, or past the last: black
+  const int64_t* rows;  // [count] which frame, counted from first_row; below it, or past the last: black
+  int64_t first_row;
   int64_t count;
-  uint8_t* out;     // [count, height, width, channels], dense
-  int32_t* status;  // [count] 1: the entropy-coded data is damaged, the frame is black; else 0
-  uint8_t* planes;  // [count, plane_bytes]
-  uint8_t* damage;  // [count, most_segments]
+  uint8_t* out;       // [count, height, width, channels], dense
+  int32_t* status;    // [count] 1: the entropy-coded data is damaged, the frame is black; else 0; or null
+  JpegDamage* found;  // of any call, or null
+  bool* is_pad;       // [count] becomes true where status would be 1; or null
+  uint8_t* planes;    // [count, plane_bytes]
+  uint8_t* damage;    // [count, most_segments]
 };
 
 }  // namespace robocache

@@ -66,13 +66,16 @@ int64_t ResidentJpegs::workspace_bytes(int64_t count) const {
 }
 
 void ResidentJpegs::decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,
-                           CudaStream stream) const {
+                           CudaStream stream, const Marks& marks) const {
   if (count == 0) return;
   DecodeJpegParams params = params_;
   params.rows = rows;
   params.count = count;
   params.out = out;
   params.status = status;
+  params.first_row = marks.first_row;
+  params.is_pad = marks.is_pad;
+  params.found = marks.found;
   WorkspaceParts parts(workspace);
   place(params, parts);
   using Launch = int(const DecodeJpegParams*, int32_t, void*);
