@@ -484,7 +484,8 @@ class Dataset:
         try:
             return pa_json.read_json(
                 pa.BufferReader(lines),
-                pa_json.ReadOptions(block_size=max(longest_line, 2**20)),
+                # A thread of Arrow's that lets go of memory of ours while the interpreter ends takes the process with it.
+                pa_json.ReadOptions(use_threads=False, block_size=max(longest_line, 2**20)),
                 pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
             )
         except pa.ArrowInvalid as error:
@@ -513,6 +514,7 @@ class Dataset:
         """
         import pyarrow as pa
         import pyarrow.compute as pc
+        from pyarrow import acero
 
         if not isinstance(where, pc.Expression | Mapping):
             raise errors.ArgumentTypeError(
@@ -528,7 +530,10 @@ class Dataset:
                     expression &= field.is_null() if value is None else field == value
             else:
                 expression = where
-            chosen = table.filter(expression)["episode_index"]
+            # table.filter() by the calling thread alone, for the reason in `episodes`.
+            rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+            chosen = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
+            chosen = chosen.to_table(use_threads=False)["episode_index"]
         except (pa.ArrowException, OverflowError) as error:
             reason = str(error).partition(" in episode_index:")[0]  # before pyarrow lists all columns and their types
             raise errors.ArgumentError(

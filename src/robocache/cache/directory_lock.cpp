@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "robocache/core/error.hpp"
 
@@ -41,13 +43,19 @@ std::optional<FileDescriptor> try_lock(const std::string& directory) {
 }  // namespace
 
 DirectoryLock DirectoryLock::acquire(const std::string& directory) {
+  int looks = 0;
   for (int i = 0; i < kTries; ++i) {
     if (::mkdir(directory.c_str(), 0777) != 0) {
       if (errno != EEXIST) refuse_errno(directory, "making the directory");
       std::error_code error;
       const bool empty = fs::is_empty(directory, error);
       if (!error && !empty && !fs::exists(lock_path(directory), error)) {
-        throw FileError(directory + ": expected nothing of that name or what a writer left, got something else");
+        // Or a writer's that was there at the first question and gone at the second; not three times.
+        if (++looks == 3) {
+          throw FileError(directory + ": expected nothing of that name or what a writer left, got something else");
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
       }
     }
     if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
