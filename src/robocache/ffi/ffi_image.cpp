@@ -1,17 +1,26 @@
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/device.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/image/decode_jpeg.hpp"
 #include "robocache/image/frames.hpp"
+#include "robocache/image/resident_jpegs.hpp"
 
 namespace robocache::ffi {
 namespace {
+
+struct ResidentJpegsHandle {
+  static constexpr const char* kTypeKey = "robocache.ResidentJpegs";
+  ResidentJpegs frames;
+};
 
 // A dense array on the CPU of that type, as a span.
 template <class T>
@@ -88,10 +97,57 @@ ROBOCACHE_FFI(decode_frames, args, result) {
 // (blobs, offsets, out) -> an array, or nothing where out is given
 ROBOCACHE_FFI(decode_jpeg, args, result) {
   const TensorView blobs = args.tensor(0, "blobs"), offsets = args.tensor(1, "offsets");
-  if (!args.is_none(2)) return decode_jpeg(blobs, offsets, args.tensor(2, "out"));
-  OwnedTensor made = OwnedTensor::allocate(decode_jpeg_output(blobs, offsets));
-  decode_jpeg(blobs, offsets, made.view());
+  const CudaStream stream = current_stream(blobs.device);
+  if (!args.is_none(2)) return decode_jpeg(blobs, offsets, args.tensor(2, "out"), stream);
+  OwnedTensor made = OwnedTensor::allocate(decode_jpeg_output(blobs, offsets, stream));
+  decode_jpeg(blobs, offsets, made.view(), stream);
   result.set(std::move(made));
+}
+
+// (blobs, offsets, device, tier) -> the frames
+ROBOCACHE_FFI(resident_jpegs, args, result) {
+  const auto bytes = bytes_of(args, 0, "blobs");
+  const auto offsets = integers_of(args, 1, "offsets");
+  if (offsets.size() < 2) refuse("offsets: expected [N + 1] of at least one frame, got ", args.description(1));
+  const Device device = device_from_name(args.string(2, "device"));
+  const auto tier = tier_from_name(args.string(3, "tier"), "tier");
+  if (!device.is_cuda()) refuse("device: expected a CUDA device, got ", device_name(device));
+  if (!tier || *tier == Tier::kMapped) refuse("tier: expected device or pinned, got ", args.string(3, "tier"));
+  std::vector<int64_t> rows(offsets.size() - 1);
+  std::iota(rows.begin(), rows.end(), 0);
+  const auto name = [](int64_t i) { return "frames[" + std::to_string(i) + "]"; };
+  result.set_object(ResidentJpegsHandle{ResidentJpegs(prepare_jpeg_frames(bytes, offsets, rows, name), device, *tier)});
+}
+
+// (frames, place) -> frames, height, width, channels
+ROBOCACHE_FFI(resident_jpegs_size, args, result) {
+  const ResidentJpegs& frames = args.object<ResidentJpegsHandle>(0, "frames").frames;
+  const int64_t size[] = {frames.frame_count(), frames.height(), frames.width(), frames.channels()};
+  result.set(size[args.integer(1, "place")]);
+}
+
+// (frames, rows, out, status)
+ROBOCACHE_FFI(decode_resident_jpegs, args, result) {
+  const ResidentJpegs& frames = args.object<ResidentJpegsHandle>(0, "frames").frames;
+  const TensorView rows = args.tensor(1, "rows"), out = args.tensor(2, "out"), status = args.tensor(3, "status");
+  if (rows.ndim != 1) refuse("rows: expected [n], got ", rows.describe());
+  const Device device = frames.device();
+  const int64_t count = rows.shape[0];
+  const auto check = [&](const TensorView& tensor, const char* argument, DType dtype,
+                         std::initializer_list<int64_t> shape) {
+    check_expected(tensor, argument, TensorView::contiguous(nullptr, dtype, shape, device), {}, "frames");
+    check_dense(tensor, argument);
+  };
+  check(rows, "rows", DType::kInt64, {count});
+  check(out, "out", DType::kUInt8, {count, frames.height(), frames.width(), frames.channels()});
+  check(status, "status", DType::kInt32, {count});
+  if (overlaps(out, rows) || overlaps(out, status) || overlaps(status, rows)) {
+    refuse("out: expected memory of its own, got some of another argument");
+  }
+  const Workspace workspace(frames.workspace_bytes(count), device);
+  frames.decode(static_cast<const int64_t*>(rows.data), count, static_cast<uint8_t*>(out.data),
+                static_cast<int32_t*>(status.data), workspace.view ? workspace.view->data : nullptr,
+                current_stream(device));
 }
 
 }  // namespace robocache::ffi

@@ -25,6 +25,7 @@ class ResidentJpegs {
   }
   static int64_t table_bytes(const JpegFrames& frames);
 
+  Device device() const { return device_; }
   int64_t frame_count() const { return params_.frame_count; }
   int32_t height() const { return params_.height; }
   int32_t width() const { return params_.width; }
