@@ -45,7 +45,10 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
     """
-    pixels = np.asarray(frames)
+    try:
+        pixels = np.asarray(frames)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentError(f"frames: expected an array, or a list of arrays of one shape: {error}") from None
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     if pixels.ndim != 4:

@@ -30,6 +30,15 @@ assert type(out) is np.ndarray and out.dtype == np.float32
 assert out.tolist() == [[[1.5, 2.5, 3.5], [9.0, 10.0, 11.0]]], out
 """
 
+# No library but the wheel's own decodes it.
+JPEG = """
+import numpy as np
+import robocache
+from robocache import frames
+made = frames.encode(np.full((1, 16, 16, 3), 90, np.uint8))
+assert (robocache.decode_jpeg(made.data, made.offsets) == 90).all()
+"""
+
 RESAMPLE_TORCH = """
 import torch
 import robocache
@@ -84,6 +93,7 @@ def test_one_tag_for_every_python(wheel: Path) -> None:
 def test_both_libraries_and_the_typing_marker_are_inside(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {CPU, CUDA, "robocache/__init__.py", "robocache/py.typed"} <= names
+    assert {"LICENSE", "NOTICE"} <= {Path(name).name for name in names}  # NOTICE: of what is linked into them
     assert not [name for name in names if name.endswith((".hpp", ".a", ".cmake"))]
 
 
@@ -124,6 +134,7 @@ def test_kernels_lend_no_code_to_other_instruction_sets(isa: str) -> None:
 
 def test_runs_with_numpy_alone(clean_python: Path, tmp_path: Path) -> None:
     run(clean_python, "-I", "-c", RESAMPLE, cwd=tmp_path)
+    run(clean_python, "-I", "-c", JPEG, cwd=tmp_path)
 
 
 def test_reports_its_installation(clean_python: Path, tmp_path: Path) -> None:

@@ -72,8 +72,7 @@ ROBOCACHE_FFI(encode_frames, args, result) {
   check_device(frames, "frames", Device{});
   check_dense(frames, "frames");
   const FrameShape shape{frames.shape[1], frames.shape[2], frames.shape[3], frames.dtype};
-  const EncodeOptions options{static_cast<int>(args.integer(2, "quality")),
-                              subsampling_from_name(args.string(3, "subsampling"))};
+  const EncodeOptions options{args.integer(2, "quality"), subsampling_from_name(args.string(3, "subsampling"))};
   set_encoded(encode_frames(codec_from_name(args.string(1, "codec")), frames.data, frames.shape[0], shape, options),
               &result);
 }

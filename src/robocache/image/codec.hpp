@@ -44,7 +44,7 @@ Subsampling subsampling_from_name(std::string_view name);
 
 // Of JPEG; PNG and raw are exact and take none.
 struct EncodeOptions {
-  int quality = 95;  // libjpeg's, 1 to 100
+  int64_t quality = 95;  // libjpeg's, 1 to 100
   Subsampling subsampling = Subsampling::k420;
 };
 

@@ -1,14 +1,14 @@
 #include "robocache/image/jpeg.hpp"
 
-// jpeglib.h wants FILE declared before it.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <new>
 #include <string>
 
-#include <jpeglib.h>
+#include <jpeglib.h>  // takes FILE and size_t from the headers before it
 
 #include <jerror.h>
 
@@ -68,8 +68,10 @@ struct Failure {
     return true;
   }
 
+  // Throws std::bad_alloc where memory was all that was missing.
   std::string text() const {
     if (why != nullptr) return why;
+    if (manager.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
     const auto code = static_cast<size_t>(manager.msg_code);
     if (code >= std::size(kMessages)) return "libjpeg's error " + std::to_string(code);
     const char* format = kMessages[code];
@@ -327,7 +329,7 @@ std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& 
     info.input_components = static_cast<int>(shape.channels);
     info.in_color_space = shape.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_set_defaults(&info);
-    jpeg_set_quality(&info, options.quality, TRUE);
+    jpeg_set_quality(&info, static_cast<int>(options.quality), TRUE);
     if (options.subsampling == Subsampling::k444) info.comp_info[0].h_samp_factor = info.comp_info[0].v_samp_factor = 1;
     info.restart_interval = kRestartMcus;
     info.dct_method = JDCT_ISLOW;

@@ -169,10 +169,10 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
         const int code = inflate(&z, Z_NO_FLUSH);
         const bool full = z.next_out == content.rows.data() + content.rows.size();
         if (full || (code != Z_OK && code != Z_STREAM_END)) {
-          const std::string why = full                  ? "more pixels than its header says"
-                                  : code == Z_MEM_ERROR ? "no memory to inflate it"
-                                  : z.msg != nullptr    ? z.msg
-                                                        : "data that does not inflate";
+          if (code == Z_MEM_ERROR) throw std::bad_alloc();
+          const std::string why = full               ? "more pixels than its header says"
+                                  : z.msg != nullptr ? z.msg
+                                                     : "data that does not inflate";
           refuse(blob, why, static_cast<size_t>(z.next_in - blob.data()));
         }
         if (code == Z_STREAM_END) {

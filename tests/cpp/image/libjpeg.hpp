@@ -16,6 +16,7 @@ struct JpegOptions {
   int restart_mcus = 2;
   bool optimised = false;  // Huffman tables of its own
   bool progressive = false;
+  bool interleaved = true;           // else a scan for each of three channels
   J_COLOR_SPACE stored = JCS_YCbCr;  // of three or four channels
 };
 
@@ -41,6 +42,11 @@ inline std::vector<uint8_t> encode_jpeg(const std::vector<uint8_t>& pixels, int 
   jpeg.restart_interval = static_cast<unsigned>(options.restart_mcus);
   jpeg.optimize_coding = options.optimised ? TRUE : FALSE;
   if (options.progressive) jpeg_simple_progression(&jpeg);
+  const jpeg_scan_info scans[3] = {{1, {0}, 0, 63, 0, 0}, {1, {1}, 0, 63, 0, 0}, {1, {2}, 0, 63, 0, 0}};
+  if (!options.interleaved) {
+    jpeg.scan_info = scans;
+    jpeg.num_scans = 3;
+  }
   jpeg_start_compress(&jpeg, TRUE);
   while (jpeg.next_scanline < jpeg.image_height) {
     auto* row = const_cast<uint8_t*>(pixels.data()) + jpeg.next_scanline * static_cast<size_t>(width * channels);

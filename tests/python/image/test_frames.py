@@ -87,6 +87,8 @@ def test_no_file_depends_on_the_number_of_threads(rng, threads):
     ("arguments", "error", "text"),
     [
         ((np.zeros((8, 8), np.uint8),), robocache.ArgumentError, r"frames: expected \[n, H, W\]"),
+        (([np.zeros((8, 8)), np.zeros((8, 9))],), robocache.ArgumentError, "frames: .* a list of arrays of one shape"),
+        ((np.zeros((1, 8, 8), np.uint8), "jpeg", 2**32 + 95), robocache.ArgumentError, "quality"),
         ((np.zeros((1, 8, 8, 2), np.uint8),), robocache.ArgumentError, r"frames: expected sides .* \[8, 8, 2\]"),
         ((np.zeros((1, 8, 8, 2), np.uint8), "raw"), robocache.ArgumentError, r"frames: expected \[n, H, W, 1 or 3\]"),
         ((np.zeros((1, 0, 8), np.uint8),), robocache.ArgumentError, r"frames: expected sides"),
