@@ -1,6 +1,7 @@
 """Logs in CSV: a folder with CSV files is an episode, each file a stream named by its stem, one column its clock.
 
-Stamps are read as decimal numbers and become int64 nanoseconds without passing through float64.
+Stamps are read as decimal numbers and become int64 nanoseconds without passing through float64. A column that names images
+which lie beside the file, as EuRoC's do, is a camera.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ import pyarrow.csv as pa_csv
 from ..errors import ArgumentError, FileError
 from ..ops.resample import check_times
 from .files import check_file, list_files
-from .recording import Notes, Recording, Rows, SourceError
+from .images import Kinds, image_frames
+from .recording import Frames, Notes, Recording, Rows, SourceError
 from .registry import CsvOptions, is_csv
 
 # How many decimal digits of a stamp in that unit lie above one nanosecond.
@@ -49,37 +52,64 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     if not files:
         raise FileError(f"{source}: expected CSV logs (*.csv), found none")
     files.sort(key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
-    layouts: dict[str, _Layout] = {}
+    seen = _Seen()
     folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
     for folder, logs in folders:
         name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
-        yield Recording(name, str(folder), {"name": name}, _read_folder(logs, root, options, layouts, notes))
+        yield Recording(name, str(folder), {"name": name}, _read_folder(logs, root, options, seen, notes))
     notes.tell(
-        source, streams={name: asdict(layout) for name, layout in layouts.items()}, sort_times=options.sort_times
+        source, streams={name: asdict(layout) for name, layout in seen.layouts.items()}, sort_times=options.sort_times
     )
     others = Counter(file.suffix or file.name for file in listing.files)
-    others.subtract(Counter(file.suffix or file.name for file in files))
+    others.subtract(Counter(file.suffix or file.name for file in {*files, *seen.images}))
     for suffix, count in sorted((+others).items()):
         what = "hidden" if suffix.lower() == ".csv" else "not CSV"
         notes.leave_out(f"*{suffix}", f"{what}: {count} file{'s' * (count > 1)}")
 
 
+@dataclass
+class _Seen:
+    """What the files that were read say together.
+
+    layouts: of each stream.
+    kinds: of each camera.
+    images: the files that are frames.
+    """
+
+    layouts: dict[str, _Layout] = field(default_factory=dict)
+    kinds: Kinds = field(default_factory=Kinds)
+    images: set[Path] = field(default_factory=set)
+
+
 def _read_folder(
-    files: list[Path], root: Path, options: CsvOptions, layouts: dict[str, _Layout], notes: Notes
-) -> Iterator[tuple[str, Rows]]:
+    files: list[Path], root: Path, options: CsvOptions, seen: _Seen, notes: Notes
+) -> Iterator[tuple[str, Rows | Frames]]:
     for file in files:
-        with notes.reading(str(file.relative_to(root)), file):
-            layout, rows = _read_log(file, options)
-            known = layouts.setdefault(file.stem, layout)
+        what = str(file.relative_to(root))
+        with notes.reading(what, file):
+            layout, rows, time_ns, images = _read_log(file, options)
+            known = seen.layouts.setdefault(file.stem, layout)
             if layout != known:
                 raise SourceError(f"{file}: {layout}, but before it {known}")
             for column, reason in layout.left_out.items():
                 notes.leave_out(f"{file.stem}: {column}", reason)
-            if rows is None:
-                notes.leave_out(file.stem, "no numeric column beside the clock")
-            else:
+            if rows is not None:
                 yield file.stem, rows
+            if images:
+                seen.images.update(images)
+                camera = f"{file.stem}.{layout.images}"
+                read = partial(_read_image, images)
+                frames = image_frames(camera, what, file, time_ns, read, options, "recorded", seen.kinds, notes)
+                if frames is not None:
+                    yield camera, frames
+            elif rows is None:
+                notes.leave_out(file.stem, "no numeric column beside the clock")
+
+
+def _read_image(images: list[Path], row: int) -> bytes:
+    check_file(images[row])
+    return images[row].read_bytes()
 
 
 def _natural(path: Path) -> list[str | int]:
@@ -93,6 +123,7 @@ class _Layout:
 
     columns: those that are kept: their names, or their numbers where there is no header.
     left_out: the others beside the clock, and why.
+    images: the one that names images.
     """
 
     header: bool
@@ -100,15 +131,18 @@ class _Layout:
     time_unit: str
     columns: list[str]
     left_out: dict[str, str]
+    images: str | None = None
 
     def __str__(self) -> str:
         header = "" if self.header else "no header, "
         left_out = f", left out {self.left_out}" if self.left_out else ""
-        return f"{header}columns {self.columns}{left_out}, clock {self.time_column!r} in {self.time_unit}"
+        images = f", images {self.images}" if self.images else ""
+        return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
-def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None]:
-    """Reads a file: values are float64 [rows, columns]; no rows where nothing is numeric beside the clock."""
+def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np.ndarray, list[Path]]:
+    """Reads a file: its rows, of which values are float64 [rows, columns], or none where nothing is numeric beside the clock;
+    its stamps; and the images that a column names, or none."""
     names, clock, header = _read_first_line(file, options.time_column)
     # Columns go by number here: a header may name two alike.
     numbers = [str(number) for number in range(len(names))]
@@ -116,12 +150,15 @@ def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None]:
     types = {numbers[clock]: pa.string()}
     kept: list[str] = []
     left_out: dict[str, str] = {}
+    images, folder = None, None
     try:
         with pa_csv.open_csv(file, parse, convert_options=pa_csv.ConvertOptions(column_types=types)) as blocks:
             block = blocks.read_next_batch()
         for number in numbers[:clock] + numbers[clock + 1 :]:
             found = _type_or_why_not(block[number])
-            if isinstance(found, str):
+            if found == "text" and folder is None and (folder := _find_images(file, block[number])):
+                images, types[number] = number, pa.string()
+            elif isinstance(found, str):
                 left_out[names[int(number)] if header else f"column {number}"] = found
             else:
                 types[number] = found
@@ -137,21 +174,31 @@ def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None]:
         table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + header
     )
     columns = [names[int(number)] if header else number for number in kept]
-    layout = _Layout(header, options.time_column, unit, columns, left_out)
-    if not kept:
-        return layout, None
-    values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in kept], axis=1)
-    for number, name, column in zip(kept, columns, values.T, strict=True):
-        if np.any(np.abs(column) >= 2**53):
-            _refuse_rounded_numbers(file, parse, number, name, 1 + header)
-    if options.sort_times:
-        order = np.argsort(time_ns, kind="stable")
-        time_ns, values = time_ns[order], values[order]
+    named = None if images is None else names[int(images)] if header else images
+    layout = _Layout(header, options.time_column, unit, columns, left_out, named)
+    order = np.argsort(time_ns, kind="stable") if options.sort_times else np.arange(len(time_ns))
+    time_ns = time_ns[order]
     try:
         check_times(time_ns)
     except ArgumentError as error:
         raise SourceError(f"{file}: {error}; sort_times sorts the rows") from error
-    return layout, Rows(time_ns, values, columns if header else None)
+    paths = [folder / cell for cell in table[images].take(order).to_pylist()] if folder and images else []
+    if not kept:
+        return layout, None, time_ns, paths
+    values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in kept], axis=1)
+    for number, name, column in zip(kept, columns, values.T, strict=True):
+        if np.any(np.abs(column) >= 2**53):
+            _refuse_rounded_numbers(file, parse, number, name, 1 + header)
+    return layout, Rows(time_ns, values[order], columns if header else None), time_ns, paths
+
+
+def _find_images(file: Path, cells: pa.Array) -> Path | None:
+    """The folder in which the image lies that the first cell names: the file's own, or one of the same stem beside it."""
+    name = Path(cells[0].as_py() or "")
+    if name.suffix.lower() not in (".png", ".jpg", ".jpeg") or name.is_absolute() or ".." in name.parts:
+        return None
+    folders = (file.parent, file.parent / file.stem)
+    return next((folder for folder in folders if os.path.lexists(folder / name)), None)
 
 
 def _read_first_line(file: Path, time_column: str | int) -> tuple[list[str], int, bool]:

@@ -118,7 +118,7 @@ def _find_info(source: Path) -> Path | None:
 
 
 @dataclass(frozen=True)
-class CsvOptions:
+class CsvOptions(CameraOptions):
     """What a CSV file may not say of itself."""
 
     time_column: str | int = option(0, help="the clock's column, by name or number from 0 (default 0)")

@@ -235,6 +235,24 @@ def test_a_file_without_numbers_is_left_out(tmp_path):
     assert "cam" in [omission.what for omission in report.left_out]
 
 
+def test_a_column_that_names_images_beside_the_file_is_a_camera(tmp_path):
+    """Rows are sorted with their images; one that is not there is skipped by name."""
+    write(tmp_path / "log/cam.csv", "t [s],gain,file", "0.2,2,c.png", "0.0,0,a.png", "0.1,1,b.png", "0.3,3,d.png")
+    (tmp_path / "log/cam").mkdir()
+    for level, name in enumerate("abc"):
+        picture = np.full((1, 4, 6, 1), 60 * level, np.uint8)
+        (tmp_path / f"log/cam/{name}.png").write_bytes(robocache.frames.encode(picture, codec="png").data.tobytes())
+    refused(tmp_path / "log", tmp_path / "cache", "cam.csv", sort_times=False)
+    refused(tmp_path / "log", tmp_path / "cache", "d.png: No such file", sort_times=True)
+    report = robocache.ingest(tmp_path / "log", tmp_path / "cache", sort_times=True, on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["cam.csv: cam.file: rows 3"]
+    assert (report.rows, report.left_out) == ({"cam": 4, "cam.file": 3}, [])
+    stream = robocache.open(tmp_path / "cache").streams["cam.file"]
+    assert stream.time_ns.tolist() == [0, 100_000_000, 200_000_000]
+    assert (stream.frames.codec, stream.frames.color_space, stream.clock) == ("png", "gray", "recorded")
+    assert stream.values[:][:, 0, 0, 0].tolist() == [0, 60, 120]
+
+
 def test_two_columns_of_one_name(tmp_path):
     assert ingest_lines(tmp_path, "t,a,a", "0.0,1,2", "0.1,3,4")[1].tolist() == [[1, 2], [3, 4]]
 
@@ -394,6 +412,20 @@ def test_euroc_imu(real_data, tmp_path):
     stream = robocache.open(tmp_path / "cache").streams["data"]
     assert stream.time_ns.tolist() == [int(row[0]) for row in rows]
     np.testing.assert_array_equal(stream.values, np.array([row[1:] for row in rows], float))
+
+
+def test_euroc_camera(real_data, tmp_path):
+    """95 stamps, 10 images."""
+    source = real_data("logs_csv/euroc_micro/mav0/cam0")
+    refused(source, tmp_path / "cache", "data/14037152737", "No such file")
+    report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    assert report.rows == {"data.filename": 10}
+    stream = robocache.open(tmp_path / "cache").streams["data.filename"]
+    images = sorted((source / "data").glob("*.png"))
+    assert stream.time_ns.tolist() == [int(image.stem) for image in images]
+    assert (stream.frames.height, stream.frames.width, stream.frames.color_space) == (480, 752, "gray")
+    for row, image in enumerate(images):
+        assert stream.values.data[slice(*stream.values.offsets[row : row + 2])].tobytes() == image.read_bytes()
 
 
 def test_gtsam_logs_that_are_odd(real_data, tmp_path):
