@@ -1,6 +1,6 @@
 """Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
 
-python -m bench [resample] [fuse] [voxelize] [tsdf] [sweep] [loader] [residency] [ranks] [episodes]
+python -m bench [resample] [fuse] [voxelize] [tsdf] [sweep] [loader] [loader_one_clock] [residency] [ranks] [episodes]
                 [options of the benchmarks]
 """
 
@@ -11,7 +11,18 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-BENCHES = ["resample", "fuse", "voxelize", "tsdf", "sweep", "loader", "residency", "ranks", "episodes"]
+BENCHES = [
+    "resample",
+    "fuse",
+    "voxelize",
+    "tsdf",
+    "sweep",
+    "loader",
+    "loader_one_clock",
+    "residency",
+    "ranks",
+    "episodes",
+]
 
 
 def main() -> int:

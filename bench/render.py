@@ -71,6 +71,7 @@ HEADLINES = [
 # What the page calls each benchmark, in its order.
 TITLES = {
     "loader": "Loader",
+    "loader_one_clock": "Loader, rows of one clock",
     "residency": "Loader, out of each tier",
     "ranks": "Loader, on several GPUs",
     "episodes": "Loader, of many episodes",
@@ -103,8 +104,8 @@ def results(folder: Path) -> Results:
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    lines = ["| " + " | ".join(line) + " |\n" for line in (header, *rows)]
+    return "".join([lines[0], "|" + "---|" * len(header) + "\n", *lines[1:]])
 
 
 def number(value: float) -> str:

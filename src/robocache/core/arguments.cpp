@@ -37,16 +37,21 @@ void check_device(const TensorView& tensor, std::string_view argument, Device de
   }
 }
 
+void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
+                 const ArgumentsOf& of) {
+  if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
+    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
+           shape_string(tensor.shape.data(), tensor.ndim));
+  }
+}
+
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                     const ArgumentsOf& of, std::string_view like) {
   if (tensor.dtype != expected.dtype) {
     refuse_type(of(argument), ": expected ", dtype_name(expected.dtype), ", got ", dtype_name(tensor.dtype));
   }
   check_device(tensor, argument, expected.device, of, like);
-  if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
-    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-           shape_string(tensor.shape.data(), tensor.ndim));
-  }
+  check_shape(tensor, argument, expected, of);
 }
 
 void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& of) {

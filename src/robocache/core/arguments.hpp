@@ -42,7 +42,11 @@ struct ArgumentsOf {
 void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of = {},
                   std::string_view like = "values");
 
-// Refuses a tensor of another dtype, device or shape than `expected`, which needs no memory.
+// Refuses another shape than that of `expected`, which needs no memory.
+void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
+                 const ArgumentsOf& of = {});
+
+// Refuses another dtype, device or shape.
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                     const ArgumentsOf& of = {}, std::string_view like = "values");
 

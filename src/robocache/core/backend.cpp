@@ -265,11 +265,4 @@ void CudaEvent::wait() const {
   check_cuda(cuda_backend().synchronize_event(device_.index, event_), "waiting for a CUDA event");
 }
 
-bool CudaEvent::reached() const {
-  if (event_ == nullptr) return true;
-  int32_t done = 0;
-  check_cuda(cuda_backend().query_event(device_.index, event_, &done), "asking for a CUDA event");
-  return done != 0;
-}
-
 }  // namespace robocache

@@ -47,7 +47,6 @@ struct CudaBackend {
   int (*record_event)(int32_t device, void* event, void* stream);
   int (*stream_wait_event)(int32_t device, void* stream, void* event);
   int (*synchronize_event)(int32_t device, void* event);
-  int (*query_event)(int32_t device, void* event, int32_t* done);
   const char* (*error_text)(int code);
 };
 
@@ -158,7 +157,6 @@ class CudaEvent {
   void record(CudaStream stream);           // behind all that is queued on it; forgets where it was before
   void make_wait(CudaStream stream) const;  // what is queued on it from now on runs after the mark
   void wait() const;                        // the calling thread
-  bool reached() const;
 
  private:
   Device device_;

@@ -113,14 +113,6 @@ int synchronize_event(int32_t device, void* event) {
   return on_device(device, [&] { return cudaEventSynchronize(static_cast<cudaEvent_t>(event)); });
 }
 
-int query_event(int32_t device, void* event, int32_t* done) {
-  return on_device(device, [&] {
-    const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
-    *done = code == cudaSuccess ? 1 : 0;
-    return code == cudaErrorNotReady ? cudaSuccess : code;
-  });
-}
-
 const char* error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
 constexpr CudaBackend kBackend{.runtime_version = CUDART_VERSION,
@@ -145,7 +137,6 @@ constexpr CudaBackend kBackend{.runtime_version = CUDART_VERSION,
                                .record_event = record_event,
                                .stream_wait_event = stream_wait_event,
                                .synchronize_event = synchronize_event,
-                               .query_event = query_event,
                                .error_text = error_text};
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "robocache/interpolation/interpolate_backward.hpp"
 
+#include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/thread_pool.hpp"
@@ -22,8 +23,7 @@ void interpolate_backward(const Interpolation& call, std::span<SegmentGradient> 
   };
   int64_t needed = 0;
   for (int32_t i = 0; i < call.segment_count; ++i) needed += bytes_of(call.segments[i]);
-  if (needed > 0) check_workspace(workspace, needed, device);
-  auto* memory = needed > 0 ? static_cast<char*>(workspace->data) : nullptr;
+  auto* memory = static_cast<char*>(checked_workspace(workspace, needed, 16, device));
   for (int32_t i = 0; i < call.segment_count; ++i) {
     const Segment& s = call.segments[i];
     if (bytes_of(s) == 0) continue;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/thread_pool.hpp"
-#include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 namespace {
@@ -65,15 +65,6 @@ void make_spline(Segment& s, int64_t batch, char* workspace, Device device, Cuda
 
 }  // namespace
 
-void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device) {
-  if (!workspace || !workspace->is_contiguous() || workspace->numel() * dtype_size(workspace->dtype) < bytes ||
-      reinterpret_cast<uintptr_t>(workspace->data) % 16 != 0) {
-    refuse("workspace: expected contiguous memory of ", std::to_string(bytes), " bytes aligned to 16 for 'cubic', got ",
-           workspace ? workspace->describe() : "none");
-  }
-  check_device(*workspace, "workspace", device);
-}
-
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch) {
   if (s.causal) return 0;
   const int64_t bytes = slopes_bytes(s, batch) + batch * s.samples * static_cast<int64_t>(sizeof(SplineRow));
@@ -87,9 +78,7 @@ void make_splines(std::span<Segment> segments, int64_t batch, const std::optiona
   };
   int64_t needed = 0;
   for (const Segment& s : segments) needed += bytes_of(s);
-  if (needed == 0) return;
-  check_workspace(workspace, needed, device);
-  auto* memory = static_cast<char*>(workspace->data);
+  auto* memory = static_cast<char*>(checked_workspace(workspace, needed, 16, device));
   for (Segment& s : segments) {
     const int64_t bytes = bytes_of(s);
     if (bytes > 0) make_spline(s, batch, memory, device, stream);

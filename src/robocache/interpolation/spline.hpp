@@ -30,9 +30,6 @@ int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
-// Throws ArgumentError where a workspace is none of these.
-void check_workspace(const std::optional<TensorView>& workspace, int64_t bytes, Device device);
-
 // A sample that counts: slope = before * (y - y_previous) + after * (y_next - y) - carry * (slope so far of the previous),
 // and on the way back, less back * slope of the next. At the row's ends `before` and `after` take the two differences
 // nearest to that end, and `back` (first) or `carry` (last) the neighbour's slope.

@@ -63,6 +63,14 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
   return {batched, batch, samples, values.shape[first + 1]};
 }
 
+void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
+                        int64_t targets, int64_t last, const ArgumentsOf& of) {
+  check_shape(tensor, argument,
+              batched ? TensorView::contiguous(nullptr, tensor.dtype, {batch, targets, last})
+                      : TensorView::contiguous(nullptr, tensor.dtype, {targets, last}),
+              of);
+}
+
 namespace {
 
 std::string duration_text(const Duration& duration) {
@@ -192,6 +200,15 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
   set_duration(options.max_gap, "max_gap", times.dtype, s.has_max_gap, s.max_gap, s.max_gap_ns, of);
   set_duration(options.tolerance, "tolerance", times.dtype, s.has_tolerance, s.tolerance, s.tolerance_ns, of);
   return s;
+}
+
+void place_out(Segment& stream, const TensorView& out, int64_t first) {
+  const int target = out.ndim - 2;
+  stream.out_batch = target == 1 ? out.strides[0] : 0;
+  stream.out_target = out.strides[target];
+  stream.out_feature = out.strides[target + 1];
+  stream.out_dtype = out.dtype;
+  stream.out = static_cast<char*>(out.data) + first * stream.out_feature * dtype_size(out.dtype);
 }
 
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments) {

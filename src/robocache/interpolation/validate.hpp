@@ -53,9 +53,16 @@ int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOpti
 int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                         const ArgumentsOf& of = {});
 
+// Refuses what is not [B, T, last] or, not `batched`, [T, last].
+void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
+                        int64_t targets, int64_t last, const ArgumentsOf& of = {});
+
 // A segment of all the stream's samples and features, checked; its methods and where its results go are still to come.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
+
+// Its features come out as those of `out`, [B, T, D] or [T, D], from `first` on.
+void place_out(Segment& stream, const TensorView& out, int64_t first);
 
 // That segment with the place of its results, as one for each run of features of one method. Valid and age go with the
 // first.

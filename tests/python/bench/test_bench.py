@@ -54,6 +54,7 @@ def test_the_gather_of_rows_gives_the_same_bytes(tmp_path):
     [case] = quick(tmp_path, "cpu", "loader_one_clock")["cases"]
     assert case["faster_than"]["torch gather"] > 0
     assert case["floor_us"] > 0
+    assert case["times_the_copy"] > 0
     assert len(case["contenders"]) == 4
 
 

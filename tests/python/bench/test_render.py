@@ -71,6 +71,13 @@ def test_the_pages_stay_short(render):
     assert len((ROOT / "docs/benchmarks.md").read_text().split()) <= 4000
 
 
+def test_every_benchmark_runs_by_its_name_and_has_a_title(render, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    pytest.importorskip("torch")
+    programs = {path.stem for path in (ROOT / "bench").glob("*.py") if " = Report(" in path.read_text()}
+    assert set(importlib.import_module("bench.__main__").BENCHES) == set(render.TITLES) == programs
+
+
 # ---- The README ----
 
 

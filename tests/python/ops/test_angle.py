@@ -3,6 +3,7 @@
 The oracle counts in whole numbers (tests/reference/angle.py); the bound is the one that docs/rules.md derives in rule 8.2.
 """
 
+import functools
 import itertools
 
 import ml_dtypes
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, assert_within, poisoned, to_numpy, to_torch
+from reference import curve_calls
+from reference.compare import assert_same_bits, assert_within, to_numpy, to_torch
+from reference.curve_calls import each_clock, each_float, random_times
 from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, random_targets
 from reference.resample import resample as linear_oracle
 from reference.resample import resample_curve
@@ -19,21 +22,8 @@ import robocache
 
 torch = pytest.importorskip("torch")
 
-each_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
-each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=lambda dtype: dtype.name)
 PI = {dtype: np.array(np.pi).astype(dtype)[()] for dtype in FLOATS}
-
-
-def resample(values, times, targets, device="cpu", **options):
-    """(out, valid) as NumPy arrays, of NumPy arrays that go through torch on `device`, into poisoned memory."""
-    for name in ("lengths", "target_lengths"):
-        if isinstance(options.get(name), np.ndarray):
-            options[name] = to_torch(options[name], device)
-    options = {"method": "angle", **options}
-    values, times, targets = (to_torch(x, device) for x in (values, times, targets))
-    out = poisoned((*values.shape[:-2], targets.shape[-1], values.shape[-1]), values.dtype, device)
-    _, valid = robocache.resample_trajectories(values, times, targets, out=out, return_valid=True, **options)
-    return to_numpy(out), to_numpy(valid)
+resample = functools.partial(curve_calls.resample, method="angle")
 
 
 def check(values, times, targets, device="cpu", **options):
@@ -50,16 +40,6 @@ def check(values, times, targets, device="cpu", **options):
         turns = np.rint((out.astype(np.float64) - expected.exact) / (2 * np.pi))
     exact = np.where(between & np.isfinite(turns), expected.exact + 2 * np.pi * turns, expected.exact)
     assert_within(out, expected._replace(exact=exact), f"values, {options}")
-
-
-def random_times(rng, batch, samples, clock):
-    """Sorted, jittered, some twice or three times; whole multiples of 2^-17 s, so that differences are exact."""
-    gaps = np.ceil(rng.uniform(0.2, 1.8, (batch, samples)) * 0.01 * 2**17) / 2**17
-    gaps[rng.random((batch, samples)) < 0.2] = 0
-    seconds = np.cumsum(gaps, axis=1)
-    if clock == np.int64:
-        return EPOCH_NS + np.round(seconds * 1e9).astype(np.int64)
-    return (seconds + 3.0).astype(clock)
 
 
 def random_angles(rng, shape, dtype):

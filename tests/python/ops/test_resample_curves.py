@@ -1,87 +1,34 @@
-"""resample_trajectories by curves, rotations and methods by feature blocks, rule by rule, on the CPU and on CUDA.
-
-The oracle is scipy in float64 (tests/reference/resample.py); the bounds are those that docs/rules.md derives in
-rules 8.1 and 10.1.
-"""
+"""resample_trajectories by curves and rotations, rule by rule, on the CPU and on CUDA."""
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import OnlyDLPack, assert_same_bits, assert_within, poisoned, to_numpy, to_torch
-from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, random_targets
-from reference.resample import CURVES, Expected, resample_curve
+from reference.compare import assert_same_bits, assert_within, poisoned, to_numpy, to_torch
+from reference.curve_calls import (
+    ROTATIONS,
+    WIDTHS,
+    check,
+    each_clock,
+    each_curve,
+    each_float,
+    each_method,
+    float32,
+    float64,
+    random_case,
+    random_times,
+    random_values,
+    resample,
+)
+from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS
+from reference.resample import CURVES, resample_curve
 from reference.resample import resample as oracle
 
 import robocache
 
 torch = pytest.importorskip("torch")
-
-ROTATIONS = ["slerp", "pose"]
-WIDTHS = {"slerp": 4, "pose": 7}
-
-
-def name_of(parameter):
-    return parameter.name if isinstance(parameter, np.dtype) else None
-
-
-each_float = pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
-each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
-each_curve = pytest.mark.parametrize("method", CURVES)
-each_method = pytest.mark.parametrize("method", [*CURVES, *ROTATIONS])
-float32, float64 = FLOATS[1], FLOATS[0]
-
-
-def resample(values, times, targets, device="cpu", **options):
-    """(out, valid) as NumPy arrays, of NumPy arrays that go through torch on `device`, into poisoned memory."""
-    for name in ("lengths", "target_lengths"):
-        if isinstance(options.get(name), np.ndarray):
-            options[name] = to_torch(options[name], device)
-    values, times, targets = (to_torch(x, device) for x in (values, times, targets))
-    out = poisoned((*values.shape[:-2], targets.shape[-1], values.shape[-1]), values.dtype, device)
-    _, valid = robocache.resample_trajectories(values, times, targets, out=out, return_valid=True, **options)
-    return to_numpy(out), to_numpy(valid)
-
-
-def check(values, times, targets, device="cpu", **options):
-    out, valid = resample(values, times, targets, device, **options)
-    expected = resample_curve(values, times, targets, **options)
-    assert_same_bits(valid, expected.valid, f"valid, {options}")
-    assert_within(out, expected, f"values, {options}")
-
-
-def random_times(rng, batch, samples, clock, duplicates=True):
-    """Sorted, jittered, some twice or three times; whole multiples of 2^-17 s, so that differences are exact."""
-    gaps = np.ceil(rng.uniform(0.2, 1.8, (batch, samples)) * 0.01 * 2**17) / 2**17
-    if duplicates:
-        gaps[rng.random((batch, samples)) < 0.2] = 0
-    seconds = np.cumsum(gaps, axis=1)
-    if clock == np.int64:
-        return EPOCH_NS + np.round(seconds * 1e9).astype(np.int64)
-    return (seconds + 3.0).astype(clock)
-
-
-def random_values(rng, shape, dtype, special=True):
-    """Of many sizes, with plateaus and straight stretches, where slopes are decided; now and then no number at all."""
-    x = rng.standard_normal(shape) * np.exp2(rng.integers(-6, 7, shape))
-    x = np.where(rng.random(shape) < 0.3, np.round(x), x)
-    kept = rng.random(shape) < 0.25
-    for s in range(1, shape[-2]):
-        x[..., s, :] = np.where(kept[..., s, :], x[..., s - 1, :], x[..., s, :])
-    if special:
-        extreme = np.array([np.nan, np.inf, 0.0, -0.0, 1e-41, 3e38, -3e38])
-        x = np.where(rng.random(shape) < 0.02, rng.choice(extreme, shape), x)
-    with np.errstate(over="ignore"):
-        return x.astype(dtype)
-
-
-def random_case(rng, dtype, clock, *, method="pchip", batch=3, samples=17, targets=37, features=5, special=True):
-    times = random_times(rng, batch, samples, clock)
-    values = random_values(rng, (batch, samples, WIDTHS.get(method, features)), dtype, special)
-    return values, times, random_targets(rng, times, targets)
 
 
 # ---- The whole of it against scipy ----
@@ -237,236 +184,6 @@ def test_rule_7_causal_is_previous(rng, device, method, dtype):
         assert_same_bits(valid, expected_valid)
 
 
-# ---- Rotations: rule 8 ----
-
-
-def turned(axis, degrees):
-    half = np.radians(degrees) / 2
-    return np.append(np.sin(half) * np.asarray(axis, np.float64), np.cos(half))
-
-
-@each_float
-def test_rule_8_slerp_turns_at_an_even_rate(device, dtype):
-    values = np.stack([turned([0, 0, 1], 10), turned([0, 0, 1], 110)]).astype(dtype)
-    targets = np.linspace(0, 1, 11)
-    out, _ = resample(values, np.array([0.0, 1.0]), targets, device, method="slerp")
-    expected = np.stack([turned([0, 0, 1], 10 + 100 * t) for t in targets])
-    np.testing.assert_allclose(
-        out.astype(np.float64), expected, rtol=0, atol=4 * 2.0 ** {8: -53, 4: -23}.get(dtype.itemsize, -8)
-    )
-
-
-def test_rule_8_the_shortest_arc_in_the_earlier_samples_hemisphere(device):
-    a, b = turned([0, 0, 1], 0), turned([0, 0, 1], 60)
-    for sign_a, sign_b in itertools.product([1, -1], [1, -1]):
-        out, _ = resample(
-            np.stack([sign_a * a, sign_b * b]), np.array([0.0, 1.0]), np.array([0.5]), device, method="slerp"
-        )
-        np.testing.assert_allclose(out[0], sign_a * turned([0, 0, 1], 30), rtol=0, atol=1e-15)
-
-
-def test_rule_8_the_order_of_components_does_not_matter(rng, device):
-    values, times, targets = random_case(rng, float32, np.dtype(np.float64), method="slerp", special=False)
-    out, _ = resample(values, times, targets, device, method="slerp")
-    order = [3, 0, 1, 2]
-    moved, _ = resample(values[..., order], times, targets, device, method="slerp")
-    np.testing.assert_allclose(moved, out[..., order], rtol=0, atol=128 * 2.0**-24)
-
-
-@pytest.mark.parametrize("dtype", FLOATS[:2], ids=name_of)
-@pytest.mark.parametrize("length", [1e-40, 1e-30, 1e-19, 1e-3, 7.0, 1e19, 1e30, 3e38])
-def test_rule_8_inputs_of_any_length_are_normalised(rng, device, dtype, length):
-    unit = rng.standard_normal((6, 4))
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    values = (unit * length).astype(dtype)
-    targets = np.linspace(0.1, 4.9, 40)
-    check(values, np.arange(6.0), targets, device, method="slerp")
-    out, _ = resample(values, np.arange(6.0), targets, device, method="slerp")
-    between = targets != np.round(targets)
-    np.testing.assert_allclose(np.linalg.norm(out[between].astype(np.float64), axis=1), 1, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", FLOATS[:2], ids=name_of)
-@pytest.mark.parametrize("degrees", [0, 1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1, 90, 179, 179.99, 181, 270, 359, 359.9999])
-def test_rule_8_tiny_and_near_opposite_angles(rng, device, dtype, degrees):
-    axis = rng.standard_normal(3)
-    values = np.stack([turned([0, 0, 1], 0), turned(axis / np.linalg.norm(axis), degrees)]).astype(dtype)
-    targets = np.linspace(0, 1, 33)
-    for values_of_sign in (values, values * np.array([[1], [-1]], dtype)):
-        check(values_of_sign, np.array([0.0, 1.0]), targets, device, method="slerp")
-        check(
-            values_of_sign, np.array([0.0, 1.0]), np.linspace(-3, 3, 33), device, method="slerp", extrapolate="linear"
-        )
-
-
-def test_rule_8_a_small_turn_keeps_its_digits(device):
-    # 1e-6 rad: an arc cosine of float32 would find no angle at all.
-    values = np.array([[0, 0, 0, 1], [5e-7, 0, 0, 1]], np.float32)
-    out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25]), device, method="slerp")
-    np.testing.assert_allclose(out[0, 0], 1.25e-7, rtol=1e-5)
-
-
-@each_float
-def test_rule_8_length_zero_is_nan_between_and_itself_on_a_hit(device, dtype):
-    values = np.array([[0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], np.float64).astype(dtype)
-    out, valid = resample(values, np.arange(4.0), np.array([0.5, 1.0, 1.5, 2.0, 2.5]), device, method="slerp")
-    out = out.astype(np.float64)
-    assert np.isnan(out[[0, 2]]).all()
-    assert not np.isnan(out[[1, 3, 4]]).any()
-    assert (out[1] == 0).all()
-    assert valid.all()
-
-
-@each_float
-@each_clock
-def test_rule_8_pose_is_a_linear_position_and_a_slerp(rng, device, dtype, clock):
-    values, times, targets = random_case(rng, dtype, clock, method="pose")
-    for extrapolate in ("clamp", "nan", "linear"):
-        out, valid = resample(values, times, targets, device, method="pose", extrapolate=extrapolate)
-        position, position_valid = oracle(values[..., :3], times, targets, extrapolate=extrapolate)
-        rotation, _ = resample(values[..., 3:], times, targets, device, method="slerp", extrapolate=extrapolate)
-        assert_same_bits(out[..., :3], position)
-        assert_same_bits(out[..., 3:], rotation)
-        assert_same_bits(valid, position_valid)
-
-
-@pytest.mark.parametrize(("method", "width"), [("slerp", 3), ("slerp", 8), ("slerp", 0), ("pose", 6), ("pose", 14)])
-def test_rule_8_slerp_is_4_wide_and_pose_7(device, method, width):
-    with pytest.raises(
-        robocache.ArgumentError, match=rf"method: '{method}' expects {WIDTHS[method]} features, got {width}"
-    ):
-        resample(np.zeros((3, width)), np.arange(3.0), np.arange(3.0), device, method=method)
-    if width:
-        with pytest.raises(robocache.ArgumentError, match=rf"methods: '{method}' expects"):
-            resample(np.zeros((3, 20)), np.arange(3.0), np.arange(3.0), device, methods=[(slice(0, width), method)])
-
-
-# ---- Methods by feature blocks: rule 9 ----
-
-
-def expected_by_blocks(values, times, targets, blocks, **options):
-    parts = []
-    for features, method in blocks:
-        part = values[..., features]
-        if method in (*STEPS, "linear"):
-            out, valid = oracle(part, times, targets, method=method, **options)
-            parts.append(Expected(out, out.astype(np.float64), np.zeros(out.shape), valid))
-        else:
-            parts.append(resample_curve(part, times, targets, method=method, **options))
-    return Expected(*(np.concatenate([part[i] for part in parts], axis=-1) for i in range(3)), parts[0].valid)
-
-
-@each_float
-@each_clock
-def test_rule_9_each_block_has_its_method(rng, device, dtype, clock):
-    values, times, targets = random_case(rng, dtype, clock, features=26)
-    named = [
-        (slice(19, 23), "slerp"),
-        (slice(0, 7), "pose"),
-        (slice(8, 10), "previous"),
-        (slice(-3, None), "pchip"),
-        (slice(15, 19), "slerp"),
-        (slice(10, 13), "akima"),
-    ]
-    whole = [
-        *named[1:2],
-        (slice(7, 8), "nearest"),
-        (slice(8, 10), "previous"),
-        (slice(10, 13), "akima"),
-        (slice(13, 15), "nearest"),
-        (slice(15, 19), "slerp"),
-        (slice(19, 23), "slerp"),
-        (slice(23, 26), "pchip"),
-    ]
-    gap = 12_000_000 if clock == np.int64 else 0.012
-    for options in ({}, {"extrapolate": "nan"}, {"max_gap": gap}, {"lengths": np.array([17, 0, 9])}, {"causal": True}):
-        out, valid = resample(values, times, targets, device, method="nearest", methods=named, **options)
-        expected = expected_by_blocks(values, times, targets, whole, **options)
-        assert_same_bits(valid, expected.valid)
-        assert_within(out, expected, str(options))
-
-
-@each_float
-def test_rule_9_sixteen_quaternions_in_one_row(rng, device, dtype):
-    values, times, targets = random_case(rng, dtype, np.dtype(np.int64), features=64, special=False)
-    blocks = [(slice(d, d + 4), "slerp") for d in range(0, 64, 4)]
-    out, _ = resample(values, times, targets, device, methods=blocks)
-    assert_within(out, expected_by_blocks(values, times, targets, blocks))
-
-
-def test_rule_9_a_hundred_blocks(rng, device):
-    values, times, targets = random_case(rng, float32, np.dtype(np.float64), features=200)
-    named = [(slice(d, d + 1), "nearest") for d in range(0, 110, 2)]
-    out, _ = resample(values, times, targets, device, methods=named)
-    linear, nearest = (oracle(values, times, targets, method=method)[0] for method in ("linear", "nearest"))
-    stepped = np.zeros(200, bool)
-    stepped[:110:2] = True
-    assert_same_bits(out, np.where(stepped, nearest, linear))
-    with pytest.raises(robocache.ArgumentError, match="methods: expected at most 112 runs"):
-        resample(values, times, targets, device, methods=[(slice(d, d + 1), "nearest") for d in range(0, 200, 2)])
-
-
-@pytest.mark.parametrize("whole", ["int32", "uint8", "bool"])
-def test_rule_9_integers_by_several_steps(rng, device, whole):
-    values = rng.integers(0, 2, (2, 9, 6)).astype(whole)
-    times = random_times(rng, 2, 9, np.dtype(np.float64))
-    targets = random_targets(rng, times, 50)
-    out, _ = resample(values, times, targets, device, method="next", methods=[(slice(1, 4), "previous")])
-    expected = expected_by_blocks(
-        values, times, targets, [(slice(0, 1), "next"), (slice(1, 4), "previous"), (slice(4, 6), "next")]
-    )
-    assert_same_bits(out, expected.out)
-    with pytest.raises(robocache.ArgumentTypeError, match=rf"'pchip'.*{whole}"):
-        resample(values, times, targets, device, method="next", methods=[(slice(1, 4), "pchip")])
-
-
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        ([(slice(0, 3), "pchip"), (slice(2, 5), "akima")], r"methods: slice\(0, 3\) and slice\(2, 5\) overlap"),
-        ([(slice(2, 5), "akima"), (slice(0, 3), "akima")], r"methods: .* overlap"),
-        ([(slice(8, 11), "akima")], r"methods: .*\[0, 10\), got slice\(8, 11\)"),
-        ([(slice(-11, 3), "akima")], r"methods: .*got slice\(-11, 3\)"),
-        ([(slice(3, 3), "akima")], r"methods: .*got slice\(3, 3\)"),
-        ([(slice(5, 2), "akima")], r"methods: .*got slice\(5, 2\)"),
-        ([(slice(0, 4, 2), "akima")], r"methods: .*step 1"),
-        ([(slice(0, 4), "spline")], r"methods: expected 'linear', .*'spline'"),
-    ],
-)
-def test_rule_9_blocks_that_cannot_be_are_refused(device, methods, message):
-    with pytest.raises(robocache.ArgumentError, match=message):
-        resample(np.zeros((3, 10)), np.arange(3.0), np.arange(3.0), device, methods=methods)
-
-
-@pytest.mark.parametrize(
-    "methods", [[(3, "akima")], ["akima"], [(slice(0, 2), "akima", 1)], [(slice(0, 2), 1)], [(slice(0.5, 2), "akima")]]
-)
-def test_rule_9_blocks_of_the_wrong_type_are_refused(device, methods):
-    with pytest.raises(robocache.ArgumentTypeError, match="methods"):
-        resample(np.zeros((3, 10)), np.arange(3.0), np.arange(3.0), device, methods=methods)
-
-
-def test_rule_9_what_one_method_refuses_its_block_refuses(device):
-    values, times = np.zeros((3, 10)), np.arange(3.0)
-    step, curve = [(slice(0, 2), "nearest")], [(slice(0, 2), "pchip")]
-    for options, argument in (
-        ({"methods": step, "extrapolate": "linear"}, "extrapolate"),
-        ({"methods": curve, "method": "nearest", "extrapolate": "linear"}, "extrapolate"),
-        ({"methods": curve, "method": "nearest", "tolerance": 1.0}, "tolerance"),
-        ({"methods": step, "method": "previous", "tolerance": 1.0}, "tolerance"),
-        ({"methods": [(slice(0, 2), "next")], "causal": True}, "causal"),
-    ):
-        with pytest.raises(robocache.ArgumentError, match=argument):
-            resample(values, times, times, device, **options)
-
-
-def test_rule_9_only_dlpack(rng):
-    case = random_case(rng, float64, np.dtype(np.float64), features=8, special=False)
-    out = robocache.resample_trajectories(*map(OnlyDLPack, case), methods=[(slice(-4, None), "slerp")])
-    rotation = robocache.resample_trajectories(case[0][..., 4:], *case[1:], method="slerp")
-    assert_same_bits(np.from_dlpack(out)[..., 4:], rotation)
-
-
 # ---- NaN: rule 10 ----
 
 
@@ -496,103 +213,6 @@ def test_rule_10_a_nan_spoils_its_rotation_alone(rng, device, method, dtype):
     assert nan[1:3, -4:].all()
     assert not nan[[0, 3, 4]].any()
     assert not nan[:, :-4].any()
-
-
-# ---- The spline's ends: rule 10 ----
-
-
-@pytest.mark.parametrize("bc_type", ["natural", "not-a-knot"])
-@pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, 6, 40, 1000])
-@each_float
-@each_clock
-def test_rule_10_both_ends_of_a_cubic(rng, device, dtype, clock, samples, bc_type):
-    values, times, targets = random_case(rng, dtype, clock, batch=2, samples=samples, targets=100, special=False)
-    for extrapolate in ("clamp", "linear"):
-        options = {"method": "cubic", "bc_type": bc_type, "extrapolate": extrapolate}
-        check(values, times, targets, device, **options)
-        check(values, times, targets, device, lengths=rng.integers(0, samples + 1, 2), **options)
-
-
-def test_rule_10_gaps_of_many_lengths_under_a_cubic(rng, device):
-    for bc_type in ("natural", "not-a-knot"):
-        times = np.cumsum(np.exp2(rng.integers(-10, 11, (4, 40)).astype(np.float64)), axis=1)
-        values = rng.standard_normal((4, 40, 9))
-        targets = np.round(rng.uniform(times[:, :1], times[:, -1:], (4, 500)) * 2**20) / 2**20
-        for dtype in (float64, float32):
-            check(values.astype(dtype), times, targets, device, method="cubic", bc_type=bc_type)
-
-
-def exact_slopes(x, y, bc_type):
-    """The spline's slopes in rational arithmetic."""
-    n = len(x)
-    h = [x[i + 1] - x[i] for i in range(n - 1)]
-    m = [(y[i + 1] - y[i]) / h[i] for i in range(n - 1)]
-    a = [[Fraction(0)] * n + [Fraction(0)] for _ in range(n)]
-    for i in range(1, n - 1):
-        a[i][i - 1 : i + 2] = h[i], 2 * (h[i - 1] + h[i]), h[i - 1]
-        a[i][n] = 3 * (h[i] * m[i - 1] + h[i - 1] * m[i])
-    for row, end, near, far in ((0, 0, 1, 2), (n - 1, n - 1, n - 2, n - 3)):
-        g, k = (h[0], h[1]) if row == 0 else (h[-1], h[-2])
-        p, q = (m[0], m[1]) if row == 0 else (m[-1], m[-2])
-        if bc_type == "natural":
-            a[row][end], a[row][near], a[row][n] = 2, 1, 3 * p
-        else:  # equal third derivatives on both sides of the neighbour
-            a[row][end], a[row][near], a[row][far] = k * k, k * k - g * g, -g * g
-            a[row][n] = 2 * (k * k * p - g * g * q)
-    for i in range(n):
-        pivot = next(r for r in range(i, n) if a[r][i])
-        a[i], a[pivot] = a[pivot], a[i]
-        for r in range(n):
-            if r != i and a[r][i]:
-                factor = a[r][i] / a[i][i]
-                a[r] = [u - factor * v for u, v in zip(a[r], a[i], strict=True)]
-    return [a[i][n] / a[i][i] for i in range(n)]
-
-
-@pytest.mark.parametrize("bc_type", ["natural", "not-a-knot"])
-def test_rule_10_a_cubic_in_exact_arithmetic(rng, device, bc_type):
-    """Gaps of very different lengths, where scipy itself loses digits."""
-    for samples in (4, 5, 9):
-        for _ in range(10):
-            times = np.cumsum(np.exp2(rng.integers(-8, 9, samples).astype(np.float64)))
-            values = rng.standard_normal((samples, 1))
-            targets = (times[1:] + times[:-1]) / 2
-            x, y = [Fraction(t) for t in times], [Fraction(v) for v in values[:, 0]]
-            slopes = exact_slopes(x, y, bc_type)
-            middle = [
-                float((y[i] + y[i + 1]) / 2 + (x[i + 1] - x[i]) * (slopes[i] - slopes[i + 1]) / 8)
-                for i in range(samples - 1)
-            ]
-            out, _ = resample(values, times, targets, device, method="cubic", bc_type=bc_type)
-            gaps = np.diff(times)
-            norm = max(2, 1 + gaps[0] / gaps[1], 1 + gaps[-1] / gaps[-2])
-            size = np.abs(values).max() + gaps.max() * max(abs(float(s)) for s in slopes)
-            np.testing.assert_allclose(out[:, 0], middle, rtol=0, atol=128 * 2.0**-53 * norm * size)
-
-
-def test_rule_10_several_cubics_in_one_row(rng, device):
-    values, times, targets = random_case(rng, float32, np.dtype(np.float64), features=12)
-    blocks = [(slice(0, 3), "cubic"), (slice(5, 10), "cubic")]
-    whole = [blocks[0], (slice(3, 5), "linear"), blocks[1], (slice(10, 12), "linear")]
-    out, _ = resample(values, times, targets, device, methods=blocks, bc_type="natural")
-    parts = [
-        resample_curve(values[..., d], times, targets, method=method, bc_type="natural")
-        if method == "cubic"
-        else expected_by_blocks(values, times, targets, [(d, method)])
-        for d, method in whole
-    ]
-    assert_within(
-        out, Expected(*(np.concatenate([part[i] for part in parts], axis=-1) for i in range(3)), parts[0].valid)
-    )
-
-
-def test_rule_10_what_the_ends_may_be(device):
-    for options, message in (
-        ({"method": "cubic", "bc_type": "clamped"}, "bc_type: expected 'not-a-knot' or 'natural', got 'clamped'"),
-        ({"method": "pchip", "bc_type": "natural"}, "bc_type: goes with 'cubic', got 'natural' with 'pchip'"),
-    ):
-        with pytest.raises(robocache.ArgumentError, match=message):
-            resample(np.zeros((3, 2)), np.arange(3.0), np.arange(3.0), device, **options)
 
 
 # ---- Outside, gaps, nothing there: rules 11 to 14 ----

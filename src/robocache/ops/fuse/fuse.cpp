@@ -18,17 +18,6 @@ ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t place) {
 
 std::string shape_of(const TensorView& tensor) { return shape_string(tensor.shape.data(), tensor.ndim); }
 
-// [B, T, last], or [T, last] where not batched.
-void check_shape(const TensorView& tensor, const FuseShape& shape, int64_t last, std::string_view argument,
-                 const ArgumentsOf& of = {}) {
-  const TensorView expected = shape.batched
-                                  ? TensorView::contiguous(nullptr, tensor.dtype, {shape.batch, shape.targets, last})
-                                  : TensorView::contiguous(nullptr, tensor.dtype, {shape.targets, last});
-  if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
-    refuse(of(argument), ": expected ", shape_of(expected), ", got ", shape_of(tensor));
-  }
-}
-
 void check_out_dtype(DType values, DType out, const ArgumentsOf& of) {
   if (out == values || is_floating(out)) return;
   refuse_type(of("values"), ": expected to come out as ", is_floating(values) ? "" : dtype_name(values),
@@ -168,20 +157,20 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
   const auto out_of = [&](size_t i) { return concatenated ? ArgumentsOf{} : arguments_of(streams, i); };
   for (size_t i = 0; i < out.size(); ++i) {
     check_same_device(out[i], out_name, out_of(i));
-    check_shape(out[i], shape, concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1],
-                out_name, out_of(i));
+    const int64_t features = concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1];
+    check_target_shape(out[i], out_name, shape.batched, shape.batch, shape.targets, features, out_of(i));
   }
   if (valid) {
     if (valid->dtype != DType::kBool) refuse_type("valid: expected bool, got ", dtype_name(valid->dtype));
     check_same_device(*valid, "valid");
-    check_shape(*valid, shape, count, "valid");
+    check_target_shape(*valid, "valid", shape.batched, shape.batch, shape.targets, count);
   }
   if (age) {
     if (age->dtype != target_times.dtype) {
       refuse_type("age: expected ", dtype_name(target_times.dtype), " like target_times, got ", dtype_name(age->dtype));
     }
     check_same_device(*age, "age");
-    check_shape(*age, shape, count, "age");
+    check_target_shape(*age, "age", shape.batched, shape.batch, shape.targets, count);
   }
 
   const int first = shape.batched ? 1 : 0;
@@ -195,12 +184,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     Segment s = stream_segment(from.values, from.times, from.lengths, from.options, of);
     const TensorView& to = concatenated ? out[0] : out[i];
     check_out_dtype(from.values.dtype, to.dtype, of);
-    const int64_t skipped = concatenated ? column * to.strides[first + 1] * dtype_size(to.dtype) : 0;
-    s.out = static_cast<char*>(to.data) + skipped;
-    s.out_batch = shape.batched ? to.strides[0] : 0;
-    s.out_target = to.strides[first];
-    s.out_feature = to.strides[first + 1];
-    s.out_dtype = to.dtype;
+    place_out(s, to, concatenated ? column : 0);
     column += s.features;
     if (valid) {
       s.valid = static_cast<bool*>(valid->data) + static_cast<int64_t>(i) * valid->strides[first + 1];

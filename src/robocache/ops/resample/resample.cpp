@@ -18,13 +18,7 @@ void check_out(const TensorView& out, const char* name, const ResampleShape& sha
     refuse_type(name, ": expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
   }
   check_device(out, name, values.device);
-  const TensorView expected =
-      shape.batched ? TensorView::contiguous(nullptr, out.dtype, {shape.batch, shape.targets, shape.features})
-                    : TensorView::contiguous(nullptr, out.dtype, {shape.targets, shape.features});
-  if (out.ndim != expected.ndim || out.shape != expected.shape) {
-    refuse(name, ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-           shape_string(out.shape.data(), out.ndim));
-  }
+  check_target_shape(out, name, shape.batched, shape.batch, shape.targets, shape.features);
 }
 
 }  // namespace
@@ -62,11 +56,7 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
     check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
   }
   check_out(out, out_name, shape, values);
-  s.out = out.data;
-  s.out_batch = shape.batched ? out.strides[0] : 0;
-  s.out_target = out.strides[first];
-  s.out_feature = out.strides[first + 1];
-  s.out_dtype = out.dtype;
+  place_out(s, out, 0);
   if (valid) {
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
         (shape.batched && valid->shape[0] != shape.batch)) {

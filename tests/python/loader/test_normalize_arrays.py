@@ -1,0 +1,270 @@
+"""The affines that statistics give, and what they do to arrays: the same as in a batch."""
+
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from reference import normalisation as oracle
+from reference.arithmetic import fma, round_to
+from reference.compare import assert_same_bits, to_numpy
+from robocache.affine import Affine
+from robocache.dataset import Stats
+
+import robocache
+
+FIELDS = list(Stats._fields)
+
+
+# ---- affines: LeRobot's and openpi's numbers ----
+
+
+def random_stats(rng, shape, dtype=np.float32):
+    stats = oracle.stats_of(rng.standard_normal((200, *shape)).astype(dtype) * 3 + 1)
+    return {field: np.asarray(array, dtype).astype(np.float64) for field, array in stats.items()}
+
+
+@pytest.mark.parametrize("mode", oracle.MODES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("peer", ["lerobot", "openpi"])
+def test_a_feature_with_spread_has_the_peers_numbers(rng, mode, dtype, peer):
+    stats, x = random_stats(rng, (6,), dtype), rng.standard_normal((50, 4, 6)).astype(dtype)
+    affine = Affine.of(stats, mode, shape=(6,), dtype=dtype, constant=peer)
+    theirs = getattr(oracle, peer)
+    # A few roundings of terms of at most |x| / spread and |centre| / spread.
+    bound = 8 * np.finfo(dtype).eps * (1 + (np.abs(x) + np.abs(affine.centre)) / affine.spread)
+    assert (np.abs(affine.normalize(x) - theirs(x, stats, mode)) <= bound).all()
+    # LeRobot takes its 1e-8 to divide by std and not to multiply with it again.
+    bound = 8 * np.finfo(dtype).eps * (np.abs(x) * affine.spread + np.abs(affine.centre)) + 1e-8 * np.abs(x)
+    bound += 8 * np.finfo(dtype).eps * affine.spread
+    assert (np.abs(affine.unnormalize(x) - theirs(x, stats, mode, inverse=True)) <= bound).all()
+
+
+@pytest.mark.parametrize("mode", oracle.MODES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("peer", ["lerobot", "openpi"])
+def test_a_feature_without_spread_has_the_peers_number(rng, mode, dtype, peer):
+    x = np.concatenate([[0, 1, 0.1, 3.5, -1e-12, 1e12, 1e30], rng.standard_normal(200)]).astype(dtype)
+    stats = {field: np.float64(x) for field in FIELDS} | {"std": np.zeros(len(x)), "count": 3}
+    affine = Affine.of(stats, mode, shape=x.shape, dtype=dtype, constant=peer)
+    got, theirs = affine.normalize(x), getattr(oracle, peer)(x, stats, mode)
+    assert set(np.unique(theirs)) == {0 if mode == "mean_std" else -1}
+    assert (np.abs(got - theirs) <= np.finfo(dtype).eps).all()
+    back = affine.unnormalize(theirs)
+    bound = 2 * np.finfo(dtype).eps * (np.abs(x) + np.abs(affine.centre[0]).astype(np.float64))
+    assert (np.abs(back.astype(np.float64) - x) <= bound).all()
+    centred = Affine.of(stats, mode, shape=x.shape, dtype=dtype)
+    assert (centred.normalize(x) == 0).all() and (centred.normalize(x[:1] + 1 + 0 * x) == 1 - x).all()
+
+
+def test_what_an_affine_cannot_be_made_of_is_refused(rng):
+    stats = random_stats(rng, (3,))
+    few = {field: stats[field] for field in ("mean", "std", "q01", "q99")}
+    for words, arguments in {
+        r"stats\['a'\]: 'q10_q90' expects q10 and q90, got mean, std, q01, q99": (few, "q10_q90"),
+        r"normalize: expected 'mean_std', .*, got 'zscore'": (stats, "zscore"),
+    }.items():
+        with pytest.raises(robocache.ArgumentError, match=words):
+            Affine.of(*arguments, shape=(3,), name="stats['a']")
+    with pytest.raises(robocache.ArgumentError, match=r"norm_stats.mean: expected 4 numbers, one a feature, got 3"):
+        Affine.of(stats, "mean_std", shape=(4,))
+    with pytest.raises(robocache.ArgumentError, match=r"norm_stats.mean: expected 2 numbers.*got 3"):
+        Affine.of(stats, "mean_std", shape=(2,))
+    with pytest.raises(robocache.ArgumentError, match="constant: expected 'center', 'lerobot' or 'openpi', got 'mean'"):
+        Affine.of(stats, "mean_std", shape=(3,), constant="mean")
+
+
+def test_statistics_that_openpi_padded_fit(rng):
+    stats = random_stats(rng, (7,))
+    padded = {field: np.pad(stats[field], (0, 25)) for field in ("mean", "std", "q01", "q99")}
+    for mode in ("mean_std", "q01_q99"):
+        for part in ("scale", "shift", "spread", "centre"):
+            got = getattr(Affine.of(padded, mode, shape=(7,), constant="openpi"), part)
+            assert_same_bits(got, getattr(Affine.of(stats, mode, shape=(7,), constant="openpi"), part))
+
+
+# ---- on arrays ----
+
+
+def hard(rng, count, dtype):
+    """x, y and z, of which half have x y + z next to the middle of two numbers, closer than float64 tells for float32."""
+    dtype = np.dtype(dtype)
+    digits = np.finfo(dtype).nmant
+    unit = np.exp2(-float(digits))
+    x, y, z = (rng.choice([-1, 1], count) * np.exp2(rng.uniform(-20, 20, count)) for _ in "xyz")
+    half = count // 2
+    powers = np.exp2(rng.integers(-20, 20, (2, half)))
+    x[:half] = powers[0] * (1 + rng.integers(-3, 4, half) * unit)
+    y[:half] = powers[1] * (1 + rng.integers(-3, 4, half) * unit)
+    z[:half] = powers[0] * powers[1] * 2.0 ** (digits + 1) * (1 + rng.integers(0, 2**digits, half) * unit)
+    sign = rng.choice([-1, 1], (3, count))
+    return ((sign * (x, y, z)).astype(dtype)[part] for part in range(3))
+
+
+def affine_of(scale, shift):
+    return Affine(scale[None], shift[None], scale[None], shift[None])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_array_is_normalised_by_one_fma(rng, dtype, device):
+    x, y, z = hard(rng, 200_000, dtype)
+    expected = fma(x, y, z, dtype)
+    separately = x * y + z
+    with np.errstate(all="ignore"):
+        by_float64 = (x.astype(np.float64) * y + z).astype(dtype)
+    assert (separately != expected).mean() > 0.02
+    if dtype == "float32":
+        assert (by_float64 != expected).any()  # so rounding twice would have been seen
+    affine = affine_of(y, z)
+    if device == "cpu":
+        assert_same_bits(affine.normalize(x), expected)
+    assert_same_bits(to_numpy(affine.normalize(torch.from_numpy(x).to(device))), expected)
+    assert_same_bits(to_numpy(affine.unnormalize(torch.from_numpy(x).to(device))), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_infinities_nan_and_the_ends_of_the_range(dtype, device):
+    largest, smallest = np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal
+    special = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, largest, -largest, smallest, 0.1, 1e-3], dtype)
+    if dtype == "float64":
+        special = special[special != smallest]  # whose products have no digits left
+    x, y, z = (part.ravel() for part in np.meshgrid(special, special[np.isfinite(special)], special[:9]))
+    finite = np.isfinite(z)
+    x, y, z = x[finite], y[finite], z[finite]
+    expected = fma(x, y, z, dtype)
+    assert_same_bits(to_numpy(affine_of(y, z).normalize(torch.from_numpy(x).to(device))), expected)
+    if device == "cpu":
+        assert_same_bits(affine_of(y, z).normalize(x), expected)
+
+
+@pytest.mark.parametrize("mode", oracle.MODES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("stream", ["action", "observation.imu", "observation.feature", "gripper"])
+def test_what_the_loader_gives_raw_becomes_what_it_gives_normalised(dataset, device, mode, dtype, stream):
+    recorded = dataset.streams[stream]
+    arguments = {
+        "batch_size": 64,
+        "delta_timestamps": {stream: [-0.013, 0.0, 0.07]},
+        "device": device,
+        "methods": "nearest",
+    }
+    raw = next(robocache.Loader(dataset, dtype=str(recorded.dtype), **arguments))
+    batch = next(robocache.Loader(dataset, dtype=dtype, normalize={stream: mode}, **arguments))
+    affine = Affine.of(dataset.stats[stream], mode, shape=recorded.shape, dtype=str(recorded.dtype))
+    work = torch.float64 if recorded.dtype == np.float64 else torch.float32
+    made = to_numpy(affine.normalize(raw[stream].to(work)))
+    wanted, there = to_numpy(batch[stream]), ~to_numpy(batch[f"{stream}_is_pad"])
+    assert there.sum() > 20
+    assert_same_bits(round_to(made, wanted.dtype)[there], wanted[there])
+
+
+@pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
+@pytest.mark.parametrize("mode", oracle.MODES)
+def test_there_and_back(rng, device, mode, constant):
+    rows = rng.standard_normal((500, 40)) * np.exp2(rng.integers(-18, 10, 40)) + rng.normal(0, 2, 40)
+    rows[:, ::8] = rows[0, ::8]
+    for dtype in ("float32", "float64", "float16", ml_dtypes.bfloat16):
+        x = rows.astype(dtype)
+        wide = x.astype(np.float64)
+        work = "float64" if dtype == "float64" else "float32"
+        affine = Affine.of(oracle.stats_of(wide), mode, shape=(40,), dtype=work, constant=constant)
+        tensor = torch.from_numpy(wide).to(device, getattr(torch, np.dtype(dtype).name))
+        back = to_numpy(affine.unnormalize(affine.normalize(tensor)))
+        assert back.dtype == x.dtype
+        u = 2.0**-53 if dtype == "float64" else 2.0**-24
+        bound = 4 * u * (np.abs(wide) + np.abs(affine.centre.astype(np.float64))) * (1 + 8 * u)
+        if dtype not in ("float32", "float64"):
+            # Both results are rounded to the narrower type.
+            narrow = float(ml_dtypes.finfo(dtype).eps)
+            y = np.abs(affine.normalize(x).astype(np.float64))
+            bound += narrow * (y * affine.spread + np.abs(wide)) + float(ml_dtypes.finfo(dtype).tiny) * (
+                affine.spread + 1
+            )
+            fits = np.isfinite(affine.normalize(x).astype(np.float64))
+        else:
+            fits = True
+        assert ((np.abs(back.astype(np.float64) - wide) <= bound) | ~np.asarray(fits)).all()
+
+
+def test_each_row_by_its_source(rng, device):
+    stats = [random_stats(rng, (5,)) for _ in range(3)]
+    affine = Affine.of_sources([Affine.of(s, "mean_std", shape=(5,)) for s in stats])
+    assert affine.scale.shape == (3, 5)
+    x = rng.standard_normal((8, 4, 5)).astype(np.float32)
+    index = np.array([0, 2, 1, 1, 0, 2, 2, 0])
+    expected = np.stack(
+        [
+            fma(row, *np.broadcast_arrays(affine.scale[i], affine.shift[i], row)[:2], np.float32)
+            for i, row in zip(index, x, strict=True)
+        ]
+    )
+    tensor, tensor_index = torch.from_numpy(x).to(device), torch.from_numpy(index).to(device)
+    for rows in (tensor_index, index, index.tolist(), tensor_index.int()):
+        assert_same_bits(to_numpy(affine.normalize(tensor, rows)), expected)
+    assert_same_bits(affine.normalize(x, index), expected)
+    assert_same_bits(affine.normalize(x[:, 0], index), expected[:, 0])
+    assert_same_bits(affine.normalize(x[1], 2), expected[1])
+    again = pickle.loads(pickle.dumps(affine))
+    assert_same_bits(to_numpy(again.normalize(tensor, tensor_index)), expected)
+
+
+def test_sources_that_are_narrower_leave_what_they_lack(rng):
+    wide, narrow = random_stats(rng, (4,)), random_stats(rng, (2,))
+    affine = Affine.of_sources(
+        [
+            Affine.of(wide, "min_max", shape=(4,)),
+            Affine.of(narrow, "min_max", shape=(2,)),
+            Affine.of(None, None, shape=(4,)),
+        ]
+    )
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    y = affine.normalize(x, [0, 1, 2])
+    assert_same_bits(y[1, 2:], x[1, 2:])
+    assert_same_bits(y[2], x[2])
+    assert_same_bits(y[1, :2], Affine.of(narrow, "min_max", shape=(2,)).normalize(x[1, :2]))
+    alike = Affine.of_sources([Affine.of(wide, "min_max", shape=(4,))] * 2)
+    assert_same_bits(alike.normalize(x), alike.normalize(x, [0, 1, 0]))
+    scalars = Affine.of_sources([Affine.of({"mean": 1.0, "std": s}, "mean_std", shape=()) for s in (1.0, 2.0)])
+    assert scalars.normalize(np.full((2, 3), 3, np.float32), [0, 1]).tolist() == [[2] * 3, [1] * 3]
+
+
+def test_gradients_go_to_x(rng, device):
+    affine = Affine.of_sources(
+        [Affine.of(random_stats(rng, (3,), np.float64), "q10_q90", shape=(3,), dtype="float64") for _ in "ab"]
+    )
+    index = torch.tensor([0, 1], device=device)
+    x = torch.randn(2, 4, 3, dtype=torch.float64, device=device, requires_grad=True)
+    for call in (affine.normalize, affine.unnormalize):
+        assert torch.autograd.gradcheck(lambda x, call=call: call(x, index), x)
+        assert torch.autograd.gradgradcheck(lambda x, call=call: call(x, index) ** 2, x)
+    half = x.detach().bfloat16().requires_grad_()
+    affine.unnormalize(half, index).sum().backward()
+    assert half.grad.dtype == torch.bfloat16
+    spread = torch.from_numpy(affine.spread).to(device)[:, None].expand(2, 4, 3)
+    torch.testing.assert_close(half.grad, spread.bfloat16(), rtol=0, atol=0)
+    each = torch.func.vmap(lambda row: affine.normalize(row, 0))(x.detach())
+    torch.testing.assert_close(each, affine.normalize(x.detach(), 0), rtol=0, atol=0)
+
+
+def test_what_cannot_be_normalised_is_refused_by_name(rng):
+    affine = Affine.of_sources([Affine.of(random_stats(rng, (3,)), "mean_std", shape=(3,)) for _ in "ab"])
+    x = np.zeros((2, 4, 3), np.float32)
+    for words, call in {
+        "x: expected a numpy array or a torch tensor, got list": lambda: affine.normalize([1.0, 2.0, 3.0], 0),
+        "x: expected floats, got int64": lambda: affine.normalize(x.astype(np.int64), 0),
+        "x: expected floats, got torch.int32": lambda: affine.normalize(torch.zeros(3, dtype=torch.int32), 0),
+        r"x: expected \[..., 3\], got \(2, 4, 2\)": lambda: affine.normalize(x[..., :2], 0),
+        r"x: expected \[..., 3\], got \(\)": lambda: affine.normalize(np.zeros((), np.float32), 0),
+        "without a mask": lambda: affine.normalize(np.ma.masked_array(x), 0),
+        "dataset_index: expected the source of each row, since 2": lambda: affine.normalize(x),
+        r"dataset_index: expected in \[0, 2\), got 2": lambda: affine.normalize(x, 2),
+        r"dataset_index: expected in \[0, 2\), got from -1 to 1": lambda: affine.normalize(x, [-1, 1]),
+        r"dataset_index: expected in \[0, 2\), got from 0 to 2": lambda: affine.normalize(x, torch.tensor([0, 2])),
+        r"dataset_index: expected \[B\] .*got \(3,\)": lambda: affine.normalize(x, [0, 1, 0]),
+        "dataset_index: expected integers, got float64": lambda: affine.normalize(x, [0.0, 1.0]),
+        "dataset_index: expected integers, got torch.bool": lambda: affine.normalize(x, torch.tensor([True, False])),
+        "dataset_index: expected a whole number, got True": lambda: affine.normalize(x, True),
+    }.items():
+        with pytest.raises(robocache.Error, match=words):
+            call()

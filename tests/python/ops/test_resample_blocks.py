@@ -1,0 +1,132 @@
+"""Rule 9, methods by feature blocks, in resample_trajectories, on the CPU and on CUDA."""
+
+import numpy as np
+import pytest
+from reference.compare import OnlyDLPack, assert_same_bits, assert_within
+from reference.curve_calls import (
+    each_clock,
+    each_float,
+    expected_by_blocks,
+    float32,
+    float64,
+    random_case,
+    random_times,
+    resample,
+)
+from reference.random_streams import random_targets
+from reference.resample import resample as oracle
+
+import robocache
+
+pytest.importorskip("torch")
+
+
+@each_float
+@each_clock
+def test_rule_9_each_block_has_its_method(rng, device, dtype, clock):
+    values, times, targets = random_case(rng, dtype, clock, features=26)
+    named = [
+        (slice(19, 23), "slerp"),
+        (slice(0, 7), "pose"),
+        (slice(8, 10), "previous"),
+        (slice(-3, None), "pchip"),
+        (slice(15, 19), "slerp"),
+        (slice(10, 13), "akima"),
+    ]
+    whole = [
+        *named[1:2],
+        (slice(7, 8), "nearest"),
+        (slice(8, 10), "previous"),
+        (slice(10, 13), "akima"),
+        (slice(13, 15), "nearest"),
+        (slice(15, 19), "slerp"),
+        (slice(19, 23), "slerp"),
+        (slice(23, 26), "pchip"),
+    ]
+    gap = 12_000_000 if clock == np.int64 else 0.012
+    for options in ({}, {"extrapolate": "nan"}, {"max_gap": gap}, {"lengths": np.array([17, 0, 9])}, {"causal": True}):
+        out, valid = resample(values, times, targets, device, method="nearest", methods=named, **options)
+        expected = expected_by_blocks(values, times, targets, whole, **options)
+        assert_same_bits(valid, expected.valid)
+        assert_within(out, expected, str(options))
+
+
+@each_float
+def test_rule_9_sixteen_quaternions_in_one_row(rng, device, dtype):
+    values, times, targets = random_case(rng, dtype, np.dtype(np.int64), features=64, special=False)
+    blocks = [(slice(d, d + 4), "slerp") for d in range(0, 64, 4)]
+    out, _ = resample(values, times, targets, device, methods=blocks)
+    assert_within(out, expected_by_blocks(values, times, targets, blocks))
+
+
+def test_rule_9_a_hundred_blocks(rng, device):
+    values, times, targets = random_case(rng, float32, np.dtype(np.float64), features=200)
+    named = [(slice(d, d + 1), "nearest") for d in range(0, 110, 2)]
+    out, _ = resample(values, times, targets, device, methods=named)
+    linear, nearest = (oracle(values, times, targets, method=method)[0] for method in ("linear", "nearest"))
+    stepped = np.zeros(200, bool)
+    stepped[:110:2] = True
+    assert_same_bits(out, np.where(stepped, nearest, linear))
+    with pytest.raises(robocache.ArgumentError, match="methods: expected at most 112 runs"):
+        resample(values, times, targets, device, methods=[(slice(d, d + 1), "nearest") for d in range(0, 200, 2)])
+
+
+@pytest.mark.parametrize("whole", ["int32", "uint8", "bool"])
+def test_rule_9_integers_by_several_steps(rng, device, whole):
+    values = rng.integers(0, 2, (2, 9, 6)).astype(whole)
+    times = random_times(rng, 2, 9, np.dtype(np.float64))
+    targets = random_targets(rng, times, 50)
+    out, _ = resample(values, times, targets, device, method="next", methods=[(slice(1, 4), "previous")])
+    expected = expected_by_blocks(
+        values, times, targets, [(slice(0, 1), "next"), (slice(1, 4), "previous"), (slice(4, 6), "next")]
+    )
+    assert_same_bits(out, expected.out)
+    with pytest.raises(robocache.ArgumentTypeError, match=rf"'pchip'.*{whole}"):
+        resample(values, times, targets, device, method="next", methods=[(slice(1, 4), "pchip")])
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ([(slice(0, 3), "pchip"), (slice(2, 5), "akima")], r"methods: slice\(0, 3\) and slice\(2, 5\) overlap"),
+        ([(slice(2, 5), "akima"), (slice(0, 3), "akima")], r"methods: .* overlap"),
+        ([(slice(8, 11), "akima")], r"methods: .*\[0, 10\), got slice\(8, 11\)"),
+        ([(slice(-11, 3), "akima")], r"methods: .*got slice\(-11, 3\)"),
+        ([(slice(3, 3), "akima")], r"methods: .*got slice\(3, 3\)"),
+        ([(slice(5, 2), "akima")], r"methods: .*got slice\(5, 2\)"),
+        ([(slice(0, 4, 2), "akima")], r"methods: .*step 1"),
+        ([(slice(0, 4), "spline")], r"methods: expected 'linear', .*'spline'"),
+    ],
+)
+def test_rule_9_blocks_that_cannot_be_are_refused(device, methods, message):
+    with pytest.raises(robocache.ArgumentError, match=message):
+        resample(np.zeros((3, 10)), np.arange(3.0), np.arange(3.0), device, methods=methods)
+
+
+@pytest.mark.parametrize(
+    "methods", [[(3, "akima")], ["akima"], [(slice(0, 2), "akima", 1)], [(slice(0, 2), 1)], [(slice(0.5, 2), "akima")]]
+)
+def test_rule_9_blocks_of_the_wrong_type_are_refused(device, methods):
+    with pytest.raises(robocache.ArgumentTypeError, match="methods"):
+        resample(np.zeros((3, 10)), np.arange(3.0), np.arange(3.0), device, methods=methods)
+
+
+def test_rule_9_what_one_method_refuses_its_block_refuses(device):
+    values, times = np.zeros((3, 10)), np.arange(3.0)
+    step, curve = [(slice(0, 2), "nearest")], [(slice(0, 2), "pchip")]
+    for options, argument in (
+        ({"methods": step, "extrapolate": "linear"}, "extrapolate"),
+        ({"methods": curve, "method": "nearest", "extrapolate": "linear"}, "extrapolate"),
+        ({"methods": curve, "method": "nearest", "tolerance": 1.0}, "tolerance"),
+        ({"methods": step, "method": "previous", "tolerance": 1.0}, "tolerance"),
+        ({"methods": [(slice(0, 2), "next")], "causal": True}, "causal"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=argument):
+            resample(values, times, times, device, **options)
+
+
+def test_rule_9_only_dlpack(rng):
+    case = random_case(rng, float64, np.dtype(np.float64), features=8, special=False)
+    out = robocache.resample_trajectories(*map(OnlyDLPack, case), methods=[(slice(-4, None), "slerp")])
+    rotation = robocache.resample_trajectories(case[0][..., 4:], *case[1:], method="slerp")
+    assert_same_bits(np.from_dlpack(out)[..., 4:], rotation)

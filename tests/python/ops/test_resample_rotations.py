@@ -1,0 +1,115 @@
+"""Rule 8 of slerp and pose in resample_trajectories, on the CPU and on CUDA."""
+
+import itertools
+
+import numpy as np
+import pytest
+from reference.compare import assert_same_bits
+from reference.curve_calls import WIDTHS, check, each_clock, each_float, float32, name_of, random_case, resample
+from reference.random_streams import FLOATS
+from reference.resample import resample as oracle
+
+import robocache
+
+pytest.importorskip("torch")
+
+
+def turned(axis, degrees):
+    half = np.radians(degrees) / 2
+    return np.append(np.sin(half) * np.asarray(axis, np.float64), np.cos(half))
+
+
+@each_float
+def test_rule_8_slerp_turns_at_an_even_rate(device, dtype):
+    values = np.stack([turned([0, 0, 1], 10), turned([0, 0, 1], 110)]).astype(dtype)
+    targets = np.linspace(0, 1, 11)
+    out, _ = resample(values, np.array([0.0, 1.0]), targets, device, method="slerp")
+    expected = np.stack([turned([0, 0, 1], 10 + 100 * t) for t in targets])
+    np.testing.assert_allclose(
+        out.astype(np.float64), expected, rtol=0, atol=4 * 2.0 ** {8: -53, 4: -23}.get(dtype.itemsize, -8)
+    )
+
+
+def test_rule_8_the_shortest_arc_in_the_earlier_samples_hemisphere(device):
+    a, b = turned([0, 0, 1], 0), turned([0, 0, 1], 60)
+    for sign_a, sign_b in itertools.product([1, -1], [1, -1]):
+        out, _ = resample(
+            np.stack([sign_a * a, sign_b * b]), np.array([0.0, 1.0]), np.array([0.5]), device, method="slerp"
+        )
+        np.testing.assert_allclose(out[0], sign_a * turned([0, 0, 1], 30), rtol=0, atol=1e-15)
+
+
+def test_rule_8_the_order_of_components_does_not_matter(rng, device):
+    values, times, targets = random_case(rng, float32, np.dtype(np.float64), method="slerp", special=False)
+    out, _ = resample(values, times, targets, device, method="slerp")
+    order = [3, 0, 1, 2]
+    moved, _ = resample(values[..., order], times, targets, device, method="slerp")
+    np.testing.assert_allclose(moved, out[..., order], rtol=0, atol=128 * 2.0**-24)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=name_of)
+@pytest.mark.parametrize("length", [1e-40, 1e-30, 1e-19, 1e-3, 7.0, 1e19, 1e30, 3e38])
+def test_rule_8_inputs_of_any_length_are_normalised(rng, device, dtype, length):
+    unit = rng.standard_normal((6, 4))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    values = (unit * length).astype(dtype)
+    targets = np.linspace(0.1, 4.9, 40)
+    check(values, np.arange(6.0), targets, device, method="slerp")
+    out, _ = resample(values, np.arange(6.0), targets, device, method="slerp")
+    between = targets != np.round(targets)
+    np.testing.assert_allclose(np.linalg.norm(out[between].astype(np.float64), axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=name_of)
+@pytest.mark.parametrize("degrees", [0, 1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1, 90, 179, 179.99, 181, 270, 359, 359.9999])
+def test_rule_8_tiny_and_near_opposite_angles(rng, device, dtype, degrees):
+    axis = rng.standard_normal(3)
+    values = np.stack([turned([0, 0, 1], 0), turned(axis / np.linalg.norm(axis), degrees)]).astype(dtype)
+    targets = np.linspace(0, 1, 33)
+    for values_of_sign in (values, values * np.array([[1], [-1]], dtype)):
+        check(values_of_sign, np.array([0.0, 1.0]), targets, device, method="slerp")
+        check(
+            values_of_sign, np.array([0.0, 1.0]), np.linspace(-3, 3, 33), device, method="slerp", extrapolate="linear"
+        )
+
+
+def test_rule_8_a_small_turn_keeps_its_digits(device):
+    # 1e-6 rad: an arc cosine of float32 would find no angle at all.
+    values = np.array([[0, 0, 0, 1], [5e-7, 0, 0, 1]], np.float32)
+    out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25]), device, method="slerp")
+    np.testing.assert_allclose(out[0, 0], 1.25e-7, rtol=1e-5)
+
+
+@each_float
+def test_rule_8_length_zero_is_nan_between_and_itself_on_a_hit(device, dtype):
+    values = np.array([[0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], np.float64).astype(dtype)
+    out, valid = resample(values, np.arange(4.0), np.array([0.5, 1.0, 1.5, 2.0, 2.5]), device, method="slerp")
+    out = out.astype(np.float64)
+    assert np.isnan(out[[0, 2]]).all()
+    assert not np.isnan(out[[1, 3, 4]]).any()
+    assert (out[1] == 0).all()
+    assert valid.all()
+
+
+@each_float
+@each_clock
+def test_rule_8_pose_is_a_linear_position_and_a_slerp(rng, device, dtype, clock):
+    values, times, targets = random_case(rng, dtype, clock, method="pose")
+    for extrapolate in ("clamp", "nan", "linear"):
+        out, valid = resample(values, times, targets, device, method="pose", extrapolate=extrapolate)
+        position, position_valid = oracle(values[..., :3], times, targets, extrapolate=extrapolate)
+        rotation, _ = resample(values[..., 3:], times, targets, device, method="slerp", extrapolate=extrapolate)
+        assert_same_bits(out[..., :3], position)
+        assert_same_bits(out[..., 3:], rotation)
+        assert_same_bits(valid, position_valid)
+
+
+@pytest.mark.parametrize(("method", "width"), [("slerp", 3), ("slerp", 8), ("slerp", 0), ("pose", 6), ("pose", 14)])
+def test_rule_8_slerp_is_4_wide_and_pose_7(device, method, width):
+    with pytest.raises(
+        robocache.ArgumentError, match=rf"method: '{method}' expects {WIDTHS[method]} features, got {width}"
+    ):
+        resample(np.zeros((3, width)), np.arange(3.0), np.arange(3.0), device, method=method)
+    if width:
+        with pytest.raises(robocache.ArgumentError, match=rf"methods: '{method}' expects"):
+            resample(np.zeros((3, 20)), np.arange(3.0), np.arange(3.0), device, methods=[(slice(0, width), method)])
