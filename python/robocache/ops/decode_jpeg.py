@@ -74,15 +74,16 @@ class ResidentJpegs:
     def __init__(self, blobs: Any, offsets: Any, *, device: str = "cuda", tier: str = "device") -> None:
         files, places = argument("blobs", blobs), argument("offsets", offsets)
         self._frames = _resident(files, places, _lib.text("device", device), _lib.text("tier", tier))
-        self._size = tuple(_resident_size(self._frames, place) for place in range(4))
+        self._count, *size = (int(_resident_size(self._frames, place)) for place in range(4))
+        self._shape = size[0], size[1], size[2]
 
     def __len__(self) -> int:
-        return self._size[0]
+        return self._count
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Height, width, channels of each frame."""
-        return self._size[1:]  # type: ignore[return-value]
+        return self._shape
 
     def decode(self, rows: Any, out: Any, status: Any) -> None:
         """Queues the decoding of some frames on the current stream; nothing waits.

@@ -210,7 +210,7 @@ def test_sources_whose_frames_differ_in_size_are_brought_to_one(recording, tmp_p
     assert next(loader)["cam"].shape == (8, 1, 3, 8, 8)
     with pytest.raises(robocache.ArgumentError, match=r"images\['cam'\].size: expected .* got \[3, 20, 30\] and"):
         robocache.Loader([robocache.Source(a), robocache.Source(b)], **windows)
-    with pytest.raises(robocache.ArgumentError, match="expected numbers in all sources|expected frames in all sources"):
+    with pytest.raises(robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all sources"):
         robocache.Loader([robocache.Source(a), robocache.Source(c)], **windows)
     # A source without the camera: black.
     loader = robocache.Loader(
@@ -242,7 +242,7 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(recording, tmp_path, c
     _spoil(tmp_path / "cache", "top", 15)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
-    with pytest.raises(robocache.FrameError, match="stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
+    with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
         for batch in robocache.Loader(dataset, **options):
             torch.as_tensor(batch["top"]).cpu()
     loader = robocache.Loader(dataset, on_bad_frame="pad", prefetch=0, **options)
@@ -265,7 +265,7 @@ def test_a_cut_file_is_an_error_where_it_is_read(recording, tmp_path):
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     with open(file, "r+b") as to:
         to.truncate(file.stat().st_size // 2)
-    with pytest.raises(robocache.FileError, match="values.npy: at byte"):
+    with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
         next(loader)
 
 

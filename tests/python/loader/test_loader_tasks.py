@@ -49,7 +49,7 @@ def test_each_source_has_its_own(kitchen, tmp_path):
 def test_what_has_no_tasks_is_refused(kitchen, tmp_path):
     plain = _write(tmp_path / "plain", [{"operator": "ann"}])
     with pytest.raises(
-        robocache.ArgumentError, match="task_text: expected a column task or tasks .*plain, got .*operator"
+        robocache.ArgumentError, match=r"task_text: expected a column task or tasks .*plain, got .*operator"
     ):
         _loader(kitchen, plain)
     named = _write(tmp_path / "named", [{"task": "x"}], stream="task")
