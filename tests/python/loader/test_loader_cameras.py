@@ -210,7 +210,9 @@ def test_sources_whose_frames_differ_in_size_are_brought_to_one(recording, tmp_p
     assert next(loader)["cam"].shape == (8, 1, 3, 8, 8)
     with pytest.raises(robocache.ArgumentError, match=r"images\['cam'\].size: expected .* got \[3, 20, 30\] and"):
         robocache.Loader([robocache.Source(a), robocache.Source(b)], **windows)
-    with pytest.raises(robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all sources"):
+    with pytest.raises(
+        robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all sources"
+    ):
         robocache.Loader([robocache.Source(a), robocache.Source(c)], **windows)
     # A source without the camera: black.
     loader = robocache.Loader(
