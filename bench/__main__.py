@@ -1,7 +1,7 @@
 """Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
 
-python -m bench [resample] [fuse] [voxelize] [tsdf] [sweep] [loader] [loader_one_clock] [residency] [ranks] [episodes]
-                [options of the benchmarks]
+python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [sweep] [loader] [loader_one_clock] [residency] [ranks]
+                [episodes] [options of the benchmarks]
 """
 
 import runpy
@@ -16,6 +16,7 @@ BENCHES = [
     "fuse",
     "voxelize",
     "tsdf",
+    "images",
     "sweep",
     "loader",
     "loader_one_clock",

@@ -80,6 +80,7 @@ TITLES = {
     "fuse": "fuse_multimodal",
     "voxelize": "voxelize_pointcloud, voxelize_sparse, voxel_downsample",
     "tsdf": "integrate_tsdf",
+    "images": "decode_jpeg, image_batch",
 }
 
 # The measures of ours that the page shows, in the order of the columns.

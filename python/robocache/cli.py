@@ -77,13 +77,11 @@ def _ingest(arguments: argparse.Namespace) -> int:
         _print_json(report.to_dict())
     else:
         console = Console()
-        console.print(
-            f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes",
-            soft_wrap=True,
-            markup=False,
-        )
+        done = f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes"
+        if frames := sum(camera["frames"] for camera in report.cameras.values()):
+            done += f", {frames} frames, {frames / report.seconds:.0f} a second"
+        console.print(done, soft_wrap=True, markup=False)
         view.show_streams(dataset.open(report.cache), console)
-        view.show_cameras(report.cameras, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
 

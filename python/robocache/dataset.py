@@ -243,7 +243,7 @@ class EpisodeWriter:
             FileError: the write failed; the episode can only be dropped then.
 
         Warns:
-            ReencodedWarning: JPEGs that no restart markers could be added to, such as progressive ones, and why.
+            ReencodedWarning: JPEGs that no restart markers could be added to without loss, such as those that store RGB, and why.
         """
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")

@@ -34,7 +34,7 @@ class ImageOptions:
             floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.
         per_frame: each frame of a window has draws of its own.
-        together: keys of cameras that share this one's draws, where they are asked for the same together.
+        together: keys of cameras that share this one's draws, which each of them has to say.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.

@@ -97,23 +97,6 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
     show_omissions(dataset.provenance, console)
 
 
-def show_cameras(cameras: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Prints what an ingest made of each camera, from its report."""
-    if not cameras:
-        return
-    table = _table("camera", "frames", ">rows", ">bytes a frame", ">frames/s")
-    for name, camera in cameras.items():
-        size = f"{camera['width']}x{camera['height']} {camera['color_space']}, {camera['codec']}"
-        table.add_row(
-            _Name(name),
-            size,
-            str(camera["frames"]),
-            f"{camera['bytes_per_frame']:.0f}",
-            f"{camera['frames_per_second']:.0f}",
-        )
-    console.print(table)
-
-
 def show_omissions(of: Mapping[str, Any], console: Console) -> None:
     """Prints what an ingest left out and skipped, from its report or a cache's provenance."""
     for omission in of.get("left_out", []):

@@ -169,6 +169,37 @@ def test_inspect_json(capsys, cache):
     assert shown["provenance"]["format"] == "csv"
 
 
+def test_inspect_shows_cameras(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    pixels = np.arange(5 * 24 * 32, dtype=np.uint16).reshape(5, 24, 32)
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("depth", unit_m=0.001, intrinsics=np.eye(3), resized={"fit": "pad"})
+        with writer.episode() as episode:
+            episode.append("depth", np.arange(5) * 10**8, pixels, codec="raw")
+            episode.append("top", np.arange(5) * 10**8, (pixels >> 4).astype(np.uint8), codec="jpeg")
+            episode.append("metres", np.arange(2) * 10**8, np.full((2, 3, 3), np.nan, np.float32), codec="raw")
+        with writer.episode():
+            pass
+    code, out, _ = run(capsys, "inspect", tmp_path / "cache")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert ["depth", "raw", "depth", "32", "24", "1,536"] in lines
+    assert ["metres", "raw", "depth", "3", "3", "36"] in lines
+    assert any(line[:5] == ["top", "jpeg", "gray", "32", "24"] for line in lines)
+    assert "depth: a unit is 0.001 m, intrinsics, fit pad" in out
+    assert "statistics" not in out
+
+    shown = json.loads(run(capsys, "inspect", tmp_path / "cache", "--json")[1], parse_constant=pytest.fail)
+    depth = shown["streams"]["depth"]
+    assert depth["stats"] is None and depth["frames"]["bytes"] == pixels.nbytes
+    assert (depth["frames"]["codec"], depth["frames"]["unit_m"]) == ("raw", 0.001)
+    assert depth["frames"]["intrinsics"] == np.eye(3).tolist()
+    for number in range(2):
+        picture = tmp_path / f"{number}.png"
+        assert run(capsys, "inspect", tmp_path / "cache", "--plot", picture, "--episode", number)[0] == 0
+        assert picture.stat().st_size > 10_000
+
+
 def test_inspect_limits_statistics_unless_all(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:

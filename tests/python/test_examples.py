@@ -225,6 +225,72 @@ def run_examples(text, names):
             assert printed.getvalue() == example.want.replace("<BLANKLINE>\n", "\n")
 
 
+# ---- examples/train_act.py ----
+
+
+@pytest.fixture
+def train(folder, monkeypatch):
+    """Runs the example on a dataset; its losses."""
+    pytest.importorskip("av", reason="no PyAV: pip install av")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    main = importlib.import_module("train_act").main
+    return lambda dataset, *options: main([str(dataset), "--cache", "cache", "--device", "cpu", *options])
+
+
+@pytest.fixture
+def seen_by_a_camera(rng, folder, monkeypatch, lerobot_files):
+    """A LeRobot dataset of 28 frames from a camera, whose actions are what the state shows."""
+    pytest.importorskip("av", reason="no PyAV: pip install av")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "ingest"))
+    video = importlib.import_module("video_files")
+    camera, episodes = "observation.images.top", []
+    for number, rows in enumerate((18, 10)):
+        state = rng.normal(size=(rows, 3)).astype(np.float32).cumsum(0)
+        episodes.append(lerobot_files.Episode({"observation.state": state, "action": state[:, :2]}))
+        path = folder / f"pusht/videos/chunk-000/{camera}/episode_{number:06d}.mp4"
+        video.write_video(path, range(100 * number, 100 * number + rows))
+    features = {
+        name: {"dtype": "float32", "shape": [values.shape[1]], "names": None}
+        for name, values in episodes[0].columns.items()
+    }
+    features[camera] = {"dtype": "video", "shape": [video.HEIGHT, video.WIDTH, 3], "names": ["height", "width", "rgb"]}
+    features |= lerobot_files.BOOKKEEPING
+    return lerobot_files.write_lerobot(folder / "pusht", episodes, "v2.1", features=features)
+
+
+@pytest.mark.parametrize("policy", ["small", "act"])
+def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, policy, capsys):
+    if policy == "act":
+        pytest.importorskip("lerobot.policies.act.modeling_act", reason="LeRobot is not installed: pip install lerobot")
+    steps = {"small": 12, "act": 2}[policy]
+    losses = train(
+        seen_by_a_camera, "--policy", policy, "--steps", str(steps), "--batch-size", "8", "--picture", "a.png"
+    )
+    assert len(losses) == steps
+    assert np.isfinite(losses).all()
+    if policy == "small":
+        assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])  # three epochs of four batches
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == f"{policy} on cpu: 28 frames, cameras: observation.images.top"
+    assert last.startswith(f"{steps} batches: ") and "waited for data" in last
+    assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.filterwarnings("ignore:cameras without files")
+def test_training_on_a_real_dataset(real_data, train):
+    losses = train(real_data("lerobot_v2/gr00t_gr1_pnp_sim"), "--policy", "small", "--steps", "30", "--batch-size", "8")
+    assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:5])
+
+
+def test_the_page_shows_how_to_train_on_it(seen_by_a_camera, train, folder):
+    (command,) = [text for text in snippets("bash", (ROOT / "docs/images.md").read_text()) if "train_act" in text]
+    python, program, dataset, *options = shlex.split(command, comments=True)
+    assert (python, program) == ("python", "examples/train_act.py") and (ROOT / program).exists()
+    options[options.index("--steps") + 1] = "1"
+    assert len(train(dataset, *options, "--policy", "small")) == 1
+    assert (folder / options[options.index("--picture") + 1]).exists()
+
+
 # ---- Docstrings ----
 
 

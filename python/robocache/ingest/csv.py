@@ -26,7 +26,7 @@ import pyarrow.csv as pa_csv
 from ..errors import ArgumentError, FileError
 from ..ops.resample import check_times
 from .files import check_file, list_files
-from .images import Kinds, image_frames
+from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
 from .registry import CsvOptions, is_csv
 
@@ -100,7 +100,7 @@ def _read_folder(
                 seen.images.update(images)
                 camera = f"{file.stem}.{layout.images}"
                 read = partial(_read_image, images)
-                frames = image_frames(camera, what, file, time_ns, read, options, "recorded", seen.kinds, notes)
+                frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)
                 if frames is not None:
                     yield camera, frames
             elif rows is None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, cast
@@ -79,78 +80,84 @@ class Kinds:
             raise SourceError(f"{where}: frames of {kind}, but of {first} in {there}")
 
 
-def image_frames(
-    camera: str,
-    what: str,
-    where: object,
-    time_ns: np.ndarray,
-    read: Callable[[int], bytes],
-    options: CameraOptions,
-    clock: Literal["recorded", "nominal"],
-    kinds: Kinds,
-    notes: Notes,
-) -> Frames | None:
-    """A camera's rows that are images; None where there is none that can be read.
+@dataclass(frozen=True)
+class Images:
+    """A camera's rows in one recording that are JPEGs and PNGs, one by one.
 
-    Args:
-        camera, what, where: its name, the recording's, and what begins the message of what is wrong with it.
-        time_ns: int64 ``[rows]``.
-        read: gives a row's image; what it raises skips that row by name.
+    camera, what, where: its name, the recording's, and what begins the message of what is wrong with it.
+    time_ns, clock: as of :class:`Rows`.
+    read: gives a row's file; a row for which it raises is skipped by name.
     """
-    chunks = _read_chunks(camera, what, where, time_ns, read, options, kinds, notes)
-    first = next(chunks, None)
-    if first is None:
-        return None
-    _, _, resized = first
-    return Frames(((times, images) for times, images, _ in chain([first], chunks)), resized=resized, clock=clock)
 
+    camera: str
+    what: str
+    where: object
+    time_ns: np.ndarray
+    clock: Literal["recorded", "nominal"]
+    read: Callable[[int], bytes]
 
-def _read_chunks(
-    camera: str,
-    what: str,
-    where: object,
-    time_ns: np.ndarray,
-    read: Callable[[int], bytes],
-    options: CameraOptions,
-    kinds: Kinds,
-    notes: Notes,
-) -> Iterator[tuple[np.ndarray, frames.Encoded, dict[str, Any] | None]]:
-    """Stamps and frames, and what was done to their size."""
-    storage = Storage.of(options)
-    for start in range(0, len(time_ns), _AT_ONCE):
-        blobs: dict[int, bytes] = {}
-        lost: dict[int, SourceError] = {}
-        for row in range(start, min(start + _AT_ONCE, len(time_ns))):
-            try:
-                with naming(f"{where}: {camera}: row {row}"):
-                    blobs[row] = read(row)
-            except SourceError as error:
-                lost[row] = error
-        taken = None
+    def stored(self, options: CameraOptions, kinds: Kinds, notes: Notes) -> Frames | None:
+        """The same as they are stored; None where there is none that can be read."""
+        chunks = self._chunks(options, kinds, notes)
+        first = next(chunks, None)
+        if first is None:
+            return None
+        _, _, resized = first
+        pairs = ((time_ns, images) for time_ns, images, _ in chain([first], chunks))
+        return Frames(pairs, resized=resized, clock=self.clock)
+
+    def _chunks(
+        self, options: CameraOptions, kinds: Kinds, notes: Notes
+    ) -> Iterator[tuple[np.ndarray, frames.Encoded, dict[str, Any] | None]]:
+        """Stamps and frames, and what was done to their size."""
+        storage = Storage.of(options)
+        for start in range(0, len(self.time_ns), _AT_ONCE):
+            lost: dict[int, SourceError] = {}
+            rows, taken = self._take(range(start, min(start + _AT_ONCE, len(self.time_ns))), kinds, lost)
+            if lost:
+                notes.skip(f"{self.what}: {self.camera}: rows {ranges(sorted(lost))}", lost[min(lost)])
+            if taken is None:
+                continue
+            for why in taken.reencoded:
+                notes.leave_out(f"{self.camera}: JPEGs as they were", f"encoded anew: {why}")
+            height, width, _ = taken.shape
+            if storage.size is not None or options.image_codec is not None:
+                pixels = frames.decode(
+                    taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(len(rows))
+                )
+                asked = storage if options.image_codec is not None else replace(storage, codec=cast(Any, taken.codec))
+                taken = encode(pixels, asked)
+            yield self.time_ns[rows], taken, storage.resized(height, width)
+
+    def _take(self, rows: range, kinds: Kinds, lost: dict[int, SourceError]) -> tuple[list[int], frames.Encoded | None]:
+        """Those of the rows that can be read, and their frames; the others are `lost`."""
+        files: dict[int, bytes] = {}
+        for row in rows:
+            with self._losing(row, lost):
+                files[row] = self.read(row)
         try:
-            taken = frames.take(list(blobs.values()))
-            kinds.check(camera, _kind(taken), where)
+            taken = frames.take(list(files.values()))
+            kinds.check(self.camera, _kind(taken), self.where)
         except Error:  # of which, one by one says
-            for row, blob in list(blobs.items()):
-                try:
-                    with naming(f"{where}: {camera}: row {row}"):
-                        kinds.check(camera, _kind(frames.take([blob])), f"{where}: {camera}: row {row}")
-                except SourceError as error:
-                    lost[row] = error
-                    del blobs[row]
-            taken = frames.take(list(blobs.values())) if blobs else None
-        if lost:
-            notes.skip(f"{what}: {camera}: rows {ranges(sorted(lost))}", lost[min(lost)])
-        if taken is None:
-            continue
-        for why in taken.reencoded:
-            notes.leave_out(f"{camera}: JPEGs as they were", f"encoded anew: {why}")
-        height, width, _ = taken.shape
-        if storage.size is not None or options.image_codec is not None:
-            pixels = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(len(blobs)))
-            asked = storage if options.image_codec is not None else replace(storage, codec=cast(Any, taken.codec))
-            taken = encode(pixels, asked)
-        yield time_ns[list(blobs)], taken, storage.resized(height, width)
+            sound: dict[int, bytes] = {}
+            for row, file in files.items():
+                with self._losing(row, lost):
+                    kinds.check(self.camera, _kind(frames.take([file])), self._place(row))
+                    sound[row] = file
+            return list(sound), frames.take(list(sound.values())) if sound else None
+        return list(files), taken
+
+    @contextmanager
+    def _losing(self, row: int, lost: dict[int, SourceError]) -> Iterator[None]:
+        """Reads a row; where it cannot be read, it is lost."""
+        try:
+            with naming(self._place(row)):
+                yield
+        except SourceError as error:
+            lost[row] = error
+
+    def _place(self, row: int) -> str:
+        return f"{self.where}: {self.camera}: row {row}"
 
 
 def _kind(encoded: frames.Encoded) -> str:

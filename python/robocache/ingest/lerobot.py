@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from ..errors import Error, FileError
 from .files import check_file, fingerprint, is_readable, list_files
-from .images import Kinds, image_frames
+from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError, naming, ranges
 from .registry import INDEX_COLUMNS, LeRobotOptions, read_folders
 
@@ -170,14 +170,13 @@ def _read_streams(
 
 
 def _read_images(
-    source: Path, episode: Episode, images: list[str], options: LeRobotOptions, kinds: Any, notes: Notes
+    source: Path, episode: Episode, images: list[str], options: LeRobotOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Frames]]:
     """An episode's cameras whose images are in its rows, or beside them."""
     for name in images:
         read = partial(_read_image, source, episode.rows[name])
-        frames = image_frames(
-            name, episode.what, episode.where, episode.time_ns, read, options, episode.clock, kinds, notes
-        )
+        found = Images(name, episode.what, episode.where, episode.time_ns, episode.clock, read)
+        frames = found.stored(options, kinds, notes)
         if frames is not None:
             yield name, frames
 

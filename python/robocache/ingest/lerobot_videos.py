@@ -163,7 +163,8 @@ class Videos:
             frames = begin + np.arange(len(time_ns))
             frames[frames >= end] = -1
         else:
-            frames = match(time_ns, index.time_ns, self._period_ns / 2)
+            frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # none of the next episode's
+            frames[frames >= 0] += begin
         lacking = np.flatnonzero(frames < 0)
         if len(lacking):
             error = self._explain(index, time_ns, lacking, begin, end)

@@ -45,6 +45,10 @@ _BYTES_AT_ONCE = 4 << 20
 _OPEN_FILES = 4
 # Cuts that a process has before it: one at work and one that waits, so that it need not wait for its next.
 _CUTS_AT_ONCE = 2
+# LeRobot wants a PyAV before 16. Before 17 it starts no threads for colours, and does not tell how many frames may be decoded
+# before one that is shown before them: in no codec more than these.
+_PYAV_17 = int(av.__version__.split(".")[0]) >= 17
+_MOST_REORDERED = 16
 
 
 # ---- which frames a file has ----
@@ -89,11 +93,13 @@ def index_video(path: Path) -> Index:
                 if packet.pts is not None and packet.dts is not None and not packet.is_discard
             ]
             unit, codec, declared = stream.time_base, stream.codec_context, stream.frames
-            height, width = codec.height, codec.width
+            height, width, pixels = codec.height, codec.width, codec.format
     except FFmpegError as error:
         raise SourceError(f"{path}: not a video that can be read: {error.strerror or error}") from error
-    if not packets:
+    if not packets or not height or not width:
         raise SourceError(f"{path}: a video without frames")
+    if pixels is not None and len(pixels.components) == 1 and pixels.components[0].bits > 8:
+        raise SourceError(f"{path}: frames in {pixels.name}, as of depth: expected colour, or grey of 8 bits")
     packets.sort()
     pts, dts, is_keyframe = (np.array(column) for column in zip(*packets, strict=True))
     # Frames before the first keyframe have none; decoding from it loses them, by name.
@@ -243,7 +249,8 @@ class _Video:
     def _advance(self) -> None:
         """Goes to the next frame; passes over packets that do not decode."""
         # A frame is let go when those have come that are shown later but were decoded before it: were they damaged, so is it.
-        while len(self._decoded) <= self._stream.codec_context.reorder_depth + 1:
+        reordered = self._stream.codec_context.reorder_depth if _PYAV_17 else _MOST_REORDERED
+        while len(self._decoded) <= reordered + 1:
             packet = next(self._packets, None)
             if packet is None:
                 break
@@ -328,7 +335,7 @@ class _Decoder:
 def _to_rgb(frame: VideoFrame, out: np.ndarray) -> None:
     """What ``frame.to_ndarray(format="rgb24")`` gives, without its copy, and without the threads that libswscale starts for
     each frame: waiting for them takes longer than the work."""
-    rgb = frame.reformat(format="rgb24", threads=1)
+    rgb = frame.reformat(format="rgb24", threads=1) if _PYAV_17 else frame.reformat(format="rgb24")
     plane = rgb.planes[0]
     lines = np.frombuffer(cast(Any, plane), np.uint8).reshape(rgb.height, plane.line_size)
     out[...] = lines[:, : 3 * rgb.width].reshape(out.shape)
@@ -424,16 +431,17 @@ class Decoders:
         return ticket
 
     def take(self, ticket: Ticket) -> Decoded:
-        """What came of a cut, when it is there."""
+        """What came of a cut, when it is there; once."""
         if self._jobs == 1:
             self._asked.remove(ticket)
             return self._here.decode(ticket.cut)
         while ticket.decoded is None:
             self._begin(ticket)
             self._receive()
+        decoded, ticket.decoded = ticket.decoded, None  # whoever keeps the ticket keeps no frames
         self._held.discard(ticket)
         self._begin(None)
-        return ticket.decoded
+        return decoded
 
     def drop(self, ticket: Ticket) -> None:
         """Nobody will take it."""

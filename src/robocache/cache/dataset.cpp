@@ -70,7 +70,14 @@ void check_blocks(const File& file) {
 
 template <class T>
 const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
-  const int64_t begin = cache::check_npy(file.mapping.path(), file.bytes(), dtype, shape, file.grows);
+  const auto check = [&] { return cache::check_npy(file.mapping.path(), file.bytes(), dtype, shape, file.grows); };
+  int64_t begin = 0;
+  try {
+    begin = check();
+  } catch (const FileError&) {
+    if (!file.grows) throw;
+    begin = check();  // its number of rows may have been read while it was written
+  }
   if (file.grows) file.header_bytes = begin;
   return reinterpret_cast<const T*>(file.bytes().data() + begin);
 }

@@ -21,7 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxDepth = 64;                     // of what the writer is told
+constexpr int kMaxManifestDepth = kMaxDepth + 8;  // which lies a few levels deep
 constexpr uint64_t kLargestInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kLineWidth = 100;
 
@@ -64,9 +65,9 @@ std::string pretty(const Json& json, const std::string& indent) {
 }
 
 // Throws Json::exception, or ArgumentError where it is nested so deep that walking it could exhaust the stack.
-Json parse(std::string_view text) {
-  return Json::parse(text.begin(), text.end(), [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw ArgumentError("expected JSON of at most 64 levels, got more");
+Json parse(std::string_view text, int most) {
+  return Json::parse(text.begin(), text.end(), [most](int depth, Json::parse_event_t, Json&) {
+    if (depth > most) throw ArgumentError("expected JSON of at most " + std::to_string(most) + " levels, got more");
     return true;
   });
 }
@@ -77,7 +78,7 @@ Json parse_argument(std::string_view argument, std::string_view text) {
   };
   Json json;
   try {
-    json = parse(text);
+    json = parse(text, kMaxDepth);
   } catch (const Json::exception& error) {
     refuse(error.what());
   } catch (const ArgumentError& error) {
@@ -453,7 +454,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   check_checksum(path, text);
   Json json;
   try {
-    json = parse(text);
+    json = parse(text, kMaxManifestDepth);
   } catch (const Json::parse_error& error) {
     refuse_bytes(path, static_cast<int64_t>(error.byte), "JSON", error.what());
   } catch (const std::exception& error) {

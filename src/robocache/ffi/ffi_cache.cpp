@@ -71,12 +71,11 @@ ROBOCACHE_FFI(writer_append_frames, args, result) {
   const auto shape = json::parse(args.string(6, "shape")).get<std::vector<int64_t>>();
   const TensorView bytes = args.tensor(7, "data");
   const TensorView offsets = args.tensor(8, "offsets");
-  writer_of(args).append_frames(args.string(1, "stream"), args.tensor(2, "times"),
-                                codec_from_name(args.string(3, "codec")),
-                                color_space_from_name(args.string(4, "color_space")),
-                                dtype_from_name(args.string(5, "dtype")), shape,
-                                {static_cast<const uint8_t*>(bytes.data), static_cast<size_t>(bytes.numel())},
-                                {static_cast<const int64_t*>(offsets.data), static_cast<size_t>(offsets.numel())});
+  writer_of(args).append_frames(
+      args.string(1, "stream"), args.tensor(2, "times"), codec_from_name(args.string(3, "codec")),
+      color_space_from_name(args.string(4, "color_space")), dtype_from_name(args.string(5, "dtype")), shape,
+      {static_cast<const uint8_t*>(bytes.data), static_cast<size_t>(bytes.numel())},
+      {static_cast<const int64_t*>(offsets.data), static_cast<size_t>(offsets.numel())});
 }
 
 ROBOCACHE_FFI(writer_end_episode, args, result) { writer_of(args).end_episode(); }

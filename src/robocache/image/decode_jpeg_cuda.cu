@@ -9,12 +9,12 @@
 namespace robocache {
 namespace {
 
-// ---- entropy coding, dequantisation and inverse DCT: a thread for each segment ----------------------------------------
+// ---- entropy coding, dequantisation and inverse DCT: a thread for each segment --------------------------------------
 
 constexpr unsigned kScanThreads = 64;
 constexpr unsigned kWarp = 32;
-// Of a warp's segments, brought to shared memory at once: read bit by bit from afar, each first byte of a sector would be
-// waited for.
+// Of a warp's segments, brought to shared memory at once: read bit by bit from afar, each first byte of a sector would
+// be waited for.
 constexpr uint32_t kStagedWords = kWarp * 56;
 
 // The coefficients of one block of each thread, 8 of them (16 bytes) side by side.
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
     bytes = begins[1] - begins[0];
     words += frame->words + begins[0] / 4;
   }
-  words = stage(words, JpegBits::jpeg_word_count(first_byte, bytes), shared.words[threadIdx.x / kWarp]);
+  words = stage(words, JpegBits::word_count(first_byte, bytes), shared.words[threadIdx.x / kWarp]);
   SharedCoefficients coefficients(shared.coefficients);
   __syncthreads();
   if (!mine) return;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
                            coefficients, p.planes + place * p.plane_bytes);
 }
 
-// ---- chroma to full size, and colour: a block for some rows of a frame ------------------------------------------------
+// ---- chroma to full size, and colour: a block for some rows of a frame ----------------------------------------------
 
 constexpr unsigned kColorThreads = 256;
 

@@ -1,8 +1,8 @@
 // JPEG frames as a kernel decodes them: plain C. What a file says in many ways is said in one here.
 //
-// Baseline sequential Huffman coding, 8 bits, one interleaved scan: grey, or Y, Cb, Cr with chroma at full size, at half
-// its width, or at half both ways. The entropy-coded bytes are cut at restart markers into segments that are decoded
-// independently of each other; markers and byte stuffing are gone.
+// Baseline sequential Huffman coding, 8 bits, one interleaved scan: grey, or Y, Cb, Cr with chroma at full size, at
+// half its width, or at half both ways. The entropy-coded bytes are cut at restart markers into segments that are
+// decoded independently of each other; markers and byte stuffing are gone.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +72,8 @@ ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int3
   return planes;
 }
 
-// What the host may look at whenever it likes, in pinned memory: of all damaged frames so far their number, and the row of
-// one of them.
+// What the host may look at whenever it likes, in pinned memory: of all damaged frames so far their number, and the row
+// of one of them.
 struct JpegDamage {
   int64_t frames;
   int64_t row;

@@ -1,5 +1,5 @@
-// From a JPEG frame's planes to pixels: chroma brought to full size by libjpeg's "fancy" upsampling, a triangle filter, and
-// YCbCr to RGB in fixed point. Same bits as libjpeg-turbo's.
+// From a JPEG frame's planes to pixels: chroma brought to full size by libjpeg's "fancy" upsampling, a triangle filter,
+// and YCbCr to RGB in fixed point. Same bits as libjpeg-turbo's.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +72,8 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
   }
 }
 
-// The kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB one. x is a multiple of kJpegRun; pixels past
-// the frame's width hold anything.
+// The kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB one. x is a multiple of kJpegRun; pixels
+// past the frame's width hold anything.
 ROBOCACHE_HD void jpeg_grey_run(const uint8_t* samples, const JpegPlanes& planes, int32_t y, int32_t x,
                                 uint32_t (&grey)[2]) {
   std::memcpy(grey, __builtin_assume_aligned(samples + y * planes.luma_pitch + x, 8), 8);

@@ -39,7 +39,8 @@ template <class... Parts>
   throw FrameError(text);
 }
 
-// Calls take(from, bytes) for each stretch of the entropy-coded data from `begin` on, and end_segment() behind each segment.
+// Calls take(from, bytes) for each stretch of the entropy-coded data from `begin` on, and end_segment() behind each
+// segment.
 template <class Take, class EndSegment>
 void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
   const uint8_t* const end = blob.data() + blob.size();

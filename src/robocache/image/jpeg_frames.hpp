@@ -26,11 +26,11 @@ struct JpegFrames {
 
 // Frame i is the file blobs[offsets[rows[i]], offsets[rows[i] + 1]), on all threads.
 //
-// Throws FrameError that names the first bad frame, as "row 7" or as `name(i)`, and the byte, where a file is no JPEG, not
-// what decode_jpeg_params.hpp describes (progressive, arithmetic, 12 bits, CMYK, RGB, several scans, other sampling),
-// another size than the first, or broken: cut short, a Huffman table that overflows, a table missing, restart markers that
-// are too few, too many or out of order. Damage inside a segment shows when it is decoded. What segment_jpeg of codec.hpp
-// makes of a file is taken.
+// Throws FrameError that names the first bad frame, as "row 7" or as `name(i)`, and the byte, where a file is no JPEG,
+// not what decode_jpeg_params.hpp describes (progressive, arithmetic, 12 bits, CMYK, RGB, several scans, other
+// sampling), another size than the first, or broken: cut short, a Huffman table that overflows, a table missing,
+// restart markers that are too few, too many or out of order. Damage inside a segment shows when it is decoded. What
+// segment_jpeg of codec.hpp makes of a file is taken.
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);

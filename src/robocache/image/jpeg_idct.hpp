@@ -1,6 +1,7 @@
 // The inverse DCT of a JPEG block in integers: the algorithm of Loeffler, Ligtenberg and Moschytz (1989), 12
 // multiplications for eight values, with constants of 13 bits and two more bits kept between columns and rows: what
-// libjpeg calls "islow". Same bits as libjpeg-turbo's vector code; where damaged data overflows its 16 bits, so does this.
+// libjpeg calls "islow". Same bits as libjpeg-turbo's vector code; where damaged data overflows its 16 bits, so does
+// this.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #endif
 }
 
-// Eight values, unscaled: multiplied by 2^13 and the square root of 8, and `bias` added. Unsigned, because damaged data may overflow.
+// Eight values, unscaled: multiplied by 2^13 and the square root of 8, and `bias` added. Unsigned, because damaged data
+// may overflow.
 ROBOCACHE_HD void inverse_dct_of_8(const int32_t (&x)[8], uint32_t bias, int32_t (&out)[8]) {
   const auto fixed = [](int32_t value, uint32_t constant) { return static_cast<uint32_t>(value) * constant; };
   // constants: round(c * 2^13)

@@ -14,14 +14,14 @@ class JpegBits {
  public:
   // The segment's bytes are those from `first_byte` (0 to 3) on, `byte_count` of them; words[0] holds the first.
   ROBOCACHE_HD JpegBits(const uint32_t* words, uint32_t first_byte, uint32_t byte_count)
-      : words_(words), word_count_(jpeg_word_count(first_byte, byte_count)), used_(8 * first_byte) {
+      : words_(words), word_count_(word_count(first_byte, byte_count)), used_(8 * first_byte) {
     high_ = load();
     low_ = load();
     ahead_ = load();
   }
 
   // How many words a segment touches.
-  ROBOCACHE_HD static uint32_t jpeg_word_count(uint32_t first_byte, uint32_t byte_count) {
+  ROBOCACHE_HD static uint32_t word_count(uint32_t first_byte, uint32_t byte_count) {
     return (first_byte + byte_count + 3) / 4;
   }
 
@@ -103,9 +103,9 @@ ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   return static_cast<int32_t>(magnitude - complement);
 }
 
-// The coefficients of a block, dequantised, to coefficients.set(place in zigzag order, value) where they are not 0; 16 bits
-// of them are kept, as libjpeg-turbo does. `prediction` is the component's last DC coefficient. False: there is no such code,
-// or more than 64 coefficients.
+// The coefficients of a block, dequantised, to coefficients.set(place in zigzag order, value) where they are not 0; 16
+// bits of them are kept, as libjpeg-turbo does. `prediction` is the component's last DC coefficient. False: there is no
+// such code, or more than 64 coefficients.
 template <class Coefficients>
 ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const JpegHuffman& ac,
                                     const uint16_t* long_entries, const uint16_t* quantisation, uint32_t& prediction,

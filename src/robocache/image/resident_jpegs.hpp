@@ -41,10 +41,10 @@ class ResidentJpegs {
     JpegDamage* found = nullptr;  // where the host reads it: counts them
   };
 
-  // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below the first
-  // or past the last frame is black. status[i], unless it is null, becomes 1, and the frame black, where the entropy-coded
-  // data of rows[i] is damaged, else 0. All memory is the device's; the workspace is aligned to 256 bytes. Allocates
-  // nothing and waits for nothing. Throws DeviceError.
+  // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below the
+  // first or past the last frame is black. status[i], unless it is null, becomes 1, and the frame black, where the
+  // entropy-coded data of rows[i] is damaged, else 0. All memory is the device's; the workspace is aligned to 256
+  // bytes. Allocates nothing and waits for nothing. Throws DeviceError.
   void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace, CudaStream stream,
               const Marks& marks) const;
   void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,

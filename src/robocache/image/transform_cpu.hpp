@@ -22,25 +22,28 @@ namespace v4 {
 TransformFrame transform_frame;
 }
 
-// Where in the scratch memory what lies. Taps of a column are at most those of all pixels.
+// Where in the scratch memory what lies: the frame [H, W, C] as it goes out, before it is normalised, and behind it what a
+// resize needs for a row.
 struct TransformScratch {
-  int64_t bytes;    // the frame [H, W, C] as it goes out, before it is normalised
-  int64_t sums;     // int32 [columns of the frame, C]: rows of the frame, weighed and added
-  int64_t means;    // float64 [W, C]: sums of columns of that
-  int64_t weights;  // float64 [W, C]: by what they are to be divided, but for the row's
-  int64_t columns;  // Taps [W]
-  int64_t end;
+  int64_t sums, wide, means, divisors, taps, weights, end;
 };
 
 ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
   const auto rounded_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  const int64_t of_row = int64_t{p.out[1]} * p.channels;
+  const int64_t out = p.out[1];
+  // Four lanes are read and written where the last pixel has three channels.
+  const int64_t of_frame = int64_t{p.frame[1]} * p.channels + 1;
+  const int64_t of_row = out * p.channels + 1;
+  // A column has at most 2 max(from / to, 1) + 1 taps, and no more than `to` columns have any of their own.
+  const int64_t taps = 2 * int64_t{p.frame[1]} + 3 * out;
   TransformScratch places{};
   places.sums = rounded_up(of_row * p.out[0]);
-  places.means = places.sums + rounded_up(int64_t{p.frame[1]} * p.channels * int64_t{sizeof(int32_t)});
-  places.weights = places.means + rounded_up(of_row * int64_t{sizeof(double)});
-  places.columns = places.weights + rounded_up(of_row * int64_t{sizeof(double)});
-  places.end = places.columns + rounded_up(int64_t{p.out[1]} * int64_t{sizeof(Taps)});
+  places.wide = places.sums + rounded_up(of_frame * int64_t{sizeof(int32_t)});
+  places.means = places.wide + rounded_up(of_frame * int64_t{sizeof(double)});
+  places.divisors = places.means + rounded_up(of_row * int64_t{sizeof(double)});
+  places.taps = places.divisors + rounded_up(of_row * int64_t{sizeof(double)});
+  places.weights = places.taps + rounded_up(out * int64_t{sizeof(Taps)});
+  places.end = places.weights + rounded_up(taps * int64_t{sizeof(double)});
   return places;
 }
 

@@ -49,8 +49,41 @@ void move(const TransformParams& p, const FramePlan& plan, const void* frame, ui
   }
 }
 
+// Sums of a resize are whole numbers below 2^53, so that float64 holds them whatever the order and vector code adds them.
+struct ResizeScratch {
+  int32_t* sums;     // [columns of the frame, C]: rows of the frame, weighed and added
+  double* wide;      // the same
+  double* means;     // [W, C]: sums of columns of that
+  double* divisors;  // [W, C]: the columns' weights, added
+  Taps* taps;        // [W]
+  double* weights;   // of each column's taps, one column after the other
+};
+
+ResizeScratch resize_scratch(const TransformParams& p, char* scratch) {
+  const TransformScratch places = transform_scratch(p);
+  return {reinterpret_cast<int32_t*>(scratch + places.sums), reinterpret_cast<double*>(scratch + places.wide),
+          reinterpret_cast<double*>(scratch + places.means), reinterpret_cast<double*>(scratch + places.divisors),
+          reinterpret_cast<Taps*>(scratch + places.taps),    reinterpret_cast<double*>(scratch + places.weights)};
+}
+
+void weigh_columns(const TransformParams& p, const AxisPlan& columns, const ResizeScratch& scratch) {
+  double* weights = scratch.weights;
+  for (int32_t x = 0; x < p.out[1]; ++x) {
+    const int32_t r = resized_at(columns, x);
+    Taps& taps = scratch.taps[x];
+    taps = r < 0 ? Taps{} : taps_of(columns, r);
+    double sum = r < 0 ? 1 : 0;  // black is 0 of 1
+    for (int32_t j = taps.begin; j < taps.end; ++j) {
+      *weights = tap_weight(columns, taps, j);
+      sum += *weights++;
+    }
+    for (int c = 0; c < p.channels; ++c) scratch.divisors[int64_t{x} * p.channels + c] = sum;
+  }
+}
+
 // Rows of the frame's part that weigh on row r of the result, weighed and added; the sum of their weights.
-int64_t add_rows(const TransformParams& p, const FramePlan& plan, const void* frame, int32_t r, int32_t* sums) {
+double add_rows(const TransformParams& p, const FramePlan& plan, const void* frame, int32_t r,
+                const ResizeScratch& scratch) {
   const AxisPlan& rows = plan.rows;
   const Taps taps = taps_of(rows, r);
   const int64_t n = int64_t{plan.columns.from} * p.channels;
@@ -59,42 +92,42 @@ int64_t add_rows(const TransformParams& p, const FramePlan& plan, const void* fr
     const int32_t w = tap_weight(rows, taps, j);
     const uint8_t* const from = pixel_at(p, frame, rows.from_first + j, plan.columns.from_first);
     if (weight == 0) {
-      for (int64_t i = 0; i < n; ++i) sums[i] = w * from[i];
+      for (int64_t i = 0; i < n; ++i) scratch.sums[i] = w * from[i];
     } else {
-      for (int64_t i = 0; i < n; ++i) sums[i] += w * from[i];
+      for (int64_t i = 0; i < n; ++i) scratch.sums[i] += w * from[i];
     }
     weight += w;
   }
-  return weight;
+  for (int64_t i = 0; i < n; ++i) scratch.wide[i] = scratch.sums[i];
+  return static_cast<double>(weight);
 }
 
-template <int kChannels>
-void add_columns(const AxisPlan& columns, const Taps* taps, int32_t out, const int32_t* sums, double* means) {
-  for (int32_t x = 0; x < out; ++x, means += kChannels) {
-    int64_t added[kChannels] = {};
-    for (int32_t j = taps[x].begin; j < taps[x].end; ++j) {
-      const int64_t w = tap_weight(columns, taps[x], j);
-      for (int c = 0; c < kChannels; ++c) added[c] += w * sums[int64_t{j} * kChannels + c];
+// Three channels go as four: the fourth lane is the next pixel's, and is written over by it.
+void add_columns(const TransformParams& p, const ResizeScratch& scratch) {
+  const double* weights = scratch.weights;
+  double* means = scratch.means;
+  for (int32_t x = 0; x < p.out[1]; ++x, means += p.channels) {
+    const Taps taps = scratch.taps[x];
+    const int32_t count = taps.end - taps.begin;
+    if (p.channels == 1) {
+      double sum = 0;
+      for (int32_t k = 0; k < count; ++k) sum += weights[k] * scratch.wide[taps.begin + k];
+      *means = sum;
+    } else {
+      using Lanes = double __attribute__((vector_size(32), aligned(8), may_alias));
+      Lanes sum = {};
+      const double* const from = scratch.wide + int64_t{3} * taps.begin;
+      for (int32_t k = 0; k < count; ++k) sum += weights[k] * *reinterpret_cast<const Lanes*>(from + 3 * k);
+      *reinterpret_cast<Lanes*>(means) = sum;
     }
-    for (int c = 0; c < kChannels; ++c) means[c] = static_cast<double>(added[c]);
+    weights += count;
   }
 }
 
-void resize(const TransformParams& p, const FramePlan& plan, const void* frame, char* scratch, uint8_t* bytes) {
-  const TransformScratch places = transform_scratch(p);
-  auto* const sums = reinterpret_cast<int32_t*>(scratch + places.sums);
-  auto* const means = reinterpret_cast<double*>(scratch + places.means);
-  auto* const weights = reinterpret_cast<double*>(scratch + places.weights);
-  auto* const taps = reinterpret_cast<Taps*>(scratch + places.columns);
-  const int32_t out = p.out[1];
-  const int64_t n = int64_t{out} * p.channels;
-  for (int32_t x = 0; x < out; ++x) {
-    const int32_t r = resized_at(plan.columns, x);
-    taps[x] = r < 0 ? Taps{} : taps_of(plan.columns, r);
-    int64_t weight = r < 0 ? 1 : 0;  // black is 0 of 1
-    for (int32_t j = taps[x].begin; j < taps[x].end; ++j) weight += tap_weight(plan.columns, taps[x], j);
-    for (int c = 0; c < p.channels; ++c) weights[int64_t{x} * p.channels + c] = static_cast<double>(weight);
-  }
+void resize(const TransformParams& p, const FramePlan& plan, const void* frame, char* memory, uint8_t* bytes) {
+  const ResizeScratch scratch = resize_scratch(p, memory);
+  weigh_columns(p, plan.columns, scratch);
+  const int64_t n = int64_t{p.out[1]} * p.channels;
   int32_t last = -1;
   for (int32_t y = 0; y < p.out[0]; ++y, bytes += n) {
     const int32_t r = resized_at(plan.rows, y);
@@ -107,13 +140,9 @@ void resize(const TransformParams& p, const FramePlan& plan, const void* frame, 
       continue;
     }
     last = r;
-    const auto weight = static_cast<double>(add_rows(p, plan, frame, r, sums));
-    if (p.channels == 1) {
-      add_columns<1>(plan.columns, taps, out, sums, means);
-    } else {
-      add_columns<3>(plan.columns, taps, out, sums, means);
-    }
-    for (int64_t i = 0; i < n; ++i) bytes[i] = rounded_mean(means[i], weights[i] * weight);
+    const double weight = add_rows(p, plan, frame, r, scratch);
+    add_columns(p, scratch);
+    for (int64_t i = 0; i < n; ++i) bytes[i] = rounded_mean(scratch.means[i], scratch.divisors[i] * weight);
   }
 }
 
@@ -126,6 +155,28 @@ void replace(uint8_t* bytes, int64_t n, const Value& value) {
   for (int64_t i = 0; i < n; ++i) bytes[i] = table[bytes[i]];
 }
 
+// Saturation and hue, of so many pixels at once that they become vector code: the colours apart, the choices outside.
+template <bool kSaturates, bool kHues>
+void recolour(const FramePlan& plan, uint8_t* bytes, int64_t pixels) {
+  constexpr int64_t kTogether = 64;
+  uint8_t colours[3][kTogether] = {};
+  for (int64_t first = 0; first < pixels; first += kTogether, bytes += 3 * kTogether) {
+    const int64_t count = pixels - first < kTogether ? pixels - first : kTogether;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int c = 0; c < 3; ++c) colours[c][i] = bytes[3 * i + c];
+    }
+    for (int64_t i = 0; i < kTogether; ++i) {
+      uint8_t pixel[3] = {colours[0][i], colours[1][i], colours[2][i]};
+      if constexpr (kSaturates) saturate(pixel, plan.saturation);
+      if constexpr (kHues) turn_hue(pixel, plan.hue);
+      for (int c = 0; c < 3; ++c) colours[c][i] = pixel[c];
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      for (int c = 0; c < 3; ++c) bytes[3 * i + c] = colours[c][i];
+    }
+  }
+}
+
 void jitter(const TransformParams& p, const FramePlan& plan, uint8_t* bytes) {
   const int64_t pixels = int64_t{p.out[0]} * p.out[1];
   const int64_t n = pixels * p.channels;
@@ -136,8 +187,12 @@ void jitter(const TransformParams& p, const FramePlan& plan, uint8_t* bytes) {
     const float mean = mean_luma(sum, pixels);
     replace(bytes, n, [&](uint8_t x) { return away_from(mean, x, plan.contrast); });
   }
-  if (p.saturates || p.hues) {
-    for (int64_t i = 0; i < n; i += 3) recolour(p, plan, bytes + i);
+  if (p.saturates && p.hues) {
+    recolour<true, true>(plan, bytes, pixels);
+  } else if (p.saturates) {
+    recolour<true, false>(plan, bytes, pixels);
+  } else if (p.hues) {
+    recolour<false, true>(plan, bytes, pixels);
   }
 }
 

@@ -259,7 +259,10 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
       for (int k = 0; k < kTogether * kChannels; ++k) bytes[k] = away_from(mean, bytes[k], plan.contrast);
     }
     if constexpr (kChannels == 3) {
-      for (int k = 0; k < kTogether; ++k) recolour(p, plan, bytes + k * kChannels);
+      for (int k = 0; k < kTogether; ++k) {
+        if (p.saturates) saturate(bytes + 3 * k, plan.saturation);
+        if (p.hues) turn_hue(bytes + 3 * k, plan.hue);
+      }
     }
     store_pixels<Out, kChannels>(p, bytes, y, x, count, out);
   });

@@ -258,12 +258,6 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   }
 }
 
-// Steps that come after contrast; the ones before need no more than a byte.
-ROBOCACHE_HD void recolour(const TransformParams& p, const FramePlan& plan, uint8_t* pixel) {
-  if (p.saturates) saturate(pixel, plan.saturation);
-  if (p.hues) turn_hue(pixel, plan.hue);
-}
-
 // ---- Values ----
 
 // A byte of channel c as it goes out.

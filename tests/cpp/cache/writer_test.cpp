@@ -241,6 +241,30 @@ TEST_F(WriterTest, RawFramesAreRowsWithoutStatistics) {
   EXPECT_TRUE(depth.stats.mean.empty());
 }
 
+TEST_F(WriterTest, JsonOfAnyDepthThatIsTakenIsReadAgain) {
+  int taken = 0;
+  for (int levels = 55; levels < 70; ++levels) {
+    std::string json = "1";
+    for (int level = 0; level < levels; ++level) json = R"({"a": )" + json + "}";
+    try {
+      Writer writer(path(), true);
+      writer.describe_frames("camera", {}, {}, json);
+      writer.begin_episode();
+      append_png(writer, "camera", {1}, {'a'});
+      writer.end_episode();
+      writer.close(json);
+    } catch (const ArgumentError&) {
+      continue;
+    }
+    const auto dataset = Dataset::open(path());
+    EXPECT_EQ(dataset->provenance_json(), json);
+    EXPECT_EQ(dataset->stream("camera").frames->resized_json, json);
+    ++taken;
+  }
+  EXPECT_GT(taken, 5);
+  EXPECT_LT(taken, 15);
+}
+
 TEST_F(WriterTest, AbortedFramesAreTakenBackWithTheirOffsets) {
   {
     Writer writer(path());

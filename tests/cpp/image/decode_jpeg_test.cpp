@@ -27,7 +27,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// ---- decoding on each device ------------------------------------------------------------------------------------------
+// ---- decoding on each device ----------------------------------------------------------------------------------------
 
 struct Decoded {
   Bytes pixels;                 // [rows, height, width, channels]
@@ -47,7 +47,8 @@ class BlockCoefficients {
   int16_t values_[64]{};
 };
 
-// The kernels' loops, on the host. What is read of a segment is copied first, so that a sanitizer sees the word behind it.
+// The kernels' loops, on the host. What is read of a segment is copied first, so that a sanitizer sees the word behind
+// it.
 Decoded decode_on_host(const JpegFrames& frames, const std::vector<int64_t>& rows) {
   const size_t frame_bytes = size_t(frames.height) * size_t(frames.width) * size_t(frames.channels);
   Decoded decoded{Bytes(rows.size() * frame_bytes), std::vector<int32_t>(rows.size())};
@@ -61,7 +62,7 @@ Decoded decode_on_host(const JpegFrames& frames, const std::vector<int64_t>& row
       const uint32_t* const begins = frames.segments.data() + frame.segments + segment;
       const uint32_t first_byte = begins[0] % 4, count = begins[1] - begins[0];
       const uint32_t* const from = frames.words.data() + frame.words + begins[0] / 4;
-      const std::vector<uint32_t> words(from, from + JpegBits::jpeg_word_count(first_byte, count));
+      const std::vector<uint32_t> words(from, from + JpegBits::word_count(first_byte, count));
       BlockCoefficients coefficients;
       if (!decode_jpeg_segment(frame, planes, frames.tables[size_t(frame.tables)], frames.long_entries.data(),
                                frames.channels, segment, words.data(), first_byte, count, coefficients, bytes)) {
@@ -105,7 +106,7 @@ Decoded decode(const JpegFrames& frames, const std::vector<int64_t>& rows, Devic
   return device.is_cuda() ? decode_on_cuda(frames, rows, device, tier) : decode_on_host(frames, rows);
 }
 
-// ---- files ------------------------------------------------------------------------------------------------------------
+// ---- files ----------------------------------------------------------------------------------------------------------
 
 struct Files {
   Bytes blobs;
@@ -166,7 +167,7 @@ void expect_decoded(const Files& files, Device device, const std::string& what, 
 class DecodeJpeg : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(DecodeJpeg);
 
-// ---- pixels -----------------------------------------------------------------------------------------------------------
+// ---- pixels ---------------------------------------------------------------------------------------------------------
 
 TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEverySizeAndSampling) {
   std::mt19937 random(1);
@@ -280,7 +281,7 @@ TEST_P(DecodeJpeg, FramesOfARealRobot) {
   for (const auto& [size, files] : by_size) expect_decoded(files, device(), std::to_string(size.first));
 }
 
-// ---- damage -----------------------------------------------------------------------------------------------------------
+// ---- damage ---------------------------------------------------------------------------------------------------------
 
 // Some bytes of a file changed, taken out, put in, or its end cut off.
 Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
@@ -308,8 +309,8 @@ Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
   return file;
 }
 
-// A damaged frame is refused, or marked and black, or decoded to what libjpeg-turbo makes of it without a warning; those
-// beside it are as they were.
+// A damaged frame is refused, or marked and black, or decoded to what libjpeg-turbo makes of it without a warning;
+// those beside it are as they were.
 TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
   std::mt19937 random(6);
   const int height = 45, width = 61;
@@ -368,7 +369,7 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
   EXPECT_LE(different, 1 + decoded / 100);  // of sums that overflow 16 bits the order of additions shows
 }
 
-// ---- what is refused --------------------------------------------------------------------------------------------------
+// ---- what is refused ------------------------------------------------------------------------------------------------
 
 class PrepareJpegFrames : public testing::Test {
  protected:
@@ -445,6 +446,18 @@ TEST_F(PrepareJpegFrames, RefusesRestartMarkersOutOfOrder) {
   file = whole;
   file.erase(file.begin() + int64_t(find(file, {0xff, 0xd4})), file.begin() + int64_t(find(file, {0xff, 0xd9})));
   expect_refused(file, "expected 6 segments of 2 MCUs, got 5");
+}
+
+TEST_F(PrepareJpegFrames, TakesWhatSegmentJpegMakes) {
+  const JpegOptions kinds[] = {{},
+                               {.progressive = true},
+                               {.luma_across = 1, .luma_down = 2},
+                               {.luma_across = 2, .luma_down = 1, .restart_mcus = 0, .optimised = true},
+                               {.luma_across = 1, .luma_down = 1, .stored = JCS_RGB}};
+  Files files;
+  for (const JpegOptions& options : kinds) files.add(segment_jpeg(encode(options)).blob);
+  files.add(encode_frame(Codec::kJpeg, Bytes(kHeight * kWidth * 3, 90).data(), {kHeight, kWidth, 3}));
+  expect_decoded(files, Device{}, "segmented");
 }
 
 // Fill bytes before a marker and data behind the end mean nothing.

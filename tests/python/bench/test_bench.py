@@ -26,7 +26,7 @@ def run(*command, **environment):
 
 
 @pytest.mark.parametrize(
-    ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("voxelize", 7)]
+    ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("images", 2), ("voxelize", 7)]
 )
 def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count):
     pytest.importorskip("torch")

@@ -270,6 +270,7 @@ def test_frames_that_no_row_wants_are_counted(tmp_path):
         "without its end": (lambda file: os.truncate(file, file.stat().st_size - 400), "not a video that can be read"),
         "only sound": (lambda file: write_sound(file), "no video in it"),
         "an unknown codec": (lambda file: rename_codec(file), "codec"),
+        "depth": (lambda file: write_video(file, numbers(1, 5), codec="libx265", pixels="gray12le"), "gray12le"),
         "another size": (lambda file: write_video(file, numbers(1, 5), size=(96, 128)), f"{WIDTH}x{HEIGHT}"),
     }.values(),
     ids=lambda value: None if callable(value) else value[:20],
@@ -320,7 +321,8 @@ def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
     assert seen(tmp_path / "index") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
 
 
-def test_by_index_gives_no_frame_of_the_next_episode(tmp_path):
+@pytest.mark.parametrize("frames", ["by-time", "by-index"])
+def test_no_row_gets_a_frame_of_the_next_episode(frames, tmp_path):
     extras = [
         {
             f"videos/{TOP}/chunk_index": 0,
@@ -332,7 +334,7 @@ def test_by_index_gives_no_frame_of_the_next_episode(tmp_path):
     ]
     source = write_set(tmp_path / "source", (8, 6), "v3.0", extras=extras)
     write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 6) + numbers(1, 6))
-    names = skipped(source, tmp_path / "cache", frames="by-index")
+    names = skipped(source, tmp_path / "cache", frames=frames)
     assert list(names) == [f"episode 0: {TOP}: rows 6-7"]
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
 
@@ -519,8 +521,10 @@ def test_the_command_line_tells_of_cameras(tmp_path, capsys):
     source = write_videos(write_set(tmp_path / "source"))
     options = ["--image-size", "32x24", "--image-fit", "pad", "--image-codec", "jpeg:90", "--jobs", "1"]
     assert main(["ingest", str(source), str(tmp_path / "cache"), *options]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "32x24 rgb, jpeg" in line]
-    assert line.split()[:2] == [TOP, "32x24"] and " 21 " in line
+    lines = capsys.readouterr().out.splitlines()
+    assert "3 episodes, 21 frames, " in lines[0] and lines[0].endswith(" a second")
+    (line,) = [line for line in lines if "jpeg rgb" in line]
+    assert line.split()[:5] == [TOP, "jpeg", "rgb", "32", "24"]
     assert main(["ingest", str(source), str(tmp_path / "cache2"), *options, "--json"]) == 0
     camera = json.loads(capsys.readouterr().out)["cameras"][TOP]
     assert {key: camera[key] for key in ("frames", "width", "height", "codec", "color_space")} == {

@@ -26,13 +26,15 @@ def number_of(image):
     return int(sum(int(bit) << place for place, bit in enumerate((cells > 125).ravel())))
 
 
-def write_video(path, numbers, fps=30, codec="mpeg4", times=None, size=(HEIGHT, WIDTH), options=None, gop=12):
+def write_video(
+    path, numbers, fps=30, codec="mpeg4", times=None, size=(HEIGHT, WIDTH), options=None, gop=12, pixels="yuv420p"
+):
     """An mp4 of :func:`picture` for each number, at k / fps or at `times` in seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unit = Fraction(1, 60_000)  # as fine as mpeg4 takes it
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=fps, options=options or {})
-        stream.height, stream.width, stream.pix_fmt = *size, "yuv420p"
+        stream.height, stream.width, stream.pix_fmt = *size, pixels
         stream.codec_context.time_base = stream.time_base = unit
         stream.codec_context.gop_size = gop
         for k, number in enumerate(numbers):

@@ -128,12 +128,12 @@ def test_rule_41_without_a_size_a_part_becomes_a_frame_again(rng, device):
 
 
 def test_rule_41_parts_are_drawn_by_area_and_lie_anywhere(device):
-    """Blue is 255 in a corner: where parts of all sizes leave it in, and where not, they lie at all places."""
+    """A part made one pixel is its middle, since the tent weighs evenly about it."""
     count, side = 4000, 41
     made = batch(
         places(1, side, side), np.zeros(count, np.int64), device, crop_scale=(0.25, 1.0), size=(1, 1), **BYTES
     )[:, 0, 0, :2].astype(float)
-    # The mean of a part is its middle, nearly: the tent weighs evenly about it.
+    # A quarter of the area is half of each side, whose middle is at least a quarter of the side from the edges.
     assert made.min() >= side / 4 - 2 and made.max() <= side * 3 / 4 + 1
     assert np.abs(made.mean(axis=0) - (side - 1) / 2).max() < 5 * 6 / math.sqrt(count)
     assert abs(np.corrcoef(made.T)[0, 1]) < 5 / math.sqrt(count)

@@ -1,0 +1,140 @@
+"""Trains an action-chunking policy on a LeRobot dataset with a camera: from frame and state to the next 16 actions.
+
+    python examples/train_act.py pusht --steps 2000 --picture loss.png
+
+The policy is LeRobot's ACT where LeRobot is installed, else a small one from below. Images are cropped at random and normalised
+on their way into the batch; how much of the loop waited for them is said at the end.
+"""
+
+import argparse
+import importlib.util
+import json
+from itertools import chain, islice, repeat
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import robocache
+
+RESIZED, CROPPED = (108, 108), (96, 96)  # height, width
+CHUNK = 16  # actions predicted at once
+STATE, ACTION = "observation.state", "action"
+
+
+class SmallPolicy(nn.Module):
+    """A few convolutions a camera, and two layers from what they saw and the state to the chunk of actions."""
+
+    def __init__(self, cameras, states, actions):
+        super().__init__()
+        self.cameras = cameras
+        layers = []
+        for before, after in ((3, 16), (16, 32), (32, 64), (64, 64)):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.ReLU()]
+        self.eye = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten())  # to 64 x 3 x 3
+        self.head = nn.Sequential(
+            nn.Linear(len(cameras) * 64 * 9 + states, 256), nn.ReLU(), nn.Linear(256, CHUNK * actions)
+        )
+
+    def forward(self, batch):
+        """The loss, as ACT gives it: how far the actions are from those recorded, of which there are none beyond the end."""
+        seen = [self.eye(batch[camera]) for camera in self.cameras]
+        predicted = self.head(torch.cat([*seen, batch[STATE]], dim=1)).view_as(batch[ACTION])
+        loss = (predicted - batch[ACTION]).abs()[~batch["action_is_pad"]].mean()
+        return loss, {"l1_loss": loss.item()}
+
+
+def act_policy(cameras, states, actions):
+    """LeRobot's ACT, of a size for images of 96 x 96; its weights are drawn, none are downloaded."""
+    from lerobot.configs.types import FeatureType, PolicyFeature
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.act.modeling_act import ACTPolicy
+
+    images = {camera: PolicyFeature(FeatureType.VISUAL, (3, *CROPPED)) for camera in cameras}
+    return ACTPolicy(
+        ACTConfig(
+            input_features={STATE: PolicyFeature(FeatureType.STATE, (states,)), **images},
+            output_features={ACTION: PolicyFeature(FeatureType.ACTION, (actions,))},
+            chunk_size=CHUNK,
+            n_action_steps=CHUNK,
+            pretrained_backbone_weights=None,
+            dim_model=256,
+            dim_feedforward=1024,
+        )
+    )
+
+
+def make_loader(options):
+    """LeRobot's batches, the actions of CHUNK frames in each; the first time the dataset is read into a cache."""
+    fps = json.loads((options.dataset / "meta/info.json").read_text())["fps"]
+    return robocache.Loader.from_lerobot(
+        options.dataset,
+        cache=options.cache,
+        batch_size=options.batch_size,
+        device=options.device,
+        delta_timestamps={ACTION: [k / fps for k in range(CHUNK)]},
+        images=robocache.ImageOptions(size=RESIZED, crop=CROPPED, crop_at="random", mean="imagenet", std="imagenet"),
+        normalize="mean_std",
+    )
+
+
+def draw(losses, picture):
+    """A picture of each step's loss and of their running mean."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    width = max(1, len(losses) // 20)
+    smooth = torch.tensor(losses).unfold(0, width, 1).mean(1)
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    axes.plot(range(1, len(losses) + 1), losses, color="C0", alpha=0.3, linewidth=0.8, label="each step")
+    axes.plot(range(width, len(losses) + 1), smooth, color="C0", label=f"mean of {width} steps")
+    axes.set(xlabel="step", ylabel="L1 loss of the actions, normalised")
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(picture, dpi=120)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", type=Path, help="the folder of a LeRobot dataset (v2.0, v2.1 or v3.0)")
+    parser.add_argument("--cache", type=Path, help="where its cache is or shall be (default: below ~/.cache/robocache)")
+    parser.add_argument(
+        "--policy", choices=["act", "small"], help="default: act where LeRobot is installed, else small"
+    )
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
+    parser.add_argument("--picture", type=Path, help="where the loss shall be drawn, such as loss.png")
+    options = parser.parse_args(arguments)
+
+    loader = make_loader(options)
+    streams = loader.dataset.streams
+    cameras = [name for name, stream in streams.items() if stream.frames is not None]
+    torch.manual_seed(0)
+    name = options.policy or ("act" if importlib.util.find_spec("lerobot") else "small")
+    make_policy = {"act": act_policy, "small": SmallPolicy}[name]
+    policy = make_policy(cameras, *streams[STATE].shape, *streams[ACTION].shape).to(loader.device)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-4)
+    print(f"{name} on {loader.device}: {loader.num_anchors} frames, cameras: {', '.join(cameras)}")
+
+    losses = []
+    epochs = chain.from_iterable(repeat(loader))  # one behind the other, each in an order of its own
+    for step, batch in enumerate(islice(epochs, options.steps), start=1):
+        loss, parts = policy(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(parts["l1_loss"])  # without what ACT adds for its latent variable
+        if step % max(1, options.steps // 20) == 0:
+            print(f"step {step:6}  loss {losses[-1]:.3f}")
+    print(loader.meter)
+    if options.picture:
+        draw(losses, options.picture)
+    return losses
+
+
+if __name__ == "__main__":
+    main()
