@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from . import errors
+from . import _lib, errors
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .ingest import check_source, checked_path, ingest
@@ -100,7 +100,7 @@ def _find_cache(source: Path, place: Path, on_error: str, video: bool) -> Datase
     found = open_dataset(place)
     told = found.provenance.get("lerobot", {})
     whole = told.get("index_columns") and (on_error == "skip" or not found.provenance["skipped"])
-    whole = whole and (told["video"] or not video or not told["cameras"])
+    whole = whole and "video" in told and (told["video"] or not video or not told["cameras"])
     if whole and told["fingerprint"] == fingerprint(source, *read_folders(told["video"])):
         return found
     if (other := found.provenance.get("source")) != str(source):
@@ -111,6 +111,9 @@ def _find_cache(source: Path, place: Path, on_error: str, video: bool) -> Datase
 def _make_cache(source: Path, place: Path, on_error: str, video: bool) -> Dataset:
     from .view import ingest_progress
 
+    # What was asked for of the cache that is there, by `robocache ingest` say, holds for the one that takes its place.
+    told = open_dataset(place).provenance.get("lerobot", {}) if place.exists() else {}
+    asked = {**told.get("images", {}), **{name: told[name] for name in ("frames",) if name in told}}
     with ingest_progress() as progress:
         ingest(
             source,
@@ -121,6 +124,7 @@ def _make_cache(source: Path, place: Path, on_error: str, video: bool) -> Datase
             progress=progress,
             index_columns=True,
             video=video,
+            **asked,
         )
     return open_dataset(place)
 
@@ -154,24 +158,27 @@ class LeRobotLoader(Loader):
         *,
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
         episodes: Sequence[int] | None = None,
+        video: bool = True,
         **options: Any,
     ) -> None:
-        given = {"delta_timestamps": delta_timestamps, "episodes": episodes, **options}
+        given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "video": video, **options}
         if not isinstance(delta_timestamps, Mapping | None):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
         told = dataset.provenance.get("lerobot", {})
         if not told.get("index_columns"):
             raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
-        features = {name: stream for name, stream in dataset.streams.items() if name not in INDEX_COLUMNS}
+        streams = {name: stream for name, stream in dataset.streams.items() if video or stream.frames is None}
+        features = {name: stream for name, stream in streams.items() if name not in INDEX_COLUMNS}
         cameras = [name for name, stream in features.items() if stream.frames is not None]
         kinds = {name: stream.dtype for name, stream in features.items() if name not in cameras}
         floats = [name for name, dtype in kinds.items() if dtype.kind == "f"]
-        for names, of in ((_OF_FLOATS, floats), (_OF_PIXELS, [*floats, *cameras]), (_OF_FEATURES, features)):
+        of_pixels = floats if _is_float64(options.get("dtype")) else [*floats, *cameras]
+        for names, of in ((_OF_FLOATS, floats), (_OF_PIXELS, of_pixels), (_OF_FEATURES, features)):
             for name in names:
                 if options.get(name) is not None and not isinstance(options[name], Mapping):
                     options[name] = dict.fromkeys(of, options[name])
         methods = options.get("methods") or {}
-        by_frames = [name for name, x in dataset.streams.items() if x.clock == "nominal" and name not in methods]
+        by_frames = [name for name, x in streams.items() if x.clock == "nominal" and name not in methods]
         windows = {
             name: _on_frames(x, told["fps"]) if name in by_frames else x
             for name, x in (delta_timestamps or {}).items()
@@ -179,12 +186,12 @@ class LeRobotLoader(Loader):
         }
         super().__init__(
             dataset,
-            delta_timestamps={**dict.fromkeys(dataset.streams), **windows},
+            delta_timestamps={**dict.fromkeys(streams), **windows},
             episodes=None if episodes is None else _places(dataset, episodes),
             **options,
         )
         self._arguments = {name: _copied(x) for name, x in given.items() if name != "stream"}
-        one_step = [name for name in dataset.streams if name not in windows]
+        one_step = [name for name in streams if name not in windows]
         self._extra = ["time_ns", *(f"{name}_{word}" for name in one_step for word in ("is_pad", "age"))]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
         numbers = _numbers(dataset)
@@ -211,6 +218,10 @@ class LeRobotLoader(Loader):
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         LeRobotLoader.__init__(self, pickled["dataset"], **pickled["arguments"])
         self.load_state_dict(pickled["state"])
+
+
+def _is_float64(dtype: Any) -> bool:
+    return dtype is not None and not isinstance(dtype, Mapping) and _lib.dtype_name(dtype) == "float64"
 
 
 def _on_frames(seconds: Any, fps: float) -> Any:
@@ -297,7 +308,15 @@ class LeRobotMetadata:
 
     has_language_columns = False
 
-    def __init__(self, dataset: Dataset, root: Path, repo_id: str | None = None, revision: str | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        root: Path,
+        repo_id: str | None = None,
+        revision: str | None = None,
+        *,
+        video: bool = True,
+    ) -> None:
         self._dataset = dataset
         self.root = root
         self.info: dict[str, Any] = json.loads((root / "meta" / "info.json").read_text("utf-8-sig"))
@@ -308,7 +327,7 @@ class LeRobotMetadata:
         self.features = {
             name: {**feature, "shape": tuple(feature["shape"])}
             for name, feature in self.info["features"].items()
-            if name in dataset.streams or name == "episode_index"
+            if name == "episode_index" or (name in dataset.streams and (video or dataset.streams[name].frames is None))
         }
         dtypes = {name: self.features[name]["dtype"] for name in self.features}
         self.image_keys = [name for name, dtype in dtypes.items() if dtype == "image"]
@@ -398,13 +417,18 @@ class LeRobotDataset:
         device: str = "cpu",
         **options: Any,
     ) -> None:
-        for name in ("where", "edges", "drop_n_last", "anchor", "anchor_hz", "shard_episodes"):
+        for name in ("where", "edges", "drop_n_last", "anchor", "anchor_hz", "shard_episodes", "shuffle", "batch_size"):
             if name in options:
                 raise errors.ArgumentError(f"{name}: goes with Loader.from_lerobot; here every frame is an item")
+        for name in ("task_text", "framework", "rank", "world_size"):
+            if name in options:
+                raise errors.ArgumentError(
+                    f"{name}: expected none, got {options[name]!r}: items are torch's, with their task"
+                )
         self._dataset = open_cache(path, cache=cache, on_error=on_error, video=video)
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
-        self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision)
+        self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision, video=video)
         self.episodes = None if episodes is None else list(episodes)
         if episodes is None and len(self._dataset) < len(self.meta.episodes):
             self.episodes = _numbers(self._dataset).tolist()
@@ -422,10 +446,16 @@ class LeRobotDataset:
             device=device,
             rank=0,  # which items, whoever asks for them says, on every rank
             world_size=1,
-            **{"prefetch": 0, **options},
+            video=video,
+            # Of a DataLoader's workers each would have a copy of the frames.
+            **{"prefetch": 0, "residency": dict.fromkeys(self.meta.camera_keys, "mapped"), **options},
         )
         self.num_frames = self._loader.num_anchors
         self.num_episodes = len(self._places)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Random crops and colours of `images` are another epoch's from now on; also in workers that begin after this."""
+        self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
         return self.num_frames

@@ -404,8 +404,8 @@ class Loader:
             default pixels from 0 to 1, channels first, as large as they are stored.
         on_bad_frame: ``"error"``: one that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding, and
             :attr:`bad_frames` counts it.
-        dtype: of the floating streams and of frames: float32, float64, float16 or bfloat16; or ``{key: dtype}``. Integers and
-            bool keep theirs.
+        dtype: of the floating streams and of frames: float32, float64 (frames: float32), float16 or bfloat16; or
+            ``{key: dtype}``. Integers and bool keep theirs.
         device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
             both use it, else the CPU.
         residency: where the rows lie that batches are made of: ``"device"``, its memory; ``"pinned"``, the host's, which the
@@ -682,6 +682,7 @@ class Loader:
 
         return LeRobotLoader(
             open_cache(path, cache=cache, on_error=on_error, video=video),
+            video=video,
             delta_timestamps=delta_timestamps,
             episodes=episodes,
             **options,
@@ -712,6 +713,11 @@ class Loader:
         rate_hz = _given(_number, "rate_hz", given["rate_hz"])
         _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
         named = [*histories.named, *horizons.named, *keys] if delta_timestamps is None else delta_timestamps
+        for key in images.named:
+            if delta_timestamps is not None and key not in delta_timestamps:
+                raise errors.ArgumentError(f"images: expected keys of delta_timestamps, got {key!r}")
+        if images.of_all is not None and not keys.cameras.intersection(named):
+            raise errors.ArgumentError("images: goes with a camera in the batch, got none")
         for key in dict.fromkeys(named):
             argument = f"delta_timestamps['{key}']"
             offsets = None if delta_timestamps is None else delta_timestamps[key]
@@ -734,7 +740,8 @@ class Loader:
                 of_key = images.of_all
             if of_key is not None:
                 if of_key.dtype is None:
-                    of_key = replace(of_key, dtype=dtypes.of(key) or dtypes.of_all)
+                    of_all = "float32" if dtypes.of_all == "float64" else dtypes.of_all
+                    of_key = replace(of_key, dtype=dtypes.of(key) or of_all)
                 _add_images(options, of_key.to_json())
 
     @property
@@ -893,7 +900,8 @@ class Loader:
 
     def gather(self, indices: Sequence[int]) -> dict[str, Any]:
         """The batch of these anchors, in this order: at most `batch_size` of them, counted over all sources from 0 to
-        `num_anchors`. The place in the order stays. On CUDA it waits for the batch.
+        `num_anchors`. The place in the order stays; random crops and colours of frames are those of its seed and epoch, and of
+        the anchor. On CUDA it waits for the batch.
 
         Raises:
             ArgumentError: naming the index that is none.
@@ -901,7 +909,8 @@ class Loader:
         listed = _given_list(whole, "indices", indices, np.int64)
         if listed is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
-        return self._told(self._as_dict(_gather(self._handle, self._like, _lib.from_numpy(listed)), len(listed)))
+        made = _gather(self._handle, self._like, _lib.from_numpy(listed), self.seed, self.epoch)
+        return self._told(self._as_dict(made, len(listed)))
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

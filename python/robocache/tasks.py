@@ -52,7 +52,8 @@ def _by_episode(dataset: Dataset) -> Any:
     if "task" in columns:
         texts = dataset.episodes["task"].to_pylist()
     elif "tasks" in columns:
-        texts = [tasks[0] if tasks else None for tasks in dataset.episodes["tasks"].to_pylist()]
+        listed = dataset.episodes["tasks"].to_pylist()
+        texts = [(tasks if isinstance(tasks, str) else tasks[0]) if tasks else None for tasks in listed]
     else:
         raise errors.ArgumentError(
             f"task_text: expected a column task or tasks in the episodes of {dataset.path}, got {', '.join(columns)}"

@@ -55,7 +55,7 @@ class Storage:
     def frame_bytes(self, height: int, width: int) -> int:
         """More than a frame of that size takes when it is stored: a JPEG of quality 95 takes less than a quarter of it."""
         height, width = self.size or (height, width)
-        return height * width * 3 // (4 if self.codec == "jpeg" else 1)
+        return max(1, height * width * 3 // (4 if self.codec == "jpeg" else 1))
 
 
 def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:

@@ -28,7 +28,7 @@ from ..errors import Error, FileError
 from .files import check_file, fingerprint, is_readable, list_files
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError, naming, ranges
-from .registry import INDEX_COLUMNS, LeRobotOptions, read_folders
+from .registry import CAMERA_OPTIONS, INDEX_COLUMNS, LeRobotOptions, read_folders
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
@@ -63,6 +63,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
         index_columns=options.index_columns,
         video=options.video,
         frames=options.frames,
+        images={name: getattr(options, name) for name in CAMERA_OPTIONS},
     )
     tasks, episodes = _load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
@@ -203,9 +204,7 @@ def _open_videos(
     except ImportError as error:
         if (error.name or "").startswith("robocache"):
             raise
-        raise Error(
-            f"{source}: {', '.join(cameras)}: {error}; pip install av, or leave cameras out with video=False"
-        ) from error
+        raise Error(f"{', '.join(cameras)}: {error}; pip install av, or leave cameras out with video=False") from error
     return Videos(source, cameras, fps, options, kinds, notes)
 
 

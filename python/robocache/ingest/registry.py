@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -77,9 +77,13 @@ class CameraOptions:
     def __post_init__(self) -> None:
         if self.image_size != "keep" and not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", self.image_size):
             raise ArgumentError(f"image_size: expected WIDTHxHEIGHT, as 224x224, or 'keep', got {self.image_size!r}")
+        if self.image_size != "keep" and max(map(int, self.image_size.split("x"))) > 16384:
+            raise ArgumentError(f"image_size: expected at most 16384 pixels a side, got {self.image_size!r}")
         if not re.fullmatch(r"raw|png|jpeg(:([1-9]\d?|100))?", self.image_codec or "jpeg"):
             raise ArgumentError(f"image_codec: expected raw, png, jpeg or jpeg:1 to jpeg:100, got {self.image_codec!r}")
 
+
+CAMERA_OPTIONS = tuple(field.name for field in fields(CameraOptions))
 
 # ---- LeRobot ----
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/host_memory.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/image/jpeg_frames.hpp"
@@ -57,9 +58,15 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
     if (!frames) continue;
     const Stream& stream = stream_of(*frames);
     const FrameShape shape = frame_shape_of(stream);
-    source.emplace(Source{*frames, ImageTransform(shape, options, key_, stream.frames->unit_m), shape, numbers_ + 1});
+    source.emplace(
+        Source{*frames, ImageTransform(shape, options, key_, stream.frames->unit_m), shape, numbers_ + 1, false});
+    for (const std::optional<Source>& earlier : std::span(sources_).first(sources_.size() - 1)) {
+      if (!earlier || &stream_of(earlier->frames) != &stream) continue;
+      source->first_number = earlier->first_number;
+      source->again = true;
+    }
     if (any_ == nullptr) any_ = &*source;
-    numbers_ += stream.rows;
+    if (!source->again) numbers_ += stream.rows;
     frame_bytes_ = std::max(frame_bytes_, shape.bytes());
     has_intrinsics_ = has_intrinsics_ || !stream.frames->intrinsics.empty();
     const std::vector<int64_t> made = source->transform.shape();
@@ -77,7 +84,7 @@ const Camera::Source* Camera::source_of(int64_t number) const {
   if (number == 0) return nullptr;
   const Source* found = nullptr;
   for (const std::optional<Source>& source : sources_) {
-    if (source && source->first_number <= number) found = &*source;
+    if (source && !source->again && source->first_number <= number) found = &*source;
   }
   return found;
 }
@@ -105,13 +112,17 @@ bool Camera::decode(const Source& source, int64_t row, std::vector<uint8_t>& blo
   }
 }
 
-FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) const {
+FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) {
+  return FrameError(place_of(source, row) + ": " + what + "; on_bad_frame='pad' passes over it");
+}
+
+// The cache, stream, episode and row of a frame.
+std::string Camera::place_of(const Source& source, int64_t row) {
   const Stream& stream = stream_of(source.frames);
   const auto offsets = stream.row_offsets;
   const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
-  return FrameError(source.frames.dataset->path() + ": stream '" + stream.name + "', episode " +
-                    std::to_string(episode) + ", row " + std::to_string(row - offsets[static_cast<size_t>(episode)]) +
-                    ": " + what + "; on_bad_frame='pad' passes over it");
+  return source.frames.dataset->path() + ": stream '" + stream.name + "', episode " + std::to_string(episode) +
+         ", row " + std::to_string(row - offsets[static_cast<size_t>(episode)]);
 }
 
 // 0 where the source's camera has no matrix.
@@ -128,28 +139,29 @@ void Camera::write_intrinsics(const Source* source, const ImageDraw& draw, int64
 void Camera::fill(const Batch& batch) const {
   const int64_t out_bytes = any_->transform.bytes();
   const int64_t frames = batch.count * batch.steps;
-  parallel_for(frames, std::clamp<int64_t>(frames / (4 * num_threads()), 1, 16), [&](int64_t begin, int64_t end) {
-    std::vector<uint8_t> blob;
-    std::vector<uint8_t> frame(static_cast<size_t>(frame_bytes_));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t sample = i / batch.steps;
-      const int64_t step = i % batch.steps;
-      ImageDraw draw = batch.first;
-      draw.sample = batch.samples.empty() ? draw.sample + sample : batch.samples[static_cast<size_t>(sample)];
-      const int64_t number = batch.numbers[i];
-      const Source* const source = source_of(number);
-      bool there = source != nullptr;
-      if (there && !decode(*source, number - source->first_number, blob, frame)) {
-        there = false;
-        batch.is_pad[i] = true;
-      }
-      const ImageTransform& transform = (source != nullptr ? source : any_)->transform;
-      transform.run(there ? frame.data() : nullptr, draw, step, static_cast<char*>(batch.out) + i * out_bytes);
-      if (batch.intrinsics != nullptr && (per_frame_ || step == 0)) {
-        write_intrinsics(source, draw, step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
-      }
-    }
-  });
+  parallel_for(
+      frames, std::clamp<int64_t>(frames / (int64_t{4} * num_threads()), 1, 16), [&](int64_t begin, int64_t end) {
+        std::vector<uint8_t> blob;
+        std::vector<uint8_t> frame(static_cast<size_t>(frame_bytes_));
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t sample = i / batch.steps;
+          const int64_t step = i % batch.steps;
+          ImageDraw draw = batch.first;
+          draw.sample = batch.samples.empty() ? draw.sample + sample : batch.samples[static_cast<size_t>(sample)];
+          const int64_t number = batch.numbers[i];
+          const Source* const source = source_of(number);
+          bool there = source != nullptr;
+          if (there && !decode(*source, number - source->first_number, blob, frame)) {
+            there = false;
+            batch.is_pad[i] = true;
+          }
+          const ImageTransform& transform = (source != nullptr ? source : any_)->transform;
+          transform.run(there ? frame.data() : nullptr, draw, step, static_cast<char*>(batch.out) + i * out_bytes);
+          if (batch.intrinsics != nullptr && (per_frame_ || step == 0)) {
+            write_intrinsics(source, draw, step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
+          }
+        }
+      });
 }
 
 // ---- on a CUDA device --------------------------------------------------------------------------------------------------
@@ -180,8 +192,9 @@ void Camera::bring_to(Device device, Tier tier) {
 void Camera::bring_jpegs(Device device, Tier tier) {
   std::vector<uint8_t> blobs;
   std::vector<int64_t> offsets{0};
+  check_host_memory(2, device, tier);
   for (const std::optional<Source>& source : sources_) {
-    if (!source) continue;
+    if (!source || source->again) continue;
     const ResidentStream& resident = *source->frames.resident;
     const int64_t rows = stream_of(source->frames).rows;
     const auto before = static_cast<int64_t>(blobs.size());
@@ -191,32 +204,48 @@ void Camera::bring_jpegs(Device device, Tier tier) {
   }
   std::vector<int64_t> rows(offsets.size() - 1);
   std::iota(rows.begin(), rows.end(), int64_t{0});
-  const JpegFrames frames = prepare_jpeg_frames(blobs, offsets, rows);
+  const JpegFrames frames = prepare_jpeg_frames(blobs, offsets, rows, [&](int64_t i) {
+    const Source& source = *source_of(i + 1);
+    return place_of(source, i + 1 - source.first_number);
+  });
+  blobs = {};
+  ResidentJpegs resident(frames, device, tier);
   damage_ = PinnedBuffer(device, sizeof(JpegDamage));
   *static_cast<JpegDamage*>(damage_.data()) = {};
-  jpegs_.emplace(frames, device, tier);
+  jpegs_.emplace(std::move(resident));
+}
+
+// So many copies of the frames are in host memory at once, and one more where they stay there. Where a control group is full
+// nothing refuses: the process ends.
+void Camera::check_host_memory(int64_t copies, Device device, Tier tier) const {
+  int64_t bytes = 0;
+  for (const std::optional<Source>& source : sources_) {
+    if (source && !source->again) bytes += ResidentStream::bytes(*source->frames.dataset, source->frames.stream);
+  }
+  bytes *= (copies + (tier == Tier::kPinned ? 1 : 0)) * local_world_size();
+  const int64_t free = host_memory().free_bytes;
+  if (bytes > free) {
+    throw OutOfMemory("stream '" + key_ + "': bringing it to " + device_name(device) + " needs " +
+                      std::to_string(bytes) + " bytes of host memory, free are " + std::to_string(free));
+  }
 }
 
 void Camera::bring_pixels(Device device, Tier tier) {
+  check_host_memory(0, device, tier);
   const auto bytes = static_cast<size_t>((numbers_ + 1) * frame_bytes_);
-  if (tier == Tier::kPinned) {
-    pinned_pixels_ = PinnedBuffer(device, bytes);
-    pixels_ = pinned_pixels_.on_device();
-  } else {
-    device_pixels_ = DeviceBuffer(device, bytes);
-    pixels_ = device_pixels_.data();
-  }
+  PinnedBuffer pinned(device, tier == Tier::kPinned ? bytes : 0);
+  DeviceBuffer on_device(device, tier == Tier::kPinned ? 0 : bytes);
   constexpr int64_t kPiece = int64_t{32} << 20;
   PinnedBuffer piece(device, tier == Tier::kPinned ? 0 : static_cast<size_t>(std::max(kPiece, frame_bytes_)));
   int64_t at = 0;
   // `fill` writes the next bytes to host memory.
   const auto append = [&](int64_t size, const auto& fill) {
     if (tier == Tier::kPinned) {
-      fill(static_cast<char*>(pinned_pixels_.data()) + at);
+      fill(static_cast<char*>(pinned.data()) + at);
     } else {
       fill(piece.data());
       const CudaBackend& backend = cuda_backend();
-      check_cuda(backend.copy_from_host(device.index, static_cast<char*>(device_pixels_.data()) + at, piece.data(),
+      check_cuda(backend.copy_from_host(device.index, static_cast<char*>(on_device.data()) + at, piece.data(),
                                         static_cast<size_t>(size), nullptr),
                  "copying frames to the device");
       check_cuda(backend.synchronize(device.index, nullptr), "copying frames to the device");
@@ -225,13 +254,16 @@ void Camera::bring_pixels(Device device, Tier tier) {
   };
   append(frame_bytes_, [&](void* to) { std::memset(to, 0, static_cast<size_t>(frame_bytes_)); });
   for (const std::optional<Source>& source : sources_) {
-    if (!source) continue;
+    if (!source || source->again) continue;
     const int64_t all = stream_of(source->frames).rows * frame_bytes_;
     for (int64_t begin = 0; begin < all; begin += kPiece) {
       const int64_t size = std::min(kPiece, all - begin);
       append(size, [&](void* to) { read_bytes(source->frames.resident->rows(), begin, size, to); });
     }
   }
+  pixels_ = tier == Tier::kPinned ? pinned.on_device() : on_device.data();
+  pinned_pixels_ = std::move(pinned);
+  device_pixels_ = std::move(on_device);
 }
 
 int64_t Camera::scratch_bytes(int64_t frames) const {
@@ -271,7 +303,8 @@ void Camera::fill_on_device(const Batch& batch, void* scratch, CudaStream stream
 void Camera::check_damage() const {
   if (damage_.data() == nullptr || pad_bad_frames_) return;
   const auto* const found = static_cast<const volatile JpegDamage*>(damage_.data());
-  if (found->frames == 0) return;
+  const int64_t frames = found->frames;
+  if (damage_told_.exchange(frames) == frames) return;
   const int64_t number = found->row;
   const Source* const source = source_of(number);
   throw bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");

@@ -71,7 +71,8 @@ class Camera {
   std::string not_for_device() const;
 
   // Brings all frames to a CUDA device, JPEGs as files, or, kPinned, to host memory that it reads; then fill_on_device may be
-  // called. Throws FrameError for JPEGs that the device's decoder does not take, FileError, DeviceError, OutOfMemory.
+  // called. Throws FrameError for JPEGs that the device's decoder does not take, FileError, DeviceError, OutOfMemory, and has
+  // then brought nothing.
   void bring_to(Device device, Tier tier);
 
   // The same as fill on a CUDA device: `batch` lies in its memory but for `samples`, `scratch` is scratch_bytes(count * steps)
@@ -80,7 +81,8 @@ class Camera {
   void fill_on_device(const Batch& batch, void* scratch, CudaStream stream) const;
   int64_t scratch_bytes(int64_t frames) const;
 
-  // Throws FrameError where a frame that the device has decoded so far is damaged and may not be padding.
+  // Throws FrameError where a frame that the device has decoded so far is damaged and may not be padding; once for all that it
+  // has met meanwhile.
   void check_damage() const;
 
   // How many did not decode so far.
@@ -92,12 +94,15 @@ class Camera {
     ImageTransform transform;
     FrameShape shape;
     int64_t first_number;
+    bool again;  // whether an earlier source draws from the same stream: then the numbers are that one's
   };
 
   const Source* source_of(int64_t number) const;
   static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
   bool decode(const Source& source, int64_t row, std::vector<uint8_t>& blob, std::vector<uint8_t>& frame) const;
-  FrameError bad_frame(const Source& source, int64_t row, const std::string& what) const;
+  static std::string place_of(const Source& source, int64_t row);
+  static FrameError bad_frame(const Source& source, int64_t row, const std::string& what);
+  void check_host_memory(int64_t copies, Device device, Tier tier) const;
   void bring_pixels(Device device, Tier tier);
   void bring_jpegs(Device device, Tier tier);
 
@@ -119,6 +124,7 @@ class Camera {
   PinnedBuffer pinned_pixels_;
   const void* pixels_ = nullptr;
   PinnedBuffer damage_;  // a JpegDamage
+  mutable std::atomic<int64_t> damage_told_{0};
 };
 
 }  // namespace robocache

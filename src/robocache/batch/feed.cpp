@@ -81,7 +81,10 @@ void Feed::drop() {
 
 std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
                                    const std::function<void()>& check) {
-  if (loader_->samples_at(position) == 0) return {};
+  if (loader_->samples_at(position) == 0) {
+    loader_->check_frames(stream);
+    return {};
+  }
   if (!ahead_) {
     if (given_) free_.push_back(*given_);
     given_.reset();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <set>
 #include <string>
@@ -215,11 +216,12 @@ struct Loader::Impl {
     if (residency.tier == Tier::kMapped) return;
     try {
       cameras[request]->bring_to(options.device, residency.tier);
-    } catch (const Error& refusal) {  // memory does not suffice, or the device's decoder does not take a frame
-      if (!residency.automatic) throw;
-      residency.tier = Tier::kMapped;
-      residency.why = std::string(refusal.what()) + ": its files, read ahead and decoded by the host";
-      return;
+    } catch (const OutOfMemory& refusal) {
+      return leave_to_host(residency, refusal.what());
+    } catch (const FrameError& refusal) {
+      return leave_to_host(residency, refusal.what());
+    } catch (const std::bad_alloc&) {
+      return leave_to_host(residency, "host memory does not suffice");
     }
     for (size_t source = 0; source < sources.size(); ++source) {
       const std::optional<int64_t> stream = options.sources[source].streams[request];
@@ -227,6 +229,13 @@ struct Loader::Impl {
       sources[source].frame_clocks[request] =
           ResidentClock::get(options.sources[source].dataset, *stream, options.device);
     }
+  }
+
+  // In a catch: what was asked for by name is refused as it was.
+  static void leave_to_host(Residency& residency, const std::string& why) {
+    if (!residency.automatic) throw;
+    residency.tier = Tier::kMapped;
+    residency.why = why + ": its files, read ahead and decoded by the host";
   }
 
   bool by_host(size_t request) const { return options.device.is_cuda() && placements[request].tier == Tier::kMapped; }
@@ -659,7 +668,14 @@ void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream
   impl_->copy_host_part(staging.data(), memory, stream);
 }
 
-void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const {
+void Loader::check_frames(CudaStream stream) const {
+  if (!impl_->options.device.is_cuda() || impl_->row_numbers_on_device == nullptr) return;
+  check_cuda(cuda_backend().synchronize(impl_->options.device.index, stream.handle), "decoding frames");
+  impl_->check_damage();
+}
+
+void Loader::gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory,
+                    CudaStream stream) const {
   const Device device = impl_->options.device;
   if (static_cast<int64_t>(anchors.size()) > impl_->options.batch_size) {
     refuse("indices: expected at most batch_size, ", std::to_string(impl_->options.batch_size), ", got ",
@@ -671,13 +687,14 @@ void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream s
            std::to_string(anchors[i]));
   }
   const auto count = static_cast<int64_t>(anchors.size());
+  const ImageDraw draw{.seed = position.seed, .epoch = static_cast<uint64_t>(position.epoch), .sample = 0};
   if (impl_->has_device_part()) {
     DeviceTables copy(device);
     WindowBatch batch = impl_->batch_at({}, count, false);
     batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
     batch.memory = memory;
     window_batch(batch, device, stream);
-    impl_->fill_frames(batch, {}, anchors, false, stream);
+    impl_->fill_frames(batch, draw, anchors, false, stream);
     if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
     impl_->check_damage();
   }
@@ -685,7 +702,7 @@ void Loader::gather(std::span<const int64_t> anchors, void* memory, CudaStream s
     const PinnedBuffer staging(device, host_bytes());
     WindowBatch batch = impl_->batch_at({}, count, true);
     batch.anchors = anchors.data();
-    impl_->run_host(batch, {}, staging.data(), anchors);
+    impl_->run_host(batch, draw, staging.data(), anchors);
     impl_->copy_host_part(staging.data(), memory, stream);
   }
 }

@@ -81,8 +81,12 @@ class Loader {
   void fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
   // The same with these anchors, counted over all sources, each in [0, anchors()) and at most batch_size of them. On CUDA
-  // waited for. The random draws of a camera's frames are those of the anchor's number. Throws ArgumentError for others.
-  void gather(std::span<const int64_t> anchors, void* memory, CudaStream stream) const;
+  // waited for. The random draws of a camera's frames are those of the position's seed and epoch and the anchor's number.
+  // Throws ArgumentError for others.
+  void gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory, CudaStream stream) const;
+
+  // At an epoch's end: waits for the frames that a CUDA device decodes, and throws FrameError where one was damaged.
+  void check_frames(CudaStream stream) const;
 
   // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes their arrays, the last
   // host_bytes() of the batch, anywhere in host memory; the device makes the others, before or after they have been copied to

@@ -210,7 +210,10 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
     refuse(of_stream("normalize", request), ": expected none for a camera, whose mean and std stand in images=");
   }
   request.normalize = Normalize::kNone;
-  if (!request.images) request.images.emplace().dtype = request.dtype.value_or(options.dtype);
+  if (!request.images) {
+    const DType of_all = options.dtype == DType::kFloat64 ? DType::kFloat32 : options.dtype;
+    request.images.emplace().dtype = request.dtype.value_or(of_all);
+  }
   request.dtype = request.images->dtype;
 }
 
@@ -343,6 +346,25 @@ std::string anchor_of(const LoaderOptions& options, size_t place) {
   return slowest->name;
 }
 
+// Cameras that draw together say so of each other.
+void check_together(const LoaderOptions& options) {
+  const auto all = [](const StreamRequest& camera) {
+    std::set<std::string> keys(camera.images->together.begin(), camera.images->together.end());
+    keys.insert(camera.stream);
+    return keys;
+  };
+  for (const StreamRequest& camera : options.streams) {
+    if (!is_camera(camera)) continue;
+    for (const std::string& name : camera.images->together) {
+      const auto other = std::find_if(options.streams.begin(), options.streams.end(),
+                                      [&](const StreamRequest& request) { return request.stream == name; });
+      if (other != options.streams.end() && is_camera(*other) && all(*other) == all(camera)) continue;
+      refuse(of_stream("images", camera), ".together: expected cameras of the batch that name each other, got '", name,
+             "'");
+    }
+  }
+}
+
 }  // namespace
 
 Edges edges_from_name(std::string_view name) {
@@ -413,6 +435,7 @@ LoaderOptions complete_options(LoaderOptions options) {
     }
     complete(options, streams, request);
   }
+  check_together(options);
   if (!options.mixture && !options.anchor_hz) options.anchor = options.sources[0].anchor;
   return options;
 }

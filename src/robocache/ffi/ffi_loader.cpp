@@ -258,12 +258,15 @@ ROBOCACHE_FFI(loader_slot, args, result) {
   result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, int64 indices) -> a batch of these anchors
+// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch) -> a batch of these
+// anchors
 ROBOCACHE_FFI(loader_gather, args, result) {
   const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
   const auto indices = numbers<int64_t>(args, 2, "indices");
   const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
-  loader->gather(indices, memory.get(), current_stream(loader->options().device));
+  const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
+                               .epoch = args.integer(4, "epoch")};
+  loader->gather(position, indices, memory.get(), current_stream(loader->options().device));
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 

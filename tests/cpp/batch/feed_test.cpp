@@ -425,7 +425,7 @@ TEST_P(FeedTest, GatherIsTheSameOutOfEveryTier) {
   const std::vector<std::vector<int64_t>> lists{{119, 0, 45, 45, 80}, {}, {7}, {0, 1, 2, 3, 4, 5, 6}};
   for (const std::vector<int64_t>& anchors : lists) {
     DeviceBuffer memory(device(), from->batch_bytes());
-    from->gather(anchors, memory.data(), {});
+    from->gather({}, anchors, memory.data(), {});
     const auto count = static_cast<int64_t>(anchors.size());
     const Arrays got = arrays_of(*from, count, memory.data());
     Arrays wanted = got;

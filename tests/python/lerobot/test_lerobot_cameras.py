@@ -78,3 +78,30 @@ def test_cameras_may_be_left_out_and_fetched_later(source, tmp_path):
     write_video(video, [500 + k for k in range(LENGTHS[0])])
     changed = robocache.Loader.from_lerobot(source, cache=cache, batch_size=7, shuffle=False)
     assert [_shown(frame) for frame in next(changed)[TOP]] == [500 + k for k in range(7)]
+
+
+def test_what_is_in_the_cache_is_left_out_where_it_is_not_wanted(source, tmp_path):
+    cache = tmp_path / "cache"
+    assert TOP in next(robocache.Loader.from_lerobot(source, cache=cache, batch_size=4))
+    assert TOP not in next(robocache.Loader.from_lerobot(source, cache=cache, batch_size=4, video=False))
+    dataset = robocache.LeRobotDataset(source, cache=cache, video=False)
+    assert TOP not in dataset[0] and TOP not in dataset.meta.features and dataset.meta.camera_keys == []
+
+
+def test_what_ingest_was_asked_for_holds_when_the_cache_is_made_again(source, tmp_path):
+    robocache.ingest(source, tmp_path / "cache", image_size="32x24", image_codec="raw", jobs=1)
+    batch = next(robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=4))
+    assert batch[TOP].shape == (4, 3, 24, 32)
+    assert robocache.open(tmp_path / "cache").streams[TOP].frames.codec == "raw"
+
+
+def test_random_crops_of_items_are_the_epochs(source, tmp_path):
+    images = robocache.ImageOptions(crop=(16, 16))
+    dataset = robocache.LeRobotDataset(source, cache=tmp_path / "cache", images=images)
+    first = [item[TOP].clone() for item in dataset.__getitems__(range(21))]
+    again = [item[TOP].clone() for item in dataset.__getitems__(range(21))]
+    assert all(map(torch.equal, first, again))
+    dataset.set_epoch(1)
+    assert not all(map(torch.equal, first, [item[TOP] for item in dataset.__getitems__(range(21))]))
+    with pytest.raises(robocache.ArgumentError, match="task_text"):
+        robocache.LeRobotDataset(source, cache=tmp_path / "cache", task_text=False)

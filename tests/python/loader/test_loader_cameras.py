@@ -302,6 +302,12 @@ def test_intrinsics_follow_the_crop(recording, tmp_path, device):
         ({"images": {"nothing": robocache.ImageOptions()}}, "images: no stream 'nothing'"),
         ({"images": {"top": {"size": 3}}}, r"images\['top'\]: expected .*ImageOptions"),
         ({"images": {"top": robocache.ImageOptions(crop=(99, 9))}}, r"images\['top'\]\.crop: .*"),
+        ({"images": {"wrist": robocache.ImageOptions()}}, "images: expected keys of delta_timestamps, got 'wrist'"),
+        (
+            {"images": robocache.ImageOptions(together=("wrist",))},
+            r"images\['top'\]\.together: expected cameras of the batch",
+        ),
+        ({"dtype": {"top": "float64"}}, r"images\['top'\]\.dtype: .*float64"),
         ({"on_bad_frame": "ignore"}, "on_bad_frame: expected 'error' or 'pad', got 'ignore'"),
     ],
 )
@@ -345,3 +351,42 @@ def test_state_and_gather_know_cameras(dataset, device):
     np.testing.assert_array_equal(next(resumed)["top"].cpu().numpy(), batches[2])
     a, b = loader.gather([3, 30]), loader.gather([30])
     np.testing.assert_array_equal(a["top"][1].cpu().numpy(), b["top"][0].cpu().numpy())
+
+
+def test_images_without_a_camera_are_refused_and_float64_is_for_numbers(dataset):
+    options = {"batch_size": 4, "device": "cpu"}
+    with pytest.raises(robocache.ArgumentError, match="images: goes with a camera in the batch, got none"):
+        robocache.Loader(dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
+    batch = next(robocache.Loader(dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options))
+    assert (batch["joint"].dtype, batch["top"].dtype) == (torch.float64, torch.float32)
+
+
+def test_cameras_that_draw_together_are_cropped_alike(recording, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        time_ns, frames = recording.episodes[0]["top"]
+        for name in ("left", "right"):
+            episode.append(name, time_ns, frames, codec="raw")
+    dataset = robocache.open(tmp_path / "cache")
+
+    def batch(**more):
+        images = robocache.ImageOptions(crop=(7, 7), **more)
+        windows = {"left": None, "right": None}
+        return next(robocache.Loader(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
+
+    together, apart = batch(together=("left", "right")), batch()
+    assert torch.equal(together["left"], together["right"])
+    assert not torch.equal(apart["left"], apart["right"])
+
+
+def test_several_sources_of_one_dataset_and_camera(dataset):
+    sources = [robocache.Source(dataset, episodes=[e]) for e in (2, 0, 1)]
+    loader = robocache.Loader(
+        sources,
+        batch_size=36,
+        delta_timestamps={"top": None},
+        images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
+        device="cpu",
+    )
+    batch = {name: array.numpy() for name, array in next(loader).items()}
+    pixels, _ = _expected(dataset, "top", batch, [0.0])
+    np.testing.assert_array_equal(batch["top"], pixels[:, 0])

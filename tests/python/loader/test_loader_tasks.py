@@ -57,3 +57,7 @@ def test_what_has_no_tasks_is_refused(kitchen, tmp_path):
         robocache.Loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
     with pytest.raises(robocache.ArgumentTypeError, match="task_text: expected True or False, got 'yes'"):
         robocache.Loader(named, batch_size=1, delta_timestamps={"task": None}, task_text="yes")
+
+
+def test_one_text_in_the_column_tasks(tmp_path):
+    assert next(_loader(_write(tmp_path / "one", [{"tasks": "pick"}])))["task"] == ["pick"] * 4
