@@ -199,7 +199,7 @@ class JpegFile {
     if (channels != 1 && channels != 3) refuse_at(at_ + 5, "expected 1 or 3 components, got ", channels);
     if (end - at_ != 6 + 3 * channels) refuse_at(at_, "the frame header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
-      const int64_t place = at_ + 6 + 3 * c;
+      const int64_t place = at_ + 6 + int64_t{3} * c;
       Component& component = components_[c];
       component = {static_cast<uint8_t>(byte(place)), static_cast<uint8_t>(byte(place + 1) >> 4),
                    static_cast<uint8_t>(byte(place + 1) & 15), static_cast<uint8_t>(byte(place + 2))};
@@ -249,7 +249,7 @@ class JpegFile {
     if (wide > 1 || id > 3) refuse_at(at_, "there is no quantisation table ", hexadecimal(byte(at_)));
     if (end - at_ < 1 + 64 * (1 + wide)) refuse_at(at_, "a quantisation table is cut short");
     for (int i = 0; i < 64; ++i) {
-      const int value = wide ? big_endian_16(at_ + 1 + 2 * i) : byte(at_ + 1 + i);
+      const int value = wide ? big_endian_16(at_ + 1 + int64_t{2} * i) : byte(at_ + 1 + i);
       quantisation_[static_cast<size_t>(id)][static_cast<size_t>(i)] = static_cast<uint16_t>(value);
     }
     quantisation_defined_[id] = true;
@@ -261,7 +261,7 @@ class JpegFile {
     if (byte(at_) != channels) refuse_at(at_, "expected one scan of ", channels, " components, got ", byte(at_));
     if (end - at_ != 4 + 2 * channels) refuse_at(at_, "the scan header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
-      const int64_t place = at_ + 1 + 2 * c;
+      const int64_t place = at_ + 1 + int64_t{2} * c;
       Component& component = components_[c];
       if (byte(place) != component.id) refuse_at(place, "expected component ", component.id, ", got ", byte(place));
       component.dc = static_cast<uint8_t>(byte(place + 1) >> 4);
@@ -273,7 +273,7 @@ class JpegFile {
         refuse_at(place, "there is no quantisation table ", component.quantisation);
       }
     }
-    const int64_t spectrum = at_ + 1 + 2 * channels;
+    const int64_t spectrum = at_ + 1 + int64_t{2} * channels;
     if (byte(spectrum) != 0 || byte(spectrum + 1) != 63 || byte(spectrum + 2) != 0) {
       refuse_at(spectrum, "expected all coefficients in one scan");
     }

@@ -117,7 +117,7 @@ void add_columns(const TransformParams& p, const ResizeScratch& scratch) {
       using Lanes = double __attribute__((vector_size(32), aligned(8), may_alias));
       Lanes sum = {};
       const double* const from = scratch.wide + int64_t{3} * taps.begin;
-      for (int32_t k = 0; k < count; ++k) sum += weights[k] * *reinterpret_cast<const Lanes*>(from + 3 * k);
+      for (int32_t k = 0; k < count; ++k) sum += weights[k] * *reinterpret_cast<const Lanes*>(from + int64_t{3} * k);
       *reinterpret_cast<Lanes*>(means) = sum;
     }
     weights += count;
