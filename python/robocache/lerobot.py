@@ -333,6 +333,10 @@ class LeRobotMetadata:
         self.image_keys = [name for name, dtype in dtypes.items() if dtype == "image"]
         self.video_keys = [name for name, dtype in dtypes.items() if dtype == "video"]
         self.camera_keys = [*self.image_keys, *self.video_keys]
+        for name in self.camera_keys:  # as the cache holds them, which may have been resized at ingest
+            height, width, channels = dataset.streams[name].shape
+            channels_first = self.features[name]["shape"][0] == channels
+            self.features[name]["shape"] = (channels, height, width) if channels_first else (height, width, channels)
         self.depth_keys: list[str] = []
         self.total_episodes = len(self.episodes)
         self.total_frames = dataset.streams["index"].rows

@@ -93,6 +93,7 @@ def test_what_ingest_was_asked_for_holds_when_the_cache_is_made_again(source, tm
     batch = next(robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=4))
     assert batch[TOP].shape == (4, 3, 24, 32)
     assert robocache.open(tmp_path / "cache").streams[TOP].frames.codec == "raw"
+    assert robocache.LeRobotDataset(source, cache=tmp_path / "cache").meta.shapes[TOP] == (24, 32, 3)
 
 
 def test_random_crops_of_items_are_the_epochs(source, tmp_path):
