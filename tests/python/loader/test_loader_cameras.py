@@ -378,15 +378,19 @@ def test_cameras_that_draw_together_are_cropped_alike(recording, tmp_path):
     assert not torch.equal(apart["left"], apart["right"])
 
 
-def test_several_sources_of_one_dataset_and_camera(dataset):
-    sources = [robocache.Source(dataset, episodes=[e]) for e in (2, 0, 1)]
+def test_several_sources_of_one_dataset_and_camera(dataset, tmp_path):
+    other = Recording(np.random.default_rng(16)).write(tmp_path / "other", "raw")
+    of_source = [dataset, other, dataset]  # the last one's frames are the first one's, not those behind the second's
     loader = robocache.Loader(
-        sources,
+        [robocache.Source(of, episodes=[e]) for of, e in zip(of_source, (2, 0, 1), strict=True)],
         batch_size=36,
         delta_timestamps={"top": None},
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
         device="cpu",
     )
     batch = {name: array.numpy() for name, array in next(loader).items()}
-    pixels, _ = _expected(dataset, "top", batch, [0.0])
-    np.testing.assert_array_equal(batch["top"], pixels[:, 0])
+    for source, of in enumerate(of_source):
+        mine = {name: array[batch["dataset_index"] == source] for name, array in batch.items()}
+        assert len(mine["top"]) == 12
+        pixels, _ = _expected(of, "top", mine, [0.0])
+        np.testing.assert_array_equal(mine["top"], pixels[:, 0])
