@@ -27,7 +27,7 @@ from .dataset import Dataset
 from .dataset import open as open_dataset
 from .ingest import check_source, checked_path, ingest
 from .ingest.files import fingerprint
-from .ingest.registry import INDEX_COLUMNS, read_folders
+from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied
 
 __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]

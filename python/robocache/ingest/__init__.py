@@ -20,7 +20,7 @@ import numpy as np
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from .options import make_options
-from .recording import Frames, Notes, Omission, Recording, Rows, SourceError, naming
+from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, SourceError, Texts, naming
 from .registry import FORMATS, find_format
 
 __all__ = ["FORMATS", "IngestReport", "Omission", "SourceError", "ingest"]
@@ -211,33 +211,44 @@ class _Driver:
                 return
             now: dict[str, _Stream] = {}
             with self._writer.episode(**recording.metadata) as episode:
-                for name, rows in chain([first], streams):
-                    self._describe(name, rows, now)
-                    if isinstance(rows, Rows):
-                        episode.append(name, rows.time_ns, rows.values)
-                        continue
-                    for time_ns, frames in rows.chunks:
-                        codec = rows.codec if isinstance(frames, np.ndarray) else None  # files say theirs
-                        episode.append(name, time_ns, frames, codec=codec, quality=rows.quality)
-                        self.frames += len(time_ns)
+                for name, samples in chain([first], streams):
+                    self._describe(name, samples, now)
+                    for frames in _append(episode, name, samples):
+                        self.frames += frames
                         yield
             self._streams.update(now)
             self.kept += 1
 
-    def _describe(self, name: str, rows: Rows | Frames, now: dict[str, _Stream]) -> None:
+    def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
         """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""
         before = now.get(name) or self._streams.get(name)
         if before is None:
-            self._writer.stream(name, **rows.facts)  # here, where the message can name the file, not at the end
-        elif before.facts != rows.facts:
-            raise ArgumentError(f"stream {name!r}: {_told(rows.facts)}, but before it {_told(before.facts)}")
-        recorded = "recorded" in (rows.clock, before.clock if before else rows.clock)
-        now[name] = _Stream(rows.facts, "recorded" if recorded else "nominal")
+            self._writer.stream(name, **samples.facts)  # here, where the message can name the file, not at the end
+        elif before.facts != samples.facts:
+            raise ArgumentError(f"stream {name!r}: {_told(samples.facts)}, but before it {_told(before.facts)}")
+        recorded = "recorded" in (samples.clock, before.clock if before else samples.clock)
+        now[name] = _Stream(samples.facts, "recorded" if recorded else "nominal")
 
     def end(self) -> None:
         """Tells of the clocks, which later recordings may change."""
         for name, stream in self._streams.items():
             self._writer.stream(name, clock=stream.clock, **stream.facts)
+
+
+def _append(episode: dataset.EpisodeWriter, name: str, samples: Samples) -> Iterator[int]:
+    """Writes them; yields the number of frames behind each chunk of a camera's."""
+    match samples:
+        case Rows(time_ns=time_ns, values=values):
+            episode.append(name, time_ns, values)
+        case Ragged(time_ns=time_ns, values=values, offsets=offsets):
+            episode.append(name, time_ns, values, offsets=offsets)
+        case Texts(time_ns=time_ns, texts=texts):
+            episode.append(name, time_ns, texts)
+        case Frames(chunks=chunks):
+            for time_ns, frames in chunks:
+                codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs
+                episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
+                yield len(time_ns)
 
 
 def _told(facts: dict[str, Any]) -> str:

@@ -26,9 +26,9 @@ import pyarrow.csv as pa_csv
 from ..errors import ArgumentError, FileError
 from ..ops.resample import check_times
 from .files import check_file, list_files
+from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
-from .registry import CsvOptions, is_csv
 
 # How many decimal digits of a stamp in that unit lie above one nanosecond.
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}

@@ -16,8 +16,8 @@ import numpy as np
 from .. import frames
 from ..errors import Error
 from ..ops.image_batch import image_batch
+from .formats import CameraOptions
 from .recording import Frames, Notes, SourceError, naming, ranges
-from .registry import CameraOptions
 
 # Images that are read, checked and written at once.
 _AT_ONCE = 64

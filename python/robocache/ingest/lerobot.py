@@ -26,9 +26,10 @@ import pyarrow.parquet as pq
 
 from ..errors import Error, FileError
 from .files import check_file, fingerprint, is_readable, list_files
+from .formats import CAMERA_OPTIONS
+from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError, naming, ranges
-from .registry import CAMERA_OPTIONS, INDEX_COLUMNS, LeRobotOptions, read_folders
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos

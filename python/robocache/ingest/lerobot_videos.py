@@ -14,10 +14,10 @@ from types import TracebackType
 import numpy as np
 
 from ..frames import Encoded
+from .formats.lerobot import LeRobotOptions
 from .images import Kinds, Storage
 from .lerobot import Episode, find_videos, video_name
 from .recording import Frames, Notes, SourceError, naming, ranges
-from .registry import LeRobotOptions
 from .video import Decoders, Index, Ticket, cut_up, index_video, match
 
 # Frames of episodes that are looked at before their turn: enough for the processes of a large machine, and the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -43,7 +44,7 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
 def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) -> None:
     """Adds a group of arguments, one an option of `kind` that its base does not have; the parsed namespace has those that
     were given."""
-    fields = [field for field in dataclasses.fields(kind) if field.name in kind.__annotations__]
+    fields = [field for field in dataclasses.fields(kind) if field.name in inspect.get_annotations(kind)]
     if not fields:
         return
     group = parser.add_argument_group(title)

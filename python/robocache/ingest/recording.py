@@ -12,9 +12,9 @@ ingest: a generator that has raised cannot go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,29 +25,86 @@ if TYPE_CHECKING:
     from ..frames import Encoded
 
 
+# What readers say in a stream's attributes, beside what only their format knows.
+ATTRIBUTES = {
+    "units": "of the features: one str for all, or a list of one each",
+    "methods": "how features are brought to other times: [[start, stop, method], ...]",
+    "frame_id": "the frame of reference",
+    "clock_source": "where the stamps come from, as header.stamp or log_time",
+    "schema": "the type that the source gives its messages",
+}
+
+
 class SourceError(FileError):
     """Something in the source that cannot be read as it stands; ``on_error="skip"`` passes over it by name."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one stream in one recording.
+    """Rows of one stream in one recording, or a part of them: a stream's parts may come one after the other.
 
     time_ns: int64 ``[n]`` nanoseconds, not decreasing.
     values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
     names: one a feature, the same in all recordings; None where they have none.
     clock: "nominal" where the stamps are only index / rate, because the recording's own clock is lost.
+    attributes: what else the source says of the stream, JSON-able, the same in all recordings: see :data:`ATTRIBUTES`.
     """
 
     time_ns: np.ndarray
     values: np.ndarray
     names: list[str] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:
         """What the cache is told of the stream, the same in all recordings, in the words of ``Writer.stream``."""
-        return {"names": self.names}
+        return {"names": self.names} | _attributes(self)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows that each have a number of elements of their own: clouds of points, lists of contacts.
+
+    time_ns: int64 ``[n]`` nanoseconds, not decreasing.
+    values: ``[elements, ...]`` of all rows, one behind the other; dtype and shape of an element are the same in all
+        recordings. A cloud's points are ``[points, features]``, x, y and z first.
+    offsets: int64 ``[n + 1]``: row i is ``values[offsets[i]:offsets[i + 1]]``.
+    names: one a feature of an element, as "x", "y", "z", "intensity".
+    clock, attributes: as of :class:`Rows`.
+    """
+
+    time_ns: np.ndarray
+    values: np.ndarray
+    offsets: np.ndarray
+    names: list[str] | None = None
+    clock: Literal["recorded", "nominal"] = "recorded"
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As of :class:`Rows`."""
+        return {"names": self.names} | _attributes(self)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Rows that are text: instructions, prompts, events, log lines.
+
+    time_ns: int64 ``[n]`` nanoseconds, not decreasing.
+    texts: n str; what is no UTF-8 in the source is escaped by the reader, and said.
+    clock, attributes: as of :class:`Rows`.
+    """
+
+    time_ns: np.ndarray
+    texts: Sequence[str]
+    clock: Literal["recorded", "nominal"] = "recorded"
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As of :class:`Rows`."""
+        return _attributes(self)
 
 
 @dataclass(frozen=True)
@@ -61,7 +118,7 @@ class Frames:
     unit_m: of depth: metres of one unit.
     intrinsics: 3x3, of the frames as they are stored.
     resized: what was done to their size, JSON-able; None where they have the source's.
-    clock: as of :class:`Rows`.
+    clock, attributes: as of :class:`Rows`.
     """
 
     chunks: Iterable[tuple[np.ndarray, np.ndarray | list[bytes] | Encoded]]
@@ -71,11 +128,19 @@ class Frames:
     intrinsics: Sequence[Sequence[float]] | None = None
     resized: dict[str, Any] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:
         """As of :class:`Rows`."""
-        return {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized}
+        return {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized} | _attributes(self)
+
+
+Samples = Rows | Ragged | Texts | Frames
+
+
+def _attributes(samples: Samples) -> dict[str, Any]:
+    return {"attributes": dict(samples.attributes)} if samples.attributes else {}
 
 
 @dataclass(frozen=True)
@@ -85,14 +150,15 @@ class Recording:
     what: its name where it is told of or skipped ("episode 3"), unique in the source.
     where: file or folder; begins the message of whatever is wrong with it.
     metadata: its columns of the episodes table.
-    streams: (stream, rows) in any number, a stream's rows in the order of time; read once, when the episode is written,
-        a camera's chunks before the stream behind it.
+    streams: (stream, samples) in any number, a stream's parts in the order of time, streams in any order and in turns; read
+        once, when the episode is written, a camera's chunks before the stream behind it. So a reader needs to hold no more
+        than a part.
     """
 
     what: str
     where: str
     metadata: dict[str, Any]
-    streams: Iterable[tuple[str, Rows | Frames]]
+    streams: Iterable[tuple[str, Samples]]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pytest
 from lerobot_files import make_episodes, write_lerobot
 from robocache.ingest import registry
 from robocache.ingest.files import check_file, list_files
+from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options, option
 from robocache.ingest.recording import Notes, Recording, Rows, SourceError
 
@@ -116,9 +117,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
 
 
 def test_a_fault_of_the_package_is_no_missing_package():
-    entry = registry.Format(
-        "toy", "toy", "", lambda source: None, ToyOptions, "robocache.ingest.toy", "pip install toy"
-    )
+    entry = Format("toy", "toy", "", lambda source, files: None, ToyOptions, "robocache.ingest.toy", "pip install toy")
     with pytest.raises(ModuleNotFoundError):
         entry.load()
 
@@ -150,11 +149,11 @@ def toy(tmp_path, monkeypatch):
     (tmp_path / "source.toy").write_text("toy")
 
     def run(recordings, **options):
-        entry = registry.Format(
-            "toy", "toy", "*.toy", lambda source: source if source.suffix == ".toy" else None, ToyOptions, "", ""
+        entry = Format(
+            "toy", "toy", "*.toy", lambda source, files: source if source.suffix == ".toy" else None, ToyOptions, "", ""
         )
         monkeypatch.setitem(registry.FORMATS, "toy", entry)
-        monkeypatch.setattr(registry.Format, "load", lambda entry: ToyReader(recordings))
+        monkeypatch.setattr(Format, "load", lambda entry: ToyReader(recordings))
         return robocache.ingest(tmp_path / "source.toy", tmp_path / "cache", **options)
 
     return run
