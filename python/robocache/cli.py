@@ -117,14 +117,15 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     opened = _open(arguments.cache)
-    if not opened.streams:
-        raise FileError(f"{arguments.cache}: expected a cache with streams, got one without")
-    slowest = min(opened.streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
+    streams = {name: stream for name, stream in opened.streams.items() if stream.ragged is None}
+    if not streams:
+        raise FileError(f"{arguments.cache}: expected a cache with streams of numbers or frames, got one without")
+    slowest = min(streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
     loader = Loader(
         opened,
         batch_size=arguments.batch_size,
-        delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in opened.streams},
+        delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in streams},
         normalize="mean_std",
         dtype=arguments.dtype,
         device=arguments.device,
@@ -136,7 +137,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         "steps": arguments.steps,
         "rate_hz": rate_hz,
         "dtype": arguments.dtype,
-        "streams": list(opened.streams),
+        "streams": list(streams),
         "anchors": loader.num_samples,
     }
     if arguments.json:
@@ -144,7 +145,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         print(
             f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {arguments.batch_size}, "
-            f"{arguments.steps} moments at {rate_hz:g} Hz of {len(opened.streams)} streams, {arguments.dtype}"
+            f"{arguments.steps} moments at {rate_hz:g} Hz of {len(streams)} streams, {arguments.dtype}"
         )
     return _DONE
 
