@@ -16,6 +16,7 @@ from rich.console import Console
 from . import __version__, dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .ingest import SourceError, ingest
+from .ingest.clocks import POLICIES
 from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
 from .installation import check_installation
 from .loader import Loader
@@ -69,6 +70,8 @@ def _ingest(arguments: argparse.Namespace) -> int:
             arguments.cache,
             format=arguments.format,
             on_error=arguments.on_error,
+            repair=arguments.repair,
+            offsets=dict(arguments.offset),
             overwrite=arguments.overwrite,
             progress=progress,
             **given_options(arguments),
@@ -82,6 +85,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             done += f", {frames} frames, {frames / report.seconds:.0f} a second"
         console.print(done, soft_wrap=True, markup=False)
         view.show_streams(dataset.open(report.cache), console)
+        view.show_repairs(report.repaired, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
 
@@ -220,6 +224,19 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
     )
+    made.add_argument(
+        "--repair",
+        choices=POLICIES,
+        help="of stamps that step back: sort rows, drop those behind, or split the recording (default: refused)",
+    )
+    made.add_argument(
+        "--offset",
+        metavar="STREAM=SECONDS",
+        type=_offset,
+        action="append",
+        default=[],
+        help="added to a stream's stamps; may be given again",
+    )
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     add_arguments(made)
     json_option(made)
@@ -275,6 +292,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _examples(*lines: str) -> str:
     return "\n  ".join(["examples:", *lines])
+
+
+def _offset(text: str) -> tuple[str, str]:
+    stream, equals, seconds = text.rpartition("=")
+    if not (stream and equals):
+        raise argparse.ArgumentTypeError(f"expected STREAM=SECONDS, got {text}")
+    return stream, seconds
 
 
 def _positive(kind: Any) -> Any:

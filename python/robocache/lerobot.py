@@ -25,7 +25,8 @@ import numpy as np
 from . import _lib, errors
 from .dataset import Dataset
 from .dataset import open as open_dataset
-from .ingest import check_source, checked_path, ingest
+from .ingest import ingest
+from .ingest.driver import check_source, checked_path
 from .ingest.files import fingerprint
 from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied

@@ -97,7 +97,15 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
         console.print(_stats_table(dataset, every_feature))
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
+    show_repairs(dataset.provenance.get("repair", {}).get("streams", {}), console)
     show_omissions(dataset.provenance, console)
+
+
+def show_repairs(repaired: Mapping[str, Mapping[str, int]], console: Console) -> None:
+    """Prints what an ingest repaired, from its report or a cache's provenance."""
+    for name, counts in repaired.items():
+        done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
+        console.print(f"repaired {name}: {done}", style="yellow", highlight=False, markup=False)
 
 
 def show_omissions(of: Mapping[str, Any], console: Console) -> None:
