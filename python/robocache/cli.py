@@ -15,7 +15,7 @@ from rich.console import Console
 
 from . import __version__, dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
-from .ingest import SourceError, ingest
+from .ingest import SourceError, ingest, preview
 from .ingest.clocks import POLICIES
 from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
 from .installation import check_installation
@@ -64,6 +64,10 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
 
 
 def _ingest(arguments: argparse.Namespace) -> int:
+    if arguments.dry_run:
+        return _dry_run(arguments)
+    if arguments.cache is None:
+        raise ArgumentError("expected SOURCE and CACHE, the directory to write; --dry-run alone needs none")
     with view.ingest_progress() as progress:
         report = ingest(
             arguments.source,
@@ -72,6 +76,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             on_error=arguments.on_error,
             repair=arguments.repair,
             offsets=dict(arguments.offset),
+            mapping=arguments.mapping,
             overwrite=arguments.overwrite,
             progress=progress,
             **given_options(arguments),
@@ -88,6 +93,15 @@ def _ingest(arguments: argparse.Namespace) -> int:
         view.show_repairs(report.repaired, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
+
+
+def _dry_run(arguments: argparse.Namespace) -> int:
+    found = preview(arguments.source, format=arguments.format, mapping=arguments.mapping, **given_options(arguments))
+    if arguments.json:
+        _print_json(found.to_dict())
+    else:
+        print(found.mapping, end="")
+    return _DONE
 
 
 def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
@@ -217,12 +231,21 @@ def _parser() -> argparse.ArgumentParser:
         "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
         "robocache ingest dataset cache --image-size 224x224 --image-fit pad",
         "robocache ingest logs cache --time-column stamp --time-unit us",
+        "robocache ingest dataset --dry-run > streams.toml    # to be edited, then: --mapping streams.toml",
     )
     made.add_argument("source", help="a LeRobot dataset (v2.0, v2.1, v3.0) or a folder of CSV files")
-    made.add_argument("cache", help="the directory to write")
+    made.add_argument("cache", nargs="?", help="the directory to write")
     made.add_argument("--format", choices=FORMATS, help="default: found from the files")
     made.add_argument(
         "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
+    )
+    made.add_argument(
+        "--mapping",
+        metavar="FILE",
+        help="TOML or JSON: which streams, by what names, cut into which parts; or GR00T's modality.json",
+    )
+    made.add_argument(
+        "--dry-run", action="store_true", help="print the mapping of what is found, ready to be edited; write nothing"
     )
     made.add_argument(
         "--repair",

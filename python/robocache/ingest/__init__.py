@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from .driver import IngestReport, ingest
+from .driver import IngestReport, Preview, ingest, preview
 from .recording import Omission, SourceError
 from .registry import FORMATS
 
-__all__ = ["FORMATS", "IngestReport", "Omission", "SourceError", "ingest"]
+__all__ = ["FORMATS", "IngestReport", "Omission", "Preview", "SourceError", "ingest", "preview"]

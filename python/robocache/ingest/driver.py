@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -18,6 +19,7 @@ from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import POLICIES, Order, Policy, add_counts, offset_ns, shift, split_chunks
 from .formats import Format
+from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
 from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, Texts, naming
 from .registry import FORMATS, find_format
@@ -65,6 +67,7 @@ class Work:
     on_error: str = "stop"
     repair: Policy | None = None
     offsets_ns: Mapping[str, int] = field(default_factory=dict)
+    mapping: StreamMapping | None = None
 
     @classmethod
     def of(
@@ -75,6 +78,7 @@ class Work:
         on_error: str,
         repair: str | None,
         offsets: Mapping[str, Any] | None,
+        mapping: Any,
         options: dict[str, Any],
     ) -> Work:
         """Raises what :func:`ingest` says of its arguments."""
@@ -88,10 +92,11 @@ class Work:
         if offsets is not None and not isinstance(offsets, Mapping):
             raise ArgumentTypeError(f"offsets: expected {{stream: seconds}}, got {offsets!r}")
         offsets_ns = {name: offset_ns(name, seconds) for name, seconds in (offsets or {}).items()}
+        streams = None if mapping is None else load_mapping(mapping)
         check_source(source)
         chosen = find_format(source) if format is None else FORMATS[format]
         settings = make_options(chosen.options, chosen.name, options)
-        return cls(source, chosen, settings, on_error, repair, offsets_ns)  # type: ignore[arg-type]
+        return cls(source, chosen, settings, on_error, repair, offsets_ns, streams)  # type: ignore[arg-type]
 
     @property
     def resolved(self) -> str:
@@ -107,6 +112,7 @@ def ingest(
     on_error: str = "stop",
     repair: str | None = None,
     offsets: Mapping[str, Any] | None = None,
+    mapping: Any = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     **options: Any,
@@ -123,6 +129,8 @@ def ingest(
             and those whose stamp is none (0 among stamps of today). "split" begins an episode at each step back, with its
             number from 0 in the column ``split``. What it did is in the report.
         offsets: ``{stream: seconds}`` added to all stamps of streams, in whole nanoseconds.
+        mapping: a TOML or JSON file, or a dict of the same form: which streams are kept, their names, slices of them, and what
+            is said of them (docs/ingest.md); GR00T's ``meta/modality.json`` too.
         overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
         progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
             when `what` tells how many a second.
@@ -148,7 +156,9 @@ def ingest(
         (1, {'imu': 13312, 'joints': 33280})
     """
     started = time.perf_counter()
-    work = Work.of(source, format=format, on_error=on_error, repair=repair, offsets=offsets, options=options)
+    work = Work.of(
+        source, format=format, on_error=on_error, repair=repair, offsets=offsets, mapping=mapping, options=options
+    )
     cache = checked_cache(cache)
     reader = work.format.load()
     with dataset.Writer(cache, overwrite=overwrite) as writer:
@@ -158,6 +168,65 @@ def ingest(
         driver.end()
         finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
     return report(work, cache, notes, driver.repaired, time.perf_counter() - started)
+
+
+@dataclass
+class Preview:
+    """What an ingest would find.
+
+    recordings: how many there are.
+    streams: those of the first recording that has any, by their names with the mapping that was given; rows are its own, of
+        a camera those of its first chunk.
+    columns: what its metadata say.
+    mapping: as TOML that is ready to be edited; it leaves the streams as they are.
+    """
+
+    source: str
+    format: str
+    recordings: int
+    streams: dict[str, Found]
+    columns: dict[str, Any]
+    mapping: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON-able values."""
+        return asdict(self)
+
+
+def preview(
+    source: str | os.PathLike[str], *, format: str | None = None, mapping: Any = None, **options: Any
+) -> Preview:
+    """Looks at the first recording of a source; writes nothing.
+
+    Args, Raises: as of :func:`ingest`.
+    """
+    work = Work.of(source, format=format, on_error="stop", repair=None, offsets=None, mapping=mapping, options=options)
+    notes = Notes(work.format.name, {}, "stop")
+    mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+    streams: dict[str, Found] = {}
+    columns: dict[str, Any] = {}
+    with closing(work.format.load().read(work.source, work.options, notes)) as recordings:
+        while not streams:
+            with naming(work.source):
+                recording = next(recordings, None)
+            if recording is None:
+                raise FileError(f"{work.source}: nothing to keep in any of {notes.position} recordings")
+            with naming(recording.where):
+                streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
+                columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
+            notes.position += 1
+    title = [
+        f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
+        f"{work.format.title}, {max(notes.total, notes.position)} recordings; these are the streams of {recording.what}",
+    ]
+    return Preview(
+        str(work.source),
+        work.format.name,
+        max(notes.total, notes.position),
+        streams,
+        columns,
+        draft(streams, columns, title),
+    )
 
 
 def finish(
@@ -181,6 +250,9 @@ def finish(
     if kept == 0:
         reasons = [omission.reason for omission in (notes.skipped or notes.left_out)[:1]]
         raise FileError(f"{work.source}: nothing to keep; {' '.join(reasons)}")
+    if work.mapping is not None:
+        Mapper(work.mapping, notes).end()
+        writer.provenance["mapping"] = dict(work.mapping.given)
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
     if missing:
         raise ArgumentError(f"offsets: no stream {missing} among {', '.join(map(repr, streams))}")
@@ -291,6 +363,7 @@ class Driver:
         self._writer = writer
         self._work = work
         self._notes = notes
+        self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
 
     def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
         """Writes the recordings, of `share` alone where it is given, and tells how far it is; what `progress` raises is its
@@ -328,7 +401,7 @@ class Driver:
                 return
             order = Order(self._work.repair)
             later: dict[int, list[tuple[str, Samples]]] = {}
-            metadata = dict(recording.metadata)
+            metadata = dict(recording.metadata) if self._mapper is None else self._mapper.columns(recording.metadata)
             if self._work.repair == "split" and metadata.setdefault("split", 0) != 0:
                 raise ArgumentError("the metadata have a column 'split' already")
             with self._writer.episode(**metadata) as episode:
@@ -350,7 +423,7 @@ class Driver:
 
     def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
         """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
-        for name, samples in recording.streams:
+        for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):
             offset = self._work.offsets_ns.get(name)
             if offset is not None:
                 samples = replace(samples, attributes={**samples.attributes, "offset_ns": offset})

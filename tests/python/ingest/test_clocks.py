@@ -1,6 +1,7 @@
 """Clocks that step back, stamps that are none, and offsets: found in every format, repaired by a policy alone."""
 
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_sort_is_a_stable_sort(stamps, parts, toy, tmp_path):
     found, report = ingested(toy, tmp_path, stamps, parts, repair="sort")
     order = sorted(range(len(stamps)), key=lambda row: stamps[row])
     assert found == [([stamps[row] for row in order], order)]
-    steps = sum(after < before for before, after in zip(stamps, stamps[1:], strict=False))
+    steps = sum(after < before for before, after in pairwise(stamps))
     assert report.repaired.get("imu", {}).get("backward_steps", 0) == steps
     moved = sum(row != place for place, row in enumerate(order))
     assert report.repaired.get("imu", {}).get("rows_moved", 0) == moved
