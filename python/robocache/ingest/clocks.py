@@ -87,8 +87,7 @@ def stamps(samples: Samples) -> np.ndarray:
 
 def _stamped(samples: Samples, time_ns: np.ndarray) -> Samples:
     if isinstance(samples, Frames):
-        ((_, images),) = samples.chunks or [(None, [])]
-        return replace(samples, chunks=[(time_ns, images)])
+        return replace(samples, chunks=[(time_ns, images) for _, images in samples.chunks])
     return replace(samples, time_ns=time_ns)
 
 
@@ -211,7 +210,7 @@ class _Clock:
     last: the latest stamp so far; the last one where nothing is repaired.
     real: the first stamp that is a time whatever the others are.
     run: the number of the rows' run: each step back begins one.
-    waiting: parts at the beginning of which each stamp may be none.
+    doubtful, waiting: stamps at the beginning that may be none, and the parts with them where these are then dropped.
     held: parts that are to be sorted.
     """
 
@@ -219,6 +218,7 @@ class _Clock:
     last: int = _LEAST
     real: int | None = None
     run: int = 0
+    doubtful: list[np.ndarray] = field(default_factory=list)
     waiting: list[Samples] = field(default_factory=list)
     held: list[Samples] = field(default_factory=list)
 
@@ -252,10 +252,14 @@ class Order:
             return
         if clock.real is None:
             real = time_ns[~np.isin(time_ns, [*_NEVER, *_UNSET])]
-            if len(real) == 0:
+            if len(real):
+                clock.real = int(real[0])
+                self._refuse_unset(name, np.concatenate([*clock.doubtful, time_ns]), 0, clock.real)
+            elif self._repair == "drop":
                 clock.waiting.append(self.hold(name, samples))
                 return
-            clock.real = int(real[0])
+            else:
+                clock.doubtful.append(time_ns)
         waiting, clock.waiting = clock.waiting, []
         for part in (*waiting, samples):
             yield from self._repaired(name, part, clock)
@@ -301,9 +305,7 @@ class Order:
 
     def _repaired(self, name: str, samples: Samples, clock: _Clock) -> Iterator[tuple[int, Samples]]:
         time_ns = stamps(samples)
-        unset = _find_unset(time_ns, clock.real)
-        if unset.any() and self._repair != "drop":
-            self._refuse_unset(name, time_ns, unset, clock)
+        self._refuse_unset(name, time_ns, clock.rows, clock.real)
         if self._repair == "sort":
             before = np.concatenate([[clock.last], time_ns[:-1]])
             self._count(name, backward_steps=int(np.count_nonzero(time_ns < before)))
@@ -315,6 +317,7 @@ class Order:
             clock.held.append(held)
             return
         if self._repair == "drop":
+            unset = _find_unset(time_ns, clock.real)
             latest = np.maximum.accumulate(np.concatenate([[clock.last], np.where(unset, _LEAST, time_ns)]))
             behind = time_ns < latest[:-1]
             clock.last = int(latest[-1])
@@ -351,14 +354,17 @@ class Order:
                 whole = end - begin == len(time_ns)
                 yield clock.run, samples if whole else _take(samples, np.arange(begin, end))
 
-    def _refuse_unset(self, name: str, time_ns: np.ndarray, unset: np.ndarray, clock: _Clock) -> None:
+    def _refuse_unset(self, name: str, time_ns: np.ndarray, first_row: int, real: int | None) -> None:
+        unset = _find_unset(time_ns, real)
+        if self._repair == "drop" or not unset.any():
+            return
         row = int(np.flatnonzero(unset)[0])
         words = {**_NEVER, **_UNSET}
         values, counts = np.unique(time_ns[unset], return_counts=True)
         found = ", ".join(f"{words[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
         raise ArgumentError(
-            f"stream {name!r}: row {clock.rows + row} is at {words[int(time_ns[row])]} ns, which is no time among stamps as "
-            f"{clock.real} ns (here: {found}); repair='drop' leaves such rows out"
+            f"stream {name!r}: row {first_row + row} is at {words[int(time_ns[row])]} ns, which is no time among stamps as "
+            f"{real} ns (here: {found}); repair='drop' leaves such rows out"
         )
 
     def _sorted(self, name: str, clock: _Clock) -> Iterator[Samples]:

@@ -205,19 +205,21 @@ def preview(
     mapper = None if work.mapping is None else Mapper(work.mapping, notes)
     streams: dict[str, Found] = {}
     columns: dict[str, Any] = {}
+    what = ""
     with closing(work.format.load().read(work.source, work.options, notes)) as recordings:
         while not streams:
             with naming(work.source):
                 recording = next(recordings, None)
             if recording is None:
                 raise FileError(f"{work.source}: nothing to keep in any of {notes.position} recordings")
+            what = recording.what
             with naming(recording.where):
                 streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
                 columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
             notes.position += 1
     title = [
         f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
-        f"{work.format.title}, {max(notes.total, notes.position)} recordings; these are the streams of {recording.what}",
+        f"{work.format.title}, {max(notes.total, notes.position)} recordings; these are the streams of {what}",
     ]
     return Preview(
         str(work.source),

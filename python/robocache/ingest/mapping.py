@@ -179,7 +179,7 @@ def _parse_methods(methods: Any, where: str) -> list[list[Any]]:
     for block in methods:
         if not isinstance(block, list) or len(block) != 3:
             raise ArgumentTypeError(f"{where}: expected [start, stop, method], got {block!r:.60}")
-        start, stop = _bounds(*block[:2], where)
+        start, stop = _bounds(block[0], block[1], where)
         method = _method(block[2], where)
         if method == "slerp" and stop - start != 4:
             raise ArgumentError(f"{where}: slerp takes the 4 features of a quaternion, got {start} to {stop}")
