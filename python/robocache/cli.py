@@ -15,7 +15,7 @@ from rich.console import Console
 
 from . import __version__, dataset, demo, view
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
-from .ingest import SourceError, ingest, preview
+from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
 from .ingest.clocks import POLICIES
 from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
 from .installation import check_installation
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.debug:
             raise
         message = _in_words_of_the_command_line(" ".join(str(error).split()), arguments)
-        stopped = isinstance(error, SourceError) and arguments.on_error == "stop"
+        stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
         hint = " (--on-error skip passes over it by name)" if stopped else ""
         print(f"robocache {arguments.command}: {message}{hint}", file=sys.stderr)
         return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
@@ -78,9 +78,14 @@ def _ingest(arguments: argparse.Namespace) -> int:
             offsets=dict(arguments.offset),
             mapping=arguments.mapping,
             overwrite=arguments.overwrite,
+            workers=arguments.workers,
             progress=progress,
             **given_options(arguments),
         )
+    return _show_report(report, arguments)
+
+
+def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report.to_dict())
     else:
@@ -102,6 +107,42 @@ def _dry_run(arguments: argparse.Namespace) -> int:
     else:
         print(found.mapping, end="")
     return _DONE
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    made = plan(
+        arguments.source,
+        arguments.plan,
+        shards=arguments.shards,
+        format=arguments.format,
+        on_error=arguments.on_error,
+        repair=arguments.repair,
+        offsets=dict(arguments.offset),
+        mapping=arguments.mapping,
+        **given_options(arguments),
+    )
+    if arguments.json:
+        _print_json({**made.described, "folder": str(made.folder)})
+    else:
+        print(f"{arguments.source} ({made.work.format.name}): {made.recordings} recordings in {made.shards} shards")
+        print(f"each of 0 to {made.shards - 1}: {shlex.join(['robocache', 'convert', str(made.folder), '--shard'])} N")
+        print(f"then: {shlex.join(['robocache', 'merge', str(made.folder), 'CACHE'])}")
+    return _DONE
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    with view.ingest_progress() as progress:
+        print(convert(load_plan(arguments.plan), arguments.shard, progress=progress))
+    return _DONE
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    shards = arguments.shards[0] if len(arguments.shards) == 1 else arguments.shards
+    if len(arguments.shards) == 1 and (Path(shards) / "manifest.json").exists():
+        shards = arguments.shards  # one shard is all of them
+    with view.ingest_progress() as progress:
+        report = merge(shards, arguments.cache, overwrite=arguments.overwrite, progress=progress)
+    return _show_report(report, arguments)
 
 
 def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
@@ -223,6 +264,31 @@ def _parser() -> argparse.ArgumentParser:
     def json_option(made: argparse.ArgumentParser) -> None:
         made.add_argument("--json", action="store_true", help="print JSON instead of text")
 
+    def ingest_options(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--format", choices=FORMATS, help="default: found from the files")
+        made.add_argument(
+            "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
+        )
+        made.add_argument(
+            "--mapping",
+            metavar="FILE",
+            help="TOML or JSON: which streams, by what names, cut into which parts; or GR00T's modality.json",
+        )
+        made.add_argument(
+            "--repair",
+            choices=POLICIES,
+            help="of stamps that step back: sort rows, drop those behind, or split the recording (default: refused)",
+        )
+        made.add_argument(
+            "--offset",
+            metavar="STREAM=SECONDS",
+            type=_offset,
+            action="append",
+            default=[],
+            help="added to a stream's stamps; may be given again",
+        )
+        add_arguments(made)
+
     made = command(
         "ingest",
         _ingest,
@@ -235,33 +301,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("source", help="a LeRobot dataset (v2.0, v2.1, v3.0) or a folder of CSV files")
     made.add_argument("cache", nargs="?", help="the directory to write")
-    made.add_argument("--format", choices=FORMATS, help="default: found from the files")
-    made.add_argument(
-        "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
-    )
-    made.add_argument(
-        "--mapping",
-        metavar="FILE",
-        help="TOML or JSON: which streams, by what names, cut into which parts; or GR00T's modality.json",
-    )
     made.add_argument(
         "--dry-run", action="store_true", help="print the mapping of what is found, ready to be edited; write nothing"
     )
-    made.add_argument(
-        "--repair",
-        choices=POLICIES,
-        help="of stamps that step back: sort rows, drop those behind, or split the recording (default: refused)",
-    )
-    made.add_argument(
-        "--offset",
-        metavar="STREAM=SECONDS",
-        type=_offset,
-        action="append",
-        default=[],
-        help="added to a stream's stamps; may be given again",
-    )
+    made.add_argument("--workers", type=_positive(int), help="processes that share the recordings out (default 1)")
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
-    add_arguments(made)
+    ingest_options(made)
+    json_option(made)
+
+    made = command(
+        "plan",
+        _plan,
+        "cut an ingest into shards that any process converts",
+        "robocache plan dataset work --shards 64",
+        "robocache convert work --shard 0    # and so on, on any machine that sees both folders",
+        "robocache merge work cache",
+    )
+    made.add_argument("source", help="as of robocache ingest")
+    made.add_argument("plan", help="the directory to make, in which the shards will be")
+    made.add_argument("--shards", type=_positive(int), required=True, help="how many")
+    ingest_options(made)
+    json_option(made)
+
+    made = command("convert", _convert, "convert one shard of a plan", "robocache convert work --shard 3")
+    made.add_argument("plan", help="what robocache plan made")
+    made.add_argument("--shard", type=int, required=True, help="its number, from 0; one that is finished is left alone")
+
+    made = command(
+        "merge",
+        _merge,
+        "make a cache of all shards of a plan",
+        "robocache merge work cache",
+        "robocache merge work/shard-* cache",
+    )
+    made.add_argument("shards", nargs="+", metavar="plan", help="what robocache plan made, or all its shards")
+    made.add_argument("cache", help="the directory to write")
+    made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     json_option(made)
 
     made = command(

@@ -9,5 +9,18 @@ from __future__ import annotations
 from .driver import IngestReport, Preview, ingest, preview
 from .recording import Omission, SourceError
 from .registry import FORMATS
+from .shards import convert, load_plan, merge, plan
 
-__all__ = ["FORMATS", "IngestReport", "Omission", "Preview", "SourceError", "ingest", "preview"]
+__all__ = [
+    "FORMATS",
+    "IngestReport",
+    "Omission",
+    "Preview",
+    "SourceError",
+    "convert",
+    "ingest",
+    "load_plan",
+    "merge",
+    "plan",
+    "preview",
+]

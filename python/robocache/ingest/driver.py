@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from .clocks import POLICIES, Order, Policy, add_counts, offset_ns, shift, split
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
-from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, Texts, naming
+from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, naming
 from .registry import FORMATS, find_format
 
 Progress = Callable[[int, int, str], None]
@@ -74,12 +74,12 @@ class Work:
         cls,
         source: Any,
         *,
-        format: str | None,
-        on_error: str,
-        repair: str | None,
-        offsets: Mapping[str, Any] | None,
-        mapping: Any,
-        options: dict[str, Any],
+        format: str | None = None,
+        on_error: str = "stop",
+        repair: str | None = None,
+        offsets: Mapping[str, Any] | None = None,
+        mapping: Any = None,
+        **options: Any,
     ) -> Work:
         """Raises what :func:`ingest` says of its arguments."""
         source = checked_path("source", source)
@@ -114,6 +114,7 @@ def ingest(
     offsets: Mapping[str, Any] | None = None,
     mapping: Any = None,
     overwrite: bool = False,
+    workers: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> IngestReport:
@@ -132,6 +133,9 @@ def ingest(
         mapping: a TOML or JSON file, or a dict of the same form: which streams are kept, their names, slices of them, and what
             is said of them (docs/ingest.md); GR00T's ``meta/modality.json`` too.
         overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
+        workers: processes that share the recordings out. What they have finished lies in ``CACHE.shards`` until the cache is
+            whole: killed at any moment, the same call goes on with it. The cache is the same as of one process, which
+            also takes over where a source does not allow several.
         progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
             when `what` tells how many a second.
         options: for LeRobot `video` (False leaves cameras out), `image_size` ("224x224" is width x height; default "keep"),
@@ -156,11 +160,18 @@ def ingest(
         (1, {'imu': 13312, 'joints': 33280})
     """
     started = time.perf_counter()
-    work = Work.of(
-        source, format=format, on_error=on_error, repair=repair, offsets=offsets, mapping=mapping, options=options
-    )
+    work = Work.of(source, format=format, on_error=on_error, repair=repair, offsets=offsets, mapping=mapping, **options)
     cache = checked_cache(cache)
     reader = work.format.load()
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
+        raise ArgumentTypeError(f"workers: expected int or None, got {workers!r}")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise ArgumentError(f"workers: expected 1 to 1024, got {workers}")
+    if workers is not None and workers > 1:
+        from . import shards  # which imports this module
+
+        with suppress(ShardsError):
+            return shards.ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
     with dataset.Writer(cache, overwrite=overwrite) as writer:
         notes = Notes(work.format.name, writer.provenance, on_error)
         driver = Driver(writer, work, notes)
@@ -375,9 +386,13 @@ class Driver:
         started = time.perf_counter()
         with closing(reader.read(work.source, work.options, notes)) as recordings:
             while share is None or notes.position < share.stop:
+                told = notes.count_told()
                 with naming(work.source):
                     recording = next(recordings, None)
                 if recording is None:
+                    if share is not None and notes.position and notes.count_told() != told:
+                        name = work.format.name
+                        raise ShardsError(f"format {name!r} tells of all recordings at its end, which no shard knows")
                     break
                 if notes.wants(notes.position):
                     tell(notes.position, notes.total, recording.what)
@@ -453,7 +468,8 @@ class Driver:
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
                 episode.append(name, time_ns, values, offsets=offsets)
             case Texts(time_ns=time_ns, texts=texts):
-                episode.append(name, time_ns, texts)
+                if len(texts):  # of none nothing tells that they are text
+                    episode.append(name, time_ns, list(texts))
             case Frames(chunks=chunks):
                 for time_ns, frames in chunks:
                     codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs

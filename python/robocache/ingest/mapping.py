@@ -81,7 +81,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
         ArgumentError, ArgumentTypeError: something in it, named.
     """
     if isinstance(mapping, Mapping):
-        return _parse(dict(mapping), "mapping")
+        return parse_mapping(dict(mapping), "mapping")
     if not isinstance(mapping, str | os.PathLike):
         raise ArgumentTypeError(f"mapping: expected a path or a dict, got {mapping!r}")
     path = Path(os.fspath(mapping))
@@ -95,13 +95,14 @@ def load_mapping(mapping: Any) -> StreamMapping:
         raise FileError(f"{path}: expected {'JSON' if path.suffix.lower() == '.json' else 'TOML'}: {error}") from error
     if not isinstance(given, dict):
         raise FileError(f"{path}: expected an object, got {given!r:.60}")
-    return _parse(given, str(path))
+    return parse_mapping(given, str(path))
 
 
 # ---- checks ----
 
 
-def _parse(given: dict[str, Any], where: str) -> StreamMapping:
+def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
+    """Checks what a mapping's file says, whose name `where` is; raises as :func:`load_mapping`."""
     try:
         json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, say

@@ -48,6 +48,10 @@ class SourceError(FileError):
     """Something in the source that cannot be read as it stands; ``on_error="skip"`` passes over it by name."""
 
 
+class ShardsError(FileError):
+    """What a single process can ingest, and several cannot that share it out."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows of one stream in one recording, or a part of them: a stream's parts may come one after the other.
@@ -247,6 +251,10 @@ class Notes:
             raise error
         if self.wants(self.position):
             self.skipped.append(Omission(_printable(what), _printable(str(error))))
+
+    def count_told(self) -> tuple[int, str]:
+        """Changes with what is told and left out."""
+        return len(self.left_out), repr(self._provenance.get(self._format))
 
     @contextmanager
     def reading(self, what: str, where: object) -> Iterator[None]:
