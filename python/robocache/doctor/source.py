@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,14 @@ def check_source(survey: Survey) -> Iterator[Finding]:
 
 def told_by_ingest(provenance: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings of the `skipped` and `left_out` of a provenance or an ingest's report."""
+    alike: dict[str, list[tuple[str, str]]] = {}
     for skipped in provenance.get("skipped") or []:
-        yield unreadable(str(skipped["what"]), str(skipped["reason"]))
+        what, reason = str(skipped["what"]), str(skipped["reason"])
+        alike.setdefault(re.sub(r"\d+", "#", f"{what}: {reason}"), []).append((what, reason))
+    for (what, reason), *more in alike.values():
+        finding = unreadable(what, reason)
+        also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
+        yield replace(finding, message=finding.message + also, count=1 + len(more))
     left_out = [omission for omission in provenance.get("left_out") or [] if "names of its features" not in str(omission["what"])]
     if left_out:
         yield Finding(

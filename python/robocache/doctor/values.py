@@ -15,15 +15,16 @@ from .report import Finding
 from .streams import Clock, Survey, attributes, feature_names, forget
 
 # Elements that are looked at together, and rows at most.
-_ELEMENTS, _ROWS = 1 << 22, 1 << 15
+_ELEMENTS, _ROWS, _BLOCK, _DOT = 1 << 22, 1 << 15, 1 << 8, 1 << 13
 STUCK_ROWS, STUCK_S = 20, 1.0  # a value that is repeated for both
-STUCK_ELSEWHERE = 0.05  # and repeats in no more of its other rows
+STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1  # in a column that repeats in no more of its other rows, nor in more episodes
 MOVING = 0.5  # of the rows in which what counts as moving changes
 # A jump is against the 99th percentile of the column's steps; in a column that has more of them than this they are its nature.
-JUMP, JUMPS_AN_EPISODE, JUMP_ROWS = 10.0, 1.0, 100
+JUMP, JUMPS_AN_EPISODE, JUMP_ROWS = 10.0, 0.5, 100
+JUMP_RANGE = 0.2  # and against all that the column spans
 SPIKE_RETURN = 0.2  # of a spike, how near to where it was the next row is
 QUATERNION_NORM, QUATERNION_FLIP = 0.01, -0.5
-STATS_TOLERANCE = 1e-6
+STATS_TOLERANCE = 1e-5
 _RUNS = 1000
 _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|rot)?[._]?q?([wxyz])$")
 
@@ -57,6 +58,7 @@ class Scan:
 
     Attributes:
         bad: by (episode, "nan" or "infinite"): number, first row, features.
+        centres: about each feature's mean; sums are of what is left.
         outside: by feature: number, first row of those outside of the limits, the worst value.
         norms, flips: of each block of a quaternion: number, first row, worst value.
     """
@@ -64,6 +66,7 @@ class Scan:
     stream: Stream
     clock: Clock
     columns: list[Column]
+    centres: np.ndarray
     bad: dict[tuple[int, str], tuple[int, int, set[int]]] = field(default_factory=dict)
     outside: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     norms: dict[int, tuple[int, int, float]] = field(default_factory=dict)
@@ -94,20 +97,20 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     floating = of_dtype.kind not in "biu"
     work = of_dtype if of_dtype in (np.float32, np.float64) else np.dtype(np.float32 if floating else np.float64)
     columns = [Column([_threshold(stats[4 + q][f], work) for q in range(5)]) for f in range(features)]
-    found = Scan(stream, survey.clocks[stream.name], columns)
-    centre = np.nan_to_num(stats[0], posinf=0, neginf=0)
+    centres = np.nan_to_num(stats[0], posinf=0, neginf=0).astype(work)
+    found = Scan(stream, survey.clocks[stream.name], columns, centres)
     blocks, bounds = quaternions(stream) if floating else [], limits(stream)
     rows = min(max(_ELEMENTS // max(features, 1), 1), _ROWS)
     for begin in range(0, stream.rows, rows):
         end = min(begin + rows, stream.rows)
         ahead = min(begin, 1)  # the row before is there for what is between rows
         part = stream.values[begin - ahead : end]
-        table = np.ascontiguousarray(part.reshape(len(part), features).T, dtype=work)
+        table = _columns(part.reshape(len(part), features), work)
         forget(part)
         low, high = np.searchsorted(stream.row_offsets, [begin, end])
         cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
         for f, column in enumerate(columns):
-            _add(column, table[f], ahead, begin, cuts, centre[f], floating, found, f)
+            _add(column, table[f], ahead, begin, cuts, centres[f], floating, found, f)
         for block in blocks:
             _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
         if bounds is not None:
@@ -115,6 +118,14 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     for column in columns:
         _end_run(column, stream.rows)
     return found
+
+
+def _columns(rows: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """``[features, rows]``, each feature's values side by side; by blocks that stay in the processor's cache."""
+    table = np.empty(rows.shape[::-1], dtype)
+    for at in range(0, len(rows), _BLOCK):
+        table[:, at : at + _BLOCK] = rows[at : at + _BLOCK].T
+    return table
 
 
 def _threshold(value: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -131,23 +142,25 @@ def _add(
     ahead: int,
     begin: int,
     cuts: np.ndarray,
-    centre: float,
+    centre: Any,
     floating: bool,
     found: Scan,
     feature: int,
 ) -> None:
     new = x[ahead:]
-    centred = np.subtract(new, centre, dtype=np.float64)
+    centred = new - centre
     total = float(centred.sum())
     if not math.isfinite(total):
         _add_bad(found, new, begin, feature)
         new = new[~np.isnan(new)]
-        centred = np.subtract(new, centre, dtype=np.float64)
+        centred = new - centre
         total = float(centred.sum())
     if len(new):
         column.number += len(new)
         column.total += total
-        column.squares += float(np.dot(centred, centred))
+        # In parts of which a BLAS makes no work for threads: they would cost more than they save.
+        for at in range(0, len(centred), _DOT):
+            column.squares += float(np.dot(centred[at : at + _DOT], centred[at : at + _DOT]))
         column.low, column.high = min(column.low, float(new.min())), max(column.high, float(new.max()))
         for rank, (up, down) in zip(column.ranks, column.thresholds, strict=True):
             rank[0] += int(np.count_nonzero(new < up))
@@ -352,29 +365,45 @@ def _outside(of: Scan) -> Iterator[Finding]:
 
 
 def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
-    rows = of.stream.rows
+    """Whole rows that stand still, or some columns of them, for 20 rows and 1 s.
+
+    What rests by nature is not stuck: integers and commands; columns that also repeat elsewhere; of single columns those that
+    rest at their least or largest value, or where an episode begins or ends.
+    """
+    stream, offsets = of.stream, of.stream.row_offsets
+    if stream.dtype.kind in "biu" or stream.name.partition(".")[0] == "action":
+        return
     frozen: dict[tuple[int, int], list[int]] = {}
     moving = [f for f, c in enumerate(of.columns) if c.low < c.high]
     for f in moving:
         column = of.columns[f]
         repeated = sum(end - begin - 1 for begin, end in column.runs)
-        if not column.runs or len(column.runs) > _RUNS or column.still - repeated > STUCK_ELSEWHERE * (rows - repeated):
+        elsewhere = stream.rows - repeated
+        if not 0 < len(column.runs) <= max(1, STUCK_EPISODES * np.count_nonzero(of.clock.rows)):
+            continue
+        if repeated > elsewhere or column.still - repeated > STUCK_ELSEWHERE * elsewhere:
             continue
         for begin, end in column.runs:
-            time = of.stream.time_ns
-            if int(time[end - 1]) - int(time[begin]) >= STUCK_S * 1e9:
+            if int(stream.time_ns[end - 1]) - int(stream.time_ns[begin]) >= STUCK_S * 1e9:
                 frozen.setdefault((begin, end), []).append(f)
     for (begin, end), features in frozen.items():
         whole = len(features) == len(moving)
-        if not (_others_move(of, begin, end, survey) if whole else _columns_move(of, begin, end, features)):
-            continue
         place = of.clock.place(begin)
-        seconds = int(of.stream.time_ns[end - 1] - of.stream.time_ns[begin]) / 1e9
+        if whole:
+            moves = _others_move(of, begin, end, survey)
+        else:
+            at_rest = place["row"] == 0 or end == offsets[place["episode"] + 1]
+            row = stream.values[begin].ravel()
+            features = [f for f in features if of.columns[f].low < row[f] < of.columns[f].high]
+            moves = bool(features) and not at_rest and _columns_move(of, begin, end, features)
+        if not moves:
+            continue
+        seconds = (int(stream.time_ns[end - 1]) - int(stream.time_ns[begin])) / 1e9
         yield Finding(
             "warning",
             "stuck",
             f"the same value for {end - begin} rows, {seconds:.3g} s, while others move"
-            + ("" if whole else f": {feature_names(of.stream, features)}"),
+            + ("" if whole else f": {feature_names(stream, features)}"),
             **place,
             end_row=place["row"] + end - begin,
             value=seconds,
@@ -431,11 +460,12 @@ def _jumps(of: Scan) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
     for what, (severity, code, message, advice) in _JUMPS.items():
         for f, column in enumerate(of.columns):
-            jumps = [(row, size) for row, kind, size in column.jumps if kind == what]
+            least = JUMP_RANGE * (column.high - column.low)
+            jumps = [(row, size) for row, kind, size in column.jumps if kind == what and abs(size) >= least]
             if what == "step":
                 # What moves on while nothing is recorded jumps, and commands do.
                 jumps = [(row, size) for row, size in jumps if not _behind_gap(of, row)]
-                if of.stream.name.partition(".")[0] == "action" or len(jumps) > JUMPS_AN_EPISODE * episodes:
+                if of.stream.name.partition(".")[0] == "action" or len(jumps) > max(1, JUMPS_AN_EPISODE * episodes):
                     continue
             if not jumps:
                 continue
@@ -493,10 +523,11 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
             wrong["count"] = (count, n)
         if n and math.isfinite(column.total):
             offset = column.total / n
+            centre = float(of.centres[f])
             deviation = math.sqrt(max(column.squares / n - offset * offset, 0.0))
             scale = max(abs(column.low), abs(column.high))
             near: Callable[[float, float], bool] = lambda a, b: abs(a - b) <= STATS_TOLERANCE * (deviation + 1e-6 * scale)  # noqa: E731
-            wrong |= {"mean": (mean, mean + offset)} if not near(offset, 0.0) else {}
+            wrong |= {"mean": (mean, centre + offset)} if not near(mean, centre + offset) else {}
             wrong |= {"std": (std, deviation)} if not near(std, deviation) else {}
             wrong |= {"min": (low, column.low)} if low != column.low else {}
             wrong |= {"max": (high, column.high)} if high != column.high else {}
