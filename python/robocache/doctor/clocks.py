@@ -211,13 +211,14 @@ def check_coverage(survey: Survey) -> Iterator[Finding]:
         return
     names = list(clocks)
     rows = np.array([clocks[name].rows for name in names])
-    # In an unsigned type: any two stamps are less than 2^64 apart.
     first, last = (np.array([getattr(clocks[name], end) for name in names]) for end in ("first_ns", "last_ns"))
     there = rows >= 2
     for episode in np.flatnonzero(there.sum(0) >= 2).tolist():
         within = np.flatnonzero(there[:, episode])
         begins, ends = first[within, episode], last[within, episode]
-        main = int(np.argmax(ends - begins))
+        # Held against the one with most others around it, of those the longest.
+        common = (begins[:, None] <= ends) & (ends[:, None] >= begins)
+        main = int(np.lexsort((ends - begins, common.sum(1)))[-1])
         apart = (begins > ends[main]) | (ends < begins[main])
         for at in np.flatnonzero(apart).tolist():
             seconds = float(begins[at] - begins[main]) / 1e9

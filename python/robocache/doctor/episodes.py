@@ -190,17 +190,20 @@ def _same_values(stream: Stream, one: int, other: int) -> bool:
 
 
 def _same_frames(camera: Stream, one: int, other: int) -> bool:
-    """Frames of the same sizes in bytes; raw ones by some of them. True where one of the two has none."""
+    """The sizes of all files and the bytes of three; of raw frames three. True where one of the two has none."""
     a, b = _rows(camera, one), _rows(camera, other)
     if a.start == a.stop or b.start == b.stop:
         return True
     if a.stop - a.start != b.stop - b.start:
         return False
-    values = camera.values
-    if isinstance(values, EncodedFrames):
-        return np.array_equal(*(np.diff(values.offsets[rows.start : rows.stop + 1]) for rows in (a, b)))
-    some = np.arange(3) * (a.stop - a.start - 1) // 2
-    return np.array_equal(values[a.start + some], values[b.start + some])
+    values, some = camera.values, (np.arange(3) * (a.stop - a.start - 1) // 2).tolist()
+    if not isinstance(values, EncodedFrames):
+        return all(np.array_equal(values[a.start + row], values[b.start + row]) for row in some)
+    offsets = values.offsets
+    if not np.array_equal(np.diff(offsets[a.start : a.stop + 1]), np.diff(offsets[b.start : b.stop + 1])):
+        return False
+    files = [[values.data[slice(*offsets[start + row : start + row + 2])] for row in some] for start in (a.start, b.start)]
+    return all(np.array_equal(one, other) for one, other in zip(*files, strict=True))
 
 
 def _same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:

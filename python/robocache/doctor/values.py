@@ -458,13 +458,18 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
 
 def _jumps(of: Scan) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
+    turning = {f + place for f in quaternions(of.stream) for place in range(4)}
     for what, (severity, code, message, advice) in _JUMPS.items():
         for f, column in enumerate(of.columns):
             least = JUMP_RANGE * (column.high - column.low)
             jumps = [(row, size) for row, kind, size in column.jumps if kind == what and abs(size) >= least]
             if what == "step":
-                # What moves on while nothing is recorded jumps, and commands do.
-                jumps = [(row, size) for row, size in jumps if not _behind_gap(of, row)]
+                # What moves on while nothing is recorded jumps, or while it is stuck; commands do, and quaternions that change
+                # their sign.
+                if f in turning:
+                    continue
+                stuck = {end for _, end in column.runs}
+                jumps = [(row, size) for row, size in jumps if row not in stuck and not _behind_gap(of, row)]
                 if of.stream.name.partition(".")[0] == "action" or len(jumps) > max(1, JUMPS_AN_EPISODE * episodes):
                     continue
             if not jumps:
