@@ -91,7 +91,9 @@ def doctor(
     except OSError as error:
         if isinstance(error, FileError):
             raise
-        raise FileError(f"{folder}: {error.strerror or error}; work names another folder for the temporary cache") from error
+        raise FileError(
+            f"{folder}: {error.strerror or error}; work names another folder for the temporary cache"
+        ) from error
     report.path, report.manifest_crc32 = str(place), None
     return report
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .report import Finding
-from .streams import Clock, Survey, kind, ranges
+from .streams import Clock, Survey, ranges
 
 # All periods are against the stream's median period P.
 RATE_WARNING, RATE_ERROR = 0.01, 0.10  # the true rate against the declared one
@@ -111,7 +111,7 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
 
 def check_gaps(survey: Survey) -> Iterator[Finding]:
     """Periods over 1.5 P, told once a stream; over 10 P, told once an episode."""
-    for name, clock in survey.sensors.items():
+    for clock in survey.sensors.values():
         if not clock.steady or not clock.stream.findings["gaps"]:
             continue
         short, worst, worst_row = 0, 0.0, -1
@@ -175,7 +175,7 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
 
 def check_bursts(survey: Survey) -> Iterator[Finding]:
     """Rows that come one right behind the other: three periods and more under P / 4 in a row."""
-    for name, clock in survey.sensors.items():
+    for clock in survey.sensors.values():
         if not clock.steady:
             continue
         bursts = rows = longest = 0
@@ -312,7 +312,7 @@ def check_frame_counts(survey: Survey) -> Iterator[Finding]:
         for name, other in survey.sensors.items():
             if name == camera.name or name in met or not other.period_ns or not clock.period_ns:
                 continue
-            if abs(clock.period_ns / other.period_ns - 1) > 0.02 or kind(other.stream) == "ragged":
+            if abs(clock.period_ns / other.period_ns - 1) > 0.02 or other.stream.kind == "arrays":
                 continue
             allowed = 0 if "nominal" in (camera.clock, other.stream.clock) else 1
             both = (clock.rows > 0) & (other.rows > 0)

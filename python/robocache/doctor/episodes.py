@@ -54,7 +54,9 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
         key = tuple(_sample(stream, episode) for stream in streams)
         if any(key):
             found[key].append(episode)
-    repeats = [group for candidates in found.values() if len(candidates) > 1 for group in _equal(survey, streams, candidates)]
+    repeats = [
+        group for candidates in found.values() if len(candidates) > 1 for group in _equal(survey, streams, candidates)
+    ]
     of_split = {episode: name for name, episodes in splits(survey).items() for episode in episodes}
     for group in sorted(repeats):
         parts = {of_split[episode] for episode in group if episode in of_split}
@@ -139,7 +141,9 @@ def splits(survey: Survey) -> dict[str, list[int]]:
             part = re.fullmatch(r"(\d+):(\d+)", span) if isinstance(span, str) else None
             if part:
                 begin, end = int(part[1]), int(part[2])
-                found[name] = sorted(place for number, place in places.items() if number is not None and begin <= number < end)
+                found[name] = sorted(
+                    place for number, place in places.items() if number is not None and begin <= number < end
+                )
     return dict(found)
 
 
@@ -202,15 +206,23 @@ def _same_frames(camera: Stream, one: int, other: int) -> bool:
     offsets = values.offsets
     if not np.array_equal(np.diff(offsets[a.start : a.stop + 1]), np.diff(offsets[b.start : b.stop + 1])):
         return False
-    files = [[values.data[slice(*offsets[start + row : start + row + 2])] for row in some] for start in (a.start, b.start)]
+    files = [
+        [values.data[slice(*offsets[start + row : start + row + 2])] for row in some] for start in (a.start, b.start)
+    ]
     return all(np.array_equal(one, other) for one, other in zip(*files, strict=True))
 
 
 def _same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
     """The share of an action's rows that are the state's `shift` rows later, of some episodes."""
-    both = np.flatnonzero((survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS))
+    both = np.flatnonzero(
+        (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)
+    )
     same = rows = 0
-    for episode in both[np.unique(np.linspace(0, len(both) - 1, min(len(both), SHIFT_EPISODES)).astype(int))].tolist() if len(both) else []:
+    for episode in (
+        both[np.unique(np.linspace(0, len(both) - 1, min(len(both), SHIFT_EPISODES)).astype(int))].tolist()
+        if len(both)
+        else []
+    ):
         a, s = (stream.values[_rows(stream, episode)][:4096].astype(np.float64) for stream in (action, state))
         a, s = a[: len(a) - shift].reshape(len(a) - shift, -1), s[shift:].reshape(len(s) - shift, -1)
         changes = (np.diff(s, axis=0) != 0).any(1)

@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """"episode 3, action, rows 10-20", as far as it has a place."""
+        """ "episode 3, action, rows 10-20", as far as it has a place."""
         parts = [] if self.episode is None else [f"episode {self.episode}"]
         parts += [self.stream] if self.stream is not None else []
         if self.row is not None:
@@ -69,7 +69,12 @@ class Finding:
 
     def _order(self) -> tuple[Any, ...]:
         places = (self.episode, self.row)
-        return (SEVERITIES.index(self.severity), self.code, self.stream or "", *(-1 if x is None else x for x in places))
+        return (
+            SEVERITIES.index(self.severity),
+            self.code,
+            self.stream or "",
+            *(-1 if x is None else x for x in places),
+        )
 
 
 @dataclass
@@ -123,7 +128,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """"2 errors, 5 warnings, 1 note", or "no findings"."""
+        """ "2 errors, 5 warnings, 1 note", or "no findings"."""
         told = [f"{number} {kind}{'s' * (number != 1)}" for kind, number in self.counts.items() if number]
         return ", ".join(told) or "no findings"
 

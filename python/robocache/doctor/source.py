@@ -16,12 +16,22 @@ from .streams import Survey
 
 # What the reasons of readers and of the driver have in common.
 _KINDS = (
-    (r"out of (time )?order|back(ward)?s? in time|not decreas|decreas|earlier than the row before|before the row",
-     "times-out-of-order", "Sort or split it by a policy of ingest's (--sort-times, --repair), or mend the recorder."),
-    (r"but before it|expected (shape|dtype)|other columns|differ", "schema-change",
-     "Ingest the files apart, or bring them to one layout at the source."),
+    (
+        r"out of (time )?order|back(ward)?s? in time|not decreas|decreas|earlier than the row before|before the row",
+        "times-out-of-order",
+        "Sort or split it by a policy of ingest's (--sort-times, --repair), or mend the recorder.",
+    ),
+    (
+        r"but before it|expected (shape|dtype)|other columns|differ",
+        "schema-change",
+        "Ingest the files apart, or bring them to one layout at the source.",
+    ),
     (r"Git LFS pointer", "not-downloaded", "Run git lfs pull in the source's repository."),
-    (r"No such file|no file|no episode_|have no rows", "missing-file", "Part of the source is not here: fetch it, or go without."),
+    (
+        r"No such file|no file|no episode_|have no rows",
+        "missing-file",
+        "Part of the source is not here: fetch it, or go without.",
+    ),
 )
 TOLERANCE = 1e-3
 
@@ -41,12 +51,17 @@ def told_by_ingest(provenance: Mapping[str, Any]) -> Iterator[Finding]:
         finding = unreadable(what, reason)
         also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
         yield replace(finding, message=finding.message + also, count=1 + len(more))
-    left_out = [omission for omission in provenance.get("left_out") or [] if "names of its features" not in str(omission["what"])]
+    left_out = [
+        omission
+        for omission in provenance.get("left_out") or []
+        if "names of its features" not in str(omission["what"])
+    ]
     if left_out:
         yield Finding(
             "note",
             "left-out",
-            "the cache does not hold " + "; ".join(f"{omission['what']} ({omission['reason']})" for omission in left_out),
+            "the cache does not hold "
+            + "; ".join(f"{omission['what']} ({omission['reason']})" for omission in left_out),
             count=len(left_out),
             file=str(provenance.get("source") or "") or None,
             advice="By design, or for want of a form in the cache: nothing to do where it is not missed.",

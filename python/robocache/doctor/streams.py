@@ -38,7 +38,8 @@ class Clock:
     @cached_property
     def rows(self) -> np.ndarray:
         """int64 ``[episodes]``."""
-        return np.diff(self.stream.row_offsets)
+        rows: np.ndarray = np.diff(self.stream.row_offsets)
+        return rows
 
     @cached_property
     def first_ns(self) -> np.ndarray:
@@ -112,7 +113,8 @@ class Clock:
 
     def episode_of(self, rows: Any) -> np.ndarray:
         """The episodes of these rows of the stream."""
-        return np.searchsorted(self.stream.row_offsets, rows, side="right") - 1
+        episodes: np.ndarray = np.searchsorted(self.stream.row_offsets, rows, side="right") - 1
+        return episodes
 
     def place(self, row: int) -> dict[str, Any]:
         """Where a row of the stream is, in the words of a finding."""
@@ -140,12 +142,12 @@ class Survey:
     @cached_property
     def sensors(self) -> dict[str, Clock]:
         """Streams that are sampled: numbers, clouds and frames; text comes when it comes."""
-        return {name: clock for name, clock in self.clocks.items() if kind(clock.stream) != "text"}
+        return {name: clock for name, clock in self.clocks.items() if clock.stream.kind != "text"}
 
     @cached_property
     def numbers(self) -> list[Stream]:
         """Streams of numbers, as many in each row."""
-        return [stream for stream in self.dataset.streams.values() if kind(stream) == "numbers"]
+        return [stream for stream in self.dataset.streams.values() if stream.kind == "numbers"]
 
     @cached_property
     def floats(self) -> list[Stream]:
@@ -153,33 +155,21 @@ class Survey:
 
     @cached_property
     def cameras(self) -> list[Stream]:
-        return [stream for stream in self.dataset.streams.values() if kind(stream) == "camera"]
+        return [stream for stream in self.dataset.streams.values() if stream.kind == "frames"]
 
     def declared_rate_hz(self, stream: Stream) -> float | None:
         """What the source says that the stream's rate is."""
         source = self.dataset.provenance.get(self.dataset.provenance.get("format") or "", {})
         of_source = source.get("fps") if isinstance(source, dict) else None
-        told = attributes(stream)
+        told = stream.attributes
         for rate in (told.get("rate_hz"), told.get("fps"), of_source):
             if isinstance(rate, int | float) and rate > 0:
                 return float(rate)
         return None
 
 
-def kind(stream: Stream) -> str:
-    """"numbers", "camera", "ragged" or "text"."""
-    if stream.frames is not None:
-        return "camera"
-    return str(getattr(stream, "kind", "numbers"))
-
-
-def attributes(stream: Stream) -> dict[str, Any]:
-    """What the source says of a stream."""
-    return dict(getattr(stream, "attributes", None) or {})
-
-
 def feature_names(stream: Stream, features: list[int], limit: int = 6) -> str:
-    """"wrist, feature 3 and 2 more"."""
+    """ "wrist, feature 3 and 2 more"."""
     named = [stream.names[f] if f < len(stream.names) else f"feature {f}" for f in features[:limit]]
     more = f" and {len(features) - limit} more" if len(features) > limit else ""
     return ", ".join(named) + more

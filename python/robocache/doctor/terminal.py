@@ -30,7 +30,9 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
         for code, group in groupby(found, key=lambda finding: finding.code):
             alike = list(group)
             for place, finding in enumerate(alike[:lines]):
-                table.add_row(code if place == 0 else "", Text(_printed(finding.where)), Text(_printed(finding.message)))
+                table.add_row(
+                    code if place == 0 else "", Text(_printed(finding.where)), Text(_printed(finding.message))
+                )
             more = len(alike[lines:]) + report.more.get(code, 0)
             if more:
                 table.add_row("", "", Text(f"and {more} more", "dim"))
@@ -38,7 +40,11 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
                 table.add_row("", "", Text(f"→ {alike[0].advice}", "dim"))
         console.print(table)
     rows = sum(stream["rows"] for stream in report.streams)
-    looked = f"{report.episodes} episodes, {len(report.streams)} streams, {rows} rows" if report.streams else "no cache came of it"
+    looked = (
+        f"{report.episodes} episodes, {len(report.streams)} streams, {rows} rows"
+        if report.streams
+        else "no cache came of it"
+    )
     console.print(Text(f"{report.summary}; {looked}"))
     if report.not_stored:
         console.print(Text(f"not stored: {_printed(report.not_stored)}", "dim"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,15 @@ import numpy as np
 
 from ..dataset import Dataset, Stream
 from .report import Finding
-from .streams import Clock, Survey, attributes, feature_names, forget
+from .streams import Clock, Survey, feature_names, forget
 
 # Elements that are looked at together, and rows at most.
 _ELEMENTS, _ROWS, _BLOCK, _DOT = 1 << 22, 1 << 15, 1 << 8, 1 << 13
 STUCK_ROWS, STUCK_S = 20, 1.0  # a value that is repeated for both
-STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1  # in a column that repeats in no more of its other rows, nor in more episodes
+STUCK_ELSEWHERE, STUCK_EPISODES = (
+    0.05,
+    0.1,
+)  # in a column that repeats in no more of its other rows, nor in more episodes
 MOVING = 0.5  # of the rows in which what counts as moving changes
 # A jump is against the 99th percentile of the column's steps; in a column that has more of them than this they are its nature.
 JUMP, JUMPS_AN_EPISODE, JUMP_ROWS = 10.0, 0.5, 100
@@ -84,6 +87,25 @@ def check_values(survey: Survey) -> Iterator[Finding]:
         yield from _jumps(of_stream)
         yield from _rotations(of_stream)
         yield from _statistics(of_stream, survey.dataset)
+
+
+def check_arrays(survey: Survey) -> Iterator[Finding]:
+    """Ragged rows without an element, where most have some."""
+    for stream in survey.dataset.streams.values():
+        if stream.kind != "arrays" or stream.offsets is None:
+            continue
+        empty = np.flatnonzero(np.diff(stream.offsets) == 0)
+        if 0 < len(empty) < stream.rows / 2:
+            yield Finding(
+                "note",
+                "empty-rows",
+                f"{len(empty)} of {stream.rows} rows hold nothing",
+                **survey.clocks[stream.name].place(int(empty[0])),
+                count=len(empty),
+                value=len(empty) / stream.rows,
+                expected=0.0,
+                advice="A scan that saw nothing, or one that was lost: an operation on points gives an empty grid of it.",
+            )
 
 
 # ---- the pass ----
@@ -239,9 +261,7 @@ def _add_bad(found: Scan, new: np.ndarray, begin: int, feature: int) -> None:
             found.bad[int(episode), code] = (before + int(number), min(first, int(within)), features | {feature})
 
 
-def _add_rotations(
-    found: Scan, block: int, q: np.ndarray, ahead: int, begin: int, cuts: np.ndarray
-) -> None:
+def _add_rotations(found: Scan, block: int, q: np.ndarray, ahead: int, begin: int, cuts: np.ndarray) -> None:
     wide = q.astype(np.float64)
     off = np.abs(np.sqrt((wide[:, ahead:] ** 2).sum(0)) - 1)
     _tell(found.norms, block, off > QUATERNION_NORM, off, begin)
@@ -258,9 +278,7 @@ def _add_outside(found: Scan, table: np.ndarray, begin: int, bounds: tuple[np.nd
         _tell(found.outside, f, beyond > 0, beyond, begin)
 
 
-def _tell(
-    into: dict[int, tuple[int, int, float]], key: int, mask: np.ndarray, size: np.ndarray, begin: int
-) -> None:
+def _tell(into: dict[int, tuple[int, int, float]], key: int, mask: np.ndarray, size: np.ndarray, begin: int) -> None:
     number = int(np.count_nonzero(mask))
     if number:
         before, first, worst = into.get(key, (0, begin + int(np.argmax(mask)), 0.0))
@@ -273,7 +291,7 @@ def _tell(
 def quaternions(stream: Stream) -> list[int]:
     """The first features of the quaternions in a row: by the methods that the source names, or by features' names."""
     blocks = set()
-    for start, stop, method in attributes(stream).get("methods") or []:
+    for start, stop, method in _methods(stream):
         if method == "slerp" and stop - start == 4:
             blocks.add(start)
         elif method == "pose" and stop - start == 7:
@@ -288,9 +306,18 @@ def quaternions(stream: Stream) -> list[int]:
     return sorted(blocks)
 
 
+def _methods(stream: Stream) -> Iterator[tuple[int, int, str]]:
+    """What the attribute `methods` says, as far as it is of the form that it should have."""
+    told = stream.attributes.get("methods")
+    for block in told if isinstance(told, list) else []:
+        whole = isinstance(block, list) and len(block) == 3 and all(isinstance(x, int) for x in block[:2])
+        if whole and 0 <= block[0] <= block[1] <= math.prod(stream.shape):
+            yield block[0], block[1], str(block[2])
+
+
 def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
     """float64 ``[features]`` twice: what the attribute `limits` says: [low, high], each a number or a list of one a feature."""
-    told = attributes(stream).get("limits")
+    told = stream.attributes.get("limits")
     features = math.prod(stream.shape)
     try:
         low, high = (np.broadcast_to(np.asarray(bound, np.float64).ravel(), features) for bound in told)
@@ -531,18 +558,20 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
             centre = float(of.centres[f])
             deviation = math.sqrt(max(column.squares / n - offset * offset, 0.0))
             scale = max(abs(column.low), abs(column.high))
-            near: Callable[[float, float], bool] = lambda a, b: abs(a - b) <= STATS_TOLERANCE * (deviation + 1e-6 * scale)  # noqa: E731
-            wrong |= {"mean": (mean, centre + offset)} if not near(mean, centre + offset) else {}
-            wrong |= {"std": (std, deviation)} if not near(std, deviation) else {}
-            wrong |= {"min": (low, column.low)} if low != column.low else {}
-            wrong |= {"max": (high, column.high)} if high != column.high else {}
-            for name, share, value, (below, at) in zip(
+            tolerance = STATS_TOLERANCE * (deviation + 1e-6 * scale)
+            for name, value, expected in (("mean", mean, centre + offset), ("std", std, deviation)):
+                if not abs(value - expected) <= tolerance:
+                    wrong[name] = (value, expected)
+            for name, value, expected in (("min", low, column.low), ("max", high, column.high)):
+                if value != expected:
+                    wrong[name] = (value, expected)
+            for name, share, quantile, (below, at) in zip(
                 ("q01", "q10", "q50", "q90", "q99"), (0.01, 0.1, 0.5, 0.9, 0.99), stats[4:9], column.ranks, strict=True
             ):
                 # It lies from the k-th of the sorted values to the next; (n - 1) share may be rounded across a whole number.
                 k = share * (n - 1)
                 if below > math.floor(k + 1e-6) + 1 or at < math.floor(k - 1e-6) + 1:
-                    wrong[name] = (float(value[f]), math.nan)
+                    wrong[name] = (float(quantile[f]), math.nan)
         if wrong:
             name, (value, expected) = next(iter(wrong.items()))
             yield Finding(
@@ -557,4 +586,4 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
             )
 
 
-CHECKS = (check_values,)
+CHECKS = (check_values, check_arrays)

@@ -25,7 +25,8 @@ def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
         width = 6 if name == "imu" else features
         at = np.arange(n)[:, None] / rate
         waves = sum(
-            rng.uniform(0.2, 1, width) * np.sin(2 * np.pi * rng.uniform(0.1, 1.5, width) * at + rng.uniform(0, 7, width))
+            rng.uniform(0.2, 1, width)
+            * np.sin(2 * np.pi * rng.uniform(0.1, 1.5, width) * at + rng.uniform(0, 7, width))
             for _ in range(3)
         )
         streams[name] = (time, (waves + rng.normal(0, 0.01, waves.shape)).astype(np.float32))

@@ -150,7 +150,9 @@ FAULT_EPISODES = {"early": 0, "slow episode": 2}
 
 def test_a_step_a_wrap_and_a_flip(clean, tmp_path):
     clean[1]["observation.state"][1][150:, 2] += 10
-    angle = np.cumsum(np.full(len(clean[2]["imu"][0]), 0.01)) + np.random.default_rng(0).normal(0, 1e-3, len(clean[2]["imu"][0]))
+    angle = np.cumsum(np.full(len(clean[2]["imu"][0]), 0.01)) + np.random.default_rng(0).normal(
+        0, 1e-3, len(clean[2]["imu"][0])
+    )
     clean[2]["imu"][1][:, 0] = (angle + np.pi) % (2 * np.pi) - np.pi
     wrapped = int(np.argmax(np.abs(np.diff(clean[2]["imu"][1][:, 0])))) + 1
     found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean)))
@@ -313,16 +315,50 @@ def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_
     assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
 
 
-def test_out_of_limits(clean, tmp_path):
-    from robocache.doctor import streams
+@pytest.mark.parametrize("limits", [[-8, 8], [[-9, -8, -9, -9], 8]])
+def test_out_of_limits(limits, clean, tmp_path):
+    clean[2]["observation.state"][1][33:35, 1] = -8.5
+    describe = {"observation.state": {"attributes": {"limits": limits}}}
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean, describe=describe))
+    found = [finding for finding in report.findings if finding.code == "out-of-limits"]
+    assert [(f.episode, f.stream, f.row, f.count, f.value) for f in found] == [
+        (2, "observation.state", 33, 2, pytest.approx(0.5))
+    ]
+    clean[2]["observation.state"][1][33:35, 1] = -8
+    assert "out-of-limits" not in str(
+        robots.places(robocache.doctor(robots.write(tmp_path / "b", clean, describe=describe)))
+    )
 
-    if not hasattr(robocache.open(robots.write(tmp_path / "a", clean)).streams["imu"], "attributes"):
-        pytest.skip("no attributes in this version of the cache")
-    clean[2]["observation.state"][1][33, 1] = 9
-    describe = {"observation.state": {"attributes": {"limits": [-8, 8]}}}
-    found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean, describe=describe)))
-    assert ("out-of-limits", 2, "observation.state", 33) in found
-    assert streams.attributes
+
+def test_methods_say_what_is_a_quaternion(rng, tmp_path):
+    time = np.arange(400) * 20_000_000
+    q = np.cumsum(rng.normal(0, 0.01, (400, 7)), 0) + 1
+    q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1, keepdims=True)
+    for method, values in (("pose", q), ("slerp", q[:, 3:])):
+        methods = {"attributes": {"methods": [[0, values.shape[1], method]]}}
+        made = values.copy()
+        made[200] *= 0.9
+        cache = robots.write(tmp_path / method, [{"tool": (time, made)}], describe={"tool": methods})
+        assert ("quaternion-norm", 0, "tool", 200) in robots.places(robocache.doctor(cache))
+
+
+def test_text_and_clouds_are_no_sensors_that_are_late(rng, clean, tmp_path):
+    """A text comes when it comes; of clouds the clock is looked at, and which are empty."""
+    cache = tmp_path / "cache"
+    with robocache.Writer(cache) as writer:
+        for number, streams in enumerate(clean):
+            with writer.episode() as episode:
+                for name, (time, values) in streams.items():
+                    if name != "top":
+                        episode.append(name, time, values)
+                time = streams["top"][0]
+                episode.append("instruction", time[30:31], ["pick the cup"])
+                sizes = np.full(len(time), 7)
+                if number == 2:
+                    sizes[20] = 0
+                offsets = np.concatenate([[0], np.cumsum(sizes)])
+                episode.append("cloud", time, rng.normal(size=(offsets[-1], 3)), offsets=offsets)
+    assert robots.places(robocache.doctor(cache)) == [("empty-rows", 2, "cloud", 20)]
 
 
 def test_a_frame_that_does_not_decode(clean, tmp_path):
