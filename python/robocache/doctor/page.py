@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from .plots import histogram_plot, periods_plot, ranges_plot, timeline_plot
-from .report import SEVERITIES, Finding, Report
+from .report import SEVERITIES, Finding, Report, printable
 
 _SHOWN = 12  # findings of a code before the rest is folded
 
@@ -30,11 +30,12 @@ h3 { font-size: 16px; margin: 0 0 2px; overflow-wrap: anywhere; }
 .error { border-left-color: var(--error) !important; } .warning { border-left-color: var(--warning) !important; }
 .note { border-left-color: var(--note) !important; } .plain { border-left-color: var(--line) !important; }
 table { width: 100%; border-collapse: collapse; background: var(--card); border: 1px solid var(--line); }
-th, td { text-align: left; vertical-align: top; padding: 6px 10px; border-top: 1px solid var(--line); overflow-wrap: anywhere; }
+th, td { text-align: left; vertical-align: top; padding: 6px 10px; border-top: 1px solid var(--line); overflow-wrap: break-word; }
 thead th { font-size: 13px; color: var(--soft); font-weight: 600; } caption { text-align: left; color: var(--soft); padding: 4px 0; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .group { background: var(--card); border: 1px solid var(--line); border-left: 5px solid; border-radius: 6px; margin: 10px 0; padding: 10px 14px 12px; }
-.group table { border: 0; } .group td:first-child { width: 34%; }
+.group thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+.group table { border: 0; table-layout: fixed; } th[scope=row] { overflow-wrap: anywhere; min-width: 140px; } .place { width: 34%; }
 .group h3 span { color: var(--soft); font-weight: 400; } .advice { margin: 2px 0 8px; color: var(--soft); }
 .stream { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 12px 16px 14px; margin: 12px 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(310px, 1fr)); gap: 14px 22px; align-items: start; }
@@ -54,8 +55,8 @@ def page(report: Report) -> str:
     """The page, UTF-8."""
     parts = [
         f'<header><h1>What the doctor found</h1><p class="path">{_text(report.path)}</p>{_counts(report)}</header>',
-        _findings(report),
         _timeline(report),
+        _findings(report),
         _streams(report),
         f"<footer>RoboCache {_text(report.robocache_version)}. Rates and periods are of each stream's own clock. What a finding "
         "means, and where its thresholds lie: docs/doctor.md.</footer>",
@@ -70,8 +71,7 @@ def page(report: Report) -> str:
 
 
 def _text(value: Any) -> str:
-    """Escaped; what is no character of a text is shown as its number."""
-    return escape("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value)))
+    return escape(printable(str(value)))
 
 
 def _counts(report: Report) -> str:
@@ -114,7 +114,7 @@ def _group(code: str, severity: str, found: list[Finding], more: int) -> str:
 
 def _table(found: list[Finding]) -> str:
     rows = "".join(f"<tr><td>{_text(f.where) or 'all of it'}</td><td>{_text(f.message)}</td></tr>" for f in found)
-    return f'<table><thead><tr><th scope="col">where</th><th scope="col">what</th></tr></thead><tbody>{rows}</tbody></table>'
+    return f'<table><colgroup><col class="place"/><col/></colgroup><thead><tr><th scope="col">where</th><th scope="col">what</th></tr></thead><tbody>{rows}</tbody></table>'
 
 
 def _timeline(report: Report) -> str:
@@ -156,14 +156,18 @@ def _streams(report: Report) -> str:
         f"{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     ]
     for picture in report.pictures.streams if report.pictures is not None else []:
-        more = f", and {picture.more} more" if picture.more else ""
+        more = f"; {picture.more} more are not drawn" if picture.more else ""
+        more += f"; {picture.constant} are constant" if picture.constant else ""
         figures = (
             (
                 periods_plot(picture),
                 "Time between rows: the mean, and from the least to the largest; gaps beyond it in red.",
             ),
-            (histogram_plot(picture), "How often it comes; from 1.5 medians on it is a gap, from 10 on a long one."),
-            (ranges_plot(picture), f"Values: from min to max, from q01 to q99, and the median{more}."),
+            (histogram_plot(picture), "How often it comes; from 1.5 P on it is a gap, from 10 P on a long one."),
+            (
+                ranges_plot(picture),
+                f"Values, each on its own scale: from min to max, from q01 to q99, and the median{more}.",
+            ),
         )
         drawn = "".join(f"<figure>{svg}<figcaption>{told}</figcaption></figure>" for svg, told in figures if svg)
         if drawn:

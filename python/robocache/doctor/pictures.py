@@ -24,8 +24,9 @@ class StreamPicture:
         low, mean, high: of the periods in each of `BINS` parts of the rows, in ns; NaN where there is none.
         histogram: how many periods lie between `EDGES`, those beyond in the outer ones.
         zeros: periods of 0.
-        features: name, min, q01, q50, q99 and max of each of the first 24.
-        more: how many features there are beyond.
+        features: name, min, q01, q50, q99 and max of the first 24 that change.
+        more: how many that change there are beyond.
+        constant: how many do not change.
         spans: where it has rows, from 0 to 1 of all episodes' time, one behind the other.
         gaps: where it has long gaps, as `spans`.
     """
@@ -39,6 +40,7 @@ class StreamPicture:
     zeros: int = 0
     features: list[tuple[str, float, float, float, float, float]] = field(default_factory=list)
     more: int = 0
+    constant: int = 0
     spans: list[tuple[float, float]] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
 
@@ -116,11 +118,13 @@ def _stream(clock: Clock, survey: Survey) -> StreamPicture:
     if stream.kind == "numbers":
         stats = survey.dataset.stats[stream.name]
         columns = [np.ravel(getattr(stats, key)) for key in ("min", "q01", "q50", "q99", "max")]
-        for f in range(min(len(columns[0]), FEATURES)):
+        moving = np.flatnonzero(columns[0] < columns[4]).tolist()
+        for f in moving[:FEATURES]:
             values = [float(column[f]) for column in columns]
             name = stream.names[f] if f < len(stream.names) else f"feature {f}"
             picture.features.append((name, values[0], values[1], values[2], values[3], values[4]))
-        picture.more = max(len(columns[0]) - FEATURES, 0)
+        picture.more = max(len(moving) - FEATURES, 0)
+        picture.constant = len(columns[0]) - len(moving)
     return picture
 
 

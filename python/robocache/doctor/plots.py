@@ -8,8 +8,9 @@ from html import escape
 import numpy as np
 
 from .pictures import EDGES, Pictures, StreamPicture
+from .report import printable
 
-_WIDTH, _LEFT, _RIGHT, _TOP = 440, 52, 10, 12
+_WIDTH, _LEFT, _RIGHT, _TOP = 350, 52, 10, 12
 
 
 def periods_plot(picture: StreamPicture) -> str:
@@ -63,44 +64,32 @@ def histogram_plot(picture: StreamPicture) -> str:
     for ratio in (0.1, 0.5, 1, 1.5, 10):
         x, _ = plot.at(math.log(ratio), 0)
         parts.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{bottom}" y2="{bottom + 4}"/>')
-        parts.append(f'<text class="tick mid" x="{x}" y="{bottom + 16}">{ratio:g} P</text>')
+        parts.append(f'<text class="tick mid" x="{x}" y="{bottom + 16}">{ratio:g}</text>')
     parts.append(
-        f'<text class="label mid" x="{(_LEFT + _WIDTH) / 2}" y="{height - 1}">time between rows, in medians</text>'
+        f'<text class="label mid" x="{(_LEFT + _WIDTH) / 2}" y="{height - 1}">time between rows, in medians P</text>'
     )
     zeros = f", and {picture.zeros:,} of 0" if picture.zeros else ""
     return _svg(height, f"{picture.name}: how often which time between rows comes{zeros}", parts)
 
 
 def ranges_plot(picture: StreamPicture) -> str:
-    """Of each feature a thin line from min to max, a thick one from q01 to q99, and the median."""
+    """Of each feature, on a scale of its own, a thin line from min to max, a thick one from q01 to q99, and the median."""
     features = [f for f in picture.features if all(math.isfinite(x) for x in f[1:])]
     if not features:
         return ""
-    left, right, row = 130, 92, 17
-    height = _TOP + row * len(features) + 22
-    low, high = min(f[1] for f in features), max(f[5] for f in features)
-    if low == high:
-        low, high = low - 1, high + 1
-    width = _WIDTH - left - right
-
-    def x(value: float) -> float:
-        return round(left + width * (value - low) / (high - low), 1)
-
+    left, right, row = 178, 60, 17
+    height, width = _TOP + row * len(features) + 4, _WIDTH - left - right
     parts = []
-    bottom = _TOP + row * len(features)
-    for tick in _ticks(low, high, 4):
-        parts.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick mid" x="{x(tick)}" y="{bottom + 14}">{tick:g}</text>')
     for place, (name, least, q01, middle, q99, most) in enumerate(features):
         y = _TOP + row * place + row / 2
-        parts.append(f'<text class="tick end" x="{left - 8}" y="{y + 4}">{_short(name, 18)}</text>')
-        parts.append(f'<line class="thin" x1="{x(least)}" x2="{max(x(most), x(least) + 1)}" y1="{y}" y2="{y}"/>')
-        parts.append(
-            f'<rect class="bar" x="{x(q01)}" y="{y - 4}" width="{max(x(q99) - x(q01), 1):.1f}" height="8" rx="2"/>'
-        )
-        parts.append(f'<line class="mark" x1="{x(middle)}" x2="{x(middle)}" y1="{y - 5}" y2="{y + 5}"/>')
-        parts.append(f'<text class="tick" x="{_WIDTH - right + 8}" y="{y + 4}">{least:.3g} … {most:.3g}</text>')
-    return _svg(height, f"{picture.name}: what its features span, from the least to the largest value", parts)
+        a, b, c = (round(left + width * (value - least) / (most - least), 1) for value in (q01, middle, q99))
+        parts.append(f'<text class="tick end" x="{left - 76}" y="{y + 4}">{_short(name, 16)}</text>')
+        parts.append(f'<text class="tick end" x="{left - 6}" y="{y + 4}">{least:.3g}</text>')
+        parts.append(f'<line class="thin" x1="{left}" x2="{left + width}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<rect class="bar" x="{a}" y="{y - 4}" width="{max(c - a, 1):.1f}" height="8" rx="2"/>')
+        parts.append(f'<line class="mark" x1="{b}" x2="{b}" y1="{y - 5}" y2="{y + 5}"/>')
+        parts.append(f'<text class="tick" x="{left + width + 6}" y="{y + 4}">{most:.3g}</text>')
+    return _svg(height, f"{picture.name}: what each feature spans, from its least to its largest value", parts)
 
 
 def timeline_plot(pictures: Pictures) -> str:
@@ -163,7 +152,7 @@ class _Plot:
 
 
 def _svg(height: float, title: str, parts: list[str], width: int = _WIDTH) -> str:
-    told = escape(title)
+    told = escape(printable(title))
     return f'<svg viewBox="0 0 {width} {height:g}" role="img" aria-label="{told}"><title>{told}</title>{"".join(parts)}</svg>'
 
 
@@ -184,6 +173,7 @@ def _ticks(low: float, high: float, number: int) -> list[float]:
 
 def _short(text: str, length: int) -> str:
     """With its middle cut out where it is longer; the whole as a title."""
+    text = printable(text)
     if len(text) <= length:
         return escape(text)
     half = (length - 1) // 2

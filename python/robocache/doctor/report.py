@@ -187,6 +187,11 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def printable(text: str) -> str:
+    """Names may hold what moves a terminal's cursor, or is no character of XML: it is shown as its number."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 # ---- beside a cache ----
 
 

@@ -16,19 +16,16 @@ from .streams import Survey
 
 # What the reasons of readers and of the driver have in common.
 _KINDS = (
+    ("which is no time", "stamp-without-time", "The recorder had no time there: --repair drop leaves such rows out."),
     (
-        r"out of (time )?order|back(ward)?s? in time|not decreas|decreas|earlier than the row before|before the row",
+        "a step back of|sort_times|do not decrease",
         "times-out-of-order",
-        "Sort or split it by a policy of ingest's (--sort-times, --repair), or mend the recorder.",
+        "Ingest's --repair sorts, drops or splits there (CSV: --sort-times); better, mend the recorder.",
     ),
+    ("but before it", "schema-change", "Ingest the files apart, or bring them to one layout at the source."),
+    ("Git LFS pointer", "not-downloaded", "Run git lfs pull in the source's repository."),
     (
-        r"but before it|expected (shape|dtype)|other columns|differ",
-        "schema-change",
-        "Ingest the files apart, or bring them to one layout at the source.",
-    ),
-    (r"Git LFS pointer", "not-downloaded", "Run git lfs pull in the source's repository."),
-    (
-        r"No such file|no file|no episode_|have no rows",
+        "No such file|no episode_|have no rows",
         "missing-file",
         "Part of the source is not here: fetch it, or go without.",
     ),
@@ -75,11 +72,11 @@ def unreadable(what: str, reason: str) -> Finding:
         ("unreadable", "Mend or remove the file; what else there is can be ingested with --on-error skip."),
     )
     file = re.match(r"(/.*?|[^:\s]\S*?):( |$)", reason)
-    row = re.search(r"\brow (\d+)\b", reason)
+    row = re.search(r"\bindex (\d+)\b", reason) or re.search(r"\brow (\d+)\b", reason)
     return Finding(
         "warning" if code == "missing-file" else "error",
         code,
-        reason if reason.endswith(what) else f"{what}: {reason}",
+        reason if what in reason else f"{what}: {reason}",
         row=int(row[1]) if row else None,
         file=file[1] if file else None,
         advice=advice,

@@ -59,7 +59,8 @@ class Clock:
     @cached_property
     def span_ns(self) -> np.ndarray:
         """float64 ``[episodes]``: from the first to the last row."""
-        return self.last_ns.astype(np.float64) - self.first_ns
+        span: np.ndarray = (self.last_ns - self.first_ns).astype(np.float64)
+        return span
 
     @cached_property
     def _tempo(self) -> tuple[bool, float, np.ndarray, np.ndarray]:
@@ -93,7 +94,7 @@ class Clock:
     @property
     def regular(self) -> tuple[np.ndarray, np.ndarray]:
         """By episode the number of periods that are no gaps, and their sum in ns."""
-        return self._tempo[2:]
+        return self._tempo[2], self._tempo[3]
 
     @property
     def true_rate_hz(self) -> float:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .report import SEVERITIES, Report
+from .report import SEVERITIES, Report, printable
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
@@ -17,7 +17,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 def show(report: Report, console: Console, *, lines: int = 5) -> None:
     """Prints the findings, the worst first, of each code at most `lines`."""
     counts = report.counts
-    console.print(Text(report.path, "bold"))
+    console.print(Text(printable(report.path), "bold"))
     for severity in SEVERITIES:
         if not counts[severity]:
             continue
@@ -31,7 +31,7 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
             alike = list(group)
             for place, finding in enumerate(alike[:lines]):
                 table.add_row(
-                    code if place == 0 else "", Text(_printed(finding.where)), Text(_printed(finding.message))
+                    code if place == 0 else "", Text(printable(finding.where)), Text(printable(finding.message))
                 )
             more = len(alike[lines:]) + report.more.get(code, 0)
             if more:
@@ -47,9 +47,4 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
     )
     console.print(Text(f"{report.summary}; {looked}"))
     if report.not_stored:
-        console.print(Text(f"not stored: {_printed(report.not_stored)}", "dim"))
-
-
-def _printed(text: str) -> str:
-    """Names may hold what moves a terminal's cursor."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+        console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))

@@ -320,7 +320,7 @@ def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
     told = stream.attributes.get("limits")
     features = math.prod(stream.shape)
     try:
-        low, high = (np.broadcast_to(np.asarray(bound, np.float64).ravel(), features) for bound in told)
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64).ravel(), features) for bound in told or ())
     except (TypeError, ValueError):
         return None
     return low, high
