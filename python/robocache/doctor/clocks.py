@@ -39,7 +39,7 @@ def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
 
 def check_declared_rate(survey: Survey) -> Iterator[Finding]:
     """The rate that the source says, against rows a second, gaps aside."""
-    for name, clock in survey.sensors.items():
+    for name, clock in survey.distinct.items():
         declared, true = survey.declared_rate_hz(clock.stream), clock.true_rate_hz
         if declared is None or not clock.steady:
             continue
@@ -48,7 +48,7 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error" if off > RATE_ERROR else "warning",
                 "rate-not-as-declared",
-                f"{true:.5g} rows a second, gaps aside, where the source says {declared:.5g}",
+                f"{true:.5g} rows a second, gaps aside, where the source says {declared:.5g}{survey.also(name)}",
                 stream=name,
                 value=true,
                 expected=declared,
@@ -58,7 +58,7 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
 
 def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
     """Episodes whose rate is another than the stream's."""
-    for name, clock in survey.sensors.items():
+    for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
         number, total = clock.regular
@@ -66,13 +66,13 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
         if len(usable) < 2:
             continue
         rates = 1e9 * number[usable] / total[usable]
-        usual = float(np.median(rates))
+        usual = float(np.sort(rates)[(len(rates) - 1) // 2])
         for episode, rate in zip(usable.tolist(), rates.tolist(), strict=True):
             if abs(rate / usual - 1) > RATE_CHANGE:
                 yield Finding(
                     "warning",
                     "rate-of-episode",
-                    f"{rate:.5g} rows a second; {usual:.5g} in the median episode",
+                    f"{rate:.5g} rows a second; {usual:.5g} in the median episode{survey.also(name)}",
                     episode=episode,
                     stream=name,
                     value=rate,
@@ -83,13 +83,13 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
 
 def check_steadiness(survey: Survey) -> Iterator[Finding]:
     """Streams without a steady rate, and the jitter of those with one."""
-    for name, clock in survey.sensors.items():
+    for name, clock in survey.distinct.items():
         if not clock.steady:
             if clock.stream.rows >= 20:
                 yield Finding(
                     "note",
                     "no-steady-rate",
-                    f"fewer than 8 of 10 periods are within half of the median, {_ms(clock.period_ns)}",
+                    f"fewer than 8 of 10 periods are within half of the median, {_ms(clock.period_ns)}{survey.also(name)}",
                     stream=name,
                     value=clock.period_ns,
                     advice="Gaps and jitter are not looked for. Use method 'previous', and max_gap_s where its age matters.",
@@ -100,7 +100,7 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "warning" if jitter > JITTER_WARNING else "note",
                 "jitter",
-                f"periods vary by {jitter:.0%} of {_ms(clock.period_ns)}, root mean square, gaps aside",
+                f"periods vary by {jitter:.0%} of {_ms(clock.period_ns)}, root mean square, gaps aside{survey.also(name)}",
                 stream=name,
                 value=jitter,
                 expected=JITTER_NOTE,
@@ -111,7 +111,7 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
 
 def check_gaps(survey: Survey) -> Iterator[Finding]:
     """Periods over 1.5 P, told once a stream; over 10 P, told once an episode."""
-    for clock in survey.sensors.values():
+    for name, clock in survey.distinct.items():
         if not clock.steady or not clock.stream.findings["gaps"]:
             continue
         short, worst, worst_row = 0, 0.0, -1
@@ -131,7 +131,7 @@ def check_gaps(survey: Survey) -> Iterator[Finding]:
                 "warning" if lost > LOST_WARNING else "note",
                 "gap",
                 f"{_count(short, 'gap')} of 1.5 to 10 periods of {_ms(clock.period_ns)}, the longest {_ms(worst)}; all gaps "
-                f"together lose {clock.lost_ns / 1e9:.3g} s, {lost:.2%} of the time",
+                f"together lose {clock.lost_ns / 1e9:.3g} s, {lost:.2%} of the time{survey.also(name)}",
                 **clock.place(worst_row),
                 count=short,
                 value=worst,
@@ -144,7 +144,7 @@ def check_gaps(survey: Survey) -> Iterator[Finding]:
                 "warning",
                 "long-gap",
                 f"{_count(len(gaps), 'gap')} of over 10 periods of {_ms(clock.period_ns)}, the longest {_ms(longest)} before "
-                f"row {row - int(clock.stream.row_offsets[episode])}",
+                f"row {row - int(clock.stream.row_offsets[episode])}{survey.also(name)}",
                 **clock.place(row),
                 count=len(gaps),
                 value=longest,
@@ -155,7 +155,7 @@ def check_gaps(survey: Survey) -> Iterator[Finding]:
 
 def check_duplicates(survey: Survey) -> Iterator[Finding]:
     """Rows with the stamp of the row before."""
-    for name, clock in survey.sensors.items():
+    for name, clock in survey.distinct.items():
         number = clock.stream.findings["duplicates"]
         if not number:
             continue
@@ -164,7 +164,7 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning" if share > DUPLICATES_WARNING else "note",
             "repeated-stamp",
-            f"{_count(number, 'row')} with the stamp of the row before, {share:.2%} of {name}",
+            f"{_count(number, 'row')} with the stamp of the row before, {share:.2%} of {name}{survey.also(name)}",
             **clock.place(row),
             count=number,
             value=share,
@@ -175,7 +175,7 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
 
 def check_bursts(survey: Survey) -> Iterator[Finding]:
     """Rows that come one right behind the other: three periods and more under P / 4 in a row."""
-    for clock in survey.sensors.values():
+    for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
         bursts = rows = longest = 0
@@ -195,7 +195,7 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
                 "warning" if rows > BURST_WARNING * clock.stream.rows else "note",
                 "burst",
                 f"{_count(bursts, 'burst')} of rows less than a quarter of {_ms(clock.period_ns)} apart, the longest of "
-                f"{longest + 1} rows",
+                f"{longest + 1} rows{survey.also(name)}",
                 **place,
                 end_row=place["row"] + longest + 1,
                 count=bursts,
@@ -206,7 +206,7 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
 
 def check_coverage(survey: Survey) -> Iterator[Finding]:
     """Streams that begin after the others of their episode, end before them, or have no moment in common with them."""
-    clocks = {name: clock for name, clock in survey.sensors.items() if clock.steady}
+    clocks = {name: clock for name, clock in survey.distinct.items() if clock.steady}
     if len(clocks) < 2:
         return
     names = list(clocks)
@@ -226,7 +226,7 @@ def check_coverage(survey: Survey) -> Iterator[Finding]:
                 "error",
                 "no-common-time",
                 f"no moment in common with {names[within[main]]}: it begins {abs(seconds):.6g} s "
-                f"{'after' if seconds > 0 else 'before'} that",
+                f"{'after' if seconds > 0 else 'before'} that{survey.also(names[within[at]])}",
                 episode=episode,
                 stream=names[within[at]],
                 value=seconds,
@@ -249,7 +249,7 @@ def check_coverage(survey: Survey) -> Iterator[Finding]:
                         "warning" if share > UNCOVERED_WARNING else "note",
                         code,
                         f"{'begins' if late else 'ends'} {lack / 1e9:.4g} s {'after' if late else 'before'} {other}, "
-                        f"{share:.0%} of the episode",
+                        f"{share:.0%} of the episode{survey.also(name)}",
                         episode=episode,
                         stream=name,
                         row=0 if late else int(rows[within[at], episode]) - 1,
@@ -266,7 +266,7 @@ def check_drift(survey: Survey) -> Iterator[Finding]:
     The lag of row i is the difference of the two stamps; a line through the lags by least squares is drift where it moves by
     half a period and more over the episode, and by 8 times what the lags scatter around it.
     """
-    steady = [(name, clock) for name, clock in survey.sensors.items() if clock.steady]
+    steady = [(name, clock) for name, clock in survey.distinct.items() if clock.steady]
     compared: list[tuple[str, Clock]] = []
     for name, clock in steady:
         for other, reference in compared:
@@ -352,12 +352,15 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
             advice="Remove them at the source.",
         )
     for name, count in zip(survey.clocks, rows, strict=True):
+        if name in survey.sensors and name not in survey.distinct:
+            continue
         numbers = np.flatnonzero((count == 0) & ~empty).tolist()
         if numbers:
             yield Finding(
                 "warning",
                 "missing-stream",
-                f"no rows in {len(numbers)} of {len(count)} episodes: {ranges(numbers)}",
+                f"no rows in {len(numbers)} of {len(count)} episodes: {ranges(numbers)}"
+                + (survey.also(name) if name in survey.distinct else ""),
                 episode=numbers[0],
                 stream=name,
                 count=len(numbers),

@@ -146,6 +146,29 @@ class Survey:
         return {name: clock for name, clock in self.clocks.items() if clock.stream.kind != "text"}
 
     @cached_property
+    def distinct(self) -> dict[str, Clock]:
+        """Of sensors that share one clock the first: what is wrong with it is told once."""
+        return {name: self.sensors[name] for name in self._shared}
+
+    @cached_property
+    def _shared(self) -> dict[str, list[str]]:
+        """By the first sensor on a clock, the others on it."""
+        found: dict[str, list[str]] = {}
+        for name, clock in self.sensors.items():
+            one = next((one for one in found if _same_clock(self.sensors[one].stream, clock.stream)), None)
+            if one is None:
+                found[name] = []
+            else:
+                found[one].append(name)
+        return found
+
+    def also(self, name: str) -> str:
+        """What is added to a message about a clock that several streams share."""
+        others = self._shared[name]
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        return f"; {', '.join(others[:4])}{more} on the same clock" if others else ""
+
+    @cached_property
     def numbers(self) -> list[Stream]:
         """Streams of numbers, as many in each row."""
         return [stream for stream in self.dataset.streams.values() if stream.kind == "numbers"]
@@ -167,6 +190,15 @@ class Survey:
             if isinstance(rate, int | float) and rate > 0:
                 return float(rate)
         return None
+
+
+def _same_clock(one: Stream, other: Stream) -> bool:
+    return (
+        one.rows == other.rows
+        and one.findings["period_ns"] == other.findings["period_ns"]
+        and np.array_equal(one.row_offsets, other.row_offsets)
+        and np.array_equal(one.time_ns, other.time_ns)
+    )
 
 
 def feature_names(stream: Stream, features: list[int], limit: int = 6) -> str:

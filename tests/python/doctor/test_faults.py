@@ -315,6 +315,16 @@ def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_
     assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
 
 
+def test_what_is_wrong_with_a_shared_clock_is_told_once(clean, tmp_path, rng):
+    shift("imu", 1, 200, 25e6)(clean)
+    for streams in clean:
+        streams["wrench"] = (streams["imu"][0], rng.normal(size=(len(streams["imu"][0]), 6)))
+    del clean[3]["imu"], clean[3]["wrench"]
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    assert [(f.code, f.episode, f.stream) for f in report.findings] == [("missing-stream", 3, "imu"), ("gap", 1, "imu")]
+    assert all(f.message.endswith("; wrench on the same clock") for f in report.findings)
+
+
 @pytest.mark.parametrize("limits", [[-8, 8], [[-9, -8, -9, -9], 8]])
 def test_out_of_limits(limits, clean, tmp_path):
     clean[2]["observation.state"][1][33:35, 1] = -8.5
