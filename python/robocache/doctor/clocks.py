@@ -38,7 +38,7 @@ def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
 
 
 def check_declared_rate(survey: Survey) -> Iterator[Finding]:
-    """The rate that the source says, against rows a second, gaps aside."""
+    """The rate that the source says, against rows a second, gaps and bursts aside."""
     for name, clock in survey.distinct.items():
         declared, true = survey.declared_rate_hz(clock.stream), clock.true_rate_hz
         if declared is None or not clock.steady:
@@ -48,7 +48,7 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error" if off > RATE_ERROR else "warning",
                 "rate-not-as-declared",
-                f"{true:.5g} rows a second, gaps aside, where the source says {declared:.5g}{survey.also(name)}",
+                f"{true:.5g} rows a second, gaps and bursts aside, where the source says {declared:.5g}{survey.also(name)}",
                 stream=name,
                 value=true,
                 expected=declared,

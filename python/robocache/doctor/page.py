@@ -132,8 +132,8 @@ def _timeline(report: Report) -> str:
 def _streams(report: Report) -> str:
     if not report.streams:
         return ""
-    headings = ("stream", "values", "rows", "Hz", "Hz, gaps aside", "clock", "lost in gaps", "findings")
-    numeric = {"rows", "Hz", "Hz, gaps aside", "lost in gaps", "findings"}
+    headings = ("stream", "values", "rows", "Hz", "true Hz", "clock", "lost in gaps", "findings")
+    numeric = {"rows", "Hz", "true Hz", "lost in gaps", "findings"}
     heads = "".join(f'<th scope="col"{_number(h in numeric)}>{h}</th>' for h in headings)
     rows = []
     for stream in report.streams:

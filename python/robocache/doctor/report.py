@@ -87,7 +87,7 @@ class Report:
         more: by code, how many findings there were beyond those.
         episodes: how many.
         streams: a dict a stream: ``name``, ``rows``, ``dtype``, ``shape``, ``clock``, ``rate_hz`` (of the median period),
-            ``true_rate_hz`` (rows a second, gaps aside; None where it has no steady rate), ``duration_s``, ``lost_s`` (in gaps).
+            ``true_rate_hz`` (rows a second, gaps and bursts aside; None where it has no steady rate), ``duration_s``, ``lost_s`` (in gaps).
         manifest_crc32: the checksum of the manifest of the cache that was looked at; None of a source.
         stored: where this was written beside the cache; None where it was not.
         not_stored: why not, where it should have been.

@@ -64,21 +64,19 @@ class Clock:
 
     @cached_property
     def _tempo(self) -> tuple[bool, float, np.ndarray, np.ndarray]:
-        """Whether it is steady, the lost time, and by episode the number and the sum of periods that are no gaps."""
+        """Whether it is steady, the lost time, and by episode the number and the sum of periods near the median."""
         episodes = len(self.rows)
         number, total = np.zeros(episodes, np.int64), np.zeros(episodes)
-        near = moving = 0
-        lost = 0.0
+        moving, lost = 0, 0.0
         for first, periods in self.periods():
             gap = periods > _GAP * self.period_ns
-            moving += int(np.count_nonzero(periods > 0))
-            near += int(np.count_nonzero(np.abs(periods - self.period_ns) <= 0.5 * self.period_ns))
             lost += float((periods[gap] - self.period_ns).sum())
-            regular = np.flatnonzero((periods >= 0) & ~gap)
-            episode = self.episode_of(first + regular)
+            moving += int(np.count_nonzero(periods > 0))
+            near = np.flatnonzero(np.abs(periods - self.period_ns) <= 0.5 * self.period_ns)
+            episode = self.episode_of(first + near)
             number += np.bincount(episode, minlength=episodes)
-            total += np.bincount(episode, periods[regular], minlength=episodes)
-        steady = self.period_ns > 0 and moving >= 2 and near >= _STEADY * moving
+            total += np.bincount(episode, periods[near], minlength=episodes)
+        steady = self.period_ns > 0 and moving >= 2 and bool(number.sum() >= _STEADY * moving)
         return steady, lost, number, total
 
     @property
@@ -93,12 +91,12 @@ class Clock:
 
     @property
     def regular(self) -> tuple[np.ndarray, np.ndarray]:
-        """By episode the number of periods that are no gaps, and their sum in ns."""
+        """By episode the number of periods within half of the median, and their sum in ns."""
         return self._tempo[2], self._tempo[3]
 
     @property
     def true_rate_hz(self) -> float:
-        """Rows a second, gaps aside; 0.0 where there is none. The median's rate is another where stamps are coarse."""
+        """Rows a second, gaps and bursts aside; 0.0 where there is none. Of coarse stamps it is nearer than the median's."""
         number, total = self.regular
         return float(1e9 * number.sum() / total.sum()) if total.sum() > 0 else 0.0
 
