@@ -1,11 +1,13 @@
 """What becomes of findings: JSON, the page, the terminal, the command, and what a cache remembers of them."""
 
+import ast
 import html.parser
 import json
 import os
 import re
 import stat
 import xml.etree.ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -392,3 +394,16 @@ def test_no_room_for_the_temporary_cache(logs, tmp_path):
 def test_a_folder_without_rights(cache):
     cache.chmod(stat.S_IRUSR | stat.S_IXUSR)
     assert "Permission denied" in robocache.doctor(cache).not_stored
+
+
+def test_every_code_is_in_the_page_of_the_docs():
+    root = Path(__file__).parents[3]
+    codes = set()
+    for module in (root / "python/robocache/doctor").glob("*.py"):
+        for call in ast.walk(ast.parse(module.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and len(call.args) > 1:
+                if isinstance(call.args[1], ast.Constant):
+                    codes.add(call.args[1].value)
+    assert len(codes) > 25
+    told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
+    assert codes <= told
