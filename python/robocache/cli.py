@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from . import __version__, dataset, demo, view
+from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
 from .ingest.clocks import POLICIES
@@ -25,7 +26,8 @@ _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0 done, 1 refused, 2 usage, 3 an ingest that finished with named skips."""
+    """Runs a command; returns its exit code: 0 done, 1 refused or found wrong, 2 usage, 3 an ingest that finished with named
+    skips."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
@@ -169,9 +171,35 @@ def _inspect(arguments: argparse.Namespace) -> int:
         _print_json(view.describe(opened))
     else:
         view.show(opened, Console(), every_feature=arguments.all)
+        known = report.load(arguments.cache)
+        if known is not None:
+            print(f"doctor: {known.summary} (robocache doctor {shlex.quote(arguments.cache)})")
         if arguments.plot:
             print(f"picture: {arguments.plot}")
     return _DONE
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    found = doctor(
+        arguments.path,
+        save=not arguments.no_save,
+        work=arguments.work,
+        **({} if arguments.format is None else {"format": arguments.format}),
+        **given_options(arguments),
+    )
+    if arguments.html:
+        try:
+            Path(arguments.html).write_text(found.html(), encoding="utf-8")
+        except OSError as error:
+            raise FileError(f"{arguments.html}: {error.strerror or error}") from error
+    if arguments.json:
+        _print_json(found.to_dict())
+    else:
+        terminal.show(found, Console(), lines=arguments.lines)
+        if arguments.html:
+            print(f"report: {arguments.html}")
+    worst = found.counts["error"] + (found.counts["warning"] if arguments.strict else 0)
+    return _REFUSED if worst else _DONE
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -353,6 +381,24 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--plot", metavar="FILE", help="save a picture of values, episode lengths and recorded clocks")
     made.add_argument("--episode", type=int, default=0, help="the episode that the picture looks at (default 0)")
     made.add_argument("--verify", action="store_true", help="check every byte against its checksum first")
+    json_option(made)
+
+    made = command(
+        "doctor",
+        _doctor,
+        "find what is wrong with a cache or a source: clocks, gaps, NaN, stuck sensors, repeated episodes",
+        "robocache doctor cache    # exit code 1 where there are errors",
+        "robocache doctor cache --html report.html",
+        "robocache doctor path/to/pusht --strict --json",
+    )
+    made.add_argument("path", help="what robocache ingest wrote, or what it reads")
+    made.add_argument("--html", metavar="FILE", help="write a page with plots, one self-contained file")
+    made.add_argument("--strict", action="store_true", help="exit code 1 where there are warnings too")
+    made.add_argument("--lines", type=_positive(int), default=5, help="findings shown of each code (default 5)")
+    made.add_argument("--no-save", action="store_true", help="do not write doctor.json into the cache")
+    made.add_argument("--work", metavar="DIR", help="where a source's temporary cache goes (default: beside it)")
+    made.add_argument("--format", choices=FORMATS, help="of a source; default: found from the files")
+    add_arguments(made)
     json_option(made)
 
     made = command(

@@ -21,6 +21,7 @@ import numpy as np
 from . import _lib, errors
 from .affine import Affine
 from .dataset import Dataset, Stream
+from .doctor.report import enforce
 from .image_options import ImageOptions
 from .norm_stats import as_stats
 from .ops._call import Array, number, whole
@@ -430,6 +431,9 @@ class Loader:
             ``"openpi"`` give the numbers that those give.
         images: what becomes of a camera's frames: an :class:`ImageOptions` for all of them, or ``{key: ImageOptions}``; by
             default pixels from 0 to 1, channels first, as large as they are stored.
+        findings: what the doctor found in a cache (:func:`robocache.doctor`; nothing is looked for here): ``"warn"``: errors are a
+            :class:`DoctorWarning`; ``"strict"``: they are refused, and so is a cache that no doctor has seen as it is; None: not
+            looked at.
         on_bad_frame: ``"error"``: one that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding, and
             :attr:`bad_frames` counts it.
         dtype: of the floating streams and of frames: float32, float64 (frames: float32), float16 or bfloat16; or
@@ -490,6 +494,7 @@ class Loader:
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
         DeviceError: no such device, or the streams do not fit its memory.
+        FileError: what ``findings="strict"`` refuses.
 
     Example:
         >>> loader = robocache.Loader(ds, batch_size=256, rate_hz=50, history={"observation.state": 2}, horizon={"action": 16})
@@ -523,6 +528,7 @@ class Loader:
         norm_stats: Mapping[str, Any] | None = None,
         constant: str = "center",
         images: ImageOptions | Mapping[str, ImageOptions] | None = None,
+        findings: str | None = "warn",
         on_bad_frame: str = "error",
         dtype: Any = "float32",
         device: str | torch.device | None = None,
@@ -549,6 +555,7 @@ class Loader:
         self._arguments = {name: _copied(x) for name, x in given.items()}
         sources, mixture = _sources(dataset)
         self.dataset = sources if mixture else dataset
+        enforce((source.dataset.path for source in sources), findings)
         if (delta_timestamps is None) == (rate_hz is None):
             raise errors.ArgumentError(
                 "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
