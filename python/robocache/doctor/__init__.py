@@ -61,9 +61,9 @@ def doctor(
         >>> report.findings[0].code, report.findings[0].where
         ('long-gap', 'episode 3, imu, row 512')
     """
-    from .. import ingest as _ingest_package  # noqa: F401  (ingest imports dataset; here nothing waits for it)
-    from ..ingest import check_source as check_path
-    from ..ingest import checked_path, ingest
+    from ..ingest import ingest  # here, since ingest takes long to import and a cache needs none of it
+    from ..ingest.driver import check_source as check_path
+    from ..ingest.driver import checked_path
     from ..ingest.registry import find_format
 
     place = checked_path("path", path)
