@@ -80,6 +80,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             offsets=dict(arguments.offset),
             mapping=arguments.mapping,
             overwrite=arguments.overwrite,
+            append=arguments.append,
             workers=arguments.workers,
             progress=progress,
             **given_options(arguments),
@@ -92,11 +93,14 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
         _print_json(report.to_dict())
     else:
         console = Console()
+        opened = dataset.open(report.cache)
         done = f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes"
+        if held := len(opened) - report.episodes:
+            done += f" behind {held}"
         if frames := sum(camera["frames"] for camera in report.cameras.values()):
             done += f", {frames} frames, {frames / report.seconds:.0f} a second"
         console.print(done, soft_wrap=True, markup=False)
-        view.show_streams(dataset.open(report.cache), console)
+        view.show_streams(opened, console)
         view.show_repairs(report.repaired, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
@@ -336,6 +340,20 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     ingest_options(made)
     json_option(made)
+    made.set_defaults(append=False)
+
+    made = command(
+        "append",
+        _ingest,
+        "read recordings and add them to a cache that is there, whole or not at all",
+        "robocache append more_logs cache",
+        "robocache append today cache --on-error skip --json    # exit code 3 where something was skipped",
+    )
+    made.add_argument("source", help="as of robocache ingest")
+    made.add_argument("cache", help="what to add to; whoever has it open keeps what was opened")
+    ingest_options(made)
+    json_option(made)
+    made.set_defaults(append=True, dry_run=False, overwrite=False, workers=None)
 
     made = command(
         "plan",
