@@ -299,12 +299,31 @@ def _append(path, e):
     write(path, [e], append=True)
 
 
+@pytest.mark.soak
+def test_opened_while_it_is_appended_to(path):
+    """Every reader has the old episodes or the new ones, and keeps them."""
+    write(path, [0])
+    begun = FORK.Event()
+    process = FORK.Process(target=append_for_ever, args=(path, begun, 1, 12))
+    process.start()
+    assert begun.wait(60)
+    opened = [robocache.open(path)]
+    while process.is_alive():
+        opened.append(robocache.open(path))
+        assert len(opened[-1]) >= len(opened[-2])
+        check(opened[-1])
+    assert process.exitcode == 0 and len(robocache.open(path)) == 12
+    assert len({len(dataset) for dataset in opened}) > 3
+    for dataset in opened[:: max(1, len(opened) // 20)]:
+        check(dataset)
+
+
 # ---- killed, and full disks ------------------------------------------------------------------------------------------
 
 
-def append_for_ever(path, begun, first):
+def append_for_ever(path, begun, first, end=10_000):
     begun.set()
-    for e in range(first, 10_000):
+    for e in range(first, end):
         write(path, [e], append=True)
 
 
@@ -312,6 +331,9 @@ def append_for_ever(path, begun, first):
 def test_killed_at_any_moment_of_appending(path):
     dice = random.Random(0)
     write(path, [0])
+    started = time.perf_counter()
+    write(path, [1], append=True)
+    taken = time.perf_counter() - started
     held = [robocache.open(path)]
     for _ in range(rounds(20)):
         if len(held[-1]) > 25:  # begin again: an append reads all that there is
@@ -323,7 +345,7 @@ def test_killed_at_any_moment_of_appending(path):
         process = FORK.Process(target=append_for_ever, args=(path, begun, before))
         process.start()
         assert begun.wait(60)
-        time.sleep(dice.uniform(0, 0.12))
+        time.sleep(dice.uniform(0, 2.5 * taken))
         process.kill()
         process.join()
         held.append(robocache.open(path))
