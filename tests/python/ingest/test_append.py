@@ -76,6 +76,8 @@ def test_the_command(cache, tmp_path, capsys):
 def test_overwrite_and_append_are_one_too_many(cache, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="append: goes without overwrite"):
         robocache.ingest(tmp_path / "one", cache, overwrite=True, append=True)
+    with pytest.raises(robocache.ArgumentError, match="append: goes without workers, got 2"):
+        robocache.ingest(tmp_path / "one", cache, workers=2, append=True)
 
 
 @pytest.fixture
