@@ -387,6 +387,9 @@ def test_a_frame_that_does_not_decode(clean, tmp_path):
 
 
 def test_what_ends_one_episode_and_begins_the_next_is_no_repetition(clean, tmp_path):
+    later = clean[1]["imu"][0][-1] + 60 * SECOND - clean[2]["imu"][0][0]
+    for time, _ in clean[2].values():
+        time += later
     row, frame = clean[1]["imu"][1][-1].copy(), clean[1]["top"][1][-1].copy()
     clean[1]["imu"][1][-15:], clean[2]["imu"][1][:15] = row, row
     clean[1]["top"][1][-6:], clean[2]["top"][1][:6] = frame, frame
