@@ -401,9 +401,9 @@ def test_every_code_is_in_the_page_of_the_docs():
     codes = set()
     for module in (root / "python/robocache/doctor").glob("*.py"):
         for call in ast.walk(ast.parse(module.read_text())):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and len(call.args) > 1:
-                if isinstance(call.args[1], ast.Constant):
-                    codes.add(call.args[1].value)
+            named = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and call.args[1:]
+            if named and isinstance(call.args[1], ast.Constant):
+                codes.add(call.args[1].value)
     assert len(codes) > 25
     told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
     assert codes <= told
