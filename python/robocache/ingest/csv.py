@@ -25,7 +25,7 @@ import pyarrow.csv as pa_csv
 
 from ..errors import ArgumentError, FileError
 from ..ops.resample import check_times
-from .files import check_file, list_files
+from .files import check_file, list_files, natural
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
@@ -51,7 +51,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     files = [file for file in listing.files if file == source or is_csv(file)]
     if not files:
         raise FileError(f"{source}: expected CSV logs (*.csv), found none")
-    files.sort(key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
+    files.sort(key=lambda file: (natural(file.parent), file.parent, natural(file)))
     seen = _Seen()
     folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
@@ -110,11 +110,6 @@ def _read_folder(
 def _read_image(images: list[Path], row: int) -> bytes:
     check_file(images[row])
     return images[row].read_bytes()
-
-
-def _natural(path: Path) -> list[str | int]:
-    """Sorts run_2 before run_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
 
 
 @dataclass(frozen=True)
