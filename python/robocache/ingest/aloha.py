@@ -24,7 +24,6 @@ from .hdf5 import (
     leave_out_others,
     nominal,
     open_file,
-    place,
     walk,
 )
 from .images import Kinds
@@ -52,7 +51,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             tree = walk(path, file, "", notes, _LEFT_OUT)
             clock = nominal(_count_rows(path, tree), options.rate_hz)
             metadata |= tree.facts
-            yield Recording(name, str(path), metadata, _read_streams(path, tree, name, clock, options, kinds, notes))
+            yield Recording(name, str(path), metadata, _read_streams(tree, name, clock, options, kinds, notes))
     leave_out_others(listing, files, notes)
 
 
@@ -73,7 +72,7 @@ def _count_rows(path: Path, tree: Tree) -> int:
 
 
 def _read_streams(
-    path: Path, tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
+    tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
     for stream, dataset in tree.datasets.items():
-        yield from Column(stream, what, place(path, dataset), dataset, clock, notes).samples(options, kinds)
+        yield from Column(stream, what, tree.where(stream), dataset, clock, notes).samples(options, kinds)

@@ -25,7 +25,7 @@ from ..errors import Error, FileError
 from .files import check_file, list_files, natural
 from .formats import VideoOptions
 from .formats.hdf5 import TRAJECTORY
-from .hdf5 import Clock, Column, Tree, attributes, describe, leave_out_others, open_file, place, walk
+from .hdf5 import Clock, Column, Tree, attributes, describe, leave_out_others, open_file, walk
 from .images import Kinds
 from .recording import Frames, Notes, Recording, Samples, SourceError
 
@@ -143,27 +143,26 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
     for key, dataset in tree.datasets.items():
         stamps = key.removeprefix(f"{_STAMPS}/")
         if stamps != key and stamps.startswith(("robot_state/read_", "control/", "cameras/")):
-            with notes.reading(f"{what}: {key}", place(path, dataset)):
-                episode.clocks[stamps] = _read_stamps(path, dataset, rows)
-    episode.roles = _find_roles(path, tree, metadata, what, notes)
+            with notes.reading(f"{what}: {key}", tree.where(key)):
+                episode.clocks[stamps] = _read_stamps(tree.where(key), dataset, rows)
+    episode.roles = _find_roles(tree, metadata, what, notes)
     return episode
 
 
-def _read_stamps(path: Path, dataset: h5py.Dataset, rows: int) -> np.ndarray:
-    where = place(path, dataset)
+def _read_stamps(where: str, dataset: h5py.Dataset, rows: int) -> np.ndarray:
     if dataset.shape != (rows,) or dataset.dtype.kind not in "iuf":
         raise SourceError(f"{where}: expected stamps [{rows}], got {list(dataset.shape)} of {dataset.dtype}")
-    stamps: np.ndarray = dataset[:]
+    stamps = np.asarray(dataset[:])
     if rows and not _EPOCH_MS[0] <= np.median(stamps) <= _EPOCH_MS[1]:
         raise SourceError(f"{where}: expected milliseconds since 1970, got {np.median(stamps):.16g}")
     bad = np.flatnonzero(~(np.abs(stamps.astype(np.float64)) < 9e12))
     if len(bad):
         raise SourceError(f"{where}: row {bad[0]} is {stamps[bad[0]]}, expected milliseconds since 1970")
-    whole: np.ndarray = np.floor(stamps).astype(np.int64)
-    return whole * 1_000_000 + np.rint((stamps - whole).astype(np.float64) * 1e6).astype(np.int64)
+    whole = np.floor(stamps).astype(np.int64)
+    return np.asarray(whole * 1_000_000 + np.rint((stamps - whole).astype(np.float64) * 1e6).astype(np.int64))
 
 
-def _find_roles(path: Path, tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
+def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
     """What each camera is, by its serial number: the metadata say it, or else, as they are made, the types in the file."""
     said = {
         str(metadata[f"{role}_cam_serial"]): role
@@ -177,7 +176,7 @@ def _find_roles(path: Path, tree: Tree, metadata: Mapping[str, Any], what: str, 
     for key, dataset in sorted(tree.datasets.items()):
         serial = key.removeprefix("observation/camera_type/")
         if serial != key and dataset.shape == (dataset.shape[0],) and dataset.shape[0] > 0:
-            with notes.reading(f"{what}: {key}", place(path, dataset)):
+            with notes.reading(f"{what}: {key}", tree.where(key)):
                 role = "wrist" if int(dataset[0]) == 0 else next(others, None)
                 if role is not None and role not in roles.values():
                     roles[serial] = role
@@ -193,7 +192,7 @@ def _read_streams(
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
     for path, dataset in episode.tree.datasets.items():
-        stream, where = episode.stream(path), place(episode.path, dataset)
+        stream, where = episode.stream(path), episode.tree.where(path)
         with notes.reading(f"{episode.what}: {path}", where):
             column = Column(stream, episode.what, where, dataset, episode.clock_of(path), notes)
             yield from column.samples(options, kinds)

@@ -7,6 +7,7 @@ and whatever is not read is named.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from .files import Listing, check_file, list_files
 from .formats import CameraOptions
 from .formats.hdf5 import is_hdf5
 from .images import Images, Kinds, Storage, encode
-from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
+from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
 
 # What is read at once.
 _PART_BYTES = 32 << 20
@@ -108,48 +109,60 @@ def child(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Data
     Raises:
         SourceError: it leads out of the file, in a circle, or to nothing.
     """
-    return _follow(group, name, [_MOST_HOPS])
+    return _follow(group, name.encode(errors="surrogateescape"), [_MOST_HOPS])
 
 
-def _follow(group: h5py.Group, name: str, hops: list[int]) -> Any:
-    here = f"{group.file.filename}: {escaped(group.name or '?').rstrip('/')}/{escaped(name)}"
-    with naming(here):
-        link = group.get(name, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
-            raise SourceError(f"{here}: a link to another file ({link.filename}), which is not followed")
-        if not isinstance(link, h5py.SoftLink):
-            return group[name]
-        # Step by step: h5py itself would follow an external link that lies on the way.
-        node: Any = group.file["/"] if link.path.startswith("/") else group
-        for part in link.path.split("/"):
-            if part in ("", "."):
-                continue
-            hops[0] -= 1
-            if hops[0] < 0 or not isinstance(node, h5py.Group) or node.get(part, getlink=True, default=None) is None:
-                raise SourceError(f"{here}: a link to {escaped(link.path)}, which leads to nothing")
-            node = _follow(node, part, hops)
-        return node
+def _follow(group: h5py.Group, name: bytes, hops: list[int]) -> Any:
+    links = group.id.links
+    if b"/" in name or name == b".":  # HDF5 takes it for a path
+        raise SourceError(f"{group.file.filename}: a link named {name!r}, which HDF5 does not allow")
+    kind = links.get_info(name).type
+    if kind == h5py.h5l.TYPE_HARD:
+        opened = h5py.h5o.open(group.id, name)
+        if isinstance(opened, h5py.h5d.DatasetID):
+            return h5py.Dataset(opened, readonly=True)
+        return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)
+    here = f"{group.file.filename}: {escaped(group.name or '?').rstrip('/')}/{name.decode(errors='backslashreplace')}"
+    if kind != h5py.h5l.TYPE_SOFT:
+        raise SourceError(f"{here}: a link that leads out of the file, which is not followed")
+    # Step by step: HDF5 itself would follow an external link that lies on the way.
+    target = links.get_val(name)
+    node: Any = h5py.Group(h5py.h5g.open(group.file.id, b"/")) if target.startswith(b"/") else group
+    for part in target.split(b"/"):
+        if part in (b"", b"."):
+            continue
+        hops[0] -= 1
+        if hops[0] < 0 or not isinstance(node, h5py.Group) or not node.id.links.exists(part):
+            raise SourceError(f"{here}: a link to {target.decode(errors='backslashreplace')}, which leads to nothing")
+        node = _follow(node, part, hops)
+    return node
 
 
 @dataclass
 class Tree:
     """What lies below a group.
 
+    base: begins the message of what is wrong with anything in it.
     datasets: by their paths below it, in order.
     facts: scalars and single texts: what is the same for all rows.
     """
 
+    base: str
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def where(self, path: str) -> str:
+        """Begins the message of what is wrong with that dataset."""
+        return f"{self.base}/{path}"
 
 
 def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapping[str, str] | None = None) -> Tree:
     """Everything below `group`, each object once; names whatever it does not give.
 
-    what: the recording's.
+    what: the recording's name.
     leave_out: groups and datasets directly in `group` that are not wanted, and why.
     """
-    tree = Tree()
+    tree = Tree(place(file, group).rstrip("/"))
     met: dict[tuple[int, int], str] = {_address(group): "itself"}
     stack = [(group, "")]
     while stack:
@@ -160,7 +173,7 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
             if leave_out and path in leave_out:
                 notes.leave_out(path, leave_out[path])
                 continue
-            with notes.reading(f"{what}: {path}" if what else path, place(file, parent)):
+            with notes.reading(f"{what}: {path}", tree.where(path)):
                 node = child(parent, name)
                 if isinstance(node, h5py.Datatype):
                     notes.leave_out(path, "a type, no data")
@@ -169,10 +182,10 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
                 if same is not path:
                     notes.leave_out(path, f"the same as {same}")
                 elif isinstance(node, h5py.Group):
-                    leave_out_attributes(path, node, notes)
+                    _leave_out_attributes(path, node, notes)
                     groups.append((node, f"{path}/"))
                 else:
-                    _sort_in(tree, path, node, file, notes)
+                    _sort_in(tree, path, node, notes)
         stack += reversed(groups)
     return tree
 
@@ -182,16 +195,15 @@ def _address(node: Any) -> tuple[int, int]:
     return info.fileno, info.addr
 
 
-def _sort_in(tree: Tree, path: str, dataset: h5py.Dataset, file: Path, notes: Notes) -> None:
-    layout = dataset.id.get_create_plist().get_layout()
+def _sort_in(tree: Tree, path: str, dataset: h5py.Dataset, notes: Notes) -> None:
+    properties = dataset.id.get_create_plist()
     # Before anything is asked of it: to tell a virtual dataset's size, HDF5 opens the files that it names.
-    if layout == h5py.h5d.VIRTUAL:
-        raise SourceError(f"{place(file, dataset)}: a virtual dataset, made of others that may lie in other files")
-    if dataset.external:
-        raise SourceError(
-            f"{place(file, dataset)}: its data lie in another file ({dataset.external[0][0]}), which is not read"
-        )
-    leave_out_attributes(path, dataset, notes)
+    if properties.get_layout() == h5py.h5d.VIRTUAL:
+        raise SourceError(f"{tree.where(path)}: a virtual dataset, made of others that may lie in other files")
+    if properties.get_external_count():
+        other = os.fsdecode(properties.get_external(0)[0])
+        raise SourceError(f"{tree.where(path)}: its data lie in another file ({other}), which is not read")
+    _leave_out_attributes(path, dataset, notes)
     try:
         dtype, shape = dataset.dtype, dataset.shape
     except TypeError as error:
@@ -200,12 +212,10 @@ def _sort_in(tree: Tree, path: str, dataset: h5py.Dataset, file: Path, notes: No
     if shape is None:
         notes.leave_out(path, "declared empty")
     elif shape == () or (shape == (1,) and h5py.check_string_dtype(dtype)):
-        with naming(place(file, dataset)):
-            if dtype.itemsize > _FACT_BYTES or (dataset.nbytes or 0) > _FACT_BYTES:
-                notes.leave_out(path, f"{dataset.nbytes} bytes that are no rows")
-                return
-            value = dataset[0] if shape else dataset[()]
-            _take_fact(tree.facts, path, value, notes)
+        if dtype.itemsize > _FACT_BYTES:
+            notes.leave_out(path, f"{dtype.itemsize} bytes that are no rows")
+        else:
+            _take_fact(tree.facts, path, dataset[0] if shape else dataset[()], notes)
     else:
         tree.datasets[path] = dataset
 
@@ -236,8 +246,8 @@ def attributes(
     return facts
 
 
-def leave_out_attributes(path: str, node: h5py.Group | h5py.Dataset, notes: Notes) -> None:
-    if len(node.attrs):
+def _leave_out_attributes(path: str, node: h5py.Group | h5py.Dataset, notes: Notes) -> None:
+    if h5py.h5a.get_num_attrs(node.id):
         notes.leave_out(f"{path}: attributes", ", ".join(map(escaped, node.attrs)))
 
 
@@ -316,9 +326,10 @@ class Column:
     def samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         """It in parts, each of which is read when its turn comes; nothing where it is left out, skipped, or has no rows."""
         with self.notes.reading(f"{self.what}: {self.stream}", self.where):
-            if self.dataset.shape[0] != self.clock.rows:
-                raise SourceError(f"{self.where}: {self.dataset.shape[0]} rows, expected {self.clock.rows}")
-            if self.clock.rows == 0:
+            rows = self.dataset.shape[0]
+            if rows != self.clock.rows:
+                raise SourceError(f"{self.where}: {rows} rows, expected {self.clock.rows}")
+            if rows == 0:
                 return
             if not self._is_written():
                 self.notes.leave_out(self.stream, "declared, never written")
@@ -326,31 +337,34 @@ class Column:
             yield from self._samples(options, kinds)
 
     @cached_property
+    def _type(self) -> np.dtype[Any]:
+        """As h5py has it, whose property makes it anew each time."""
+        return np.dtype(self.dataset.dtype)
+
+    @cached_property
     def _dtype(self) -> np.dtype[Any]:
         """Of an element."""
-        dtype: np.dtype[Any] = self.dataset.dtype
-        element: np.dtype[Any] = dtype.subdtype[0] if dtype.subdtype else dtype
-        return element.newbyteorder("=")
+        element: np.dtype[Any] = np.dtype(self._type.subdtype[0] if self._type.subdtype else self._type)
+        return element if element.isnative else np.dtype(element.newbyteorder("="))
 
     @cached_property
     def _shape(self) -> tuple[int, ...]:
         """Of a row."""
-        dtype = self.dataset.dtype
-        return (*self.dataset.shape[1:], *(dtype.subdtype[1] if dtype.subdtype else ()))
+        return (*self.dataset.shape[1:], *(self._type.subdtype[1] if self._type.subdtype else ()))
 
     def _is_written(self) -> bool:
         """Whether the file has bytes of it; raises SourceError where it lacks some, or HDF5 cannot read it in parts."""
         dataset = self.dataset
         stored = dataset.id.get_storage_size()
         if dataset.chunks is None:
-            expected = math.prod(dataset.shape) * dataset.dtype.itemsize
-            if 0 < stored < expected and not h5py.check_string_dtype(dataset.dtype):
+            expected = math.prod(dataset.shape) * self._type.itemsize
+            if 0 < stored < expected and not h5py.check_string_dtype(self._type):
                 raise SourceError(f"{self.where}: {stored} bytes, its shape wants {expected}")
             return bool(stored or not expected)
         expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True))
         if not expected:
             return True
-        chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        chunk_bytes = math.prod(dataset.chunks) * self._type.itemsize
         most = min(_MOST_CHUNK_BYTES, max(_CHUNK_BYTES, 8 * dataset.file.id.get_filesize()))
         if stored and chunk_bytes > most:
             raise SourceError(f"{self.where}: chunks of {chunk_bytes} bytes, expected at most {most}")
@@ -363,12 +377,12 @@ class Column:
         dtype, shape = self._dtype, self._shape
         if self._has_images():
             yield from self._images(options, kinds)
-        elif h5py.check_string_dtype(self.dataset.dtype) and shape == ():
+        elif h5py.check_string_dtype(self._type) and shape == ():
             yield from self._texts()
-        elif h5py.check_vlen_dtype(self.dataset.dtype) and shape == ():
+        elif h5py.check_vlen_dtype(self._type) and shape == ():
             yield from self._ragged()
         elif dtype.kind not in "biuf" or dtype.itemsize > 8:
-            self.notes.leave_out(self.stream, f"of type {_type_name(self.dataset.dtype)}")
+            self.notes.leave_out(self.stream, f"of type {_type_name(self._type)}")
         elif (found := _layout_of_frames(dtype, shape, self.stream)) is not None:
             frames = self._frames(*found, options, kinds)
             if frames is not None:
@@ -417,7 +431,7 @@ class Column:
             yield self.stream, Texts(self._time_ns(start, stop), decoded, self.clock.kind, self.clock.attributes)
 
     def _ragged(self) -> Iterator[tuple[str, Samples]]:
-        element = np.dtype(h5py.check_vlen_dtype(self.dataset.dtype))
+        element = np.dtype(h5py.check_vlen_dtype(self._type))
         if element.kind not in "biuf" or element.itemsize > 8:
             self.notes.leave_out(self.stream, f"rows of any length of type {_type_name(element)}")
             return

@@ -71,15 +71,15 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
                     metadata |= attributes(group, notes, _MODEL) | _model_hash(group)
                     tree = walk(path, group, what, notes, _LEFT_OUT)
-                    lists = {key: _read_list(path, tree, key) for key in _LISTS if key in tree.datasets}
-                    clock = nominal(_count_rows(path, group, tree, metadata), rate_hz)
+                    lists = {key: _read_list(tree, key) for key in _LISTS if key in tree.datasets}
+                    clock = nominal(_count_rows(tree, metadata), rate_hz)
                     rows += clock.rows
                     metadata |= tree.facts | lists
                     yield Recording(
                         what,
-                        place(path, group),
+                        tree.base,
                         metadata,
-                        _read_streams(path, tree, what, clock, options, kinds, notes),
+                        _read_streams(tree, what, clock, options, kinds, notes),
                     )
             total = facts.get("total")
             if isinstance(total, int) and total != rows:
@@ -168,8 +168,8 @@ def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> 
         # A filter of one demo is a single text.
         named = {key: [value] for key, value in tree.facts.items()}
         for key, dataset in tree.datasets.items():
-            with notes.reading(f"mask/{key}", place(path, dataset)):
-                named[key] = _read_names(path, dataset)
+            with notes.reading(f"mask/{key}", tree.where(key)):
+                named[key] = _read_names(tree.where(key), dataset)
         there = set(demos)
         for key, names in sorted(named.items()):
             for demo in dict.fromkeys(names):
@@ -180,11 +180,9 @@ def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> 
     return masks
 
 
-def _read_names(path: Path, dataset: h5py.Dataset) -> list[str]:
+def _read_names(where: str, dataset: h5py.Dataset) -> list[str]:
     if not h5py.check_string_dtype(dataset.dtype) or dataset.ndim != 1 or dataset.nbytes > 1 << 26:
-        raise SourceError(
-            f"{place(path, dataset)}: expected names of demos, got {list(dataset.shape)} of {dataset.dtype}"
-        )
+        raise SourceError(f"{where}: expected names of demos, got {list(dataset.shape)} of {dataset.dtype}")
     return [name.decode(errors="backslashreplace") for name in map(bytes, dataset[:])]
 
 
@@ -196,17 +194,17 @@ def _model_hash(group: h5py.Group) -> dict[str, str]:
         return {"model_sha256": hashlib.sha256(model if isinstance(model, bytes) else str(model).encode()).hexdigest()}
 
 
-def _read_list(path: Path, tree: Tree, key: str) -> list[Any]:
+def _read_list(tree: Tree, key: str) -> list[Any]:
     dataset = tree.datasets.pop(key)
     if dataset.ndim != 1 or dataset.dtype.kind not in "iuf" or dataset.size > 4096:
         raise SourceError(
-            f"{place(path, dataset)}: expected a list of numbers, got {list(dataset.shape)} of {dataset.dtype}"
+            f"{tree.where(key)}: expected a list of numbers, got {list(dataset.shape)} of {dataset.dtype}"
         )
     values: list[Any] = np.asarray(dataset[:]).tolist()
     return values
 
 
-def _count_rows(path: Path, group: h5py.Group, tree: Tree, metadata: Mapping[str, Any]) -> int:
+def _count_rows(tree: Tree, metadata: Mapping[str, Any]) -> int:
     """How many rows a demo has: as many as actions, or else as the observation that comes first."""
     counted = [key for key in tree.datasets if key == "actions" or key.startswith("actions/")]
     counted += [key for key in tree.datasets if key.startswith("obs/")]
@@ -217,16 +215,16 @@ def _count_rows(path: Path, group: h5py.Group, tree: Tree, metadata: Mapping[str
     rows = int(tree.datasets[counted[0]].shape[0])
     # Isaac Lab writes 0 where there are no actions.
     if isinstance(said, int) and said != rows and (said or counted[0].startswith("actions")):
-        raise SourceError(f"{place(path, group)}: attribute num_samples says {said}, {counted[0]} has {rows} rows")
+        raise SourceError(f"{tree.base}: attribute num_samples says {said}, {counted[0]} has {rows} rows")
     return rows
 
 
 def _read_streams(
-    path: Path, tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
+    tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
     if clock.rows == 0:
         return
     for stream, dataset in tree.datasets.items():
         # Isaac Lab's state after the reset is a single row, at the start.
         own = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
-        yield from Column(stream, what, place(path, dataset), dataset, own, notes).samples(options, kinds)
+        yield from Column(stream, what, tree.where(stream), dataset, own, notes).samples(options, kinds)
