@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from .files import Listing, check_file, list_files
 from .formats import CameraOptions
 from .formats.hdf5 import is_hdf5
 from .images import Images, Kinds, Storage, encode
-from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
+from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
 
 # What is read at once.
 _PART_BYTES = 32 << 20
@@ -34,6 +35,10 @@ _ROWS_AT_ONCE = 512
 # HDF5 decodes whole chunks: the largest that is taken, where the file is small; and of any file.
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
+# Where texts and other rows of any length lie: signature and version of what holds them.
+_HEAP = b"GCOL\x01\0\0\0"
+_MOST_HEAP = 1 << 26
+_SCAN_BYTES = 4 << 20
 # What a row of numbers may have at most: a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
 # Of one camera in one recording.
@@ -74,6 +79,7 @@ def open_file(path: Path) -> Iterator[h5py.File]:
         SourceError: no regular file, or none that HDF5 opens; one that another program is writing.
     """
     check_file(path)
+    _check_heaps(path)
     try:
         # Where a file system knows no locks, as some that are shared or read-only, there are none to heed.
         file = h5py.File(path, "r", locking="best-effort")
@@ -81,6 +87,36 @@ def open_file(path: Path) -> Iterator[h5py.File]:
         raise SourceError(f"{path}: not an HDF5 file that can be read: {error}") from error
     with file:
         yield file
+
+
+def _check_heaps(path: Path) -> None:
+    """Refuses heaps of texts in which a run of zeros lies: HDF5 (1.x and 2.0) would read them for ever.
+
+    They are found by their signature, so the whole file is read: what HDF5 reads next lies in memory then.
+    """
+    with naming(path), path.open("rb") as file:
+        found: list[int] = []
+        block, start = b"", 0
+        while more := file.read(_SCAN_BYTES):
+            block = block[1 - len(_HEAP) :] + more
+            end = file.tell()
+            start, at = end - len(block), block.find(_HEAP)
+            while at >= 0:
+                found.append(start + at)
+                at = block.find(_HEAP, at + 1)
+        for offset in found:
+            file.seek(offset)
+            header = file.read(16)
+            size = int.from_bytes(header[8:], "little")
+            heap = file.read(min(size, _MOST_HEAP) - 16) if size > 16 else b""
+            at = 0
+            while at + 16 <= len(heap):
+                index, _, length = struct.unpack_from("<HxxiQ", heap, at)
+                if index == 0 and length == 0:
+                    raise SourceError(
+                        f"{path}: at byte {offset + 16 + at}: zeros within a heap of texts: the file is damaged"
+                    )
+                at += 16 + -(-length // 8) * 8 if index else length
 
 
 def describe(group: h5py.Group) -> str:
@@ -109,22 +145,24 @@ def child(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Data
     Raises:
         SourceError: it leads out of the file, in a circle, or to nothing.
     """
-    return _follow(group, name.encode(errors="surrogateescape"), [_MOST_HOPS])
+    try:
+        return _follow(group, name.encode(errors="surrogateescape"), [_MOST_HOPS])
+    except SourceError as error:
+        raise SourceError(f"{place(Path(group.file.filename), group).rstrip('/')}/{escaped(name)}: {error}") from error
 
 
 def _follow(group: h5py.Group, name: bytes, hops: list[int]) -> Any:
     links = group.id.links
     if b"/" in name or name == b".":  # HDF5 takes it for a path
-        raise SourceError(f"{group.file.filename}: a link named {name!r}, which HDF5 does not allow")
+        raise SourceError(f"a link named {name!r}, which HDF5 does not allow")
     kind = links.get_info(name).type
     if kind == h5py.h5l.TYPE_HARD:
         opened = h5py.h5o.open(group.id, name)
         if isinstance(opened, h5py.h5d.DatasetID):
             return h5py.Dataset(opened, readonly=True)
         return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)
-    here = f"{group.file.filename}: {escaped(group.name or '?').rstrip('/')}/{name.decode(errors='backslashreplace')}"
     if kind != h5py.h5l.TYPE_SOFT:
-        raise SourceError(f"{here}: a link that leads out of the file, which is not followed")
+        raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
     # Step by step: HDF5 itself would follow an external link that lies on the way.
     target = links.get_val(name)
     node: Any = h5py.Group(h5py.h5g.open(group.file.id, b"/")) if target.startswith(b"/") else group
@@ -133,7 +171,7 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int]) -> Any:
             continue
         hops[0] -= 1
         if hops[0] < 0 or not isinstance(node, h5py.Group) or not node.id.links.exists(part):
-            raise SourceError(f"{here}: a link to {target.decode(errors='backslashreplace')}, which leads to nothing")
+            raise SourceError(f"a link to {target.decode(errors='backslashreplace')}, which leads to nothing")
         node = _follow(node, part, hops)
     return node
 
@@ -344,8 +382,9 @@ class Column:
     @cached_property
     def _dtype(self) -> np.dtype[Any]:
         """Of an element."""
-        element: np.dtype[Any] = np.dtype(self._type.subdtype[0] if self._type.subdtype else self._type)
-        return element if element.isnative else np.dtype(element.newbyteorder("="))
+        element = self._type.subdtype[0] if self._type.subdtype else self._type
+        native: np.dtype[Any] = element.newbyteorder("=")
+        return native
 
     @cached_property
     def _shape(self) -> tuple[int, ...]:
@@ -435,7 +474,9 @@ class Column:
         if element.kind not in "biuf" or element.itemsize > 8:
             self.notes.leave_out(self.stream, f"rows of any length of type {_type_name(element)}")
             return
-        element = element.newbyteorder("=")
+        if not element.isnative:  # h5py (3.16) gives their bytes unswapped
+            self.notes.leave_out(self.stream, f"rows of any length of {element.str}, big-endian")
+            return
         for start, stop, values in self._parts(_ROWS_AT_ONCE):
             rows = [np.asarray(row, element) for row in values]
             offsets = np.zeros(len(rows) + 1, np.int64)
