@@ -61,8 +61,10 @@ def one_demo(tmp_path, write, rate=True):
 
 
 def pixels(encoded):
-    rows = [frames.decode(e.codec, e.data, e.offsets, e.shape, e.dtype, range(len(e.data) if e.codec == "raw" and False else max(len(e.offsets) - 1, 0) or e.data.size // int(np.prod(e.shape)) // e.dtype.itemsize)) for e in encoded]  # fmt: skip
-    return np.concatenate(rows)
+    """[n, H, W, C] of frames that are files."""
+    return np.concatenate(
+        [frames.decode(e.codec, e.data, e.offsets, e.shape, e.dtype, range(len(e.offsets) - 1)) for e in encoded]
+    )
 
 
 # ---- robomimic and its relatives ----
@@ -111,12 +113,8 @@ def test_the_rate_comes_from_the_file_or_the_user(env_args, fps, rate_hz, period
         with h5py.File(path, "a") as file:
             file["data"].attrs["fps"] = fps
     [(_, streams)], _ = read_all(path, rate_hz=rate_hz)
-    assert streams["actions"][0].tolist() == [
-        0,
-        period_ns,
-        round(2 * period_ns / 10) * 10 if False else streams["actions"][0][2],
-    ]
-    assert abs(int(streams["actions"][0][2]) - 2 * period_ns) <= 1
+    time_ns = streams["actions"][0].tolist()
+    assert time_ns[:2] == [0, period_ns] and abs(time_ns[2] - 2 * period_ns) <= 1
 
 
 def test_no_rate_is_guessed(rng, tmp_path):
@@ -227,7 +225,7 @@ def test_texts_and_rows_of_any_length(tmp_path):
     def write(demo):
         demo["instruction"] = ["pick", "naïve", "", "place"]
         demo["fixed"] = np.array([b"a", b"bc", b"\xff", b""], "S2")
-        ragged = demo.create_dataset("contacts", (4,), h5py.vlen_dtype(">f4"))
+        ragged = demo.create_dataset("contacts", (4,), h5py.vlen_dtype("f4"))
         ragged[:] = [np.arange(k, dtype=np.float32) for k in (2, 0, 3, 1)]
         demo["language"] = "stack the cubes"
         demo["goal"] = ["one text"]
@@ -256,6 +254,7 @@ def test_what_is_neither_is_left_out_by_name(tmp_path):
         demo["wide"] = np.zeros((4, hdf5._MOST_FEATURES + 1), np.float32)
         demo.create_dataset("unwritten", (4, 2), "f4")
         demo["same"] = demo["actions"]
+        demo.create_dataset("swapped", (4,), h5py.vlen_dtype(">f4"))[0] = np.ones(2, np.float32)
 
     [(_, streams)], notes = read_all(one_demo(tmp_path, write))
     told = left_out(notes)
@@ -271,6 +270,7 @@ def test_what_is_neither_is_left_out_by_name(tmp_path):
         "wide",
         "unwritten",
         "same",
+        "swapped",
     }
     assert told["compound"] == "of type compounds of x, y" and told["same"] == "the same as actions"
     assert told["reference"] == "of type references to other objects" and "never written" in told["unwritten"]
@@ -306,12 +306,15 @@ def test_pixels_are_kept(dtype, shape, name, codec, first, rng, tmp_path, monkey
 def test_colour_is_jpeg_and_resized_where_asked(rng, tmp_path):
     smooth = np.asarray(Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8)).resize((40, 32), Image.BICUBIC))
     path = one_demo(tmp_path, lambda demo: demo.create_dataset("obs/image", data=np.stack([smooth] * 4)))
-    report = robocache.ingest(path, tmp_path / "cache", image_size="20x16")
-    stream = robocache.open(tmp_path / "cache").streams["obs/image"]
-    assert report.cameras["obs/image"]["codec"] == "jpeg" and stream.shape == (16, 20, 3)
+    assert robocache.ingest(path, tmp_path / "a").cameras["obs/image"]["codec"] == "jpeg"
+    kept = robocache.open(tmp_path / "a").streams["obs/image"].values[:]
+    as_pillow = np.asarray(Image.open(io.BytesIO(image_file(smooth, quality=95)))).astype(int)
+    assert np.abs(kept[0] - as_pillow).max() <= 1
+    robocache.ingest(path, tmp_path / "b", image_size="20x16", image_codec="png")
+    stream = robocache.open(tmp_path / "b").streams["obs/image"]
     assert stream.frames.resized == {"size": [16, 20], "fit": "stretch", "from": [32, 40]}
     expected = np.asarray(Image.fromarray(smooth).resize((20, 16), Image.BILINEAR)).astype(int)
-    assert np.abs(stream.values[:][0].astype(int) - expected).mean() < 4
+    assert np.abs(stream.values[:][0] - expected).max() <= 1
 
 
 def test_a_camera_of_another_size_is_named(rng, tmp_path):
@@ -385,7 +388,7 @@ def test_links_within_the_file_are_followed(tmp_path):
     def write(demo):
         demo.file["store/x"] = np.arange(4.0)
         demo["obs/absolute"] = h5py.SoftLink("/store/x")
-        demo["obs/relative"] = h5py.SoftLink("deep/../y".replace("../", ""))
+        demo["obs/relative"] = h5py.SoftLink("deep/y")
         demo["obs/deep/y"] = np.arange(4.0) + 1
         demo["loop"] = demo.parent  # a hard link upwards
 
@@ -490,9 +493,9 @@ def test_aloha_episodes(rng, tmp_path):
     assert dataset.provenance["aloha"] == {"rate_hz": 50, "rate_from": "rate_hz"}
 
 
-def image_file(image, format="JPEG"):
+def image_file(image, format="JPEG", **options):
     file = io.BytesIO()
-    Image.fromarray(image).save(file, format)
+    Image.fromarray(image).save(file, format, **options)
     return file.getvalue()
 
 
@@ -655,7 +658,7 @@ def test_droid_faults_are_named(rng, tmp_path):
         refused(folder, str(metadata))
     metadata.write_text(json.dumps(json.loads(good) | {"trajectory_length": 9, "nested": {}}))
     _, notes = read_all(folder)
-    assert {"metadata: nested", "a: trajectory_length"} == set(left_out(notes)) or "raw" not in str(folder)
+    assert {"metadata: nested", "a: trajectory_length"} == set(left_out(notes))
     metadata.write_text(good)
     step = "observation/timestamp/control/control_start"
     write_droid(folder, trajectory | {step: trajectory[step] // 1000})
@@ -689,7 +692,6 @@ def test_a_layout_that_is_not_the_one_asked_for(rng, tmp_path):
     droid = write_droid(tmp_path / "d", make_droid(rng, 2)) / "trajectory.h5"
     refused(aloha, str(aloha), "action, observations", "format='aloha'", format="robomimic")
     refused(robomimic, str(robomimic), "found data", "format='robomimic'", format="aloha", rate_hz=50)
-    refused(aloha, "action, observations", "format='aloha'", format="droid") if False else None
     refused(robomimic, "found data", "format='robomimic'", format="droid")
     refused(droid, "format='droid'", format="robomimic")
     refused(tmp_path, "robomimic", "aloha", "droid", "say which with format")
@@ -762,19 +764,15 @@ def test_damaged_at_random(kind, rng, tmp_path):
     for number in range(rounds(12)):
         path.write_bytes(damage(content, rng))
         before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        on_error = ("stop", "skip")[number % 2]
         try:
-            report = robocache.ingest(
-                path,
-                tmp_path / "cache",
-                format=format,
-                on_error=("stop", "skip")[number % 2],
-                overwrite=True,
-                **options,
-            )
+            if number % 6 < 4:  # a cache takes most of the time
+                _, notes = read_all(path, format=format, on_error=on_error, **options)
+                assert number % 2 or not notes.skipped
+            else:
+                robocache.ingest(path, tmp_path / "cache", format=format, on_error=on_error, overwrite=True, **options)
+                robocache.open(tmp_path / "cache").verify()
         except robocache.Error as error:
             assert str(tmp_path) in str(error)
-        else:
-            robocache.open(tmp_path / "cache").verify()
-            assert number % 2 or not report.skipped
-        assert time.process_time() - started < 10
+        assert time.process_time() - started < 2
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
