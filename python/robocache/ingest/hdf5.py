@@ -377,7 +377,8 @@ class Column:
     @cached_property
     def _type(self) -> np.dtype[Any]:
         """As h5py has it, whose property makes it anew each time."""
-        return np.dtype(self.dataset.dtype)
+        dtype: np.dtype[Any] = self.dataset.dtype
+        return dtype
 
     @cached_property
     def _dtype(self) -> np.dtype[Any]:

@@ -678,7 +678,7 @@ def test_layouts_are_told_apart_without_h5py(rng, tmp_path):
     write_droid(tmp_path / "d/x", make_droid(rng, 2))
     (tmp_path / "r/episode_0.hdf5").rename(tmp_path / "single")  # by content alone
     code = (
-        "import sys, pathlib\nfrom robocache.ingest import registry\n"
+        "import sys, pathlib\nsys.modules['torch'] = None\nfrom robocache.ingest import registry\n"
         f"print(*(registry.find_format(pathlib.Path({str(tmp_path)!r}, name)).name for name in ('single', 'a', 'd', 'd/x/trajectory.h5')))\n"
         "print('h5py' in sys.modules)"
     )
