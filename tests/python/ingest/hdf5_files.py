@@ -153,6 +153,7 @@ def _parts(samples):
         return [(samples.time_ns, list(samples.texts))]
     if isinstance(samples, Ragged):
         return [(samples.time_ns, np.split(samples.values, samples.offsets[1:-1]))]
+    assert samples.values.dtype.isnative
     return [(samples.time_ns, samples.values)]
 
 

@@ -528,6 +528,9 @@ def test_images_that_are_files_stay_as_they_are(how, rng, tmp_path):
         depths = dataset.episode(0)["observations/images_depth/cam"][1][:]
         np.testing.assert_array_equal(depths[..., 0], [np.asarray(Image.open(io.BytesIO(file))) for file in depth])
         assert [omission.what for omission in report.left_out] == ["compress_len"]
+        [(_, streams)], _ = read_all(path, rate_hz=50)
+        (stored,) = streams["observations/images_depth/cam"][1]
+        assert stored.data.tobytes() == b"".join(depth)  # without what is behind each
 
 
 def test_an_image_that_is_damaged_is_named_by_its_row(rng, tmp_path):
