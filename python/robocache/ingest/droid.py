@@ -230,9 +230,7 @@ def _read_metadata(path: Path, what: str, used: set[Path], notes: Notes) -> dict
         if not isinstance(parsed, dict):
             raise SourceError(f"{found[0]}: expected an object, got {parsed!s:.60}")
         for key, value in parsed.items():
-            if _is_plain(value) or (
-                isinstance(value, list) and all(map(_is_plain, value)) and True not in map(_is_bool, value)
-            ):
+            if _is_plain(value) or (isinstance(value, list) and _are_alike(value)):
                 facts[key or "_"] = value
             else:
                 notes.leave_out(f"metadata: {key}", "neither a scalar nor a list of scalars")
@@ -245,8 +243,9 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
+def _are_alike(values: list[Any]) -> bool:
+    kinds = {type(value) for value in values}
+    return (kinds <= {int, float} or kinds <= {str}) and all(map(_is_plain, values))
 
 
 # ---- cameras ----

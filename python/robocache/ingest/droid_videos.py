@@ -101,7 +101,9 @@ class Videos:
         told = f"{rows} rows and {count} frames; which is whose is told by {by}"
         # The export to MP4 ends a frame early.
         if len(lacking) == 1 and lacking[0] == rows - 1:
-            self._notes.leave_out(f"{what}: {stream}: row {rows - 1}", f"no frame: {told}")
+            self._notes.leave_out(
+                f"{stream}: last rows", "no frame, where the video has one less than the episode rows"
+            )
         elif len(lacking):
             self._notes.skip(
                 f"{what}: {stream}: rows {ranges(lacking.tolist())}", SourceError(f"{path}: no frame: {told}")
