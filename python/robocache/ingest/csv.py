@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from ..errors import FileError
-from .files import check_file, list_files
+from .files import check_file, list_files, natural
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
@@ -50,7 +50,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     files = [file for file in listing.files if file == source or is_csv(file)]
     if not files:
         raise FileError(f"{source}: expected CSV logs (*.csv), found none")
-    files.sort(key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
+    files.sort(key=lambda file: (natural(file.parent), file.parent, natural(file)))
     for file in {*listing.files} - {*files}:
         notes.count("others", file.suffix or file.name)
     seen = _Seen()
@@ -109,11 +109,6 @@ def _read_folder(
 def _read_image(images: list[Path], row: int) -> bytes:
     check_file(images[row])
     return images[row].read_bytes()
-
-
-def _natural(path: Path) -> list[str | int]:
-    """Sorts run_2 before run_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
 
 
 @dataclass(frozen=True)
