@@ -66,11 +66,19 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
     for shard in shards:
         for number in range(len(shard.offsets)):
             what, where = f"{shard.file.name}: record {number}", f"{shard.file}: record {number}"
+            recording = None if notes.wants(notes.position) else Recording(what, where, {}, ())
             with notes.reading(what, where):
-                example = parse_example(read_record(shard, number))
-                facts = {"split": _split(shard.file), "source_file": shard.file.name, "source_record": number}
-                metadata = dataset.metadata(example) | facts
-                yield Recording(what, where, metadata, dataset.streams(example, what, where))
+                recording = recording or _read_record(shard, number, dataset, what, where)
+            if recording is None:
+                notes.position += 1
+            else:
+                yield recording
+
+
+def _read_record(shard: Shard, number: int, dataset: _Dataset, what: str, where: str) -> Recording:
+    example = parse_example(read_record(shard, number))
+    facts = {"split": _split(shard.file), "source_file": shard.file.name, "source_record": number}
+    return Recording(what, where, dataset.metadata(example) | facts, dataset.streams(example, what, where))
 
 
 def _split(shard: Path) -> str:

@@ -428,6 +428,19 @@ def test_a_cache_of_it(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_records_are_shared_out(tmp_path):
+    """Each process reads its own alone, also behind some that cannot be read."""
+    records = [example(toy_example(value)) for value in range(6)]
+    records[1] = records[1][:-9]
+    source = write_rlds(tmp_path / "toy", {"train": [records[:4], records[4:]]}, toy_features())
+    for name, workers in (("one", 1), ("two", 2)):
+        report = robocache.ingest(source, tmp_path / name, rate_hz=8, on_error="skip", workers=workers)
+        assert [omission.what for omission in report.skipped] == ["toy-train.tfrecord-00000-of-00002: record 1"]
+        dataset = robocache.open(tmp_path / name, verify=True)
+        assert dataset.episodes["source_record"].to_pylist() == [0, 2, 3, 0, 1]
+        assert [dataset.episode(number)["action"][1][0, 0] for number in range(5)] == [0, 2, 3, 4, 5]
+
+
 # ---- real data ----
 
 
