@@ -150,7 +150,7 @@ def read_json(store: Store, key: str) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        parsed = json.loads(content)
+        parsed = json.loads(content, parse_constant=lambda _: None)  # NaN, which no cache holds
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{store.place(key)}: {error}") from error
     if not isinstance(parsed, dict):

@@ -154,7 +154,10 @@ def test_what_becomes_of_arrays(tmp_path):
         "float": floats / 255,
     }
     found = Reading(
-        "zarr", write_store(tmp_path / "s", arrays, attributes={"robot": "ur5"}), rate_hz=10, image_codec="png"
+        "zarr",
+        write_store(tmp_path / "s", arrays, attributes={"robot": "ur5", "gain": np.nan}),
+        rate_hz=10,
+        image_codec="png",
     )
     streams = found[1]
     np.testing.assert_array_equal(pixels(streams["img"][1]), images()[3:10])
@@ -163,7 +166,7 @@ def test_what_becomes_of_arrays(tmp_path):
     np.testing.assert_array_equal(streams["mask"][1], arrays["mask"][3:10])
     np.testing.assert_array_equal(streams["float"][1], arrays["float"][3:10])
     assert streams["prompt"][1] == arrays["prompt"][3:10].tolist()
-    assert found.provenance["zarr"]["attributes"] == {"robot": "ur5"}
+    assert found.provenance["zarr"]["attributes"] == {"robot": "ur5", "gain": None}
 
 
 def test_timestamps_are_the_clock(tmp_path):
