@@ -9,9 +9,10 @@ from typing import Any
 from ..errors import FileError
 from . import options
 from .files import list_files
-from .formats import Format, aloha, csv, droid, lerobot, robomimic
+from .formats import Format, aloha, calvin, csv, droid, lerobot, rlds, robomimic, zarr
 
-FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in (lerobot, robomimic, aloha, droid, csv)}
+_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, csv)
+FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
 def find_format(source: Path) -> Format:
