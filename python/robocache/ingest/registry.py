@@ -9,9 +9,9 @@ from typing import Any
 from ..errors import FileError
 from . import options
 from .files import list_files
-from .formats import Format, csv, lerobot
+from .formats import Format, clouds, csv, euroc, lerobot, ulog
 
-FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in (lerobot, csv)}
+FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in (lerobot, ulog, euroc, clouds, csv)}
 
 
 def find_format(source: Path) -> Format:
