@@ -321,6 +321,19 @@ def test_a_folder_of_logs_is_an_episode_each(tmp_path):
     assert yields.left_out == {"*.txt": "no ULog: 1 file"}
 
 
+def test_processes_that_share_logs_tell_the_same(tmp_path):
+    (tmp_path / "logs").mkdir()
+    for number in range(3):
+        write(tmp_path / "logs", XY, data(0, 0, "ff", 1, 2), data(0, 2000, "ff", number, 3), name=f"{number}.ulg")
+    reports = [robocache.ingest(tmp_path / "logs", tmp_path / str(workers), workers=workers) for workers in (1, 2)]
+    caches = [robocache.open(report.cache) for report in reports]
+    assert reports[0].rows == reports[1].rows == {"xy": 6}
+    assert reports[0].left_out == reports[1].left_out and len(reports[0].left_out) == 3
+    assert caches[0].provenance == caches[1].provenance
+    assert caches[0].provenance["ulog"]["logs"].keys() == {"0.ulg", "1.ulg", "2.ulg"}
+    assert np.array_equal(caches[1].streams["xy"].values[1::2, 0], [0, 1, 2])
+
+
 def test_logs_are_known_by_name_and_by_content(tmp_path):
     named = write(tmp_path, XY, name="log.bin")
     assert registry.find_format(named).name == "ulog"
