@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import zipfile
 from collections.abc import Callable
 from itertools import islice
@@ -338,6 +339,7 @@ def _read_las(file: Path, notes: Notes) -> Columns:
         import laspy
     except ImportError as error:
         raise Error(f"{error}; pip install 'robocache[lidar]'") from error
+    _check_las_header(file)
     try:
         with laspy.open(file, laz_backend=laspy.LazBackend.Lazrs if file.suffix.lower() == ".laz" else None) as reader:
             header = reader.header
@@ -359,6 +361,24 @@ def _read_las(file: Path, notes: Notes) -> Columns:
     if len(columns["x"]) != header.point_count:
         raise SourceError(f"{file}: expected {header.point_count} points, got {len(columns['x'])}")
     return columns
+
+
+def _check_las_header(file: Path) -> None:
+    """Refuses more records than the file can hold, of which laspy would make every one."""
+    with file.open("rb") as opened:
+        head = opened.read(375).ljust(375, b"\0")
+    size = file.stat().st_size
+    if head[:4] != b"LASF":
+        raise SourceError(f"{file}: expected 'LASF' at its start, got {head[:4]!r}")
+    length, points, records = struct.unpack_from("<HII", head, 94)
+    behind, count = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
+    if not 227 <= length <= points <= size or records * 54 > points - length:
+        raise SourceError(
+            f"{file}: byte 94: a header of {length} bytes and {records} records in front of its points at byte {points} do not "
+            f"fit into {size} bytes"
+        )
+    if count and (behind > size or count * 60 > size - behind):
+        raise SourceError(f"{file}: byte 235: {count} records from byte {behind} on do not fit into {size} bytes")
 
 
 def _las_columns(points: object) -> Columns:

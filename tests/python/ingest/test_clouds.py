@@ -1,6 +1,7 @@
 """Point clouds: every point of every file, bit for bit, on the clock that names, stamps or the user give."""
 
 import random
+import resource
 import struct
 import time
 import zipfile
@@ -413,6 +414,20 @@ def test_what_says_to_be_huge_is_refused_at_once(tmp_path):
         assert "says that it holds" in outcome("clouds", tmp_path / f"c.{suffix}")
 
 
+@pytest.mark.parametrize(
+    ("at", "form", "number", "words"),
+    [(100, "<I", 2**30, "byte 94"), (94, "<H", 60000, "byte 94"), (235, "<QI", (400, 2**31), "byte 235"), (0, "4s", b"FASL", "expected 'LASF'")],
+)  # fmt: skip
+def test_las_records_that_cannot_be_there_are_refused_at_once(at, form, number, words, tmp_path):
+    las = laspy.LasData(laspy.LasHeader(point_format=6, version="1.4"))
+    las.X = np.arange(100)
+    las.write(str(tmp_path / "a.las"))
+    content = bytearray((tmp_path / "a.las").read_bytes())
+    struct.pack_into(form, content, at, *(number if isinstance(number, tuple) else (number,)))
+    (tmp_path / "a.las").write_bytes(content)
+    assert words in outcome("clouds", tmp_path / "a.las")
+
+
 def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path):
     points = cloud(rng, 200)
     sources = [write_ply(tmp_path / "source.ply", points, order).read_bytes() for order in ("<", "")]
@@ -425,6 +440,7 @@ def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path
     np.save(tmp_path / "source.npy", points)
     sources += [(suffix, (tmp_path / f"source{suffix}").read_bytes()) for suffix in (".npz", ".npy")]
     draw = random.Random(16)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(rounds(400)):
         suffix, content = draw.choice(sources)
         content = bytearray(content)
@@ -444,6 +460,7 @@ def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path
         started = time.process_time()
         outcome("clouds", path)
         assert time.process_time() - started < 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 300 << 10  # KiB
 
 
 # ---- real clouds ----

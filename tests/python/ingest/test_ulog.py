@@ -1,6 +1,7 @@
 """PX4 logs: every field as pyulog reads it, every integer exact, and what pyulog passes over in silence by name."""
 
 import random
+import resource
 import struct
 import time
 
@@ -397,6 +398,7 @@ def test_real_logs_hold_what_pyulog_reads(name, real_data):
 def test_mutated_logs_end_in_an_error_that_names_them(real_data, tmp_path):
     sources = [(real_data("ulog/pyulog") / f"{name}.ulg").read_bytes() for name in LOGS[:2]]
     draw = random.Random(16)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = tmp_path / "mutated.ulg"
     for number in range(rounds(30)):
         content = bytearray(draw.choice(sources))
@@ -418,6 +420,7 @@ def test_mutated_logs_end_in_an_error_that_names_them(real_data, tmp_path):
         started = time.process_time()
         outcome("ulog", path, on_error=("stop", "skip")[number % 2])
         assert time.process_time() - started < 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 300 << 10  # KiB
     for content in (b"", b"ULog", b"ULog\x01\x12\x35", b"version https://git-lfs.github.com/spec/v1\n"):
         path.write_bytes(content)
         assert outcome("ulog", path)
