@@ -16,6 +16,8 @@ from rich.console import Console
 from . import __version__, dataset, demo, view
 from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
+from .export import FORMATS as EXPORTS
+from .export import export
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
 from .ingest.clocks import POLICIES
 from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
@@ -149,6 +151,33 @@ def _merge(arguments: argparse.Namespace) -> int:
     with view.ingest_progress() as progress:
         report = merge(shards, arguments.cache, overwrite=arguments.overwrite, progress=progress)
     return _show_report(report, arguments)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    given = [text.rpartition("=") for text in arguments.method or ()]
+    for_all = [method for stream, _, method in given if not stream]
+    by_stream = {stream: method for stream, _, method in given if stream}
+    if for_all and (by_stream or len(for_all) > 1):
+        raise ArgumentError("method: expected one for all streams, or STREAM=METHOD of each")
+    with view.ingest_progress() as progress:
+        report = export(
+            _open(arguments.cache),
+            arguments.destination,
+            to=arguments.to,
+            streams=arguments.streams,
+            fps=arguments.fps,
+            methods=for_all[0] if for_all else by_stream or None,
+            video=arguments.video,
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(report.to_dict())
+    else:
+        console = Console()
+        done = f"{report.cache} -> {report.destination} ({report.format}): {report.episodes} episodes"
+        console.print(f"{done}, {sum(report.rows.values())} rows", soft_wrap=True, markup=False)
+        view.show_omissions(report.to_dict() | {"skipped": []}, console)
+    return _DONE
 
 
 def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
@@ -383,6 +412,28 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("shards", nargs="+", metavar="plan", help="what robocache plan made, or all its shards")
     made.add_argument("cache", help="the directory to write")
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    json_option(made)
+
+    made = command(
+        "export",
+        _export,
+        "write a cache as a LeRobot v3.0 dataset or as MCAP files",
+        "robocache export cache dataset --to lerobot",
+        "robocache export cache dataset --to lerobot --fps 30 --method imu=linear --method top=nearest",
+        "robocache export cache folder --to mcap",
+    )
+    made.add_argument("cache", help="what robocache ingest or a Writer wrote")
+    made.add_argument("destination", help="the folder to write, which must not exist")
+    made.add_argument("--to", choices=EXPORTS, required=True, help="the format")
+    made.add_argument("--streams", nargs="+", metavar="STREAM", help="these alone (default all)")
+    made.add_argument("--fps", type=_positive(int), help="LeRobot: rows a second, where the streams' clocks differ")
+    made.add_argument(
+        "--method",
+        action="append",
+        metavar="[STREAM=]METHOD",
+        help="LeRobot: how a stream, or all, are brought there: linear, previous, nearest, slerp and so on",
+    )
+    made.add_argument("--video", action="store_true", help="LeRobot: cameras as H.264 in mp4 (default: as image files)")
     json_option(made)
 
     made = command(

@@ -553,6 +553,11 @@ class EncodedFrames:
         """These rows alone, not decoded."""
         return EncodedFrames(self._stream, self._rows[rows], self.data, self.offsets)
 
+    def file(self, row: int) -> np.ndarray:
+        """A frame's file, uint8 ``[bytes]``, not decoded."""
+        number = self._rows[operator.index(row)]
+        return self.data[self.offsets[number] : self.offsets[number + 1]]
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:] if dtype is None else self[:].astype(dtype)
 

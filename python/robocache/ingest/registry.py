@@ -9,9 +9,9 @@ from typing import Any
 from ..errors import FileError
 from . import options
 from .files import list_files
-from .formats import Format, aloha, calvin, csv, droid, lerobot, rlds, robomimic, zarr
+from .formats import Format, aloha, calvin, clouds, csv, droid, euroc, lerobot, rlds, robomimic, ulog, zarr
 
-_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, csv)
+_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, ulog, euroc, clouds, csv)
 FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 

@@ -319,7 +319,7 @@ def test_every_real_source_of_a_format_is_known_by_it(real_data):
     for folder, name in {
         "lerobot_v2/gr00t_gr1_pnp_sim": "lerobot",
         "lerobot_v2/lfs_pointers_only": "lerobot",
-        "logs_csv/euroc_micro": "csv",
+        "logs_csv/euroc_micro": "euroc",
         "rosbag2/unitree_go2": "csv",
     }.items():
         assert registry.find_format(Path(real_data(folder))).name == name
