@@ -19,9 +19,10 @@ from typing import BinaryIO
 import lz4.frame
 import zstandard
 
+from ..errors import Error
+from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
 from .files import check_file, list_files
 from .formats.mcap import MessageOptions, is_mcap
-from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
 from .messages import read_bags
 from .recording import Notes, Recording, SourceError, naming
 
@@ -44,10 +45,31 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
     root = source if source.is_dir() else source.parent
     listing.note(root, notes)
     files = [file for file in listing.files if file == source or is_mcap(file)]
-    if others := [str(file.relative_to(root)) for file in listing.files if file not in files]:
+    beside = {file.with_suffix(".mp4") for file in files}
+    if others := [str(file.relative_to(root)) for file in listing.files if file not in files and file not in beside]:
         shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
         notes.leave_out("other files", f"no MCAP: {shown}")
-    yield from read_bags(source, [(file.relative_to(root).as_posix(), McapBag([file])) for file in files], options, notes)
+    bags = [(file.relative_to(root).as_posix(), McapBag([file])) for file in files]
+    yield from read_bags(source, bags, options, notes)
+    for name, bag in bags:
+        _compare_video(name, bag, notes)
+
+
+def _compare_video(name: str, bag: McapBag, notes: Notes) -> None:
+    """Tells of a video of the same name beside a file, of whose frames its messages may be the stamps."""
+    video = bag.path.with_suffix(".mp4")
+    if not video.is_file():
+        return
+    topics = ", ".join(f"{bag.channels[number].topic} {count}" for number, count in sorted(bag.counts.items()))
+    try:
+        from .video import index_video
+
+        frames = f"{len(index_video(video))} frames"
+    except (ImportError, Error) as error:
+        frames = f"frames that cannot be counted: {error}"
+    notes.leave_out(
+        video.name, f"a video beside {name}, not read; it has {frames}, the topics have messages: {topics or 'none'}"
+    )
 
 
 @dataclass
@@ -76,17 +98,21 @@ class _File:
 
 
 class McapBag(Bag):
-    """One recording in an MCAP file, or in several, one behind the other."""
+    """One recording in an MCAP file, or in several, one behind the other.
+
+    counts: messages of each channel that the last pass found.
+    """
 
     def __init__(self, paths: list[Path]) -> None:
         super().__init__(paths[0])
+        self.counts: Counter[int] = Counter()
         self._paths = paths
         self._files: list[_File] = []
 
     def open(self, faults: Faults) -> None:
         """Finds out where the chunks are, of all files."""
         for path in self._paths:
-            with faults.reading(path.name, path):
+            with faults.reading(path.name, path) if len(self._paths) > 1 else naming(path):
                 check_file(path)
                 with path.open("rb") as file:
                     of_file = _File(path)
@@ -95,16 +121,25 @@ class McapBag(Bag):
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         """The messages, in the order of log time in each file."""
+        self.counts.clear()
         for of_file in self._files:
             of_file.counts.clear()
             with of_file.path.open("rb") as file:
-                chunks = [(segment.first, partial(self._read, file, of_file, segment, faults)) for segment in of_file.segments]
+                chunks = [
+                    (segment.first, partial(self._read, file, of_file, segment, faults)) for segment in of_file.segments
+                ]
                 yield from merge(chunks)
+            for number, count in of_file.counts.items():
+                self.counts[of_file.channels[number]] += count
             if of_file.expected is not None:
                 for number, count in of_file.expected.items():
                     there = of_file.counts[number]
                     if there != count:
-                        topic = self.channels[of_file.channels[number]].topic if number in of_file.channels else f"channel {number}"
+                        topic = (
+                            self.channels[of_file.channels[number]].topic
+                            if number in of_file.channels
+                            else f"channel {number}"
+                        )
                         faults.add(
                             f"{topic}: messages",
                             SourceError(f"{of_file.path}: {topic}: {there} messages, but its statistics count {count}"),
@@ -154,7 +189,9 @@ class McapBag(Bag):
             state = "in its summary" if summary else "without an end, as of a recorder that died"
             faults.add(
                 f"{path.name}: from byte {at}",
-                SourceError(f"{path}: byte {at}: expected a whole record or the magic at the end, got {size - at} bytes: cut off {state}"),
+                SourceError(
+                    f"{path}: byte {at}: expected a whole record or the magic at the end, got {size - at} bytes: cut off {state}"
+                ),
             )
 
     def _add_loose(self, of_file: _File, at: int, size: int, log_ns: int) -> None:
@@ -190,9 +227,7 @@ class McapBag(Bag):
 
     # ---- messages ----
 
-    def _read(
-        self, file: BinaryIO, of_file: _File, segment: _Segment, faults: Faults
-    ) -> Table | None:
+    def _read(self, file: BinaryIO, of_file: _File, segment: _Segment, faults: Faults) -> Table | None:
         """A segment; None where nothing is in it or it cannot be read."""
         where = f"{of_file.path}: byte {segment.at - 9 * segment.chunk}"
         file.seek(segment.at)
@@ -200,7 +235,9 @@ class McapBag(Bag):
         try:
             with naming(where):
                 if len(data) != segment.size:
-                    raise SourceError(f"{where}: expected {segment.size} bytes, got {len(data)}: the file has become shorter")
+                    raise SourceError(
+                        f"{where}: expected {segment.size} bytes, got {len(data)}: the file has become shorter"
+                    )
                 if segment.chunk:
                     data = self._decompress(data, where, check=not faults.told)
                 return self._walk(data, of_file, where)
@@ -214,7 +251,9 @@ class McapBag(Bag):
         (stored,) = struct.unpack_from("<Q", body, at)
         packed = body[at + 8 : at + 8 + stored]
         if len(packed) != stored or size > _LARGEST:
-            raise SourceError(f"{where}: a chunk of {stored} bytes, {size} when it is decompressed, in a record of {len(body)}")
+            raise SourceError(
+                f"{where}: a chunk of {stored} bytes, {size} when it is decompressed, in a record of {len(body)}"
+            )
         data = decompress(compression, packed, size, where)
         if len(data) != size:
             raise SourceError(f"{where}: expected a chunk of {size} bytes, got {len(data)}")
@@ -222,9 +261,7 @@ class McapBag(Bag):
             raise SourceError(f"{where}: the chunk's checksum is {got:08x}, expected {crc:08x}: damaged")
         return memoryview(data)
 
-    def _walk(
-        self, data: memoryview, of_file: _File, where: str
-    ) -> Table | None:
+    def _walk(self, data: memoryview, of_file: _File, where: str) -> Table | None:
         at, end = 0, len(data)
         logs: list[int] = []
         numbers: list[int] = []
@@ -269,7 +306,9 @@ def decompress(compression: str, packed: memoryview, size: int, where: str) -> m
         return packed
     if compression == "zstd":
         if zstandard.frame_content_size(packed) not in (size, -1):
-            raise SourceError(f"{where}: expected zstd of {size} bytes, its frame says {zstandard.frame_content_size(packed)}")
+            raise SourceError(
+                f"{where}: expected zstd of {size} bytes, its frame says {zstandard.frame_content_size(packed)}"
+            )
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size) if size else b""
     if compression == "lz4":
         if lz4.frame.get_frame_info(packed)["content_size"] == size:

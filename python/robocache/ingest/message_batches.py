@@ -94,14 +94,18 @@ class Trees:
         return [tree[leaf.path] for tree in self.trees]
 
     def numbers(self, leaf: Leaf) -> np.ndarray:
-        return np.array(self._values(leaf), leaf.dtype).reshape(len(self), *(() if leaf.count is None else (leaf.count,)))
+        return np.array(self._values(leaf), leaf.dtype).reshape(
+            len(self), *(() if leaf.count is None else (leaf.count,))
+        )
 
     def counts(self, leaf: Leaf) -> np.ndarray:
         return np.array([len(values) for values in self._values(leaf)], np.int64)
 
     def sequences(self, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
         values = self._values(leaf)
-        parts = [np.frombuffer(one, np.uint8) if isinstance(one, bytes) else np.array(one, leaf.dtype) for one in values]
+        parts = [
+            np.frombuffer(one, np.uint8) if isinstance(one, bytes) else np.array(one, leaf.dtype) for one in values
+        ]
         return np.concatenate(parts) if parts else np.empty(0, leaf.dtype), offsets_of(self.counts(leaf))
 
     def texts(self, leaf: Leaf) -> list[str]:

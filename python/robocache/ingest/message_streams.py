@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -111,14 +112,12 @@ class Topic:
         self._insane = 0
         self._clock = "log_time"
         self._joints: tuple[str, ...] | None = None
-        self._intrinsics: list[list[float]] | None = None
+        self._camera: Topic | None = None
 
     # ---- the type ----
 
     def _leaf(self, path: str, kind: str | None = None) -> Leaf | None:
-        return next(
-            (leaf for leaf in self._decoder.leaves if leaf.path == path and kind in (None, leaf.kind)), None
-        )
+        return next((leaf for leaf in self._decoder.leaves if leaf.path == path and kind in (None, leaf.kind)), None)
 
     def _has(self, *paths: str) -> bool:
         return all(self._leaf(path) is not None for path in paths)
@@ -134,7 +133,9 @@ class Topic:
             return "cloud"
         if of_bytes and self._leaf("format", "text"):
             return "compressed"
-        if self._leaf("name", "texts") and all(self._leaf(path, "numbers") for path in ("position", "velocity", "effort")):
+        if self._leaf("name", "texts") and all(
+            self._leaf(path, "numbers") for path in ("position", "velocity", "effort")
+        ):
             return "joints"
         transforms = self._leaf("transforms", "records")
         if transforms and {"child_frame_id", "transform.rotation.w"} <= {leaf.path for leaf in transforms.fields}:
@@ -167,9 +168,8 @@ class Topic:
                 if texts != {first}:
                     self._constant[leaf.path] = None
         if self._form == "joints" and self._joints is None:
-            leaf = self._leaf("name")
-            assert leaf is not None
-            self._joints = self._known.facts.setdefault((self.name, "joints"), batch.text_lists(leaf)[0])
+            names = cast(Leaf, self._leaf("name"))
+            self._joints = self._known.facts.setdefault((self.name, "joints"), batch.text_lists(names)[0])
         matrix = self._leaf("k", "number") or self._leaf("K", "number")
         height, width = self._leaf("height", "number"), self._leaf("width", "number")
         if matrix and matrix.count == 9 and height and width and self.matrix is None:
@@ -245,7 +245,8 @@ class Topic:
             if wrong and asked == "auto":
                 clock = "log_time"
                 self._notes.leave_out(
-                    f"{self._what}: {self.name}: {path} as the clock", f"{' and '.join(wrong)} of {self._seen} messages; log_time is it"
+                    f"{self._what}: {self.name}: {path} as the clock",
+                    f"{' and '.join(wrong)} of {self._seen} messages; log_time is it",
                 )
         before = self._known.clocks.setdefault(self.name, clock)
         if before != clock and asked == "auto" and self._stamps.low is not None:
@@ -299,7 +300,7 @@ class Topic:
         stamps = self._read_stamps(batch)
         if stamps is not None and self._clock == self._stamp_path():
             time_ns = stamps
-        forms: dict[str, Callable[..., Iterator[tuple[str, Samples]]]] = {
+        forms: dict[str, Callable[[Batch, np.ndarray, int], Iterator[tuple[str, Samples]]]] = {
             "image": self._images,
             "compressed": self._compressed,
             "cloud": self._clouds,
@@ -309,7 +310,9 @@ class Topic:
         for stream, samples in forms.get(self._form, self._fields)(batch, time_ns, first_row):
             owner = self._known.streams.setdefault(stream, self.name)
             if owner != self.name:
-                raise SourceError(f"{self._where}: {self.name}: its stream {stream} has the name of one of topic {owner}")
+                raise SourceError(
+                    f"{self._where}: {self.name}: its stream {stream} has the name of one of topic {owner}"
+                )
             yield stream, samples
 
     def _read_stamps(self, batch: Batch) -> np.ndarray | None:
@@ -318,14 +321,21 @@ class Topic:
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
         attributes = {"schema": self.schema, "clock_source": self._clock}
-        for path, key in (("header.frame_id", "frame_id"), ("frame_id", "frame_id"), ("child_frame_id", "child_frame_id")):
+        for path, key in (
+            ("header.frame_id", "frame_id"),
+            ("frame_id", "frame_id"),
+            ("child_frame_id", "child_frame_id"),
+        ):
             if path not in self._constant:
                 continue
             before = self._known.facts.setdefault((self.name, path), self._constant[path])
             if before:
                 attributes[key] = before
                 if before != self._constant[path]:
-                    self._notes.leave_out(f"{self._what}: {self.name}: {path}", f"is {self._constant[path]!r} here, and {before!r} before: the cache has this alone")
+                    self._notes.leave_out(
+                        f"{self._what}: {self.name}: {path}",
+                        f"is {self._constant[path]!r} here, and {before!r} before: the cache has this alone",
+                    )
         return {**attributes, **more}
 
     def _spent(self) -> set[str]:
@@ -337,21 +347,23 @@ class Topic:
                 spent.update(leaf.path for leaf in found)
                 break
         return spent | {
-            path for path in ("header.frame_id", "frame_id", "child_frame_id")
-            if path in self._constant and self._known.facts.setdefault((self.name, path), self._constant[path]) is not None
+            path
+            for path in ("header.frame_id", "frame_id", "child_frame_id")
+            if path in self._constant
+            and self._known.facts.setdefault((self.name, path), self._constant[path]) is not None
         }
 
-    def _fields(self, batch: Batch, time_ns: np.ndarray, first_row: int, skip: Sequence[str] = ()) -> Iterator[tuple[str, Samples]]:
+    def _fields(self, batch: Batch, time_ns: np.ndarray, first_row: int) -> Iterator[tuple[str, Samples]]:
         """Numbers that stand alone together, everything else by itself."""
         attributes = self._attributes()
-        spent = self._spent() | set(skip)
+        spent = self._spent()
         if self._form == "array":
             spent |= {leaf.path for leaf in self._decoder.leaves if leaf.path.startswith("layout.")}
             self._notes.leave_out(f"{self.name}: layout", "how the array was meant to be folded")
         leaves = [leaf for leaf in self._decoder.leaves if leaf.path not in spent]
         stamps = self._read_stamps(batch)
         path = self._stamp_path()
-        if stamps is not None and self._clock != path and not skip:
+        if stamps is not None and self._clock != path:
             yield f"{self.name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
         if not leaves:
             if stamps is None:
@@ -412,7 +424,12 @@ class Topic:
         for group, dtype in _vectors(scalars):
             place = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"
             columns = [records.numbers(inner).astype(dtype, copy=False) for inner in group]
-            yield place, Ragged(time_ns, np.stack(columns, axis=1), offsets, [inner.path for inner in group], attributes=attributes)
+            yield (
+                place,
+                Ragged(
+                    time_ns, np.stack(columns, axis=1), offsets, [inner.path for inner in group], attributes=attributes
+                ),
+            )
         for inner in leaf.fields:
             place = f"{stream}.{inner.path}"
             if inner.kind == "number" and inner.count:
@@ -421,7 +438,10 @@ class Topic:
                 key = f"{leaf.path}.{inner.path}"
                 width = self._known.facts.get((self.name, key))
                 if width is not None:
-                    yield place, Ragged(time_ns, records.sequences(inner)[0].reshape(-1, width), offsets, attributes=attributes)
+                    yield (
+                        place,
+                        Ragged(time_ns, records.sequences(inner)[0].reshape(-1, width), offsets, attributes=attributes),
+                    )
                 elif key in self._lengths and not self._lengths[key].high:
                     self._notes.leave_out(f"{self._what}: {place}", "always empty")
                 else:
@@ -429,7 +449,7 @@ class Topic:
             elif inner.kind in ("text", "texts"):
                 items = records.texts(inner) if inner.kind == "text" else records.text_lists(inner)
                 bounds = offsets.tolist()
-                texts = [json.dumps(items[start:stop], ensure_ascii=False) for start, stop in zip(bounds, bounds[1:], strict=False)]
+                texts = [json.dumps(items[start:stop], ensure_ascii=False) for start, stop in pairwise(bounds)]
                 yield place, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
             elif inner.kind == "records":
                 self._notes.leave_out(place, "records in records")
@@ -465,7 +485,9 @@ class Topic:
                     f"{self._where}: {self.name}: message {first_row + wrong[0]}: {counts[wrong[0]]} of {path} for {len(joints)} joints"
                 )
             if self._lengths[path].zeros:
-                self._notes.leave_out(f"{self._what}: {self.name}/{path}", f"empty in {self._lengths[path].zeros} messages")
+                self._notes.leave_out(
+                    f"{self._what}: {self.name}/{path}", f"empty in {self._lengths[path].zeros} messages"
+                )
             there = np.flatnonzero(counts)
             if not len(there):
                 continue
@@ -488,7 +510,9 @@ class Topic:
         times = np.repeat(time_ns, np.diff(offsets))
         if stamps is not None and self._clock == "transforms.header.stamp":
             times = stamps
-        pairs = list(zip(records.texts(fields["header.frame_id"]), records.texts(fields["child_frame_id"]), strict=True))
+        pairs = list(
+            zip(records.texts(fields["header.frame_id"]), records.texts(fields["child_frame_id"]), strict=True)
+        )
         numbers = [inner for path, inner in fields.items() if path.startswith("transform.") and inner.kind == "number"]
         values = np.stack([records.numbers(inner) for inner in numbers], axis=1)
         names = [inner.path.removeprefix("transform.") for inner in numbers]
@@ -496,7 +520,12 @@ class Topic:
         for row, pair in enumerate(pairs):
             rows.setdefault(pair, []).append(row)
         for (parent, child), some in rows.items():
-            attributes = {"schema": self.schema, "clock_source": self._clock, "frame_id": parent, "child_frame_id": child}
+            attributes = {
+                "schema": self.schema,
+                "clock_source": self._clock,
+                "frame_id": parent,
+                "child_frame_id": child,
+            }
             yield f"{self.name}/{parent}/{child}", Rows(times[some], values[some], names, attributes=attributes)
 
     # ---- clouds ----
@@ -509,7 +538,10 @@ class Topic:
         names = fields.texts(inner["name"])
         columns = [fields.numbers(inner[path]).tolist() for path in ("offset", "datatype", "count")]
         described = list(zip(names, *columns, strict=True))
-        sizes = {path: batch.numbers(leaves[path]).tolist() for path in ("height", "width", "point_step", "row_step", "is_bigendian")}
+        sizes = {
+            path: batch.numbers(leaves[path]).tolist()
+            for path in ("height", "width", "point_step", "row_step", "is_bigendian")
+        }
         lost: dict[int, SourceError] = {}
         rows: list[int] = []
         clouds: list[dict[str, np.ndarray]] = []
@@ -517,7 +549,11 @@ class Topic:
         points: _Points | None = None
         for row in range(len(batch)):
             try:
-                key = (*described[offsets[row] : offsets[row + 1]], sizes["point_step"][row], bool(sizes["is_bigendian"][row]))
+                key = (
+                    *described[offsets[row] : offsets[row + 1]],
+                    sizes["point_step"][row],
+                    bool(sizes["is_bigendian"][row]),
+                )
                 if key not in layouts:
                     layouts[key] = _Points.of(key[:-2], *key[-2:])
                     known = self._known.facts.setdefault((self.name, "points"), layouts[key].says)
@@ -566,10 +602,19 @@ class Topic:
                 row = stop
                 continue
             try:
-                pixels = _pixels(data[starts[row] : starts[stop]].reshape(stop - row, size), height, width, step, bool(big), encoding)
-                self._known.kinds.check(self.name, f"{width}x{height} {encoding}", f"{self._where}: {self.name}: message {first_row + row}")
+                pixels = _pixels(
+                    data[starts[row] : starts[stop]].reshape(stop - row, size), height, width, step, bool(big), encoding
+                )
+                self._known.kinds.check(
+                    self.name, f"{width}x{height} {encoding}", f"{self._where}: {self.name}: message {first_row + row}"
+                )
             except Error as error:
-                lost.update({bad: SourceError(f"{self._where}: {self.name}: message {first_row + bad}: {error}") for bad in range(row, stop)})
+                lost.update(
+                    {
+                        bad: SourceError(f"{self._where}: {self.name}: message {first_row + bad}: {error}")
+                        for bad in range(row, stop)
+                    }
+                )
                 row = stop
                 continue
             if encoding in ("rgba8", "bgra8"):
@@ -584,31 +629,39 @@ class Topic:
                 raw = storage.codec == "raw" or pixels.dtype == np.float32
                 stored, resized = frames.encode(pixels, codec="raw" if raw else "png"), None
             matrix = self._find_intrinsics(height, width, resized)
-            yield self.name, Frames(
-                [(time_ns[row:stop], stored)], unit_m=unit, intrinsics=matrix, resized=resized, attributes=self._attributes()
+            yield (
+                self.name,
+                Frames(
+                    [(time_ns[row:stop], stored)],
+                    unit_m=unit,
+                    intrinsics=matrix,
+                    resized=resized,
+                    attributes=self._attributes(),
+                ),
             )
             row = stop
         self._lose(lost, first_row)
 
     def _find_intrinsics(self, height: int, width: int, resized: dict[str, Any] | None) -> list[list[float]] | None:
-        camera: Topic | None = getattr(self, "_camera", None)
-        if camera is None or camera.matrix is None:
-            return cast(Any, self._known.facts.get((self.name, "intrinsics")))
-        matrix, *size = camera.matrix
+        key = self.name, "intrinsics"
+        if self._camera is None or self._camera.matrix is None:
+            return cast("list[list[float]] | None", self._known.facts.setdefault(key, None))
+        matrix: list[list[float]] | None
+        matrix, *size = self._camera.matrix
         why = None
         if size != [height, width]:
             why = f"are of {size[1]}x{size[0]}, frames of {width}x{height}"
         elif resized is not None:
             why = "are of frames that were not resized"
-        elif not np.isfinite(matrix).all() or matrix[0][0] == 0:
+        elif not np.isfinite(matrix).all() or not np.any(matrix):
             why = "are not calibrated"
         if why is not None:
-            self._notes.leave_out(f"{self.name}: intrinsics", f"those of {camera.name} {why}")
+            self._notes.leave_out(f"{self.name}: intrinsics", f"those of {self._camera.name} {why}")
             matrix = None
-        known = self._known.facts.setdefault((self.name, "intrinsics"), matrix)
+        known = self._known.facts.setdefault(key, matrix)
         if known != matrix:
             self._notes.leave_out(f"{self._what}: {self.name}: intrinsics", f"{matrix}, but {known} before")
-        return cast(Any, known)
+        return cast("list[list[float]] | None", known)
 
     def _compressed(self, batch: Batch, time_ns: np.ndarray, first_row: int) -> Iterator[tuple[str, Samples]]:
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
@@ -632,12 +685,15 @@ class Topic:
         if made.resized is not None:
             height, width = made.resized["from"]
         unit = 0.001 if isinstance(stored, frames.Encoded) and stored.dtype == np.uint16 else None
-        yield self.name, replace(
-            made,
-            chunks=[(time_of_first, stored), *rest],
-            unit_m=unit,
-            intrinsics=self._find_intrinsics(height, width, made.resized),
-            attributes=self._attributes(),
+        yield (
+            self.name,
+            replace(
+                made,
+                chunks=[(time_of_first, stored), *rest],
+                unit_m=unit,
+                intrinsics=self._find_intrinsics(height, width, made.resized),
+                attributes=self._attributes(),
+            ),
         )
 
 
@@ -676,7 +732,9 @@ def _vectors(scalars: Sequence[Leaf]) -> list[tuple[list[Leaf], np.dtype[Any]]]:
     groups = [([leaf], dtype) for leaf, dtype, alone in zip(scalars, dtypes, wide, strict=True) if alone]
     others = [leaf for leaf, alone in zip(scalars, wide, strict=True) if not alone]
     if others:
-        groups.insert(0, (others, np.result_type(*(dtype for dtype, alone in zip(dtypes, wide, strict=True) if not alone))))
+        groups.insert(
+            0, (others, np.result_type(*(dtype for dtype, alone in zip(dtypes, wide, strict=True) if not alone)))
+        )
     return groups
 
 
@@ -684,7 +742,9 @@ def _is_first(group: list[Leaf], scalars: Sequence[Leaf]) -> bool:
     """Whether a vector takes its topic's name: the one that is no wide integer beside others."""
     groups = _vectors(scalars)
     narrow = groups[0][0][0].dtype
-    return group == groups[0][0] and (len(groups) == 1 or narrow is None or not (narrow.kind in "iu" and narrow.itemsize == 8))
+    return group == groups[0][0] and (
+        len(groups) == 1 or narrow is None or not (narrow.kind in "iu" and narrow.itemsize == 8)
+    )
 
 
 # ---- points and pixels ----
@@ -708,12 +768,11 @@ class _Points:
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, int, int, int]], step: int, big: bool) -> _Points:
-        order = ">" if big else "<"
         described, offsets = [], []
         for name, offset, number, count in fields:
             if number not in _POINT_TYPES:
                 raise Error(f"field {name!r} of type {number}, which is none of 1 to 8")
-            dtype = _POINT_TYPES[number].newbyteorder(order)
+            dtype = _POINT_TYPES[number].newbyteorder(">" if big else "<")
             count = max(1, count)  # some writers say 0
             if offset + count * dtype.itemsize > step:
                 raise Error(f"field {name!r} ends at {offset + count * dtype.itemsize} in points of {step} bytes")
@@ -728,11 +787,21 @@ class _Points:
         same.sort(key=lambda name: "xyz".index(name) if name in ("x", "y", "z") else 3)
         together = [(name, i if kinds[name][1] > 1 else None) for name in same for i in range(kinds[name][1])]
         return cls(
-            np.dtype({"names": names, "formats": [(t, (c,)) if c > 1 else t for _, t, c in described], "offsets": offsets, "itemsize": step}),
+            np.dtype(
+                {
+                    "names": names,
+                    "formats": [(t, (c,)) if c > 1 else t for _, t, c in described],
+                    "offsets": offsets,
+                    "itemsize": step,
+                }
+            ),
             [name if i is None else f"{name}[{i}]" for name, i in together],
             together,
             [name for name in names if name not in same],
-            ", ".join(f"{name} {dtype.newbyteorder('=').name}{f' x {count}' * (count > 1)}" for name, dtype, count in described),
+            ", ".join(
+                f"{name} {dtype.newbyteorder('=').name}{f' x {count}' * (count > 1)}"
+                for name, dtype, count in described
+            ),
         )
 
     def cut(self, data: np.ndarray, height: int, width: int, row_step: int) -> dict[str, np.ndarray]:
@@ -743,7 +812,9 @@ class _Points:
             raise Error(f"rows of {width} points of {step} bytes in {row_step} bytes")
         whole = height * row_step if height > 1 else used * height
         if len(data) < whole:
-            raise Error(f"expected {height}x{width} points of {step} bytes in rows of {row_step}, got {len(data)} bytes")
+            raise Error(
+                f"expected {height}x{width} points of {step} bytes in rows of {row_step}, got {len(data)} bytes"
+            )
         if height > 1 and row_step > used:
             data = data[:whole].reshape(height, row_step)[:, :used].reshape(-1)
         points = np.ascontiguousarray(data[: used * height]).view(self.dtype)
@@ -761,7 +832,9 @@ class _Points:
             if columns == list(range(start, start + len(columns))):
                 return _native(flat[:, start : start + len(columns)])
             return _native(flat[:, columns])
-        return np.stack([_native(points[name] if i is None else points[name][:, i]) for name, i in self.together], axis=1)
+        return np.stack(
+            [_native(points[name] if i is None else points[name][:, i]) for name, i in self.together], axis=1
+        )
 
 
 def _native(values: np.ndarray) -> np.ndarray:

@@ -11,10 +11,12 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import Error, FileError
-from .bags import Bag, Channel, Faults, Messages, Part
+from .bags import Bag, Channel, Faults, Part
 from .formats.mcap import MessageOptions
+from .json_messages import JsonDecoder
 from .message_batches import Decoder
 from .message_streams import Known, Topic
+from .protobuf_messages import ProtobufDecoder
 from .recording import Notes, Recording, Samples, SourceError
 from .ros_messages import Definitions, RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
 
@@ -107,8 +109,10 @@ def _topic(
         return None
     same = next((other for other in others.values() if other is not None and other.name == name), None)
     if same is not None:
-        error = SourceError(f"{bag.path}: {name}: messages of {channel.schema}, but others of {same.schema} on the same topic")
-        notes.skip(f"{what}: {name}: messages of {channel.schema}", error)
+        clash = SourceError(
+            f"{bag.path}: {name}: messages of {channel.schema}, but others of {same.schema} on the same topic"
+        )
+        notes.skip(f"{what}: {name}: messages of {channel.schema}", clash)
         return None
     return Topic(name, channel.schema, decoder, what, bag.path, known)
 
@@ -137,12 +141,8 @@ class _Decoders:
             ros = 1 if channel.encoding == "ros1" else 2
             return RosDecoder(leaves_of(*self._definitions(channel, ros), ros), cdr=ros == 2)
         if channel.encoding == "json":
-            from .json_messages import JsonDecoder
-
             return JsonDecoder()
         if channel.encoding == "protobuf" and channel.definition_encoding == "protobuf":
-            from .protobuf_messages import ProtobufDecoder
-
             return ProtobufDecoder(channel.schema, channel.definition)
         raise Error(f"messages in {channel.encoding!r}, which is none of cdr, ros1, json and protobuf")
 

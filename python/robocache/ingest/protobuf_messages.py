@@ -66,7 +66,11 @@ class ProtobufDecoder:
                 leaves.append(Leaf(name, "texts" if repeated else "text"))
             elif field.type == FieldDescriptor.TYPE_BYTES and not repeated:
                 leaves.append(Leaf(name, "numbers", np.dtype(np.uint8)))
-            elif field.message_type is None or field.message_type.full_name in inside or field.message_type.GetOptions().map_entry:
+            elif (
+                field.message_type is None
+                or field.message_type.full_name in inside
+                or field.message_type.GetOptions().map_entry
+            ):
                 self.left_out[name] = "a map, a message in itself, or several of bytes"
             elif repeated:
                 inner = [leaf for leaf in self._leaves(field.message_type, (), inside) if leaf.kind != "records"]

@@ -177,7 +177,9 @@ class _Walk:
         self.order, self._start = "<", 0
         if cdr:
             if len(payload) < 4 or payload[0] != 0 or payload[1] > 1:
-                raise ValueError(f"expected CDR, of which the first bytes are 00 00 or 00 01, got {bytes(payload[:4]).hex(' ')!r}")
+                raise ValueError(
+                    f"expected CDR, of which the first bytes are 00 00 or 00 01, got {bytes(payload[:4]).hex(' ')!r}"
+                )
             self.order, self._start = "<>"[payload[1] == 0], 4
         self._cdr = cdr
         self._payload = payload
@@ -217,10 +219,8 @@ class _Walk:
             if leaf.kind == "number" or leaf.kind == "numbers":
                 assert leaf.dtype is not None
                 size = leaf.dtype.itemsize
-                if leaf.kind == "numbers":
-                    count = self._count(size)
-                else:
-                    count = 1 if leaf.count is None else leaf.count
+                always = 1 if leaf.count is None else leaf.count
+                count = self._count(size) if leaf.kind == "numbers" else always
                 if count:
                     self._align(size)
                 layout.places[leaf.path] = self._skip(count * size), count
@@ -265,7 +265,9 @@ class _Walk:
 class _Payloads:
     """Payloads in which fields lie at the same places, or, behind `end`, so many bytes farther on."""
 
-    def __init__(self, payloads: list[memoryview], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None) -> None:
+    def __init__(
+        self, payloads: list[memoryview], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
+    ) -> None:
         self._payloads = payloads
         self._stacked = stacked
         self._end = end
@@ -343,7 +345,8 @@ class _Group:
     def _numbers(self, taken: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         if dtype == np.bool_:
             return np.asarray(taken != 0)
-        return taken.view(dtype.newbyteorder(self.order)).astype(dtype, copy=False)
+        values: np.ndarray = taken.view(dtype.newbyteorder(">" if self.order == ">" else "<"))
+        return values.astype(dtype, copy=False)
 
     def texts(self, start: int, size: int) -> list[str]:
         cut = self.cut(start, size, np.dtype(np.uint8))
@@ -472,7 +475,9 @@ class RosDecoder:
         alike: dict[tuple[int, bytes], list[int]] = {}
         for index, payload in enumerate(payloads):
             size = len(payload)
-            alike.setdefault((size if size <= _SMALL else -1, bytes(payload[:2]) if self._cdr else b""), []).append(index)
+            alike.setdefault((size if size <= _SMALL else -1, bytes(payload[:2]) if self._cdr else b""), []).append(
+                index
+            )
         found: list[tuple[_Met, _Payloads, np.ndarray]] = []
         for key, indices in alike.items():
             self._group(key, np.array(indices), [payloads[index] for index in indices], found, bad)
@@ -519,7 +524,15 @@ class RosDecoder:
             if not same.any():
                 continue
             some = list(compress(payloads, same))
-            found.append((met, _Payloads(some, None if stacked is None else stacked[same], met.large.end if met.large else 0, shifts), indices[same]))
+            found.append(
+                (
+                    met,
+                    _Payloads(
+                        some, None if stacked is None else stacked[same], met.large.end if met.large else 0, shifts
+                    ),
+                    indices[same],
+                )
+            )
             payloads, indices = list(compress(payloads, ~same)), indices[~same]
             stacked = None if stacked is None else stacked[~same]
 

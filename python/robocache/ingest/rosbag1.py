@@ -69,7 +69,11 @@ class RosBag1(Bag):
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
             if head != MAGIC:
-                hint = ": a bag of another version, `rosbag fix` may bring it up to date" if head.startswith(b"#ROS") else ""
+                hint = (
+                    ": a bag of another version, `rosbag fix` may bring it up to date"
+                    if head.startswith(b"#ROS")
+                    else ""
+                )
                 raise SourceError(f"{path}: expected a bag, which begins with {MAGIC!r}, got {head!r}{hint}")
             self._scan(file, os.fstat(file.fileno()).st_size, faults)
 
@@ -111,15 +115,19 @@ class RosBag1(Bag):
             for number, chunk in enumerate(self._chunks):
                 chunk.first = number  # as they lie in the file
         if not indexed:
-            error = SourceError(f"{self.path}: no index, as of a recorder that died: its end may be missing; `rosbag reindex` makes one")
-            faults.add("index", error)
+            no_index = SourceError(
+                f"{self.path}: no index, as of a recorder that died: its end may be missing; `rosbag reindex` makes one"
+            )
+            faults.add("index", no_index)
 
     def _connect(self, header: dict[str, bytes], data: bytes) -> None:
         (number,) = _U32.unpack(header["conn"])
         if number not in self._connections:
             said = _fields(data)
             topic, kind = (text.decode(errors="backslashreplace") for text in (header["topic"], said["type"]))
-            self._connections[number] = self.number(Channel(topic, kind, "ros1", "ros1msg", said.get("message_definition", b"")))
+            self._connections[number] = self.number(
+                Channel(topic, kind, "ros1", "ros1msg", said.get("message_definition", b""))
+            )
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         self._counts.clear()
@@ -128,9 +136,14 @@ class RosBag1(Bag):
         for number, count in (self._expected or {}).items():
             there = self._counts[number]
             if there != count:
-                topic = self.channels[self._connections[number]].topic if number in self._connections else f"connection {number}"
+                topic = (
+                    self.channels[self._connections[number]].topic
+                    if number in self._connections
+                    else f"connection {number}"
+                )
                 faults.add(
-                    f"{topic}: messages", SourceError(f"{self.path}: {topic}: {there} messages, but its index counts {count}")
+                    f"{topic}: messages",
+                    SourceError(f"{self.path}: {topic}: {there} messages, but its index counts {count}"),
                 )
 
     def _read(self, file: BinaryIO, chunk: _Chunk, faults: Faults) -> Table | None:
@@ -189,11 +202,15 @@ def _read_record(file: BinaryIO, at: int, size: int) -> tuple[dict[str, bytes], 
     head = file.read(4)
     length = _U32.unpack(head)[0] if len(head) == 4 else 0
     if len(head) < 4 or length > _LARGEST_HEADER or at + 8 + length > size:
-        raise SourceError(f"{file.name}: byte {at}: expected a record, got a header of {length} bytes {size - at} before the end")
+        raise SourceError(
+            f"{file.name}: byte {at}: expected a record, got a header of {length} bytes {size - at} before the end"
+        )
     rest = file.read(length + 4)
     (data_size,) = _U32.unpack_from(rest, length)
     if at + 8 + length + data_size > size:
-        raise SourceError(f"{file.name}: byte {at}: a record of {data_size} bytes is cut off {size - at} bytes behind its begin")
+        raise SourceError(
+            f"{file.name}: byte {at}: a record of {data_size} bytes is cut off {size - at} bytes behind its begin"
+        )
     return _fields(memoryview(rest)[:length]), at + 8 + length, data_size
 
 

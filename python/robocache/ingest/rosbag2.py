@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -46,7 +47,10 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
     if others:
         shown = ", ".join(str(file.relative_to(root)) for file in others[:5])
         notes.leave_out("other files", f"of no bag: {shown}{f' and {len(others) - 5} more' if len(others) > 5 else ''}")
-    named = [(path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag) for path, bag in sorted(bags.items())]
+    named = [
+        (path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag)
+        for path, bag in sorted(bags.items())
+    ]
     yield from read_bags(source, named, options, notes)
 
 
@@ -69,14 +73,18 @@ class RosBag(Bag):
             with faults.reading(str(name), self._metadata):
                 files.append(self._file(str(name)))
         if not files:
-            raise SourceError(f"{self._metadata}: none of the files that it names is there: {said['relative_file_paths']}")
+            raise SourceError(
+                f"{self._metadata}: none of the files that it names is there: {said['relative_file_paths']}"
+            )
         for file in sorted(self.path.iterdir()):
             if file not in files and (is_database(file) or is_mcap(file)):
                 self.left_out[file.name] = "metadata.yaml does not name it"
         for topic in said.get("topics_with_message_count") or []:
             self._expected[str(topic["topic_metadata"]["name"])] = int(topic["message_count"])
         if mode.upper() == "FILE" or files[0].suffix == ".zstd":
-            raise SourceError(f"{files[0]}: compressed as a whole; `zstd -d` makes files that can be read, metadata.yaml must name these")
+            raise SourceError(
+                f"{files[0]}: compressed as a whole; `zstd -d` makes files that can be read, metadata.yaml must name these"
+            )
         if all(is_mcap(file) for file in files):
             inner: Bag = McapBag(files)
         else:
@@ -132,12 +140,14 @@ class _Database(Bag):
 
     def open(self, faults: Faults) -> None:
         for path in self._paths:
-            with faults.reading(path.name, path):
+            with faults.reading(path.name, path) if len(self._paths) > 1 else naming(path):
                 check_file(path)
                 with path.open("rb") as file:
                     magic = file.read(16)
                 if magic != b"SQLite format 3\0":
-                    raise SourceError(f"{path}: expected an SQLite database, which begins with 'SQLite format 3', got {magic!r}")
+                    raise SourceError(
+                        f"{path}: expected an SQLite database, which begins with 'SQLite format 3', got {magic!r}"
+                    )
                 log = path.with_name(f"{path.name}-wal")
                 if log.is_file() and log.stat().st_size:
                     faults.add(
@@ -153,13 +163,19 @@ class _Database(Bag):
     def _topics(self, database: sqlite3.Connection) -> dict[int, int]:
         """The channel of each topic's id."""
         definitions: dict[str, tuple[str, bytes]] = {}
-        if database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'").fetchone():
+        if database.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'"
+        ).fetchone():
             rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
             definitions = {name: (encoding, str(text).encode()) for name, encoding, text in rows}
         topics = {}
-        for number, name, kind, serialization in database.execute("SELECT id, name, type, serialization_format FROM topics ORDER BY id"):
+        for number, name, kind, serialization in database.execute(
+            "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+        ):
             encoding, text = definitions.get(kind, ("", b""))
-            topics[number] = self.number(Channel(str(name), str(kind), str(serialization), str(encoding) if text else "", text))
+            topics[number] = self.number(
+                Channel(str(name), str(kind), str(serialization), str(encoding) if text else "", text)
+            )
         return topics
 
     def parts(self, faults: Faults) -> Iterator[Part]:
@@ -171,7 +187,9 @@ class _Database(Bag):
                     "SELECT id, topic_id, timestamp, data FROM messages ORDER BY timestamp, id"
                 ):
                     if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
-                        error = SourceError(f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}")
+                        error = SourceError(
+                            f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}"
+                        )
                         faults.add(f"{path.name}: message {identity}", error)
                         continue
                     if decompressor is not None:
@@ -188,6 +206,6 @@ class _Database(Bag):
 def _connect(path: Path) -> sqlite3.Connection:
     """Read-only, and so that nothing is written beside it."""
     database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
-    if hasattr(database, "setlimit"):
+    if sys.version_info >= (3, 11):
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
     return database

@@ -18,7 +18,8 @@ class MessageOptions(CameraOptions):
     title: ClassVar = "recorded messages (MCAP, rosbag2, rosbag1)"
 
     stamp: Literal["auto", "header", "log", "publish"] = option(
-        "auto", help="a message's time: its header's where all of a topic are sane, else when it was logged (default auto)"
+        "auto",
+        help="a message's time: its header's where all of a topic are sane, else when it was logged (default auto)",
     )
     definitions: str | None = option(None, help="a folder of .msg and .idl files, for bags without their definitions")
 
