@@ -188,11 +188,14 @@ class McapBag(Bag):
         if not ended:
             state = "in its summary" if summary else "without an end, as of a recorder that died"
             faults.add(
-                f"{path.name}: from byte {at}",
+                f"{self._prefix(path)}from byte {at}",
                 SourceError(
                     f"{path}: byte {at}: expected a whole record or the magic at the end, got {size - at} bytes: cut off {state}"
                 ),
             )
+
+    def _prefix(self, path: Path) -> str:
+        return f"{path.name}: " if len(self._paths) > 1 else ""
 
     def _add_loose(self, of_file: _File, at: int, size: int, log_ns: int) -> None:
         last = of_file.segments[-1] if of_file.segments else None
@@ -229,7 +232,8 @@ class McapBag(Bag):
 
     def _read(self, file: BinaryIO, of_file: _File, segment: _Segment, faults: Faults) -> Table | None:
         """A segment; None where nothing is in it or it cannot be read."""
-        where = f"{of_file.path}: byte {segment.at - 9 * segment.chunk}"
+        kind, start = ("chunk", segment.at - 9) if segment.chunk else ("messages", segment.at)
+        where = f"{of_file.path}: byte {start}"
         file.seek(segment.at)
         data = memoryview(file.read(segment.size))
         try:
@@ -242,7 +246,7 @@ class McapBag(Bag):
                     data = self._decompress(data, where, check=not faults.told)
                 return self._walk(data, of_file, where)
         except SourceError as error:
-            faults.add(f"{of_file.path.name}: chunk at byte {segment.at - 9}", error)
+            faults.add(f"{self._prefix(of_file.path)}{kind} at byte {start}", error)
             return None
 
     def _decompress(self, body: memoryview, where: str, check: bool) -> memoryview:

@@ -827,7 +827,7 @@ class _Points:
         fields = cast(Any, self.dtype.fields)
         places = [fields[name][1] + (i or 0) * size for name, i in self.together]
         if self.dtype.itemsize % size == 0 and all(place % size == 0 for place in places):
-            flat = points.view(first).reshape(len(points), -1)
+            flat = points.view(first).reshape(len(points), self.dtype.itemsize // size)
             start, columns = places[0] // size, [place // size for place in places]
             if columns == list(range(start, start + len(columns))):
                 return _native(flat[:, start : start + len(columns)])

@@ -12,7 +12,7 @@ ROS1 = get_typestore(Stores.ROS1_NOETIC)
 START = 1_700_000_000_123_456_789
 
 
-def message(name, store=ROS2, **fields):
+def message(name, store=ROS2, /, **fields):
     """A message of that type; numbers and arrays that are not given are 0, texts and sequences empty."""
     kind = store.types[name]
     _, described = store.fielddefs[name]

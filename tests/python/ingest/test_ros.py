@@ -647,7 +647,7 @@ def test_a_file_that_is_cut_off_gives_what_is_there(tmp_path):
     got = read(path, on_error="skip")
     assert 10 < len(got.only["/imu"].rows) < 60
     (what,) = got.skipped
-    assert what.startswith("a.mcap: a.mcap: from byte ")
+    assert what.startswith("a.mcap: from byte ")
 
 
 def test_counts_are_held_against_the_statistics(tmp_path):
@@ -1140,7 +1140,7 @@ def test_a_real_protobuf_file_is_as_its_library_reads_it(real_data):
     with source.open("rb") as file:
         expected = {}
         backward, last = 0, 0
-        for _, channel, raw, decoded in make_reader(file, [DecoderFactory()]).iter_decoded_messages():
+        for _, channel, raw, decoded in make_reader(file, decoder_factories=[DecoderFactory()]).iter_decoded_messages():
             expected.setdefault(channel.topic, []).append((raw.log_time, decoded))
             backward += raw.log_time < last
             last = raw.log_time
@@ -1191,7 +1191,7 @@ def test_a_real_json_file_beside_a_video_of_other_length(real_data):
 
 def test_a_real_file_of_which_git_took_the_carriage_returns(real_data):
     source = Path(real_data("mcap/keelson")) / "2024-05-15.mcap"
-    with pytest.raises(SourceError, match="lack the CR .* line ends were converted"):
+    with pytest.raises(SourceError, match=r"lack the CR .* line ends were converted"):
         read(source)
     assert read(Path(real_data("mcap/keelson")) / "test_303bytes.mcap").only == {}
 
@@ -1203,7 +1203,7 @@ def test_a_real_bag_of_a_type_of_its_own(real_data, tmp_path):
     numbers = "".join(f"float32 {name}\n" for name in ("x_trans", "y_trans", "z_trans", "x_rot", "y_rot", "z_rot", "w"))
     text = f"std_msgs/Header header\n{numbers}string segment_name\nstring subject_name\nint32 frame_number\nstring translation_type\n"
     (tmp_path / "vicon_receiver/msg/Position.msg").write_text(text)
-    with pytest.raises(robocache.FileError, match="rosbag2 .* and csv"):
+    with pytest.raises(robocache.FileError, match=r"rosbag2 .* and csv"):
         registry.find_format(folder)
     streams = read(folder / "vicon_bag", definitions=str(tmp_path)).only
     topic = "/vicon/UnitreeGo2/UnitreeGo2"
