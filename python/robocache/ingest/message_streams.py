@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,8 @@ _SANE_NS = 10_000_000_000
 # Where a message's own time may stand.
 _STAMPS = ("header.stamp", "stamp", "timestamp")
 _SECONDS = ("sec", "secs", "seconds")
+# Frames of reference: attributes where they are the same in all of a topic.
+_FRAMES = ("header.frame_id", "frame_id", "child_frame_id")
 _NANOSECONDS = ("nanosec", "nsecs", "nsec", "nanos", "nanoseconds")
 # A batch of images that are encoded at once.
 _IMAGE_BYTES = 16 << 20
@@ -113,6 +115,7 @@ class Topic:
         self._clock = "log_time"
         self._joints: tuple[str, ...] | None = None
         self._camera: Topic | None = None
+        self._refused: set[str] = set()
 
     # ---- the type ----
 
@@ -205,12 +208,12 @@ class Topic:
             # The second pass tells of every one.
             return True
         known.schemas.setdefault(name, self.schema)
-        self._settle_clock()
         for path, reason in self._decoder.left_out.items():
             notes.leave_out(f"{name}: {path}", reason)
         if self._leaf("header.seq"):
             notes.leave_out(f"{name}: header.seq", "a counter of messages")
         try:
+            self._settle_clock()
             for path, span in self._lengths.items():
                 fixed = span.low if span.low == span.high and path not in self._bytes else None
                 if self._form == "joints" and span.high:
@@ -249,10 +252,12 @@ class Topic:
                     f"{' and '.join(wrong)} of {self._seen} messages; log_time is it",
                 )
         before = self._known.clocks.setdefault(self.name, clock)
-        if before != clock and asked == "auto" and self._stamps.low is not None:
-            # One clock a topic: where an earlier recording had no sane stamps, this one's are not taken either.
-            clock = before
-        self._clock = clock
+        if before != clock and clock == "log_time":
+            raise SourceError(
+                f"{self._where}: {self.name}: {path} is no clock here, but was it in a recording before; "
+                "stamp='log' takes the log times of all"
+            )
+        self._clock = clock = before
         if clock in (path, "transforms.header.stamp"):
             self._notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or the like")
 
@@ -269,13 +274,12 @@ class Topic:
         place = self.name.split("/")
         if place[-1] in ("compressed", "compressedDepth"):
             place.pop()
-        for depth in (1, 2):
-            near = [camera for camera in cameras if camera.name.split("/")[:-1] == place[:-depth]]
-            if not near and depth == 2:
-                near = [camera for camera in cameras if camera.name.split("/")[:-2] == place[:-2]]
-            if len(near) == 1 and near[0].matrix is not None:
-                self._camera = near[0]
-                return
+        wanted = place[:-1]
+        if place[-2:] == ["image", "data"]:  # librealsense's
+            wanted = [*place[:-2], "info"]
+        near = [camera for camera in cameras if camera.name.split("/")[:-1] == wanted]
+        if len(near) == 1:
+            self._camera = near[0]
 
     # ---- the second pass ----
 
@@ -307,13 +311,18 @@ class Topic:
             "joints": self._joint_states,
             "transforms": self._transforms,
         }
-        for stream, samples in forms.get(self._form, self._fields)(batch, time_ns, first_row):
+        for stream, samples in chain(
+            self._beside(batch, time_ns), forms.get(self._form, self._fields)(batch, time_ns, first_row)
+        ):
             owner = self._known.streams.setdefault(stream, self.name)
-            if owner != self.name:
-                raise SourceError(
+            if owner == self.name:
+                yield stream, samples
+            elif stream not in self._refused:
+                self._refused.add(stream)
+                clash = SourceError(
                     f"{self._where}: {self.name}: its stream {stream} has the name of one of topic {owner}"
                 )
-            yield stream, samples
+                self._notes.skip(f"{self._what}: {stream}", clash)
 
     def _read_stamps(self, batch: Batch) -> np.ndarray | None:
         path = self._stamp_path()
@@ -321,13 +330,10 @@ class Topic:
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
         attributes = {"schema": self.schema, "clock_source": self._clock}
-        for path, key in (
-            ("header.frame_id", "frame_id"),
-            ("frame_id", "frame_id"),
-            ("child_frame_id", "child_frame_id"),
-        ):
+        for path in _FRAMES:
             if path not in self._constant:
                 continue
+            key = path.removeprefix("header.")
             before = self._known.facts.setdefault((self.name, path), self._constant[path])
             if before:
                 attributes[key] = before
@@ -346,12 +352,18 @@ class Topic:
             if found:
                 spent.update(leaf.path for leaf in found)
                 break
-        return spent | {
-            path
-            for path in ("header.frame_id", "frame_id", "child_frame_id")
-            if path in self._constant
-            and self._known.facts.setdefault((self.name, path), self._constant[path]) is not None
-        }
+        return spent | set(_FRAMES)
+
+    def _beside(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
+        """Stamps that are not the clock, and frames that change."""
+        attributes = self._attributes()
+        stamps, path = self._read_stamps(batch), self._stamp_path()
+        if stamps is not None and self._clock != path:
+            yield f"{self.name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
+        for path in _FRAMES:
+            leaf = self._leaf(path, "text")
+            if leaf is not None and self._known.facts[self.name, path] is None:
+                yield f"{self.name}/{path}", Texts(time_ns, batch.texts(leaf), attributes=attributes)
 
     def _fields(self, batch: Batch, time_ns: np.ndarray, first_row: int) -> Iterator[tuple[str, Samples]]:
         """Numbers that stand alone together, everything else by itself."""
@@ -361,14 +373,8 @@ class Topic:
             spent |= {leaf.path for leaf in self._decoder.leaves if leaf.path.startswith("layout.")}
             self._notes.leave_out(f"{self.name}: layout", "how the array was meant to be folded")
         leaves = [leaf for leaf in self._decoder.leaves if leaf.path not in spent]
-        stamps = self._read_stamps(batch)
-        path = self._stamp_path()
-        if stamps is not None and self._clock != path:
-            yield f"{self.name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
         if not leaves:
-            if stamps is None:
-                self._notes.leave_out(self.name, "its messages are empty")
-            return
+            self._notes.leave_out(self.name, "its messages are empty")
         alone = len(leaves) == 1
         scalars = [leaf for leaf in leaves if leaf.kind == "number" and leaf.count is None]
         for group, dtype in _vectors(scalars):
@@ -510,6 +516,8 @@ class Topic:
         times = np.repeat(time_ns, np.diff(offsets))
         if stamps is not None and self._clock == "transforms.header.stamp":
             times = stamps
+        else:
+            self._notes.leave_out(f"{self.name}: header.stamp", "of transforms, which is not the clock")
         pairs = list(
             zip(records.texts(fields["header.frame_id"]), records.texts(fields["child_frame_id"]), strict=True)
         )
@@ -561,6 +569,10 @@ class Topic:
                         raise Error(f"points of {layouts.pop(key).says}, but of {known} before")
                 points = layouts[key]
                 size = [sizes[path][row] for path in ("height", "width", "row_step")]
+                if size[0] > 1:
+                    self._notes.leave_out(
+                        f"{self.name}: height and width", "of clouds whose points lie in rows as an image's"
+                    )
                 clouds.append(points.cut(data[starts[row] : starts[row + 1]], *size))
                 rows.append(row)
             except Error as error:
@@ -680,7 +692,8 @@ class Topic:
         made = images.stored(self._known.options, self._known.kinds, self._notes)
         if made is None:
             return
-        (time_of_first, stored), *rest = made.chunks
+        chunks = iter(made.chunks)
+        time_of_first, stored = next(chunks)
         height, width = stored.shape[:2] if isinstance(stored, frames.Encoded) else (0, 0)
         if made.resized is not None:
             height, width = made.resized["from"]
@@ -689,7 +702,7 @@ class Topic:
             self.name,
             replace(
                 made,
-                chunks=[(time_of_first, stored), *rest],
+                chunks=chain([(time_of_first, stored)], chunks),
                 unit_m=unit,
                 intrinsics=self._find_intrinsics(height, width, made.resized),
                 attributes=self._attributes(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import Error, FileError
@@ -118,7 +119,7 @@ def _topic(
 
 
 class _Decoders:
-    """By the channel's type."""
+    """By the channel's type; in JSON a topic's messages say themselves what it is."""
 
     def __init__(self, definitions: str | None) -> None:
         self._own = {} if definitions is None else read_definitions(Path(definitions))
@@ -131,9 +132,9 @@ class _Decoders:
         Raises:
             Error: nothing does.
         """
-        key = Channel("", channel.schema, channel.encoding, channel.definition_encoding, channel.definition)
+        key = channel if channel.encoding == "json" else replace(channel, topic="")
         if key not in self._made:
-            self._made[key] = self._make(key)
+            self._made[key] = self._make(channel)
         return self._made[key]
 
     def _make(self, channel: Channel) -> Decoder:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import lz4.frame
 
+from ..errors import Error
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
 from .files import check_file, list_files
 from .formats.mcap import MessageOptions
@@ -221,7 +222,7 @@ def _fields(data: bytes | memoryview) -> dict[str, bytes]:
     while at < len(data):
         (size,) = _U32.unpack_from(data, at)
         if size > len(data) - at - 4:
-            raise SourceError(f"a header's field of {size} bytes in {len(data)}")
+            raise Error(f"a header's field of {size} bytes in {len(data)}")
         name, _, value = bytes(data[at + 4 : at + 4 + size]).partition(b"=")
         fields[name.decode(errors="backslashreplace")] = value
         at += 4 + size

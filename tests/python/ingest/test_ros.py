@@ -2,6 +2,7 @@
 
 import io
 import json
+import sqlite3
 import struct
 import tracemalloc
 from dataclasses import dataclass, field
@@ -16,14 +17,15 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcap.reader import make_reader
+from mcap.writer import IndexType, Writer
 from mcap_protobuf.decoder import DecoderFactory
 from PIL import Image
+from robocache.ingest import messages as two_passes
 from robocache.ingest import registry
 from robocache.ingest.options import make_options
 from robocache.ingest.recording import Frames, Notes, Ragged, SourceError, Texts
 from ros_files import (
     ROS1,
-    ROS2,
     START,
     definition,
     header,
@@ -572,6 +574,31 @@ def test_the_header_s_stamp_is_the_clock_where_it_is_sane(stamps, clock, words, 
     assert read(path, stamp="publish").only["/imu"].attributes["clock_source"] == "publish_time"
 
 
+def test_a_topic_has_one_clock_in_all_recordings(tmp_path):
+    sane, insane = stamped((START, START), (START + 1, START + 1)), stamped((START, 0), (START + 1, START + 1))
+    for name, topics in {"a": sane, "b": insane, "c": sane}.items():
+        write_mcap(tmp_path / f"bags/{name}.mcap", {"/imu": topics})
+    with pytest.raises(SourceError, match=r"b.mcap: /imu: header.stamp is no clock here, .* stamp='log'"):
+        read(tmp_path / "bags")
+    got = read(tmp_path / "bags", on_error="skip")
+    assert [len(streams) for streams in got.recordings.values()] == [4, 0, 4]
+    assert list(got.skipped) == ["b.mcap: /imu"]
+    (tmp_path / "bags/a.mcap").unlink()
+    got = read(tmp_path / "bags")
+    assert {streams["/imu"].attributes["clock_source"] for streams in got.recordings.values()} == {"log_time"}
+    assert np.array(got.recordings["c.mcap"]["/imu/header.stamp"].rows).tolist() == [START, START + 1]
+
+
+def test_stamps_and_frames_are_kept_beside_what_is_no_vector(rng, tmp_path):
+    picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
+    made = [(START + k, image(picture, "mono8", time_ns=0)) for k in range(2)]
+    made[1][1].header.frame_id = "other"
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)})).only
+    assert np.array(streams["/cam/header.stamp"].rows).tolist() == [0, 0]
+    assert streams["/cam/header.frame_id"].rows == ["cam", "other"]
+    assert streams["/cam"].time_ns == [START, START + 1]
+
+
 def test_a_frame_that_changes_is_a_stream_of_text(tmp_path):
     made = [(START + k, imu(START + k, k, frame="ab"[k % 2])) for k in range(4)]
     streams = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)})).only
@@ -594,8 +621,6 @@ def test_messages_come_in_the_order_of_log_time(order, tmp_path):
 
 
 def ragged_options():
-    from mcap.writer import IndexType
-
     return [
         {},
         {"index_types": IndexType.NONE},
@@ -614,8 +639,6 @@ def test_files_with_and_without_index_summary_and_chunks(number, tmp_path):
 
 def test_attachments_metadata_and_topics_without_messages_are_named(tmp_path):
     path = tmp_path / "a.mcap"
-    from mcap.writer import Writer
-
     with path.open("wb") as file:
         writer = Writer(file)
         writer.start()
@@ -740,6 +763,41 @@ def test_numbers_that_json_lacks_are_nan(tmp_path):
     streams = read(write_json(tmp_path / "a.mcap", {"x": 1.5, "k": 7}, {"k": None}, {"x": 2.5, "new": 3})).only
     assert streams["data"].names == ["x", "k", "new"]
     np.testing.assert_array_equal(streams["data"].rows, [[1.5, 7, np.nan], [np.nan] * 3, [2.5, np.nan, 3]])
+
+
+def test_topics_in_json_are_each_of_a_type_of_its_own(tmp_path):
+    path = tmp_path / "a.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("", "jsonschema", b"")
+        for topic, thing in (("a", {"x": 1.5}), ("b", {"y": 2}), ("a", {"x": 2.5})):
+            channel = writer.register_channel(topic, "json", schema)
+            writer.add_message(channel, START, json.dumps(thing).encode(), START)
+        writer.finish()
+    streams = read(path).only
+    assert (streams["a"].names, streams["b"].names) == (["x"], ["y"])
+    assert np.array(streams["a"].rows).tolist() == [[1.5], [2.5]] and streams["b"].rows[0].dtype == np.int64
+
+
+def test_ros_1_and_idl_in_mcap(tmp_path):
+    made = message("geometry_msgs/msg/Vector3", ROS1, x=1.5, z=-2.0)
+    raw = bytes(ROS1.serialize_ros1(made, "geometry_msgs/msg/Vector3"))
+    schema = ("geometry_msgs/Vector3", "ros1msg", definition("geometry_msgs/msg/Vector3", ros=1).encode())
+    assert np.array(
+        read(write_channel(tmp_path / "a.mcap", "ros1", schema, [(START, raw)])).only["data"].rows
+    ).tolist() == [[1.5, 0, -2]]
+    line = "=" * 80
+    text = (
+        f"{line}\nIDL: p/msg/Pair\nmodule p {{ module msg {{ struct Pair {{ p::msg::One one; sequence<long> more; string s; }}; }}; }};\n"
+        f"{line}\nIDL: p/msg/One\nmodule p {{ module msg {{ struct One {{ float x; double y; }}; }}; }};\n"
+    )
+    raw = b"\0\1\0\0" + struct.pack("<f4xdIiiI3s", 1.5, 2.5, 2, 7, 8, 3, b"hi\0")
+    streams = read(
+        write_channel(tmp_path / "b.mcap", "cdr", ("p/msg/Pair", "ros2idl", text.encode()), [(START, raw)])
+    ).only
+    assert streams["data"].names == ["one.x", "one.y"] and streams["data"].rows[0].tolist() == [1.5, 2.5]
+    assert streams["data/more"].rows[0].tolist() == [7, 8] and streams["data/s"].rows == ["hi"]
 
 
 def test_what_is_no_json_is_skipped_by_message(tmp_path):
@@ -874,8 +932,6 @@ def test_rows_in_a_log_that_was_never_merged_are_told(tmp_path):
 
 def test_types_that_the_bag_does_not_describe_come_from_a_folder(tmp_path):
     path = write_database(tmp_path / "bag/a.db3", {"/imu": imus(5)}, definitions=False)
-    import sqlite3
-
     with sqlite3.connect(path) as database:
         database.execute("UPDATE topics SET type = 'mine/msg/Imu2'")
     database.close()
@@ -952,10 +1008,8 @@ def test_a_cache_holds_it_all(rng, tmp_path):
 
 
 def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
-    from robocache.ingest import messages
-
-    monkeypatch.setattr(messages, "_AT_ONCE", 1 << 20)
-    monkeypatch.setattr(messages, "_SMALL", 1 << 20)
+    monkeypatch.setattr(two_passes, "_AT_ONCE", 1 << 20)
+    monkeypatch.setattr(two_passes, "_SMALL", 1 << 20)
     picture = np.zeros((200, 200, 3), np.uint8)
     made = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k in range(200)]
     path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}, chunk_size=1 << 20)
@@ -984,7 +1038,7 @@ def test_a_small_file_that_claims_to_be_large_takes_no_memory(compression, tmp_p
     for size in (1 << 62, 1 << 40, 200 << 20):
         path.write_bytes(content[:at] + struct.pack("<Q", size) + content[at + 8 :])
         tracemalloc.start()
-        with pytest.raises(SourceError, match="chunk|expected"):
+        with pytest.raises(SourceError, match=r"chunk|expected"):
             read(path)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
