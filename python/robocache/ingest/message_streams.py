@@ -546,34 +546,22 @@ class Topic:
         names = fields.texts(inner["name"])
         columns = [fields.numbers(inner[path]).tolist() for path in ("offset", "datatype", "count")]
         described = list(zip(names, *columns, strict=True))
-        sizes = {
-            path: batch.numbers(leaves[path]).tolist()
-            for path in ("height", "width", "point_step", "row_step", "is_bigendian")
-        }
+        paths = ("height", "width", "row_step", "point_step", "is_bigendian")
+        sizes = list(zip(*(batch.numbers(leaves[path]).tolist() for path in paths), strict=True))
+        if any(height > 1 for height, *_ in sizes):
+            self._notes.leave_out(f"{self.name}: height and width", "of clouds whose points lie in rows as an image's")
         lost: dict[int, SourceError] = {}
         rows: list[int] = []
         clouds: list[dict[str, np.ndarray]] = []
         layouts: dict[Any, _Points] = {}
         points: _Points | None = None
-        for row in range(len(batch)):
+        for row, (height, width, row_step, step, big) in enumerate(sizes):
             try:
-                key = (
-                    *described[offsets[row] : offsets[row + 1]],
-                    sizes["point_step"][row],
-                    bool(sizes["is_bigendian"][row]),
-                )
+                key = *described[offsets[row] : offsets[row + 1]], step, bool(big)
                 if key not in layouts:
-                    layouts[key] = _Points.of(key[:-2], *key[-2:])
-                    known = self._known.facts.setdefault((self.name, "points"), layouts[key].says)
-                    if layouts[key].says != known:
-                        raise Error(f"points of {layouts.pop(key).says}, but of {known} before")
+                    layouts[key] = self._layout(key[:-2], step, bool(big))
                 points = layouts[key]
-                size = [sizes[path][row] for path in ("height", "width", "row_step")]
-                if size[0] > 1:
-                    self._notes.leave_out(
-                        f"{self.name}: height and width", "of clouds whose points lie in rows as an image's"
-                    )
-                clouds.append(points.cut(data[starts[row] : starts[row + 1]], *size))
+                clouds.append(points.cut(data[starts[row] : starts[row + 1]], height, width, row_step))
                 rows.append(row)
             except Error as error:
                 lost[row] = SourceError(f"{self._where}: {self.name}: message {first_row + row}: {error}")
@@ -586,6 +574,14 @@ class Topic:
             bounds = offsets_of(np.array([len(some) for some in parts], np.int64))
             stream, features = (f"{self.name}/{part}", None) if part else (self.name, points.names)
             yield stream, Ragged(time_ns[rows], np.concatenate(parts), bounds, features, attributes=attributes)
+
+    def _layout(self, fields: Sequence[tuple[str, int, int, int]], step: int, big: bool) -> _Points:
+        """How points lie; their fields must be those of all clouds before."""
+        points = _Points.of(fields, step, big)
+        known = self._known.facts.setdefault((self.name, "points"), points.says)
+        if points.says != known:
+            raise Error(f"points of {points.says}, but of {known} before")
+        return points
 
     def _lose(self, lost: dict[int, SourceError], first_row: int) -> None:
         if lost:
