@@ -11,9 +11,7 @@ from . import options
 from .files import list_files
 from .formats import Format, csv, lerobot, mcap, rosbag1, rosbag2
 
-FORMATS: dict[str, Format] = {
-    module.FORMAT.name: module.FORMAT for module in (lerobot, rosbag2, mcap, rosbag1, csv)
-}
+FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in (lerobot, rosbag2, mcap, rosbag1, csv)}
 
 
 def find_format(source: Path) -> Format:
