@@ -215,15 +215,14 @@ class Topic:
         try:
             self._settle_clock()
             for path, span in self._lengths.items():
-                fixed = span.low if span.low == span.high and path not in self._bytes else None
-                if self._form == "joints" and span.high:
-                    fixed = len(self._joints or ()) or None
-                if not span.high:
+                if not span.high or self._form == "joints" or self._leaf(path, "records"):
                     continue
+                fixed = span.low if span.low == span.high and path not in self._bytes else None
                 before = known.facts.setdefault((name, path), fixed)
-                if before is not None and before != fixed and not (self._form == "joints" and before):
+                if before not in (None, fixed):
                     raise SourceError(
-                        f"{self._where}: {name}: {path} has {span.low} to {span.high} values a message, but {before} in each before it"
+                        f"{self._where}: {name}: {path} has {span.low} to {span.high} values a message, "
+                        f"but {before} in each before it"
                     )
         except SourceError as error:
             notes.skip(f"{self._what}: {name}", error)
@@ -469,36 +468,35 @@ class Topic:
         assert leaf is not None and joints is not None
         lists = batch.text_lists(leaf)
         orders: dict[tuple[str, ...], np.ndarray] = {joints: np.arange(len(joints))}
-        other = {names for names in set(lists) if names != joints}
-        for names in other:
-            if sorted(names) != sorted(joints) or len(set(names)) != len(names):
-                row = first_row + lists.index(names)
-                raise SourceError(
-                    f"{self._where}: {self.name}: message {row}: joints {list(names)}, but {list(joints)} before it: "
-                    "two publishers on one topic?"
+        lost: dict[int, SourceError] = {}
+        for row, names in enumerate(lists):
+            if names not in orders:
+                if sorted(names) == sorted(joints) and len(set(names)) == len(names):
+                    orders[names] = np.array([names.index(joint) for joint in joints])
+                    continue
+                lost[row] = SourceError(
+                    f"{self._where}: {self.name}: message {first_row + row}: joints {list(names)}, but {list(joints)} before "
+                    "it: two publishers on one topic?"
                 )
-            orders[names] = np.array([names.index(joint) for joint in joints])
-        for path in ("position", "velocity", "effort"):
-            numbers = self._leaf(path)
-            assert numbers is not None
-            counts = batch.counts(numbers)
-            if not self._lengths[path].high:
-                self._notes.leave_out(f"{self._what}: {self.name}/{path}", "always empty")
-                continue
-            wrong = np.flatnonzero((counts != 0) & (counts != len(joints)))
-            if len(wrong):
-                raise SourceError(
-                    f"{self._where}: {self.name}: message {first_row + wrong[0]}: {counts[wrong[0]]} of {path} for {len(joints)} joints"
-                )
-            if self._lengths[path].zeros:
-                self._notes.leave_out(
-                    f"{self._what}: {self.name}/{path}", f"empty in {self._lengths[path].zeros} messages"
-                )
-            there = np.flatnonzero(counts)
+        numbers = {path: cast(Leaf, self._leaf(path)) for path in ("position", "velocity", "effort")}
+        counts = {path: batch.counts(of) for path, of in numbers.items()}
+        for path, count in counts.items():
+            for row in np.flatnonzero((count != 0) & (count != len(joints))).tolist():
+                message = f"{self._where}: {self.name}: message {first_row + row}"
+                lost.setdefault(row, SourceError(f"{message}: {count[row]} of {path} for {len(joints)} joints"))
+        self._lose(lost, first_row)
+        kept = np.array([row not in lost for row in range(len(batch))])
+        for path, of in numbers.items():
+            span = self._lengths[path]
+            if not span.high or span.zeros:
+                empty = f"empty in {span.zeros} messages" if span.high else "always empty"
+                self._notes.leave_out(f"{self._what}: {self.name}/{path}", empty)
+            there = np.flatnonzero(kept & (counts[path] != 0))
             if not len(there):
                 continue
-            values = batch.sequences(numbers)[0].reshape(len(there), len(joints))
-            if other:
+            flat, offsets = batch.sequences(of)
+            values = flat[offsets[there][:, None] + np.arange(len(joints))]
+            if len(orders) > 1:
                 values = np.take_along_axis(values, np.array([orders[lists[row]] for row in there]), axis=1)
             yield f"{self.name}/{path}", Rows(time_ns[there], values, list(joints), attributes=self._attributes())
 

@@ -237,14 +237,14 @@ class _Walk:
     def _records(self, leaf: Leaf, count: int) -> list[tuple[int, int, _Layout]]:
         """Records of numbers alone lie in even steps, but for the first, which may be aligned otherwise."""
         even = all(of.kind == "number" for of in leaf.fields)
-        widest = max((of.dtype.itemsize for of in leaf.fields if of.dtype is not None), default=1)
         runs: list[tuple[int, int, _Layout]] = []
         for index in range(count):
             layout = self.message(leaf.fields)
             if even and runs:
                 before = runs[-1][2].places
                 steps = {layout.places[path][0] - before[path][0] for path in before}
-                if len(steps) == 1 and (step := steps.pop()) % widest == 0:
+                if len(steps) == 1:
+                    step = steps.pop()
                     runs[-1] = (count - index + 1, step, runs[-1][2])
                     self._skip((count - index - 1) * step)
                     break

@@ -39,10 +39,12 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
         folders[root] = source
     bags: dict[Path, Bag] = {folder: RosBag(folder, metadata) for folder, metadata in folders.items()}
     for file in listing.files:
-        if file.parent not in folders and (is_database(file) or file == source):
-            bags[file] = _Database([file])
-        elif file.parent not in folders and is_mcap(file):
+        if file.parent in folders:
+            continue
+        if is_mcap(file):
             bags[file] = McapBag([file])
+        elif is_database(file) or file == source:
+            bags[file] = _Database([file])
     others = [file for file in listing.files if file not in bags and file.parent not in folders]
     if others:
         shown = ", ".join(str(file.relative_to(root)) for file in others[:5])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -22,6 +23,7 @@ from mcap_protobuf.decoder import DecoderFactory
 from PIL import Image
 from robocache.ingest import messages as two_passes
 from robocache.ingest import registry
+from robocache.ingest.json_messages import JsonDecoder
 from robocache.ingest.options import make_options
 from robocache.ingest.recording import Frames, Notes, Ragged, SourceError, Texts
 from ros_files import (
@@ -270,6 +272,40 @@ def test_messages_of_any_lengths_are_as_their_library_reads_them(counts, big, tm
             np.testing.assert_array_equal(row[:, 0], [foo.a for foo in m.foos])
 
 
+def test_what_holds_in_the_first_bag_holds_in_all(tmp_path):
+    """Records may be as many as they like, sequences that were always as long may not."""
+    (tmp_path / "bags").mkdir()
+    write_mixed(tmp_path / "bags/a.mcap", [mixed(k, foos=2) for k in range(3)])
+    write_mixed(tmp_path / "bags/b.mcap", [mixed(k, foos=3) for k in range(3)])
+    write_mixed(tmp_path / "bags/c.mcap", [mixed(k, many=[1.0]) for k in range(3)])
+    with pytest.raises(SourceError, match=r"c.mcap: data: many has 1 to 1 values a message, but 2 in each before it"):
+        read(tmp_path / "bags")
+    got = read(tmp_path / "bags", on_error="skip")
+    assert [len(row) for row in got.recordings["b.mcap"]["data/foos"].rows] == [3, 3, 3]
+    assert list(got.skipped) == ["c.mcap: data"]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_what_lies_behind_large_bytes_is_aligned_as_they_end(big, tmp_path):
+    """Large messages share a layout though their bytes are of other lengths, but only where that moves nothing."""
+    text = "string word\nuint8[] data\nfloat64 behind\nint32[] more\nuint16 last\n"
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(text, "pkg/msg/Blob"))
+    lengths = [5000, 5008, 5001, 5003, 5000, 4000, 9002, 5016, 10, 4097]
+    payloads = []
+    for k, n in enumerate(lengths):
+        blob = store.types["pkg/msg/Blob"](
+            word="w", data=np.full(n, k, np.uint8), behind=k / 4, more=np.array([k] * (k % 2), np.int32), last=k
+        )
+        payloads.append((START + k, bytes(store.serialize_cdr(blob, "pkg/msg/Blob", little_endian=not big))))
+    streams = read(write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/Blob", "ros2msg", text.encode()), payloads)).only
+    assert [(len(row), set(row.tolist())) for row in streams["data/data"].rows] == [
+        (n, {k}) for k, n in enumerate(lengths)
+    ]
+    assert np.array(streams["data"].rows).tolist() == [[k / 4, k] for k in range(len(lengths))]
+    assert [row.tolist() for row in streams["data/more"].rows] == [[k] * (k % 2) for k in range(len(lengths))]
+
+
 def test_a_single_field_has_the_topic_s_name(tmp_path):
     topics = {
         "/say": strings("open", "", "zu"),
@@ -320,10 +356,14 @@ def test_joints_are_in_the_order_of_the_first_names(tmp_path):
     ],
 )
 def test_joints_that_change_are_refused(made, words, tmp_path):
-    messages = [(START, joints(0)), (START + 1, made)]
+    messages = [(START, joints(0)), (START + 1, made), (START + 2, joints(2))]
     path = write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)})
     with pytest.raises(SourceError, match=words):
         read(path)
+    got = read(path, on_error="skip")
+    assert got.only["/joint_states/position"].time_ns == [START, START + 2]
+    assert np.array(got.only["/joint_states/position"].rows)[1].tolist() == [20, 21, 22]
+    assert list(got.skipped) == ["a.mcap: /joint_states: messages 1"]
 
 
 def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
@@ -788,6 +828,13 @@ def test_ros_1_and_idl_in_mcap(tmp_path):
         read(write_channel(tmp_path / "a.mcap", "ros1", schema, [(START, raw)])).only["data"].rows
     ).tolist() == [[1.5, 0, -2]]
     line = "=" * 80
+    text = f"Foo[] foos\nuint16 last\n{line}\nMSG: p/Foo\nuint8 b\nfloat64 a\n"
+    raw = struct.pack("<I", 3) + b"".join(struct.pack("<Bd", k, k / 2) for k in range(3)) + struct.pack("<H", 9)
+    streams = read(
+        write_channel(tmp_path / "c.mcap", "ros1", ("p/Bar", "ros1msg", text.encode()), [(START, raw)] * 2)
+    ).only
+    assert [row.tolist() for row in streams["data/foos"].rows] == [[[0, 0], [1, 0.5], [2, 1]]] * 2
+    assert np.array(streams["data"].rows).tolist() == [[9], [9]]
     text = (
         f"{line}\nIDL: p/msg/Pair\nmodule p {{ module msg {{ struct Pair {{ p::msg::One one; sequence<long> more; string s; }}; }}; }};\n"
         f"{line}\nIDL: p/msg/One\nmodule p {{ module msg {{ struct One {{ float x; double y; }}; }}; }};\n"
@@ -798,6 +845,13 @@ def test_ros_1_and_idl_in_mcap(tmp_path):
     ).only
     assert streams["data"].names == ["one.x", "one.y"] and streams["data"].rows[0].tolist() == [1.5, 2.5]
     assert streams["data/more"].rows[0].tolist() == [7, 8] and streams["data/s"].rows == ["hi"]
+
+
+def test_a_whole_number_that_comes_late_is_nan_before():
+    decoder = JsonDecoder()
+    batch, bad = decoder.decode([memoryview(b"{}"), memoryview(b'{"new": 3}')])
+    assert not bad
+    np.testing.assert_array_equal(batch.numbers(decoder.leaves[0]), [np.nan, 3])
 
 
 def test_what_is_no_json_is_skipped_by_message(tmp_path):
@@ -928,6 +982,19 @@ def test_rows_in_a_log_that_was_never_merged_are_told(tmp_path):
     with pytest.raises(SourceError, match=r"a.db3-wal: 100 bytes of rows .*wal_checkpoint"):
         read(path)
     assert len(read(path, on_error="skip").only["/imu"].rows) == 5
+
+
+def test_messages_that_are_compressed_one_by_one(tmp_path):
+    path = write_database(tmp_path / "bag/a.db3", {"/imu": imus(5)})
+    with sqlite3.connect(path) as database:
+        for number, data in database.execute("SELECT id, data FROM messages").fetchall():
+            database.execute("UPDATE messages SET data = ? WHERE id = ?", (zstandard.compress(data), number))
+    database.close()
+    write_metadata(tmp_path / "bag", ["a.db3"], {"/imu": 5}, mode="MESSAGE")
+    assert read(tmp_path / "bag").only["/imu"].time_ns == [START + k * 5 * MS for k in range(5)]
+    write_metadata(tmp_path / "bag", ["a.db3"], {"/imu": 5}, mode="FILE")
+    with pytest.raises(SourceError, match="compressed as a whole; `zstd -d`"):
+        read(tmp_path / "bag")
 
 
 def test_types_that_the_bag_does_not_describe_come_from_a_folder(tmp_path):
