@@ -9,9 +9,25 @@ from typing import Any
 from ..errors import FileError
 from . import options
 from .files import list_files
-from .formats import Format, aloha, calvin, clouds, csv, droid, euroc, lerobot, rlds, robomimic, ulog, zarr
+from .formats import (
+    Format,
+    aloha,
+    calvin,
+    clouds,
+    csv,
+    droid,
+    euroc,
+    lerobot,
+    mcap,
+    rlds,
+    robomimic,
+    rosbag1,
+    rosbag2,
+    ulog,
+    zarr,
+)
 
-_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, ulog, euroc, clouds, csv)
+_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
 FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
