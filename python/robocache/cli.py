@@ -217,7 +217,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         arguments.path,
         save=not arguments.no_save,
         work=arguments.work,
-        **({} if arguments.format is None else {"format": arguments.format}),
+        **{name: value for name in ("format", "repair") if (value := getattr(arguments, name)) is not None},
         **given_options(arguments),
     )
     if arguments.html:
@@ -467,6 +467,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--no-save", action="store_true", help="do not write doctor.json into the cache")
     made.add_argument("--work", metavar="DIR", help="where a source's temporary cache goes (default: beside it)")
     made.add_argument("--format", choices=FORMATS, help="of a source; default: found from the files")
+    made.add_argument(
+        "--repair", choices=("sort", "drop", "split"), help="of a source, stamps out of order, as ingest does"
+    )
     add_arguments(made)
     json_option(made)
 

@@ -349,13 +349,17 @@ def test_a_source_leaves_nothing_behind(logs, tmp_path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_rows_out_of_order_are_a_finding(logs):
+def test_rows_out_of_order_are_a_finding(logs, capsys):
     lines = (logs / "imu.csv").read_text().splitlines()
     lines[100], lines[200] = lines[200], lines[100]
     (logs / "imu.csv").write_text("\n".join(lines))
     report = robocache.doctor(logs)
     found = [f for f in report.findings if f.severity == "error"]
-    assert [(f.code, f.file, f.row) for f in found] == [("times-out-of-order", str(logs / "imu.csv"), 100)]
+    assert [(f.code, f.stream, f.row) for f in found] == [("times-out-of-order", "imu", 100)]
+    assert found[0].file.startswith(str(logs)) and "repair" in found[0].message
+    assert run(capsys, "doctor", logs)[0] == 1 and run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
+    mended = robocache.doctor(logs, repair="sort")
+    assert [(f.severity, f.code, f.stream) for f in mended.findings] == [("note", "repaired", "imu")]
 
 
 def test_a_source_that_cannot_be_read_at_all(logs, capsys):
