@@ -469,6 +469,22 @@ def test_zeros_among_texts_are_found_before_hdf5_runs_in_a_circle(tmp_path):
     refused(path, f"{path}: at byte {at - 16}", "zeros within a heap of texts")
 
 
+def test_lengths_beyond_the_file_are_not_believed(tmp_path):
+    def write(demo):
+        demo["note"] = [f"text {k}" for k in range(4)]
+        demo.attrs.create("list", np.array([np.arange(3.0)], object)[0], dtype=h5py.vlen_dtype("f8"), shape=())
+
+    path = one_demo(tmp_path, write)
+    with h5py.File(path) as file:
+        offset = file["data/demo_0/note"].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[offset + 16 + 3] = 0x20  # the second text has half a thousand million bytes
+    path.write_bytes(content)
+    refused(path, f"{path}: /data/demo_0/note: element 1 has 536870918 values")
+    _, notes = read_all(path, on_error="skip")
+    assert left_out(notes)["attribute list"] == "a list of any length"
+
+
 # ---- ALOHA ----
 
 
