@@ -472,7 +472,9 @@ def test_zeros_among_texts_are_found_before_hdf5_runs_in_a_circle(tmp_path):
 def test_lengths_beyond_the_file_are_not_believed(tmp_path):
     def write(demo):
         demo["note"] = [f"text {k}" for k in range(4)]
-        demo.attrs.create("list", np.array([np.arange(3.0)], object)[0], dtype=h5py.vlen_dtype("f8"), shape=())
+        lists = np.empty(1, object)
+        lists[0] = np.arange(3.0)
+        demo.attrs.create("list", lists, dtype=h5py.vlen_dtype("f8"))
 
     path = one_demo(tmp_path, write)
     with h5py.File(path) as file:
