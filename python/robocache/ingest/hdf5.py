@@ -434,7 +434,7 @@ class Column:
 
     def _samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         dtype, shape = self._dtype, self._shape
-        if dtype.kind == "O":
+        if dtype.kind == "O" and not h5py.check_string_dtype(self._type):  # those HDF5 checks itself
             self._check_lengths()
         if self._has_images():
             yield from self._images(options, kinds)
