@@ -422,11 +422,12 @@ class Column:
     def _check_lengths(self) -> None:
         """Refuses rows of any length that claim to be longer than the file: HDF5 takes memory for them first."""
         offset, file = self.dataset.id.get_offset(), Path(self.dataset.file.filename)
-        if offset is None or self.dataset.id.get_type().get_size() != _REFERENCE.itemsize:
-            return  # in chunks, which say no offset
+        count = math.prod(self.dataset.shape)
+        if offset is None or self.dataset.id.get_storage_size() != count * _REFERENCE.itemsize:
+            return  # in chunks, which have no offset
         with file.open("rb") as opened:
             opened.seek(offset)
-            lengths = np.fromfile(opened, _REFERENCE, math.prod(self.dataset.shape))["length"]
+            lengths = np.fromfile(opened, _REFERENCE, count)["length"]
             most = os.fstat(opened.fileno()).st_size
         bad = np.flatnonzero(lengths > most)
         if len(bad):
@@ -434,7 +435,7 @@ class Column:
 
     def _samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         dtype, shape = self._dtype, self._shape
-        if dtype.kind == "O" and not h5py.check_string_dtype(self._type):  # those HDF5 checks itself
+        if dtype.kind == "O":
             self._check_lengths()
         if self._has_images():
             yield from self._images(options, kinds)
