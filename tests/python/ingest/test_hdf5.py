@@ -469,6 +469,27 @@ def test_zeros_among_texts_are_found_before_hdf5_runs_in_a_circle(tmp_path):
     refused(path, f"{path}: at byte {at - 16}", "zeros within a heap of texts")
 
 
+@pytest.mark.parametrize("name", ["contacts", "note"])
+def test_lengths_beyond_the_file_are_not_believed(name, tmp_path):
+    def write(demo):
+        demo["note"] = ["a", "bb", "ccc", "dddd"]
+        contacts = demo.create_dataset("contacts", (4,), h5py.vlen_dtype("f4"))
+        contacts[:] = [np.arange(k + 1, dtype=np.float32) for k in range(4)]
+        lists = np.empty(1, object)
+        lists[0] = np.arange(3.0)
+        demo.attrs.create("list", lists, dtype=h5py.vlen_dtype("f8"))
+
+    path = one_demo(tmp_path, write)
+    with h5py.File(path) as file:
+        offset = file[f"data/demo_0/{name}"].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[offset + 16 + 3] = 0x20  # the second row has half a thousand million values
+    path.write_bytes(content)
+    refused(path, f"{path}: /data/demo_0/{name}: element 1 has 536870914 values")
+    _, notes = read_all(path, on_error="skip")
+    assert left_out(notes)["attribute list"] == "a list of any length"
+
+
 # ---- ALOHA ----
 
 
