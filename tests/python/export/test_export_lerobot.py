@@ -102,6 +102,26 @@ def test_numbers_and_frames_are_the_caches_bit_for_bit(rng, tmp_path):
         assert one.equals(other.select(one.column_names))
 
 
+def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
+    cache = robocache.open(write_cache(tmp_path / "cache", rng))
+    robocache.export(cache, tmp_path / "out", to="lerobot")
+    found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out")
+    assert (len(found), found.num_episodes, found.fps) == (12, 2, 30)
+    for row in range(12):
+        item = found[row]
+        assert item["task"] == f"task {row // 7}"
+        for name in ("observation/state", "action", "reward", "touch", "done"):
+            expected = np.asarray(cache.streams[name].values[row])
+            number = item[name.replace("/", ".")].numpy()
+            assert np.array_equal(number, expected.astype(number.dtype))
+        for name in ("top", "wrist"):
+            pixels = np.rint(item[name].numpy().transpose(1, 2, 0) * 255)
+            assert np.array_equal(pixels, cache.streams[name].frame(row))
+    assert np.allclose(found.meta.stats["action"]["mean"], cache.streams["action"].values.mean(axis=0))
+
+
 def test_statistics_are_those_of_the_rows(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
     robocache.export(cache, tmp_path / "out", to="lerobot")
