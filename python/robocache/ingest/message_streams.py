@@ -107,8 +107,6 @@ class Topic:
         self._notes = known.notes
         self._seen = self._bad = self._rows = 0
         self._lengths: dict[str, _Span] = {}
-        # Bytes are of any number, though in one recording they may be as many in each message.
-        self._bytes = {leaf.path for leaf in decoder.leaves if leaf.dtype == np.uint8}
         self._constant: dict[str, str | None] = {}
         self._stamps, self._distance = _Span(), _Span()
         self._insane = 0
@@ -116,17 +114,32 @@ class Topic:
         self._joints: tuple[str, ...] | None = None
         self._camera: Topic | None = None
         self._refused: set[str] = set()
+        self._leaves: tuple[Leaf, ...] | None = None
+        self._look()
 
     # ---- the type ----
 
+    def _look(self) -> None:
+        """Takes in the type, to which messages in JSON may have added."""
+        if self._leaves is self._decoder.leaves:
+            return
+        self._leaves = self._decoder.leaves
+        self._by_path = {leaf.path: leaf for leaf in self._leaves}
+        # Bytes are of any number, though in one recording they may be as many in each message.
+        self._bytes = {leaf.path for leaf in self._leaves if leaf.dtype == np.uint8}
+        self._form = self._find_form()
+        self._stamp = next((path for path in _STAMPS if _stamp_leaves(self._leaves, path)), None)
+        if self._stamp is None and self._form == "transforms":
+            self._stamp = "transforms.header.stamp"
+
     def _leaf(self, path: str, kind: str | None = None) -> Leaf | None:
-        return next((leaf for leaf in self._decoder.leaves if leaf.path == path and kind in (None, leaf.kind)), None)
+        leaf = self._by_path.get(path)
+        return leaf if leaf is not None and kind in (None, leaf.kind) else None
 
     def _has(self, *paths: str) -> bool:
         return all(self._leaf(path) is not None for path in paths)
 
-    @property
-    def _form(self) -> str:
+    def _find_form(self) -> str:
         """What the fields say it is."""
         data = self._leaf("data", "numbers")
         of_bytes = data is not None and data.dtype == np.uint8
@@ -152,6 +165,7 @@ class Topic:
     def survey(self, messages: Messages) -> None:
         """Looks at messages."""
         batch, bad = self._decoder.decode(messages.payloads)
+        self._look()
         self._bad += len(bad)
         self._seen += len(messages.payloads)
         if not len(batch):
@@ -231,7 +245,7 @@ class Topic:
 
     def _settle_clock(self) -> None:
         asked = self._known.options.stamp
-        path = self._stamp_path()
+        path = self._stamp
         clock = "publish_time" if asked == "publish" else "log_time"
         if path is not None and self._stamps.low is not None and asked in ("auto", "header"):
             clock = path
@@ -260,12 +274,6 @@ class Topic:
         if clock in (path, "transforms.header.stamp"):
             self._notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or the like")
 
-    def _stamp_path(self) -> str | None:
-        for path in _STAMPS:
-            if _stamp_leaves(self._decoder.leaves, path):
-                return path
-        return "transforms.header.stamp" if self._form == "transforms" else None
-
     def find_matrix(self, cameras: Sequence[Topic]) -> None:
         """Takes the intrinsics of the camera of this topic's namespace."""
         if self._form not in ("image", "compressed"):
@@ -285,6 +293,7 @@ class Topic:
     def samples(self, messages: Messages) -> Iterator[tuple[str, Samples]]:
         """The rows of messages."""
         batch, bad = self._decoder.decode(messages.payloads)
+        self._look()
         if bad:
             rows = [self._rows + index for index in sorted(bad)]
             first = min(bad)
@@ -301,7 +310,7 @@ class Topic:
         if bad:
             time_ns = np.delete(time_ns, list(bad))
         stamps = self._read_stamps(batch)
-        if stamps is not None and self._clock == self._stamp_path():
+        if stamps is not None and self._clock == self._stamp:
             time_ns = stamps
         forms: dict[str, Callable[[Batch, np.ndarray, int], Iterator[tuple[str, Samples]]]] = {
             "image": self._images,
@@ -324,7 +333,7 @@ class Topic:
                 self._notes.skip(f"{self._what}: {stream}", clash)
 
     def _read_stamps(self, batch: Batch) -> np.ndarray | None:
-        path = self._stamp_path()
+        path = self._stamp
         return None if path is None else _stamps_of(batch, self._decoder.leaves, path)
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
@@ -356,7 +365,7 @@ class Topic:
     def _beside(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
         """Stamps that are not the clock, and frames that change."""
         attributes = self._attributes()
-        stamps, path = self._read_stamps(batch), self._stamp_path()
+        stamps, path = self._read_stamps(batch), self._stamp
         if stamps is not None and self._clock != path:
             yield f"{self.name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
         for path in _FRAMES:

@@ -51,6 +51,7 @@ def _streams(what: str, bag: Bag, decoders: _Decoders, known: Known, notes: Note
     kept: deque[Part] | None = deque()
     size = 0
     topics: dict[int, Topic | None] = {}
+    types: dict[str, str] = {}  # of each topic
     for part in bag.parts(faults):
         size += part.size
         if kept is not None:
@@ -58,7 +59,7 @@ def _streams(what: str, bag: Bag, decoders: _Decoders, known: Known, notes: Note
             kept = kept if size <= _SMALL else None
         for number, messages in part.messages.items():
             if number not in topics:
-                topics[number] = _topic(what, bag, bag.channels[number], topics, decoders, known, notes)
+                topics[number] = _topic(what, bag, bag.channels[number], types, decoders, known, notes)
             topic = topics[number]
             if topic is not None:
                 topic.survey(messages)
@@ -96,7 +97,7 @@ def _topic(
     what: str,
     bag: Bag,
     channel: Channel,
-    others: dict[int, Topic | None],
+    others: dict[str, str],
     decoders: _Decoders,
     known: Known,
     notes: Notes,
@@ -108,13 +109,13 @@ def _topic(
     except Error as error:
         notes.leave_out(name, f"{channel.schema or 'messages'}: {error}")
         return None
-    same = next((other for other in others.values() if other is not None and other.name == name), None)
-    if same is not None:
+    if name in others:
         clash = SourceError(
-            f"{bag.path}: {name}: messages of {channel.schema}, but others of {same.schema} on the same topic"
+            f"{bag.path}: {name}: messages of {channel.schema}, but others of {others[name]} on the same topic"
         )
         notes.skip(f"{what}: {name}: messages of {channel.schema}", clash)
         return None
+    others[name] = channel.schema
     return Topic(name, channel.schema, decoder, what, bag.path, known)
 
 

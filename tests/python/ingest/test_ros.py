@@ -741,13 +741,31 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
     assert sorted(got.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
 
 
-def test_two_types_on_one_topic_and_clashing_names_are_refused(tmp_path):
-    topics = {
-        "/joints": ("sensor_msgs/msg/JointState", [(START, joints(0))]),
-        "/joints/position": strings("x"),
-    }
-    with pytest.raises(SourceError, match="has the name of one of topic"):
-        read(write_mcap(tmp_path / "a.mcap", topics))
+def test_two_types_on_one_topic_are_refused(tmp_path):
+    path = tmp_path / "a.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        for name, value in (("std_msgs/msg/String", "x"), ("std_msgs/msg/Int64", 3)):
+            schema = writer.register_schema(name, "ros2msg", definition(name).encode())
+            channel = writer.register_channel("/a", "cdr", schema)
+            writer.add_message(channel, START, serialize(name, message(name, data=value)), START)
+        writer.finish()
+    with pytest.raises(
+        SourceError, match="/a: messages of std_msgs/msg/Int64, but others of std_msgs/msg/String on the same"
+    ):
+        read(path)
+    got = read(path, on_error="skip")
+    assert got.only["/a"].rows == ["x"] and list(got.skipped) == ["a.mcap: /a: messages of std_msgs/msg/Int64"]
+
+
+def test_streams_of_one_name_are_refused(tmp_path):
+    topics = {"/joints": ("sensor_msgs/msg/JointState", [(START, joints(0))]), "/joints/position": strings("x")}
+    path = write_mcap(tmp_path / "a.mcap", topics)
+    with pytest.raises(SourceError, match="its stream /joints/position has the name of one of topic /joints"):
+        read(path)
+    got = read(path, on_error="skip")
+    assert len(got.only["/joints/position"].rows[0]) == 3 and list(got.skipped) == ["a.mcap: /joints/position"]
 
 
 # ---- JSON and protobuf ----
