@@ -1024,6 +1024,8 @@ def test_types_that_the_bag_does_not_describe_come_from_a_folder(tmp_path):
     assert not got.only and "no definition of mine/msg/Imu2" in got.left_out["/imu"]
     (tmp_path / "mine/msg").mkdir(parents=True)
     (tmp_path / "mine/msg/Imu2.msg").write_text(definition("sensor_msgs/msg/Imu").split("=====")[0])
+    with pytest.raises(robocache.ArgumentError, match="definitions: expected a folder"):
+        read(path, definitions=str(tmp_path / "none"))
     got = read(path, definitions=str(tmp_path))
     assert len(got.only["/imu"].rows) == 5
     assert got.only["/imu"].attributes["schema"] == "mine/msg/Imu2"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from ...errors import ArgumentError
 from ..options import option
 from . import CameraOptions, Format
 
@@ -22,6 +23,11 @@ class MessageOptions(CameraOptions):
         help="a message's time: its header's where all of a topic are sane, else when it was logged (default auto)",
     )
     definitions: str | None = option(None, help="a folder of .msg and .idl files, for bags without their definitions")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.definitions is not None and not Path(self.definitions).is_dir():
+            raise ArgumentError(f"definitions: expected a folder of .msg and .idl files, got {self.definitions!r}")
 
 
 def is_mcap(file: Path) -> bool:
