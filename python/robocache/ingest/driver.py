@@ -23,7 +23,7 @@ from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
 from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, naming
-from .registry import FORMATS, find_format
+from .registry import find_format, format_of
 
 Progress = Callable[[int, int, str], None]
 
@@ -84,8 +84,7 @@ class Work:
     ) -> Work:
         """Raises what :func:`ingest` says of its arguments."""
         source = checked_path("source", source)
-        if format is not None and not (isinstance(format, str) and format in FORMATS):
-            raise ArgumentError(f"format: expected one of {', '.join(FORMATS)} or None, got {format!r}")
+        forced = None if format is None else format_of(format)
         if on_error not in ("stop", "skip"):
             raise ArgumentError(f"on_error: expected 'stop' or 'skip', got {on_error!r}")
         if repair is not None and repair not in POLICIES:
@@ -95,7 +94,7 @@ class Work:
         offsets_ns = {name: offset_ns(name, seconds) for name, seconds in (offsets or {}).items()}
         streams = None if mapping is None else load_mapping(mapping)
         check_source(source)
-        chosen = find_format(source) if format is None else FORMATS[format]
+        chosen = forced or find_format(source)
         settings = make_options(chosen.options, chosen.name, options)
         return cls(source, chosen, settings, on_error, repair, offsets_ns, streams)  # type: ignore[arg-type]
 

@@ -1,12 +1,18 @@
-"""The formats there are, and which of them a source is of."""
+"""The formats there are, and which of them a source is of: those of this package, and those of others.
+
+Another package has a format where it names it in the entry point group ``robocache.formats``.
+"""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import is_dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError
+from ..errors import ArgumentError, Error, FileError
 from . import options
 from .files import list_files
 from .formats import (
@@ -27,8 +33,55 @@ from .formats import (
     zarr,
 )
 
+GROUP = "robocache.formats"
 _MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
 FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
+# Of formats of other packages that do not work, why.
+BROKEN: dict[str, str] = {}
+
+
+@cache
+def _load_others() -> None:
+    """Adds the formats of other packages; what is wrong with one is its own matter."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            found = point.load()
+            if not isinstance(found, Format) or not is_dataclass(found.options):
+                raise TypeError(f"expected a robocache.ingest.Format whose options are a dataclass, got {found!r:.80}")
+            if found.name in FORMATS:
+                raise ValueError(f"another format has the name {found.name!r}")
+            options.add_arguments(_parser_of_all(), found.title, found.options)
+        except Exception as error:  # whatever another package does
+            _break(point, error)
+        else:
+            FORMATS[found.name] = found
+
+
+def _parser_of_all() -> argparse.ArgumentParser:
+    """Of the options of formats that are known: one of another package must not take their names for something else."""
+    parser = argparse.ArgumentParser(add_help=False)
+    _add_arguments(parser)
+    return parser
+
+
+def _break(point: EntryPoint, error: Exception) -> None:
+    package = "" if point.dist is None else f" of {point.dist.name}"
+    BROKEN[point.name] = f"its entry point {point.value}{package} does not load: {type(error).__name__}: {error}"
+
+
+def format_of(name: Any) -> Format:
+    """The format of that name.
+
+    Raises:
+        ArgumentError: there is none.
+        Error: it is another package's, and does not work.
+    """
+    _load_others()
+    if isinstance(name, str) and name in FORMATS:
+        return FORMATS[name]
+    if isinstance(name, str) and name in BROKEN:
+        raise Error(f"format {name!r}: {BROKEN[name]}")
+    raise ArgumentError(f"format: expected one of {', '.join(FORMATS)} or None, got {name!r}")
 
 
 def find_format(source: Path) -> Format:
@@ -37,13 +90,25 @@ def find_format(source: Path) -> Format:
     Raises:
         FileError: there is none, or several that only the user can choose from.
     """
+    _load_others()
     files = list_files(source).files
-    found = [(entry, sign) for entry in FORMATS.values() if (sign := entry.find_sign(source, files)) is not None]
+    broken = dict(BROKEN)
+    found = []
+    for entry in FORMATS.values():
+        try:
+            sign = entry.find_sign(source, files)
+        except Exception as error:
+            if entry.reader.startswith("robocache."):
+                raise
+            broken[entry.name] = f"its find_sign: {type(error).__name__}: {error}"
+        else:
+            found += [] if sign is None else [(entry, sign)]
     included = {name for entry, _ in found for name in entry.includes}
     found = [(entry, sign) for entry, sign in found if entry.name not in included]
     if not found:
         known = " or ".join(f"a {entry.title} with {entry.sign}" for entry in FORMATS.values())
-        raise FileError(f"{source}: expected {known}, found none")
+        others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
+        raise FileError(f"{source}: expected {known}, found none{others}")
     if len(found) > 1:
         claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)
         raise FileError(f"{source}: looks like {claims}; say which with format")
@@ -52,6 +117,11 @@ def find_format(source: Path) -> Format:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds every format's options to a command line."""
+    _load_others()
+    _add_arguments(parser)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = [kind for entry in FORMATS.values() for kind in reversed(entry.options.__mro__[:-1])]
     for kind in dict.fromkeys(kinds):  # those that several share once
         options.add_arguments(parser, getattr(kind, "title", kind.__name__), kind)

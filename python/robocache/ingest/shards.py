@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import dataset, errors, frames
+from .. import dataset, frames
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import add_counts
 from .driver import Driver, IngestReport, Progress, Work, checked_cache, finish, report
 from .files import list_files
 from .mapping import parse_mapping
 from .recording import Notes, Omission, ShardsError, SourceError, naming
-from .registry import FORMATS
+from .registry import format_of
 
 _PLAN = "plan.json"
 # Shards for each process: a few, so that none waits long for the last, and little is done again where one was killed.
@@ -82,6 +82,11 @@ class Plan:
         """The recordings of a shard; those of the last have no end."""
         begin, end = (number * self.recordings // self.shards for number in (shard, shard + 1))
         return range(begin, end if shard + 1 < self.shards else sys.maxsize)
+
+    def count(self, shard: int) -> int:
+        """How many they are, as far as was known."""
+        share = self.share(shard)
+        return max(0, min(share.stop, self.recordings) - share.start)
 
     def path(self, shard: int) -> Path:
         """The cache that a shard is."""
@@ -180,9 +185,7 @@ def load_plan(folder: Any) -> Plan:
 
 
 def _work_of(given: Mapping[str, Any]) -> Work:
-    if given["format"] not in FORMATS:
-        raise FileError(f"format {given['format']!r}: not known here; known are {', '.join(FORMATS)}")
-    format = FORMATS[given["format"]]
+    format = format_of(given["format"])
     mapping = given["mapping"] and parse_mapping(given["mapping"]["given"], given["mapping"]["where"])
     return Work(
         Path(given["source"]),
@@ -553,12 +556,12 @@ def _remove(path: Path) -> None:
         raise FileError(f"{path}: {error.strerror}") from error
 
 
-# A Python of its own for each shard, not a fork of this one: it has none of its threads and no lock of a cache.
+# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; sys.modules['torch'] = None; from {module} import work_on; work_on({arguments})"
 
 
-def work_on(folder: str, shard: int, threads: int, parent: int) -> None:
-    """The life of a process that converts a shard: a line of JSON for each step, the last of an error where there is one."""
+def work_on(folder: str, threads: int, parent: int) -> None:
+    """The life of a process that converts shards: their numbers come in, a line each, and of each step goes out a line of JSON."""
     from .. import set_num_threads
 
     # However the parent ends, this one does not outlive it: PR_SET_PDEATHSIG.
@@ -572,76 +575,94 @@ def work_on(folder: str, shard: int, threads: int, parent: int) -> None:
 
     try:
         made = load_plan(folder)
-        convert(made, shard, progress=lambda done, total, what: say(done=done, what=what), jobs=threads)
+        for line in sys.stdin:
+            shard = int(line)
+            convert(made, shard, progress=lambda done, total, what: say(done=done, what=what), jobs=threads)
+            say(finished=shard)
     except Error as error:
-        kind = next((kind for kind in (ShardsError, SourceError, *_PUBLIC) if isinstance(error, kind)), Error)
+        kind = next(kind for kind in _KINDS if isinstance(error, kind))
         say(error=str(error), kind=kind.__name__)
 
 
-_PUBLIC = (errors.FileError, errors.ArgumentError, errors.ArgumentTypeError)
-_KINDS: dict[str, type[Error]] = {kind.__name__: kind for kind in (ShardsError, SourceError, *_PUBLIC, Error)}
+_KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, ArgumentError, ArgumentTypeError, Error)
 
 
-def _convert_all(made: Plan, workers: int, progress: Progress | None, lock: int) -> None:
-    """Converts the shards that are not finished, each in a process, `workers` of them at once."""
+@dataclass(eq=False)
+class _Worker:
+    """A process that converts shards, and the one that it has."""
+
+    process: subprocess.Popen[str]
+    shard: int | None = None
+
+    def give(self, shard: int | None) -> None:
+        """Gives it its next shard, or tells it that there is none."""
+        self.shard = shard
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which its last line tells
+            if shard is None:
+                self.process.stdin.close()
+            else:
+                self.process.stdin.write(f"{shard}\n")
+                self.process.stdin.flush()
+
+    def listen(self, lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+        assert self.process.stdout is not None
+        with suppress(ValueError), self.process.stdout:  # half a line of a process that was killed
+            for line in self.process.stdout:
+                lines.put((self, json.loads(line)))
+        lines.put((self, None))
+
+
+def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -> None:
+    """Converts the shards that are not finished, in `count` processes."""
     tell = progress or (lambda done, total, what: None)
     todo = [shard for shard in range(made.shards) if not made.path(shard).exists()]
-    done = {shard: len(made.share(shard)) for shard in range(made.shards - 1) if shard not in todo}
-    lines: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
-    running: dict[int, subprocess.Popen[str]] = {}
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    done = {shard: made.count(shard) for shard in range(made.shards) if shard not in todo}
     waiting = iter(todo)
-
-    def start() -> None:
-        shard = next(waiting, None)
-        if shard is not None:
-            running[shard] = _start(made, shard, threads, lock)
-            threading.Thread(target=_listen, args=(shard, running[shard], lines), daemon=True).start()
-
+    lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+    workers: list[_Worker] = []
     try:
-        for _ in range(workers):
-            start()
+        for _ in range(min(count, len(todo))):
+            worker = _Worker(_start(made, max(1, (os.cpu_count() or 1) // count), lock))
+            workers.append(worker)
+            worker.give(next(waiting))
+            threading.Thread(target=worker.listen, args=(lines,), daemon=True).start()
+        running = len(workers)
         while running:
-            shard, line = lines.get()
+            worker, line = lines.get()
             if line is None:
-                code = running.pop(shard).wait()
-                if not made.path(shard).exists():
-                    raise FileError(f"{made.path(shard)}: the process that converts it has ended by itself ({code})")
-                done[shard] = len(made.share(shard)) if shard + 1 < made.shards else 0
-                start()
+                running -= 1
+                code = worker.process.wait()
+                if worker.shard is not None:
+                    raise FileError(f"{made.path(worker.shard)}: the process that converts it ended by itself ({code})")
             elif "error" in line:
-                raise _KINDS[line["kind"]](line["error"])
-            else:
-                done[shard] = line["done"] - made.share(shard).start
+                raise next(kind for kind in _KINDS if kind.__name__ == line["kind"])(line["error"])
+            elif "finished" in line:
+                done[line["finished"]] = made.count(line["finished"])
+                worker.give(next(waiting, None))
+            elif worker.shard is not None:
+                done[worker.shard] = line["done"] - made.share(worker.shard).start
                 tell(sum(done.values()), made.recordings, line["what"])
     finally:
-        for process in running.values():
-            process.kill()
-        for process in running.values():
-            process.wait()
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            with suppress(BrokenPipeError), worker.process:
+                worker.process.wait()
 
 
-def _start(made: Plan, shard: int, threads: int, lock: int) -> subprocess.Popen[str]:
+def _start(made: Plan, threads: int, lock: int) -> subprocess.Popen[str]:
     program = _PROGRAM.format(
         path=[path for path in sys.path if isinstance(path, str)],
         module=__name__,
-        arguments=f"{str(made.folder)!r}, {shard}, {threads}, {os.getpid()}",
+        arguments=f"{str(made.folder)!r}, {threads}, {os.getpid()}",
     )
     # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
     return subprocess.Popen(
         [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         pass_fds=[lock],
         start_new_session=True,
     )
-
-
-def _listen(shard: int, process: subprocess.Popen[str], lines: queue.SimpleQueue[Any]) -> None:
-    assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            with suppress(ValueError):  # half a line of a process that was killed
-                lines.put((shard, json.loads(line)))
-    lines.put((shard, None))

@@ -56,9 +56,13 @@ class Format:
         try:
             return cast(Reader, importlib.import_module(self.reader))
         except ImportError as error:
-            if (error.name or "").startswith("robocache"):  # no package of others is to blame
+            if f"{error.name}.".startswith("robocache."):  # no package of others is to blame
                 raise
             raise Error(f"format {self.name!r}: {error}; {self.install}") from error
+        except Exception as error:
+            if self.reader.startswith("robocache."):
+                raise
+            raise Error(f"format {self.name!r}: {self.reader}: {type(error).__name__}: {error}") from error
 
 
 # ---- options that several formats share ----

@@ -1,0 +1,133 @@
+"""A format of another package, by its entry point: the one in the documentation, and broken ones."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+
+DOCS = Path(__file__).parents[3] / "docs/ingest-your-own.md"
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """Installs modules with an entry point each into a folder; runs Python code that finds them."""
+    folder = tmp_path / "packages"
+
+    def install(name, code, point="FORMAT"):
+        (folder / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (folder / f"{name}.py").write_text(code)
+        (folder / f"{name}-1.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        points = f"[robocache.formats]\n{name.removesuffix('_format')} = {name}:{point}\n"
+        (folder / f"{name}-1.0.dist-info/entry_points.txt").write_text(points)
+
+    def run(*arguments):
+        path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+        return subprocess.run(
+            [sys.executable, "-c", "import sys; sys.modules['torch'] = None; from robocache.cli import main; sys.exit(main())",
+             *map(str, arguments)],
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120,
+        )  # fmt: skip
+
+    return install, run
+
+
+def documented():
+    (code,) = [part for part in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "FORMAT" in part]
+    return code
+
+
+def write_toys(folder):
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        joint, camera = rng.normal(size=(70, 2)), rng.integers(0, 255, (70, 6, 8, 3), dtype=np.uint8)
+        np.savez(folder / f"{number}.toy.npz", joint=joint, camera=camera, task=f"pick {number}", success=number != 1)
+    return folder
+
+
+def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
+    install, run = packages
+    assert len(documented().splitlines()) <= 40
+    install("toy_format", documented())
+    toys = write_toys(tmp_path / "toys")
+    said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
+    assert said.returncode == 0, said.stderr
+    dataset = robocache.open(tmp_path / "cache")
+    assert (len(dataset), dataset.provenance["format"]) == (3, "toy")
+    for number in range(3):
+        arrays, found = np.load(toys / f"{number}.toy.npz"), dataset.episode(number)
+        assert np.array_equal(found["joint"][1], arrays["joint"])
+        assert np.array_equal(found["camera"][1][:], arrays["camera"])
+        assert found["joint"][0].tolist() == [50_000_000 * row for row in range(70)]
+        assert list(found["task"][1]) == [f"pick {number}"]
+    assert dataset.streams["joint"].attributes == {"units": "rad"}
+    said = run("ingest", toys, tmp_path / "shared", "--rate-hz", "20", "--workers", "2")
+    assert said.returncode == 0, said.stderr
+    for file in (path for path in (tmp_path / "cache").rglob("*") if path.is_file()):
+        assert (tmp_path / "shared" / file.relative_to(tmp_path / "cache")).read_bytes() == file.read_bytes()
+    help = run("ingest", "--help").stdout
+    assert "--success-only" in help and "toy" in help
+    (toys / "1.toy.npz").write_bytes(b"none")
+    said = run("ingest", toys, tmp_path / "more", "--rate-hz", "20", "--success-only")
+    assert said.returncode == 1 and f"{toys}/1.toy.npz" in said.stderr
+
+
+BROKEN = {
+    "absent_format": ("import a_library_that_is_not_there", "ModuleNotFoundError: No module named 'a_library"),
+    "wrong_format": ("FORMAT = 3", "TypeError: expected a robocache.ingest.Format"),
+    "taken_format": (
+        "from robocache.ingest import FORMATS\nFORMAT = FORMATS['csv']",
+        "ValueError: another format has the name 'csv'",
+    ),
+    "options_format": (
+        documented().replace("success_only", "time_unit"),
+        "ArgumentError: argument --time-unit: conflicting option string",
+    ),
+    "exits_format": ("raise RuntimeError('not today')", "RuntimeError: not today"),
+}
+
+
+def test_a_format_that_does_not_load_breaks_itself_alone(packages, tmp_path):
+    install, run = packages
+    for name, (code, _) in BROKEN.items():
+        install(name, code)
+    sign = documented().replace("return next(", "return 1 // 0 or next(").replace('"toy"', '"sign"')
+    install("sign_format", sign.replace("toy_format", "sign_format").replace("success_only", "sign_only"))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/imu.csv").write_text("t [s],x\n0.0,1\n0.1,2\n")
+    said = run("ingest", tmp_path / "logs", tmp_path / "cache")
+    assert said.returncode == 0, said.stderr
+    (tmp_path / "bare").mkdir()
+    said = run("ingest", tmp_path / "bare", tmp_path / "other")
+    assert said.returncode == 1
+    for name, (_, reason) in BROKEN.items():
+        format = name.removesuffix("_format")
+        assert f"format '{format}': its entry point {name}:FORMAT of {name} does not load: {reason}" in said.stderr
+    assert "format 'sign': its find_sign: ZeroDivisionError" in said.stderr
+    code = "import robocache; robocache.ingest('logs', 'other', format='exits')"
+    path = os.pathsep.join([str(tmp_path / "packages"), *filter(None, sys.path)])
+    asked = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert "robocache.errors.Error: format 'exits': its entry point exits_format:FORMAT" in asked.stderr
+
+
+def test_a_reader_that_does_not_load_is_an_error_that_names_it(packages, tmp_path):
+    install, run = packages
+    install("toy_format", documented().replace('ToyOptions, "toy_format"', 'ToyOptions, "toy_reader"'))
+    toys = write_toys(tmp_path / "toys")
+    said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
+    assert said.returncode == 1
+    assert "format 'toy': No module named 'toy_reader'; pip install toy-format" in said.stderr
+    (tmp_path / "packages/toy_reader.py").write_text("def read(:\n")
+    assert "format 'toy': toy_reader: SyntaxError" in run("ingest", toys, tmp_path / "cache", "--rate-hz", "20").stderr
