@@ -1,10 +1,8 @@
 """The call itself, the formats it knows, and their options: on the command line and in Python."""
 
 import argparse
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +10,9 @@ import numpy as np
 import pytest
 from lerobot_files import make_episodes, write_lerobot
 from robocache.ingest import registry
-from robocache.ingest.files import check_file, list_files
 from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options
-from robocache.ingest.recording import Notes, Recording, Rows, SourceError
+from robocache.ingest.recording import Recording, Rows, SourceError
 from toy_format import ToyOptions
 
 import robocache
@@ -246,23 +243,6 @@ def test_a_bad_provenance_is_refused_where_it_is_told(toy, tmp_path):
     with pytest.raises(robocache.FileError, match=r"^FILE: .*finite"):
         toy(recordings)
     assert not read
-
-
-def test_the_reader_in_the_documentation(toy, tmp_path):
-    text = (Path(__file__).parents[3] / "docs/ingest.md").read_text()
-    (code,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ToyOptions" in part]
-    names = {"np": np, "Path": Path, "Iterator": Iterator, "ToyOptions": ToyOptions, "Notes": Notes}
-    names.update(Recording=Recording, Rows=Rows, list_files=list_files, check_file=check_file)
-    exec(code, names)
-    for number in range(2):
-        np.savez(tmp_path / f"episode_{number}.npz", joint=np.full((3, 2), number, np.float32))
-    (tmp_path / "episode_2.npz").write_bytes(b"none")
-    report = toy(lambda options, notes: names["read"](tmp_path, options, notes), on_error="skip", rate_hz=20)
-    assert (report.episodes, report.rows) == (2, {"joint": 6})
-    assert [omission.what for omission in report.skipped] == ["episode_2"]
-    stream = robocache.open(tmp_path / "cache").streams["joint"]
-    assert stream.clock == "nominal"
-    assert stream.time_ns.tolist() == [0, 50_000_000, 100_000_000] * 2
 
 
 # ---- options ----

@@ -1,6 +1,7 @@
 """Mappings: which streams, by what names, cut into which parts, and what is said of them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -272,3 +273,11 @@ def test_a_modality_of_what_is_not_read_is_told(real_data, tmp_path):
     said = load_mapping({"action": {"q": {"start": 0, "end": 4, "rotation_type": "quaternion", "absolute": False}}})
     (part,) = said.streams["action"]
     assert part.attributes == {"rotation_type": "quaternion", "absolute": False, "methods": "slerp"}
+
+
+def test_the_example_of_the_documentation(tmp_path):
+    text = (Path(__file__).parents[3] / "docs/ingest.md").read_text()
+    (tmp_path / "m.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    mapping = load_mapping(tmp_path / "m.toml")
+    assert [part.names[0] for parts in mapping.streams.values() for part in parts] == ["imu", "state.arm", "state.tool"]
+    assert (mapping.rename, mapping.constants) == ({"length": "frames"}, {"robot": "arm 1"})
