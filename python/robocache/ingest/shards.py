@@ -29,10 +29,11 @@ import numpy as np
 
 from .. import dataset, frames
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
-from .clocks import add_counts
+from .clocks import POLICIES, add_counts
 from .driver import Driver, IngestReport, Progress, Work, checked_cache, finish, report
 from .files import list_files
 from .mapping import parse_mapping
+from .options import make_options
 from .recording import Notes, Omission, ShardsError, SourceError, naming
 from .registry import format_of
 
@@ -176,26 +177,33 @@ def load_plan(folder: Any) -> Plan:
         given = json.loads((folder / _PLAN).read_text())
         if given["robocache_plan"] != 1:
             raise ValueError(f"version {given['robocache_plan']}")
-        work = _work_of(given)
-        return Plan(folder, work, int(given["recordings"]), int(given["shards"]), given["file_states"])
+        work, recordings, shards, files = (
+            _work_of(given),
+            given["recordings"],
+            given["shards"],
+            given["file_states"],
+        )
+        if not (isinstance(recordings, int) and isinstance(shards, int) and 1 <= shards <= _MOST_SHARDS):
+            raise ValueError(f"{recordings!r} recordings in {shards!r} shards")
+        if not (isinstance(files, dict) and all(isinstance(state, list) for state in files.values())):
+            raise ValueError(f"files {files!r:.60}")
+        return Plan(folder, work, recordings, shards, files)
     except OSError as error:
         raise FileError(f"{folder / _PLAN}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{folder / _PLAN}: expected a plan of this version, got {error!r}") from error
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise FileError(f"{folder / _PLAN}: {error}") from error
 
 
 def _work_of(given: Mapping[str, Any]) -> Work:
     format = format_of(given["format"])
     mapping = given["mapping"] and parse_mapping(given["mapping"]["given"], given["mapping"]["where"])
-    return Work(
-        Path(given["source"]),
-        format,
-        format.options(**given["options"]),
-        given["on_error"],
-        given["repair"],
-        given["offsets_ns"],
-        mapping,
-    )
+    options = make_options(format.options, format.name, given["options"])
+    if given["on_error"] not in ("stop", "skip") or given["repair"] not in (None, *POLICIES):
+        raise ValueError(f"on_error {given['on_error']!r}, repair {given['repair']!r}")
+    offsets_ns = {str(stream): int(ns) for stream, ns in given["offsets_ns"].items()}
+    return Work(Path(given["source"]), format, options, given["on_error"], given["repair"], offsets_ns, mapping)
 
 
 # ---- convert ----

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lerobot_files import make_episodes, write_lerobot
 from robocache.cli import main
 from robocache.ingest import convert, load_plan, merge, plan, registry
@@ -289,6 +291,24 @@ def test_what_is_no_plan_is_refused_by_name(text, tmp_path):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(robocache.FileError, match=r"plan\.json: "):
         load_plan(tmp_path)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_plan_that_was_changed_is_read_or_refused_by_name(data, tmp_path):
+    if not (tmp_path / "logs").exists():
+        plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=2, mapping={"exclude": ["arm"]})
+    said = json.loads((tmp_path / "plan/plan.json").read_text())
+    key = data.draw(st.sampled_from(sorted(said)))
+    said[key] = data.draw(
+        st.none() | st.integers() | st.text() | st.lists(st.integers()) | st.dictionaries(st.text(), st.text())
+    )
+    (tmp_path / "other").mkdir(exist_ok=True)
+    (tmp_path / "other/plan.json").write_text(json.dumps(said))
+    try:
+        assert load_plan(tmp_path / "other").shards == said["shards"]
+    except robocache.FileError as error:
+        assert str(error).startswith(f"{tmp_path}/other/plan.json: ")
 
 
 def test_the_commands(capsys, tmp_path):
