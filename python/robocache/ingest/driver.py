@@ -222,7 +222,7 @@ def preview(
 
     Args, Raises: as of :func:`ingest`.
     """
-    work = Work.of(source, format=format, on_error="stop", repair=None, offsets=None, mapping=mapping, options=options)
+    work = Work.of(source, format=format, mapping=mapping, **options)
     notes = Notes(work.format.name, {}, "stop")
     mapper = None if work.mapping is None else Mapper(work.mapping, notes)
     streams: dict[str, Found] = {}

@@ -188,8 +188,8 @@ class Notes:
     Args:
         format, provenance: the format's name, and where :meth:`tell` writes under it.
         on_error: "stop" or "skip".
-        share: the recordings that are read, by their numbers from 0 in the order of the source; of the others only the
-            place in that order counts, and nothing that is noted between them.
+        share: the recordings that are read, by their numbers from 0 in the order of the source; what is skipped or counted
+            between others is another process's to tell.
 
     Attributes:
         total: how many recordings there will be, for the progress; set before the first is yielded.
@@ -242,7 +242,7 @@ class Notes:
     def leave_out(self, what: str, reason: str) -> None:
         """Names a thing that the cache does not hold by design; once, however often it is met."""
         omission = Omission(_printable(what), _printable(reason))
-        if omission not in self.left_out and self.wants(self.position):
+        if omission not in self.left_out:
             self.left_out.append(omission)
 
     def skip(self, what: str, error: SourceError) -> None:

@@ -18,13 +18,14 @@ import robocache
 VALUES = np.arange(24, dtype=np.float32).reshape(3, 8)
 TIMES = np.arange(3, dtype=np.int64) * 50_000_000
 IMAGES = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.full((3, 4, 6, 3), 80, np.uint8)
+SAID = {"units": list("ABCDEFGH"), "methods": [[1, 5, "angle"]], "frame_id": "base"}
 
 
 def read(options, notes):
     notes.total = 2
     for number in range(2):
         streams = [
-            ("state", Rows(TIMES, VALUES + number, list("abcdefgh"), attributes={"units": list("ABCDEFGH")})),
+            ("state", Rows(TIMES, VALUES + number, list("abcdefgh"), attributes=SAID)),
             ("reward", Rows(TIMES, VALUES[:, 0])),
             ("top", Frames([(TIMES[:2], IMAGES[:2]), (TIMES[2:], IMAGES[2:])], codec="png")),
             ("task", Texts(TIMES[:1], ["pick"])),
@@ -53,8 +54,9 @@ def test_slices_names_and_what_is_said_of_them(toy, tmp_path):
         assert dataset.episode(episode)["hand"][1].tolist() == (VALUES + episode)[:, 3:7].tolist()
     assert arm.time_ns.tolist() == [*TIMES, *TIMES]
     assert (list(arm.names), list(hand.names)) == (list("abc"), list("defg"))
-    assert arm.attributes == {"units": "rad", "norm_group": "joints"}
-    assert hand.attributes == {"units": list("DEFG"), "methods": [[0, 4, "slerp"]]}
+    said = {"frame_id": "base", "units": "rad", "norm_group": "joints", "methods": [[1, 3, "angle"]]}
+    assert arm.attributes == said
+    assert hand.attributes == {"frame_id": "base", "units": list("DEFG"), "methods": [[0, 4, "slerp"]]}
     assert [(o.what, o.reason) for o in report.left_out] == [("state[7:8]", "in no slice of the mapping")]
     assert dataset.provenance["mapping"]["streams"]["reward"] == {"name": "r"}
 
