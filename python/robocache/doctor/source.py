@@ -18,9 +18,9 @@ from .streams import Survey
 _KINDS = (
     ("which is no time", "stamp-without-time", "The recorder had no time there: --repair drop leaves such rows out."),
     (
-        "a step back of|sort_times|do not decrease",
+        "a step back of|do not decrease",
         "times-out-of-order",
-        "Ingest's --repair sorts, drops or splits there (CSV: --sort-times); better, mend the recorder.",
+        "Ingest's --repair sorts, drops or splits there; better, mend the recorder.",
     ),
     ("but before it", "schema-change", "Ingest the files apart, or bring them to one layout at the source."),
     ("Git LFS pointer", "not-downloaded", "Run git lfs pull in the source's repository."),

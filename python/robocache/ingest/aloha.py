@@ -40,6 +40,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
         raise FileError(
             f"{source}: ALOHA's files have no clock and name no rate: say it with rate_hz; its own recorders run at 50 Hz"
         )
+    leave_out_others(listing, files, notes)
     kinds = Kinds()
     notes.total = len(files)
     notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")
@@ -52,7 +53,6 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             clock = nominal(_count_rows(path, tree), options.rate_hz)
             metadata |= tree.facts
             yield Recording(name, str(path), metadata, _read_streams(tree, name, clock, options, kinds, notes))
-    leave_out_others(listing, files, notes)
 
 
 def _check_layout(path: Path, file: h5py.File) -> None:

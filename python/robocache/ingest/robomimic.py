@@ -47,15 +47,16 @@ _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every demo of every file."""
     root, listing, files = find_files(source, notes)
+    leave_out_others(listing, files, notes)
     kinds = Kinds()
-    told: dict[str, Any] = {}
     for path in sorted(files, key=natural):
         name = str(path.relative_to(root))
         with notes.reading(name, path), open_file(path) as file:
             data = _find_data(path, file)
             facts = attributes(data, notes)
             rate_hz, said_by = _find_rate(path, facts, options.rate_hz)
-            told[name] = {**facts, "rate_hz": rate_hz, "rate_from": said_by}
+            told = {**facts, "rate_hz": rate_hz, "rate_from": said_by}
+            notes.see("files", name, told)
             demos = sorted(data, key=natural)
             masks = _read_masks(path, file, demos, notes)
             notes.total += len(demos)
@@ -85,8 +86,11 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             if isinstance(total, int) and total != rows:
                 notes.leave_out(f"{name}: data: attribute total", f"says {total}, the demos have {rows} rows")
             _leave_out_rest(file, notes)
-    notes.tell(source, files=told)
-    leave_out_others(listing, files, notes)
+
+
+def finish(source: Path, options: RateOptions, notes: Notes) -> None:
+    """Tells of the files."""
+    notes.tell(source, files=notes.seen.get("files", {}))
 
 
 def _find_data(path: Path, file: h5py.File) -> h5py.Group:

@@ -135,13 +135,10 @@ def _survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> P
     files = _list(work.source)
     notes = Notes(work.format.name, {}, work.on_error, range(0))
     with closing(work.format.load().read(work.source, work.options, notes)) as recordings, naming(work.source):
-        for _ in recordings:
+        for _ in recordings:  # their streams are not read
             notes.position += 1
-            if notes.total:
-                break
-    recordings_found = notes.total or notes.position
     return Plan(
-        folder, work, recordings_found, shards or min(_SHARDS_PER_WORKER * workers, max(1, recordings_found)), files
+        folder, work, notes.position, shards or min(_SHARDS_PER_WORKER * workers, max(1, notes.position)), files
     )
 
 
