@@ -369,7 +369,7 @@ def read_directly(file):
 
 def test_unitree_go2(real_data, tmp_path):
     source = real_data("rosbag2/unitree_go2")
-    report = robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", format="csv")
     dataset = robocache.open(tmp_path / "cache")
     files = sorted(source.rglob("*.csv"))
     assert report.episodes == len({file.parent for file in files})
