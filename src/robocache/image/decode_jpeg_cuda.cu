@@ -50,7 +50,8 @@ struct ScanShared {
 
 // The frame that fills a place of the batch, or null.
 __device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t place) {
-  const int64_t row = p.rows[place] - p.first_row;
+  int64_t row = p.rows[place] - p.first_row;
+  if (p.in_order && row >= 0) row = place;
   return row >= 0 && row < p.frame_count ? p.frames + row : nullptr;
 }
 
