@@ -1,4 +1,4 @@
-"""Renders bench/results/*.json into README.md and docs/benchmarks.md, between their markers.
+"""Renders bench/results/*.json into README.md, docs/benchmarks.md and docs/images.md, between their markers.
 
 python bench/render.py            # rewrite them, and draw the sweep where matplotlib is
 python bench/render.py --check    # exit 1 if one of them is out of date
@@ -80,7 +80,7 @@ TITLES = {
     "fuse": "fuse_multimodal",
     "voxelize": "voxelize_pointcloud, voxelize_sparse, voxel_downsample",
     "tsdf": "integrate_tsdf",
-    "images": "decode_jpeg, image_batch",
+    "images": "Cameras",
 }
 
 # The measures of ours that the page shows, in the order of the columns.
@@ -88,6 +88,7 @@ COLUMNS = {
     "gpu_us": "device alone",
     "wall_us": "in a loop",
     "samples_per_s": "samples/s",
+    "frames_per_s": "frames/s",
     "read_bytes_per_s": "bytes read/s",
 }
 
@@ -275,6 +276,10 @@ WORDS = {
     "times_float32": "time over that of float32 values",
     "beyond_the_launch_us": "host time beyond the bare launch",
     "share_of_the_link": "share of the host link's speed",
+    "share_of_the_lesser": "share of the slower of link and decoding",
+    "share_of_reading": "share of reading alone",
+    "share_of_libjpeg_turbo": "share of libjpeg-turbo alone",
+    "frames_per_s": "frames/s",
     "share_of_linear": "share of linear",
     "trained_samples_per_s": "samples/s in training",
     "trained_share_of_linear": "share of linear in training",
@@ -283,6 +288,49 @@ WORDS = {
     "open_bytes": "memory of that",
     "start_s": "a loader starts in",
 }
+
+
+# ---- docs/images.md ----
+
+
+def cameras(found: Results) -> str:
+    """A line a case of the benchmark of cameras: what came, and what was aimed at."""
+    parts = []
+    for result in found.values():
+        if result["bench"] != "images" or result["quick"]:
+            continue
+        rows = [
+            [case["name"], came(case), "; ".join(beside(case)), "; ".join(aimed(result["aims"].get(case["name"], {})))]
+            for case in result["cases"]
+        ]
+        parts.append(
+            f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {result['commit']}; JPEGs of "
+            f"{number(result['bytes_a_frame'] / 1000)} KB a frame:\n\n" + table(["", "", "beside it", "aim"], rows)
+        )
+    return "\n".join(parts)
+
+
+def came(case: dict) -> str:
+    if "figures" in case:
+        return f"a step grows by {shown('grown_by', case['figures']['grown_by'])}"
+    per_s = case.get("contenders", {}).get(OURS, {}).get("frames_per_s")
+    return "" if per_s is None else rate(per_s, " frames")
+
+
+def beside(case: dict) -> Iterator[str]:
+    for peer, ratio in case.get("faster_than", {}).items():
+        yield f"{times(ratio)} {peer}"
+    for measure, words in WORDS.items():
+        if "share" in measure and measure in case:
+            yield f"{shown(measure, case[measure])}, {words}"
+
+
+def aimed(aims: dict) -> Iterator[str]:
+    for what, aim in aims.items():
+        if what == "faster_than":
+            yield from (f"{times(ratio)} {peer}" for peer, ratio in aim.items())
+        else:
+            yield rate(aim, " frames") if what == "frames_per_s" else shown(what, aim)
 
 
 def sweep(result: dict) -> str:
@@ -359,7 +407,7 @@ def replaced(path: Path, block: str) -> str:
     return f"{before}{BEGIN}\n{block}{END}{rest.split(END)[1]}"
 
 
-PAGES = {"README.md": readme, "docs/benchmarks.md": page}
+PAGES = {"README.md": readme, "docs/benchmarks.md": page, "docs/images.md": cameras}
 
 
 def main() -> int:
