@@ -66,6 +66,18 @@ HEADLINES = [
         "`integrate_tsdf`: a depth image of 640 x 480 into 256^3 voxels",
         "gpu_us",
     ),
+    (
+        "nvidia-h200-images",
+        "decode, 1024 x 224x224",
+        "`decode_jpeg`: 1024 JPEGs of 224 x 224 in device memory to pixels",
+        "frames_per_s",
+    ),
+    (
+        "nvidia-h200-images",
+        "batches of 256, 2 cameras, device",
+        "a training batch: 256 samples of state, 16 actions and two cameras of 224 x 224, from JPEGs",
+        "samples_per_s",
+    ),
 ]
 
 # What the page calls each benchmark, in its order.
@@ -162,7 +174,7 @@ def readme(found: Results) -> str:
             raise SystemExit(f"{of}.json: expected {measure} of the case '{name}', which the README shows")
         faster = "; ".join(f"{times(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
         ours = case["contenders"][OURS][measure]
-        counted = " samples" if "samples" in measure else " points"
+        counted = next(f" {what}" for what in ("samples", "frames", "points") if what in measure or what == "points")
         speed = rate(ours, counted) if measure.endswith("_per_s") else duration(ours)
         rows.append([words, hardware(found[of]), speed, number(case["times_the_copy"]), faster])
     return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
