@@ -22,7 +22,7 @@ def header_bytes(content):
 
 
 def checksums(name, content):
-    """As the manifest of version 2 has them."""
+    """As the manifest has them since version 2."""
     covered_from = header_bytes(content) if Path(name).name in GROWING else 0
     return [
         f"{zlib.crc32(content[max(begin, covered_from) : begin + BLOCK_BYTES]):08x}"

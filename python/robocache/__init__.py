@@ -1,7 +1,7 @@
 """RoboCache: the GPU data engine for robot foundation models.
 
 Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
-:class:`Loader`, one kernel launch each. The same kernels are plain functions: :func:`resample_trajectories`,
+:class:`Loader`, one kernel launch each; :func:`doctor` says what is wrong with them. The same kernels are plain functions: :func:`resample_trajectories`,
 :func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`,
 :func:`integrate_tsdf`, :func:`image_batch`.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from . import _lib
 from .dataset import Dataset, ReencodedWarning, Writer, open
+from .doctor import DoctorWarning, doctor
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
 from .image_options import ImageOptions
 from .ingest import ingest
@@ -31,6 +32,7 @@ __all__ = [
     "ArgumentTypeError",
     "Dataset",
     "DeviceError",
+    "DoctorWarning",
     "Error",
     "FileError",
     "FrameError",
@@ -45,6 +47,7 @@ __all__ = [
     "check_installation",
     "check_times",
     "decode_jpeg",
+    "doctor",
     "fuse_multimodal",
     "image_batch",
     "ingest",

@@ -14,8 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from . import __version__, dataset, demo, view
+from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
-from .ingest import SourceError, ingest
+from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
+from .ingest.clocks import POLICIES
 from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
 from .installation import check_installation
 from .loader import Loader
@@ -24,7 +26,8 @@ _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0 done, 1 refused, 2 usage, 3 an ingest that finished with named skips."""
+    """Runs a command; returns its exit code: 0 done, 1 refused or found wrong, 2 usage, 3 an ingest that finished with named
+    skips."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
@@ -37,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.debug:
             raise
         message = _in_words_of_the_command_line(" ".join(str(error).split()), arguments)
-        stopped = isinstance(error, SourceError) and arguments.on_error == "stop"
+        stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
         hint = " (--on-error skip passes over it by name)" if stopped else ""
         print(f"robocache {arguments.command}: {message}{hint}", file=sys.stderr)
         return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
@@ -63,16 +66,28 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
 
 
 def _ingest(arguments: argparse.Namespace) -> int:
+    if arguments.dry_run:
+        return _dry_run(arguments)
+    if arguments.cache is None:
+        raise ArgumentError("expected SOURCE and CACHE, the directory to write; --dry-run alone needs none")
     with view.ingest_progress() as progress:
         report = ingest(
             arguments.source,
             arguments.cache,
             format=arguments.format,
             on_error=arguments.on_error,
+            repair=arguments.repair,
+            offsets=dict(arguments.offset),
+            mapping=arguments.mapping,
             overwrite=arguments.overwrite,
+            workers=arguments.workers,
             progress=progress,
             **given_options(arguments),
         )
+    return _show_report(report, arguments)
+
+
+def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report.to_dict())
     else:
@@ -82,8 +97,54 @@ def _ingest(arguments: argparse.Namespace) -> int:
             done += f", {frames} frames, {frames / report.seconds:.0f} a second"
         console.print(done, soft_wrap=True, markup=False)
         view.show_streams(dataset.open(report.cache), console)
+        view.show_repairs(report.repaired, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
+
+
+def _dry_run(arguments: argparse.Namespace) -> int:
+    found = preview(arguments.source, format=arguments.format, mapping=arguments.mapping, **given_options(arguments))
+    if arguments.json:
+        _print_json(found.to_dict())
+    else:
+        print(found.mapping, end="")
+    return _DONE
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    made = plan(
+        arguments.source,
+        arguments.plan,
+        shards=arguments.shards,
+        format=arguments.format,
+        on_error=arguments.on_error,
+        repair=arguments.repair,
+        offsets=dict(arguments.offset),
+        mapping=arguments.mapping,
+        **given_options(arguments),
+    )
+    if arguments.json:
+        _print_json({**made.described, "folder": str(made.folder)})
+    else:
+        print(f"{arguments.source} ({made.work.format.name}): {made.recordings} recordings in {made.shards} shards")
+        print(f"each of 0 to {made.shards - 1}: {shlex.join(['robocache', 'convert', str(made.folder), '--shard'])} N")
+        print(f"then: {shlex.join(['robocache', 'merge', str(made.folder), 'CACHE'])}")
+    return _DONE
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    with view.ingest_progress() as progress:
+        print(convert(load_plan(arguments.plan), arguments.shard, progress=progress))
+    return _DONE
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    shards = arguments.shards[0] if len(arguments.shards) == 1 else arguments.shards
+    if len(arguments.shards) == 1 and (Path(shards) / "manifest.json").exists():
+        shards = arguments.shards  # one shard is all of them
+    with view.ingest_progress() as progress:
+        report = merge(shards, arguments.cache, overwrite=arguments.overwrite, progress=progress)
+    return _show_report(report, arguments)
 
 
 def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
@@ -110,21 +171,48 @@ def _inspect(arguments: argparse.Namespace) -> int:
         _print_json(view.describe(opened))
     else:
         view.show(opened, Console(), every_feature=arguments.all)
+        known = report.load(arguments.cache)
+        if known is not None:
+            print(f"doctor: {known.summary} (robocache doctor {shlex.quote(arguments.cache)})")
         if arguments.plot:
             print(f"picture: {arguments.plot}")
     return _DONE
 
 
+def _doctor(arguments: argparse.Namespace) -> int:
+    found = doctor(
+        arguments.path,
+        save=not arguments.no_save,
+        work=arguments.work,
+        **({} if arguments.format is None else {"format": arguments.format}),
+        **given_options(arguments),
+    )
+    if arguments.html:
+        try:
+            Path(arguments.html).write_text(found.html(), encoding="utf-8")
+        except OSError as error:
+            raise FileError(f"{arguments.html}: {error.strerror or error}") from error
+    if arguments.json:
+        _print_json(found.to_dict())
+    else:
+        terminal.show(found, Console(), lines=arguments.lines)
+        if arguments.html:
+            print(f"report: {arguments.html}")
+    worst = found.counts["error"] + (found.counts["warning"] if arguments.strict else 0)
+    return _REFUSED if worst else _DONE
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     opened = _open(arguments.cache)
-    if not opened.streams:
-        raise FileError(f"{arguments.cache}: expected a cache with streams, got one without")
-    slowest = min(opened.streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
+    streams = {name: stream for name, stream in opened.streams.items() if stream.ragged is None}
+    if not streams:
+        raise FileError(f"{arguments.cache}: expected a cache with streams of numbers or frames, got one without")
+    slowest = min(streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
     loader = Loader(
         opened,
         batch_size=arguments.batch_size,
-        delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in opened.streams},
+        delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in streams},
         normalize="mean_std",
         dtype=arguments.dtype,
         device=arguments.device,
@@ -136,7 +224,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         "steps": arguments.steps,
         "rate_hz": rate_hz,
         "dtype": arguments.dtype,
-        "streams": list(opened.streams),
+        "streams": list(streams),
         "anchors": loader.num_samples,
     }
     if arguments.json:
@@ -144,7 +232,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         print(
             f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {arguments.batch_size}, "
-            f"{arguments.steps} moments at {rate_hz:g} Hz of {len(opened.streams)} streams, {arguments.dtype}"
+            f"{arguments.steps} moments at {rate_hz:g} Hz of {len(streams)} streams, {arguments.dtype}"
         )
     return _DONE
 
@@ -204,6 +292,31 @@ def _parser() -> argparse.ArgumentParser:
     def json_option(made: argparse.ArgumentParser) -> None:
         made.add_argument("--json", action="store_true", help="print JSON instead of text")
 
+    def ingest_options(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--format", choices=FORMATS, help="default: found from the files")
+        made.add_argument(
+            "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
+        )
+        made.add_argument(
+            "--mapping",
+            metavar="FILE",
+            help="TOML or JSON: which streams, by what names, cut into which parts; or GR00T's modality.json",
+        )
+        made.add_argument(
+            "--repair",
+            choices=POLICIES,
+            help="of stamps that step back: sort rows, drop those behind, or split the recording (default: refused)",
+        )
+        made.add_argument(
+            "--offset",
+            metavar="STREAM=SECONDS",
+            type=_offset,
+            action="append",
+            default=[],
+            help="added to a stream's stamps; may be given again",
+        )
+        add_arguments(made)
+
     made = command(
         "ingest",
         _ingest,
@@ -212,15 +325,46 @@ def _parser() -> argparse.ArgumentParser:
         "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
         "robocache ingest dataset cache --image-size 224x224 --image-fit pad",
         "robocache ingest logs cache --time-column stamp --time-unit us",
+        "robocache ingest dataset --dry-run > streams.toml    # to be edited, then: --mapping streams.toml",
     )
     made.add_argument("source", help="a LeRobot dataset (v2.0, v2.1, v3.0) or a folder of CSV files")
-    made.add_argument("cache", help="the directory to write")
-    made.add_argument("--format", choices=FORMATS, help="default: found from the files")
+    made.add_argument("cache", nargs="?", help="the directory to write")
     made.add_argument(
-        "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
+        "--dry-run", action="store_true", help="print the mapping of what is found, ready to be edited; write nothing"
     )
+    made.add_argument("--workers", type=_positive(int), help="processes that share the recordings out (default 1)")
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
-    add_arguments(made)
+    ingest_options(made)
+    json_option(made)
+
+    made = command(
+        "plan",
+        _plan,
+        "cut an ingest into shards that any process converts",
+        "robocache plan dataset work --shards 64",
+        "robocache convert work --shard 0    # and so on, on any machine that sees both folders",
+        "robocache merge work cache",
+    )
+    made.add_argument("source", help="as of robocache ingest")
+    made.add_argument("plan", help="the directory to make, in which the shards will be")
+    made.add_argument("--shards", type=_positive(int), required=True, help="how many")
+    ingest_options(made)
+    json_option(made)
+
+    made = command("convert", _convert, "convert one shard of a plan", "robocache convert work --shard 3")
+    made.add_argument("plan", help="what robocache plan made")
+    made.add_argument("--shard", type=int, required=True, help="its number, from 0; one that is finished is left alone")
+
+    made = command(
+        "merge",
+        _merge,
+        "make a cache of all shards of a plan",
+        "robocache merge work cache",
+        "robocache merge work/shard-* cache",
+    )
+    made.add_argument("shards", nargs="+", metavar="plan", help="what robocache plan made, or all its shards")
+    made.add_argument("cache", help="the directory to write")
+    made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     json_option(made)
 
     made = command(
@@ -237,6 +381,24 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--plot", metavar="FILE", help="save a picture of values, episode lengths and recorded clocks")
     made.add_argument("--episode", type=int, default=0, help="the episode that the picture looks at (default 0)")
     made.add_argument("--verify", action="store_true", help="check every byte against its checksum first")
+    json_option(made)
+
+    made = command(
+        "doctor",
+        _doctor,
+        "find what is wrong with a cache or a source: clocks, gaps, NaN, stuck sensors, repeated episodes",
+        "robocache doctor cache    # exit code 1 where there are errors",
+        "robocache doctor cache --html report.html",
+        "robocache doctor path/to/pusht --strict --json",
+    )
+    made.add_argument("path", help="what robocache ingest wrote, or what it reads")
+    made.add_argument("--html", metavar="FILE", help="write a page with plots, one self-contained file")
+    made.add_argument("--strict", action="store_true", help="exit code 1 where there are warnings too")
+    made.add_argument("--lines", type=_positive(int), default=5, help="findings shown of each code (default 5)")
+    made.add_argument("--no-save", action="store_true", help="do not write doctor.json into the cache")
+    made.add_argument("--work", metavar="DIR", help="where a source's temporary cache goes (default: beside it)")
+    made.add_argument("--format", choices=FORMATS, help="of a source; default: found from the files")
+    add_arguments(made)
     json_option(made)
 
     made = command(
@@ -274,6 +436,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _examples(*lines: str) -> str:
     return "\n  ".join(["examples:", *lines])
+
+
+def _offset(text: str) -> tuple[str, str]:
+    stream, equals, seconds = text.rpartition("=")
+    if not (stream and equals):
+        raise argparse.ArgumentTypeError(f"expected STREAM=SECONDS, got {text}")
+    return stream, seconds
 
 
 def _positive(kind: Any) -> Any:

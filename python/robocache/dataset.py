@@ -31,6 +31,7 @@ _writer_describe_stream = _lib.function("writer_describe_stream")
 _writer_begin_episode = _lib.function("writer_begin_episode")
 _writer_describe_frames = _lib.function("writer_describe_frames")
 _writer_append = _lib.function("writer_append")
+_writer_append_ragged = _lib.function("writer_append_ragged")
 _writer_append_frames = _lib.function("writer_append_frames")
 _writer_end_episode = _lib.function("writer_end_episode")
 _writer_abort_episode = _lib.function("writer_abort_episode")
@@ -107,6 +108,7 @@ class Writer:
         *,
         clock: str = "recorded",
         names: Sequence[str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
         unit_m: float | None = None,
         intrinsics: Any = None,
         resized: Mapping[str, Any] | None = None,
@@ -117,6 +119,9 @@ class Writer:
             name: the stream. If nothing is appended to it, it is left out of the cache.
             clock: ``"nominal"`` where the stamps are only index / rate, because the recording's own clock is lost.
             names: the names of its features, one an element of a row's value.
+            attributes: what else is known of it, JSON-able: ``{"units": "rad", "frame_id": "base", ...}``. Of these
+                ``"methods"``, ``[[start, stop, method], ...]`` over the features of a row, is how a :class:`Loader` brings
+                them to other times where it is told nothing else.
             unit_m: of a depth camera, the metres of one unit: 0.001 for millimetres. Frames of one channel are then depth.
             intrinsics: of a camera, ``[3, 3]`` in pixels of the frames that are appended: fx 0 cx, 0 fy cy, 0 0 1.
             resized: what was done to a camera's frames before, JSON-able, such as
@@ -125,17 +130,20 @@ class Writer:
         Raises:
             ArgumentError: another clock, an empty name, a number of names that the stream's shape does not have, or what no
                 camera can have; naming the stream, here or where its first frames are appended.
-            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `resized` no dict.
+            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or
+                something inside these is not JSON-able.
         """
         name = _lib.text("stream", name)
         if names is not None and not isinstance(names, list | tuple):
             raise errors.ArgumentTypeError(f"stream '{name}': names: expected a list of str, got {names!r}")
         features = [_lib.text(f"stream '{name}': names[{i}]", feature) for i, feature in enumerate(names or ())]
-        _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features))
+        for argument, value in (("attributes", attributes), ("resized", resized)):
+            if value is not None and not isinstance(value, Mapping):
+                raise errors.ArgumentTypeError(f"stream '{name}': {argument}: expected a dict, got {value!r}")
+        known = _json_text(f"stream '{name}': attributes", attributes or {})
+        _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features), known)
         if unit_m is None and intrinsics is None and resized is None:
             return
-        if resized is not None and not isinstance(resized, Mapping):
-            raise errors.ArgumentTypeError(f"stream '{name}': resized: expected a dict, got {resized!r}")
         _writer_describe_frames(
             self._handle,
             name,
@@ -215,6 +223,7 @@ class EpisodeWriter:
         time_ns: Any,
         values: Any,
         *,
+        offsets: Any = None,
         codec: str | None = None,
         quality: int = 95,
         subsampling: str = "4:2:0",
@@ -227,7 +236,10 @@ class EpisodeWriter:
             values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
                 dtype and shape. Of a camera frames: ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list
                 of `bytes` that are JPEG or PNG files already, which are decoded once, to know that they can be; or what
-                :func:`robocache.frames.encode` or ``take`` made of either.
+                :func:`robocache.frames.encode` or ``take`` made of either. A list of n str is text.
+            offsets: ``[n + 1]`` int64, from 0 to the number of elements, where rows have different numbers of them, as clouds
+                of points do: row i is ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call of
+                a stream then settles dtype and shape of an element.
             codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
                 ``"raw"`` (uint8, uint16, float32: as they are). One channel of uint16 or float32 is depth, of uint8 where
                 the stream has a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
@@ -249,6 +261,11 @@ class EpisodeWriter:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
         # The library borrows their memory: both must outlive the call, copies made here too.
         times = _array(stream, "time_ns", time_ns)
+        if offsets is not None or _are(str, values):
+            if codec is not None:
+                raise errors.ArgumentError(f"stream '{stream}': codec: goes with frames, got text or offsets")
+            self._append_ragged(_lib.text("stream", stream), times, values, offsets)
+            return
         if codec is not None or _are_files(values) or isinstance(values, frames.Encoded):
             self._append_frames(_lib.text("stream", stream), times, values, codec, quality, subsampling)
             return
@@ -258,6 +275,25 @@ class EpisodeWriter:
         except UnicodeEncodeError:
             _lib.text("stream", stream)  # raises
             raise
+
+    def _append_ragged(self, stream: str, times: Any, values: Any, offsets: Any) -> None:
+        kind = "array"
+        if _are(str, values):
+            if offsets is not None:
+                raise errors.ArgumentError(f"stream '{stream}': offsets: go with arrays, got them with text")
+            kind = "text"
+            texts = [_lib.text(f"stream '{stream}': values[{row}]", text).encode() for row, text in enumerate(values)]
+            values = np.frombuffer(b"".join(texts), np.uint8)
+            offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        values, offsets = _array(stream, "values", values), _array(stream, "offsets", offsets)
+        _writer_append_ragged(
+            self._writer,
+            stream,
+            _tensor(stream, "time_ns", times),
+            _tensor(stream, "values", values),
+            _tensor(stream, "offsets", offsets),
+            kind,
+        )
 
     def _append_frames(
         self, stream: str, times: Any, values: Any, codec: str | None, quality: int, subsampling: str
@@ -308,10 +344,14 @@ class EpisodeWriter:
         _writer_abort_episode(self._writer)
 
 
+def _are(kind: Any, values: Any) -> bool:
+    """Whether these are a list, not empty, that begins with one of that kind."""
+    listed = isinstance(values, list | tuple) and not isinstance(values, frames.Encoded)
+    return listed and len(values) > 0 and isinstance(values[0], kind)
+
+
 def _are_files(values: Any) -> bool:
-    return (
-        isinstance(values, list | tuple) and len(values) > 0 and isinstance(values[0], bytes | bytearray | memoryview)
-    )
+    return _are(bytes | bytearray | memoryview, values)
 
 
 def _intrinsics(stream: str, matrix: Any) -> list[float]:
@@ -410,7 +450,9 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
     def __getitem__(self, name: str) -> _Value:
         if name not in self._streams:
             _dataset_index_of(self._dataset, _lib.text("stream", name))  # raises
-            raise errors.ArgumentError(f"stream '{name}': expected numbers, got a camera, which has no statistics")
+            raise errors.ArgumentError(
+                f"stream '{name}': expected numbers of one shape a row; a camera, text and ragged rows have no statistics"
+            )
         return self._value(self._streams[name])
 
     def __contains__(self, name: object) -> bool:
@@ -517,24 +559,71 @@ class EncodedFrames:
         return f"EncodedFrames([{', '.join(map(str, self.shape))}] {self.dtype}, {self._stream.name!r})"
 
 
+class RaggedRows(Sequence[Any]):
+    """Rows that each have a number of elements of their own: ``rows[i]`` is an array ``[elements, ...]``, of text a str; of a
+    slice, or an array of rows or bools, a list of them.
+
+    Attributes:
+        values: all elements of these rows, ``[elements, ...]``, one row's behind the other's; of text uint8 ``[bytes]``.
+        offsets: int64 ``[rows + 1]``, from 0: row i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Raises:
+        FileError: text that is no UTF-8, naming its row.
+    """
+
+    def __init__(self, stream: Stream, values: np.ndarray, offsets: np.ndarray) -> None:
+        self._stream = stream
+        self.values = values
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: Any) -> Any:
+        if hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray):
+            return self._row(range(len(self))[rows])
+        return [self._row(row) for row in np.arange(len(self))[rows].tolist()]
+
+    def within(self, rows: slice) -> RaggedRows:
+        """These rows alone, which are neighbours."""
+        offsets = self.offsets[rows.start : rows.stop + 1]
+        return RaggedRows(self._stream, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def _row(self, row: int) -> Any:
+        elements = self.values[self.offsets[row] : self.offsets[row + 1]]
+        if self._stream.ragged == "array":
+            return elements
+        try:
+            return elements.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise errors.FileError(f"stream '{self._stream.name}': row {row}: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"RaggedRows({len(self)} rows of {self._stream.kind}, {self._stream.name!r})"
+
+
 class Stream:
     """One sensor's rows over all episodes, on its own clock. The arrays are read-only views of the mapped files.
 
-    ``stream[rows]`` gives values by row: one, a slice, or an array of rows; of a camera decoded.
+    ``stream[rows]`` gives values by row: one, a slice, or an array of rows; of a camera decoded, of ragged rows and text as
+    :class:`RaggedRows` gives them.
 
     Attributes:
         name: as it was appended.
-        shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera.
+        shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; of ragged rows of one
+            element, such as ``(4,)`` for points of x, y, z and intensity.
         rows: how many, over all episodes.
         rate_hz: the rate of the median period, with the fewest decimals that give it to less than a nanosecond (30.0 for
             33333333 ns); 0.0 where no episode has two rows, or most stamps are repeated.
         clock: ``"recorded"``, or ``"nominal"`` where the stamps are only index / rate.
         names: the names of the features, or an empty list.
+        attributes: what else the writer was told, as ``{"units": "rad"}``; a dict.
         frames: of a camera its :class:`FrameFormat`, else None.
+        ragged: ``"array"`` where each row has a number of elements of its own, ``"text"`` where each is a str, else None.
         findings: what the writer found: period_ns (the median), jitter_ns (root mean square of period - period_ns, gaps
             aside), min_period_ns, max_period_ns, gaps (periods over 1.5 period_ns), duplicates (periods of 0),
-            empty_episodes, nan_values, infinite_values, constant_features (flat indices). Of a camera only what the clock
-            tells.
+            empty_episodes, nan_values, infinite_values, constant_features (flat indices). Of cameras, ragged rows and
+            text only what the clock tells.
     """
 
     def __init__(self, dataset: Any, episodes: int, description: dict[str, Any]) -> None:
@@ -550,6 +639,8 @@ class Stream:
         self.rate_hz: float = description["rate_hz"]
         self.clock: str = description["clock"]
         self.names: list[str] = description["names"]
+        self.attributes: dict[str, Any] = description["attributes"]
+        self.ragged: str | None = description["ragged"]
         self.findings: dict[str, Any] = description["findings"]
         self.frames: FrameFormat | None = None
         if description["frames"] is not None:
@@ -558,6 +649,13 @@ class Stream:
             intrinsics = np.array(matrix).reshape(3, 3) if matrix else None
             height, width, channels = self.shape
             self.frames = FrameFormat(height=height, width=width, channels=channels, intrinsics=intrinsics, **frames)
+
+    @property
+    def kind(self) -> str:
+        """What its rows are: ``"numbers"``, ``"frames"``, ``"arrays"`` that are ragged, or ``"text"``."""
+        if self.frames is not None:
+            return "frames"
+        return {None: "numbers", "array": "arrays", "text": "text"}[self.ragged]
 
     @property
     def dtype(self) -> np.dtype:
@@ -572,20 +670,36 @@ class Stream:
     @cached_property
     def values(self) -> np.ndarray:
         """``[rows, *shape]`` of `dtype`. Of a camera whose frames are encoded :class:`EncodedFrames`, which behave as such
-        an array and decode what is indexed."""
-        if self.frames is None or self.frames.codec == "raw":
+        an array and decode what is indexed. Of ragged rows the elements of all, ``[elements, *shape]``, of text its bytes,
+        uint8: see `offsets`."""
+        if self.offsets is None:
             return self._array("values", self.dtype, (self.rows, *self.shape))
-        offsets = self._array("blob_offsets", np.dtype(np.int64), (self.rows + 1,))
-        data = self._array("values", np.dtype(np.uint8), (int(offsets[-1]),))
-        return cast(np.ndarray, EncodedFrames(self, range(self.rows), data, offsets))
+        size = int(self.offsets[-1])
+        if self.ragged is not None:
+            return self._array("values", self.dtype, (size, *self.shape))
+        data = self._array("values", np.dtype(np.uint8), (size,))
+        return cast(np.ndarray, EncodedFrames(self, range(self.rows), data, self.offsets))
+
+    @cached_property
+    def offsets(self) -> np.ndarray | None:
+        """int64 ``[rows + 1]`` where rows have sizes of their own, else None: row i of ragged rows is
+        ``values[offsets[i]:offsets[i + 1]]``, of encoded frames ``values.data[offsets[i]:offsets[i + 1]]``."""
+        if self.ragged is None and (self.frames is None or self.frames.codec == "raw"):
+            return None
+        return self._array("blob_offsets", np.dtype(np.int64), (self.rows + 1,))
 
     @cached_property
     def row_offsets(self) -> np.ndarray:
         """int64 ``[episodes + 1]``: episode e is rows ``row_offsets[e]:row_offsets[e + 1]``."""
         return self._array("row_offsets", np.dtype(np.int64), (self._episodes + 1,))
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        return cast(np.ndarray, self.values[rows])
+    @cached_property
+    def _by_row(self) -> Any:
+        """What is indexed by row."""
+        return self.values if self.ragged is None else RaggedRows(self, self.values, cast(np.ndarray, self.offsets))
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._by_row[rows]
 
     def frame(self, row: int) -> np.ndarray:
         """A camera's frame, ``[height, width, channels]`` of `dtype`, for people to look at.
@@ -595,8 +709,8 @@ class Stream:
             FrameError: the frame does not decode.
         """
         if self.frames is None:
-            raise errors.ArgumentError(f"stream '{self.name}': expected a camera, got numbers")
-        return self[operator.index(row)]
+            raise errors.ArgumentError(f"stream '{self.name}': expected a camera, got {self.kind}")
+        return cast(np.ndarray, self[operator.index(row)])
 
     @cached_property
     def _stats(self) -> Stats:
@@ -605,15 +719,19 @@ class Stream:
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         return _lib.array_at(self._dataset, self._addresses[name], shape, dtype, read_only=True)
 
-    def _episode(self, episode: int) -> tuple[np.ndarray, np.ndarray]:
+    def _episode(self, episode: int) -> tuple[np.ndarray, Any]:
         rows = slice(*self.row_offsets[episode : episode + 2].tolist())
-        values = self.values.within(rows) if isinstance(self.values, EncodedFrames) else self.values[rows]
-        return self.time_ns[rows], values
+        values = self._by_row
+        return self.time_ns[rows], values[rows] if self.offsets is None else values.within(rows)
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, (self.rows, *self.shape)))
         frames = f" {self.frames.codec} {self.frames.color_space}" if self.frames else ""
-        return f"Stream({self.name!r}, [{shape}] {self._dtype}{frames}, {self.rate_hz:.6g} Hz)"
+        kind = f"[{shape}] {self._dtype}{frames}"
+        if self.ragged is not None:
+            each = ", ".join(map(str, ("n", *self.shape)))
+            kind = f"[{self.rows}] text" if self.ragged == "text" else f"{self.rows} x [{each}] {self._dtype}"
+        return f"Stream({self.name!r}, {kind}, {self.rate_hz:.6g} Hz)"
 
 
 class Dataset:
@@ -622,7 +740,7 @@ class Dataset:
     Attributes:
         path: the absolute path of what was opened.
         streams: by name, each a :class:`Stream`.
-        stats: by stream name, each a :class:`Stats`; a camera has none.
+        stats: by stream name, each a :class:`Stats`; cameras, ragged rows and text have none.
         bytes: the size of all files together.
     """
 
@@ -636,17 +754,18 @@ class Dataset:
         self._episode_columns: list[dict[str, str]] = description["episode_columns"]
         streams = {stream["name"]: Stream(self._handle, self._episodes, stream) for stream in description["streams"]}
         self.streams: Mapping[str, Stream] = _ByStream(self._handle, streams, lambda stream: stream)
-        numbers = {name: stream for name, stream in streams.items() if stream.frames is None}
+        numbers = {name: stream for name, stream in streams.items() if stream.kind == "numbers"}
         self.stats: Mapping[str, Stats] = _ByStream(self._handle, numbers, lambda stream: stream._stats)
 
     def __len__(self) -> int:
         """The number of episodes."""
         return self._episodes
 
-    def episode(self, index: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    def episode(self, index: int) -> Mapping[str, tuple[np.ndarray, Any]]:
         """One episode's rows: by stream name ``(time_ns [n], values [n, ...])``, views of the mapped files.
 
-        Encoded frames of a camera are :class:`EncodedFrames`, decoded when they are indexed. A stream without rows in this episode is there, with n = 0. A negative index counts from the end.
+        Encoded frames of a camera are :class:`EncodedFrames`, decoded when they are indexed; ragged rows and text are
+        :class:`RaggedRows`. A stream without rows in this episode is there, with n = 0. A negative index counts from the end.
 
         Raises:
             ArgumentError: no such episode; and for the name of a stream that does not exist.

@@ -25,7 +25,8 @@ import numpy as np
 from . import _lib, errors
 from .dataset import Dataset
 from .dataset import open as open_dataset
-from .ingest import check_source, checked_path, ingest
+from .ingest import ingest
+from .ingest.driver import check_source, checked_path
 from .ingest.files import fingerprint
 from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied
@@ -167,7 +168,11 @@ class LeRobotLoader(Loader):
         told = dataset.provenance.get("lerobot", {})
         if not told.get("index_columns"):
             raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
-        streams = {name: stream for name, stream in dataset.streams.items() if video or stream.frames is None}
+        streams = {
+            name: stream
+            for name, stream in dataset.streams.items()
+            if stream.ragged is None and (video or stream.frames is None)
+        }
         features = {name: stream for name, stream in streams.items() if name not in INDEX_COLUMNS}
         cameras = [name for name, stream in features.items() if stream.frames is not None]
         kinds = {name: stream.dtype for name, stream in features.items() if name not in cameras}

@@ -20,7 +20,8 @@ import numpy as np
 
 from . import _lib, errors
 from .affine import Affine
-from .dataset import Dataset
+from .dataset import Dataset, Stream
+from .doctor.report import enforce
 from .image_options import ImageOptions
 from .norm_stats import as_stats
 from .ops._call import Array, number, whole
@@ -125,17 +126,44 @@ class _PerKey:
 
 
 class _Keys(dict[str, int]):
-    """What a batch may hold: the features of a row, by key; and which keys are cameras'."""
+    """What a batch may hold: the features of a row, by key; which keys are cameras', and which ragged or text, of which there
+    are no batches; and the streams of numbers that fill a key."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.cameras: set[str] = set()
+        self.ragged: set[str] = set()
+        self.numbers: dict[str, list[Stream]] = {}
         for source in sources:
             for name, stream in source.dataset.streams.items():
                 key = (source.rename or {}).get(name, name)
                 self[key] = max(self.get(key, 0), math.prod(stream.shape))
-                if stream.frames is not None:
-                    self.cameras.add(key)
+                if stream.kind == "numbers":
+                    self.numbers.setdefault(key, []).append(stream)
+                else:
+                    (self.cameras if stream.kind == "frames" else self.ragged).add(key)
         self.where = sources[0].dataset.path if len(sources) == 1 else "any source"
+
+
+def _own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
+    """What the streams that fill a key say of how they are brought to other times; nothing where they say nothing."""
+    said = streams[0].attributes.get("methods", [])
+    for stream in streams:
+        other = stream.attributes.get("methods", [])
+        if other != said:
+            raise errors.ArgumentError(
+                f"methods: expected those of '{key}', since the attributes of its sources differ: {said} and {other}"
+            )
+    blocks = []
+    for block in said if isinstance(said, list) else [said]:
+        match block:
+            case [int(start), int(stop), str(method)]:
+                blocks.append((slice(start, stop), method))
+            case _:
+                raise errors.ArgumentError(
+                    f"stream '{streams[0].name}': attributes['methods']: expected [[start, stop, method], ...], got "
+                    f"{said!r}; methods= goes before it"
+                )
+    return blocks
 
 
 def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
@@ -383,7 +411,8 @@ class Loader:
             ``"next"``, ``"pchip"``, ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a
             quaternion) or ``"pose"`` (7, x, y, z and a quaternion), as in :func:`resample_trajectories`: one for all
             keys, or ``{key: method}``, where ``[(slice, method), ...]`` names features of a row, counted
-            row-major, and leaves the others the default: ``{"arm": [(slice(3, 7), "slerp")]}``.
+            row-major, and leaves the others the default: ``{"arm": [(slice(3, 7), "slerp")]}``. Keys that it does not name, of
+            None all, go by their stream's own ``attributes["methods"]`` where the cache has them.
         max_gap_s: values interpolated across a longer gap are marked in ``is_pad``; one for all, or ``{key: s}``, as
             are the next three.
         tolerance_s: of ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther than this is padding. Whoever wants an
@@ -402,6 +431,9 @@ class Loader:
             ``"openpi"`` give the numbers that those give.
         images: what becomes of a camera's frames: an :class:`ImageOptions` for all of them, or ``{key: ImageOptions}``; by
             default pixels from 0 to 1, channels first, as large as they are stored.
+        findings: what the doctor found in a cache (:func:`robocache.doctor`; nothing is looked for here): ``"warn"``: errors are a
+            :class:`DoctorWarning`; ``"strict"``: they are refused, and so is a cache that no doctor has seen as it is; None: not
+            looked at.
         on_bad_frame: ``"error"``: one that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding, and
             :attr:`bad_frames` counts it.
         dtype: of the floating streams and of frames: float32, float64 (frames: float32), float16 or bfloat16; or
@@ -462,6 +494,7 @@ class Loader:
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
         DeviceError: no such device, or the streams do not fit its memory.
+        FileError: what ``findings="strict"`` refuses.
 
     Example:
         >>> loader = robocache.Loader(ds, batch_size=256, rate_hz=50, history={"observation.state": 2}, horizon={"action": 16})
@@ -495,6 +528,7 @@ class Loader:
         norm_stats: Mapping[str, Any] | None = None,
         constant: str = "center",
         images: ImageOptions | Mapping[str, ImageOptions] | None = None,
+        findings: str | None = "warn",
         on_bad_frame: str = "error",
         dtype: Any = "float32",
         device: str | torch.device | None = None,
@@ -521,6 +555,7 @@ class Loader:
         self._arguments = {name: _copied(x) for name, x in given.items()}
         sources, mixture = _sources(dataset)
         self.dataset = sources if mixture else dataset
+        enforce((source.dataset.path for source in sources), findings)
         if (delta_timestamps is None) == (rate_hz is None):
             raise errors.ArgumentError(
                 "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
@@ -712,7 +747,9 @@ class Loader:
         images = _PerKey(keys, "images", given["images"], _images)
         rate_hz = _given(_number, "rate_hz", given["rate_hz"])
         _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
-        named = [*histories.named, *horizons.named, *keys] if delta_timestamps is None else delta_timestamps
+        named: Any = delta_timestamps
+        if named is None:
+            named = [*histories.named, *horizons.named, *(key for key in keys if key not in keys.ragged)]
         for key in images.named:
             if delta_timestamps is not None and key not in delta_timestamps:
                 raise errors.ArgumentError(f"images: expected keys of delta_timestamps, got {key!r}")
@@ -732,9 +769,11 @@ class Loader:
                 horizons.of(key),
                 *(option.of(key) for option in others),
             )
-            if key in slices:
-                for begin, end, method in _slices(f"methods['{key}']", slices[key], keys[key]):
-                    _add_method(options, begin, end, method)
+            blocks = slices.get(key, [])
+            if key in keys.numbers and (plain is None or (isinstance(plain, Mapping) and key not in plain)):
+                blocks = _own_methods(key, keys.numbers[key])
+            for begin, end, method in _slices(f"methods['{key}']", blocks, keys[key]):
+                _add_method(options, begin, end, method)
             of_key = images.of(key)
             if of_key is None and key in keys.cameras:
                 of_key = images.of_all

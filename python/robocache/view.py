@@ -23,11 +23,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from .dataset import Dataset, EncodedFrames, FrameFormat, Stats, Stream
+from .dataset import Dataset, EncodedFrames, FrameFormat, RaggedRows, Stats, Stream
 from .errors import ArgumentError, Error
 
 _FEATURES_SHOWN = 6  # in a table, of each stream
-_STREAMS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN = 8, 4, 20_000
+_STREAMS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN, _TEXTS_DRAWN = 8, 4, 20_000, 12
 _FRAME_POINTS, _STRIP_POINTS = 75, 530  # how high a frame is, how wide all of a strip, in points of 1/72 inch
 
 
@@ -35,7 +35,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     """All that `robocache inspect` knows of a cache, JSON-able: NaN and infinity become None."""
     streams = {}
     for name, stream in dataset.streams.items():
-        stats = None if stream.frames else dataset.stats[name]
+        stats = dataset.stats.get(name)
         streams[name] = {
             "dtype": str(stream.dtype),
             "shape": list(stream.shape),
@@ -43,7 +43,10 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             "rate_hz": stream.rate_hz,
             "clock": stream.clock,
             "names": stream.names,
+            "attributes": stream.attributes,
             "frames": stream.frames and _frames_described(stream),
+            "ragged": stream.ragged,
+            "elements": len(stream.values) if stream.ragged else None,
             "findings": stream.findings,
             "stats": stats and {key: np.asarray(getattr(stats, key)).tolist() for key in Stats._fields},
         }
@@ -94,7 +97,15 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
         console.print(_stats_table(dataset, every_feature))
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
+    show_repairs(dataset.provenance.get("repair", {}).get("streams", {}), console)
     show_omissions(dataset.provenance, console)
+
+
+def show_repairs(repaired: Mapping[str, Mapping[str, int]], console: Console) -> None:
+    """Prints what an ingest repaired, from its report or a cache's provenance."""
+    for name, counts in repaired.items():
+        done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
+        console.print(f"repaired {name}: {done}", style="yellow", highlight=False, markup=False)
 
 
 def show_omissions(of: Mapping[str, Any], console: Console) -> None:
@@ -107,12 +118,14 @@ def show_omissions(of: Mapping[str, Any], console: Console) -> None:
 
 def show_streams(dataset: Dataset, console: Console) -> None:
     """Prints a row a stream: what it is and how fast; then which clocks were recorded, and whatever is odd."""
-    table = _table("stream", "values", ">rows", ">Hz", ">jitter ms", ">longest ms")
+    units = {name: _units(stream) for name, stream in dataset.streams.items()}
+    table = _table("stream", "values", *["units"] * any(units.values()), ">rows", ">Hz", ">jitter ms", ">longest ms")
     for name, stream in dataset.streams.items():
         found = stream.findings
         table.add_row(
             _Name(name),
-            f"{stream.dtype} {list(stream.shape)}",
+            _values(stream),
+            *[_Name(units[name])] * any(units.values()),
             str(stream.rows),
             f"{stream.rate_hz:.4g}",
             f"{found['jitter_ns'] / 1e6:.3f}",
@@ -140,6 +153,22 @@ def show_streams(dataset: Dataset, console: Console) -> None:
         odd = ", ".join(_count(count, what) for what, count in counts.items() if count)
         if odd:
             console.print(_Name(f"{name}: {odd}"))
+
+
+def _values(stream: Stream) -> str:
+    """What a row is."""
+    if stream.ragged is None:
+        return f"{stream.dtype} {list(stream.shape)}"
+    each = len(stream.values) / max(stream.rows, 1)
+    if stream.ragged == "text":
+        return f"text, mean {each:.4g} bytes"
+    return f"ragged {stream.dtype} {list(stream.shape)}, mean {each:.4g} a row"
+
+
+def _units(stream: Stream) -> str:
+    """Each once, of those the stream's attributes say."""
+    said = stream.attributes.get("units")
+    return ", ".join(dict.fromkeys(map(str, said))) if isinstance(said, list) else str(said or "")
 
 
 def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
@@ -210,7 +239,7 @@ class _Name:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widths = [cell_len(part) for part in self._parts]
-        return Measurement(max(widths), sum(widths)).with_maximum(options.max_width)
+        return Measurement(max(widths, default=0), sum(widths)).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = [""]
@@ -263,6 +292,8 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
         seconds = (times - start_ns) / 1e9
         if stream.frames:
             _draw_frames(axis, stream, seconds, values)
+        elif stream.ragged:
+            _draw_ragged(axis, stream, seconds, values)
         else:
             _draw_values(axis, stream, dataset.stats[name], seconds, values)
     if shown:
@@ -300,6 +331,21 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
     for row in np.unique(np.searchsorted(seconds, aims, side="right") - 1):
         picture = OffsetImage(_picture(format.color_space, frames[row]), zoom=zoom)
         axis.add_artist(AnnotationBbox(picture, (seconds[row], 0.55), xycoords=on_clock, frameon=False))
+
+
+def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRows) -> None:
+    """How many elements each row has; of text a tick for each and some of them to read."""
+    if stream.ragged == "array":
+        _title(axis, stream, len(seconds), ", elements of each row")
+        axis.plot(seconds, np.diff(rows.offsets), linewidth=0.9, marker="." if len(seconds) < 50 else "")
+        return
+    _title(axis, stream, len(seconds), ", text")
+    axis.set_yticks([])
+    axis.set_ylim(0, 1)
+    axis.plot(seconds, np.full(len(seconds), 0.02), "|", markersize=4, color="0.6")
+    for row in range(0, len(seconds), -(-len(seconds) // _TEXTS_DRAWN) or 1):
+        shown = " ".join(rows[row].split())[:30]
+        axis.text(seconds[row], 0.1, shown, fontsize=7, rotation=20, clip_on=True, parse_math=False)
 
 
 def _picture(color_space: str, frame: np.ndarray) -> np.ndarray:

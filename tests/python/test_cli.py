@@ -134,7 +134,7 @@ def test_an_option_of_another_format_is_2(capsys, tmp_path):
 def test_csv_options_reach_the_reader(capsys, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/imu.csv").write_text("a,stamp\n1,30\n2,10\n3,20\n")
-    options = ["--time-column", "stamp", "--time-unit", "ms", "--sort-times"]
+    options = ["--time-column", "stamp", "--time-unit", "ms", "--repair", "sort"]
     assert run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache", *options)[0] == 0
     stream = robocache.open(tmp_path / "cache").streams["imu"]
     assert stream.time_ns.tolist() == [10_000_000, 20_000_000, 30_000_000]

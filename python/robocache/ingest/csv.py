@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from ..errors import ArgumentError, FileError
-from ..ops.resample import check_times
+from ..errors import FileError
 from .files import check_file, list_files
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
@@ -52,17 +51,21 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     if not files:
         raise FileError(f"{source}: expected CSV logs (*.csv), found none")
     files.sort(key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
+    for file in {*listing.files} - {*files}:
+        notes.count("others", file.suffix or file.name)
     seen = _Seen()
     folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
     for folder, logs in folders:
         name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
         yield Recording(name, str(folder), {"name": name}, _read_folder(logs, root, options, seen, notes))
-    notes.tell(
-        source, streams={name: asdict(layout) for name, layout in seen.layouts.items()}, sort_times=options.sort_times
-    )
-    others = Counter(file.suffix or file.name for file in listing.files)
-    others.subtract(Counter(file.suffix or file.name for file in {*files, *seen.images}))
+
+
+def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
+    """Tells of the streams, and of files that were not read."""
+    notes.tell(source, streams=notes.seen.get("streams", {}))
+    others = Counter(notes.counts.get("others", {}))
+    others.subtract(Counter(notes.seen.get("images", {}).values()))
     for suffix, count in sorted((+others).items()):
         what = "hidden" if suffix.lower() == ".csv" else "not CSV"
         notes.leave_out(f"*{suffix}", f"{what}: {count} file{'s' * (count > 1)}")
@@ -70,16 +73,10 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
 
 @dataclass
 class _Seen:
-    """What the files that were read say together.
-
-    layouts: of each stream.
-    kinds: of each camera.
-    images: the files that are frames.
-    """
+    """What the first files say: the layout of each stream, and the kind of each camera's frames."""
 
     layouts: dict[str, _Layout] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=Kinds)
-    images: set[Path] = field(default_factory=set)
 
 
 def _read_folder(
@@ -90,6 +87,7 @@ def _read_folder(
         with notes.reading(what, file):
             layout, rows, time_ns, images = _read_log(file, options)
             known = seen.layouts.setdefault(file.stem, layout)
+            notes.see("streams", file.stem, asdict(known))
             if layout != known:
                 raise SourceError(f"{file}: {layout}, but before it {known}")
             for column, reason in layout.left_out.items():
@@ -97,7 +95,8 @@ def _read_folder(
             if rows is not None:
                 yield file.stem, rows
             if images:
-                seen.images.update(images)
+                for image in images:
+                    notes.see("images", str(image).encode(errors="backslashreplace").decode(), image.suffix)
                 camera = f"{file.stem}.{layout.images}"
                 read = partial(_read_image, images)
                 frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)
@@ -176,20 +175,14 @@ def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np
     columns = [names[int(number)] if header else number for number in kept]
     named = None if images is None else names[int(images)] if header else images
     layout = _Layout(header, options.time_column, unit, columns, left_out, named)
-    order = np.argsort(time_ns, kind="stable") if options.sort_times else np.arange(len(time_ns))
-    time_ns = time_ns[order]
-    try:
-        check_times(time_ns)
-    except ArgumentError as error:
-        raise SourceError(f"{file}: {error}; sort_times sorts the rows") from error
-    paths = [folder / cell for cell in table[images].take(order).to_pylist()] if folder and images else []
+    paths = [folder / cell for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
         return layout, None, time_ns, paths
     values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in kept], axis=1)
     for number, name, column in zip(kept, columns, values.T, strict=True):
         if np.any(np.abs(column) >= 2**53):
             _refuse_rounded_numbers(file, parse, number, name, 1 + header)
-    return layout, Rows(time_ns, values[order], columns if header else None), time_ns, paths
+    return layout, Rows(time_ns, values, columns if header else None), time_ns, paths
 
 
 def _find_images(file: Path, cells: pa.Array) -> Path | None:

@@ -76,33 +76,49 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     videos = [name for name, kind in wanted.items() if kind == "video" and find_videos(source, name)]
     _leave_out(notes, features, columns, cameras, [*kept, *images, *videos])
     notes.tell(source / "meta", tasks=tasks, cameras=cameras)
-    clocks: Counter[str] = Counter()
     notes.total = len(spans)
     found = _read_rows(source, spans, episodes, [*streams, *images], info["fps"], notes)
     kinds = Kinds()
     with _open_videos(source, videos, info["fps"], options, kinds, notes) if videos else nullcontext() as opened:
         for episode in opened.ahead(found) if opened else found:
+            if isinstance(episode, Lost):
+                notes.skip(episode.what, episode.error)
+                notes.position += episode.count
+                continue
             yield Recording(
                 episode.what,
                 episode.where,
                 episode.metadata,
                 chain(
-                    _read_streams(episode, streams, features, clocks, notes),
+                    _read_streams(episode, streams, features, notes),
                     _read_images(source, episode, images, options, kinds, notes),
                     opened.streams(episode) if opened else (),
                 ),
             )
-    notes.tell(source, episodes_by_clock=dict(clocks))
+
+
+def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
+    """Tells of the clocks, and of frames that no row has."""
+    notes.tell(source, episodes_by_clock=notes.counts.get("clocks", {}))
+    used = notes.counts.get("frames used", {})
+    frames = Counter[str]()
+    for camera, count in notes.seen.get("video files", {}).values():
+        frames[camera] += count
+    for camera, count in frames.items():
+        if used.get(camera, 0) < count:
+            notes.leave_out(f"{camera}: frames", f"{count - used.get(camera, 0)} of {count} are no row's")
 
 
 @dataclass(frozen=True)
 class Episode:
     """One whose rows are read.
 
+    position: its place in the source.
     what, where, metadata: as of :class:`Recording`.
-    rows: its columns.
+    rows: its columns; without any where another process reads it.
     """
 
+    position: int
     number: int
     what: str
     where: str
@@ -129,6 +145,15 @@ class Episode:
         return self._clock[1]
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A file that cannot be read, and the number of episodes in it."""
+
+    what: str
+    error: SourceError
+    count: int
+
+
 def _read_rows(
     source: Path,
     spans: list[_Span],
@@ -136,13 +161,21 @@ def _read_rows(
     columns: list[str],
     fps: float,
     notes: Notes,
-) -> Iterator[Episode]:
+) -> Iterator[Episode | Lost]:
+    position = 0
     for file, spans_of_file in groupby(spans, key=lambda span: span.file):
-        name_of_file = str(file.relative_to(source))
-        with notes.reading(name_of_file, file):
-            table = _read_columns(_open_parquet(file), file, list({*columns, *_BOOKKEEPING}))
-            for span in spans_of_file:
+        name_of_file, found = str(file.relative_to(source)), list(spans_of_file)
+        table = pa.table({})
+        try:
+            if notes.wants(position, len(found)):
+                with naming(file):
+                    table = _read_columns(_open_parquet(file), file, list({*columns, *_BOOKKEEPING}))
+        except SourceError as error:
+            yield Lost(name_of_file, error, len(found))
+        else:
+            for place, span in enumerate(found, position):
                 yield Episode(
+                    place,
                     span.episode,
                     f"episode {span.episode}",
                     f"{file}: episode {span.episode}",
@@ -154,10 +187,11 @@ def _read_rows(
                     table.slice(span.start, span.length),
                     fps,
                 )
+        position += len(found)
 
 
 def _read_streams(
-    episode: Episode, streams: list[str], features: dict[str, Any], clocks: Counter[str], notes: Notes
+    episode: Episode, streams: list[str], features: dict[str, Any], notes: Notes
 ) -> Iterator[tuple[str, Rows]]:
     """An episode's streams of numbers; counts its clock when all are read."""
     rows, where = episode.rows, episode.where
@@ -168,7 +202,7 @@ def _read_streams(
             values = _to_numpy(rows, name, where)
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         yield name, Rows(episode.time_ns, values, names, episode.clock)
-    clocks[episode.kind_of_clock] += 1
+    notes.count("clocks", episode.kind_of_clock)
 
 
 def _read_images(

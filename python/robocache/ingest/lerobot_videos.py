@@ -16,7 +16,7 @@ import numpy as np
 from ..frames import Encoded
 from .formats.lerobot import LeRobotOptions
 from .images import Kinds, Storage
-from .lerobot import Episode, find_videos, video_name
+from .lerobot import Episode, Lost, find_videos, video_name
 from .recording import Frames, Notes, SourceError, naming, ranges
 from .video import Decoders, Index, Ticket, cut_up, index_video, match
 
@@ -25,11 +25,16 @@ from .video import Decoders, Index, Ticket, cut_up, index_video, match
 _FRAMES_AHEAD = 8192
 
 
+def _count_rows(episode: Episode | Lost) -> int:
+    return len(episode.rows) if isinstance(episode, Episode) else 0
+
+
 @dataclass
 class _View:
     """A camera in one episode.
 
     error: why it has no frames at all.
+    path: its file, with a number of frames of which `used` are of these rows.
     rows: int64 ``[n]``: the rows that have a frame.
     lacking: why the other rows have none.
     tickets: their frames, cut by cut.
@@ -37,7 +42,9 @@ class _View:
 
     camera: str
     error: SourceError | None = None
-    path: Path = Path()
+    path: Path | None = None
+    frames: int = 0
+    used: int = 0
     height: int = 0
     width: int = 0
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -60,7 +67,6 @@ class Videos:
         self._notes = notes
         self._decoders = Decoders(options.jobs)
         self._indices: dict[str, Index] = {}  # of each camera's last file: v3.0's have many episodes
-        self._wanted: dict[Path, np.ndarray] = {}  # bool [frames] of each file
         self._views: dict[int, list[_View]] = {}
 
     def __enter__(self) -> Videos:
@@ -70,30 +76,32 @@ class Videos:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._decoders.close()
-        if kind is None:
-            for camera, files in self._files.items():
-                wanted = [self._wanted[file] for file in files.values() if file in self._wanted]
-                frames, used = sum(map(len, wanted)), sum(int(of_file.sum()) for of_file in wanted)
-                if used < frames:
-                    self._notes.leave_out(f"{camera}: frames", f"{frames - used} of {frames} are no row's")
 
-    def ahead(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
+    def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
         """The same episodes; decoding of their frames begins before their turn, and what is not taken then is dropped."""
-        begun: deque[Episode] = deque()
+        begun: deque[Episode | Lost] = deque()
         frames = 0
         for episode in episodes:
             begun.append(episode)
-            frames += len(episode.rows)
-            self._views[episode.number] = [self._begin(camera, episode) for camera in self._files]
+            frames += _count_rows(episode)
+            if isinstance(episode, Episode) and self._notes.wants(episode.position):
+                self._views[episode.number] = [self._begin(camera, episode) for camera in self._files]
             while frames > _FRAMES_AHEAD:
-                frames -= len(begun[0].rows)
+                frames -= _count_rows(begun[0])
                 yield from self._turn(begun.popleft())
         for episode in begun:
             yield from self._turn(episode)
 
-    def _turn(self, episode: Episode) -> Iterator[Episode]:
+    def _turn(self, episode: Episode | Lost) -> Iterator[Episode | Lost]:
+        views = self._views.get(episode.number, []) if isinstance(episode, Episode) else []
+        for view in views:
+            if view.path is not None:
+                self._notes.see("video files", str(view.path.relative_to(self._source)), [view.camera, view.frames])
+                self._notes.count("frames used", view.camera, view.used)
         yield episode
-        for view in self._views.pop(episode.number):
+        if isinstance(episode, Episode):
+            self._views.pop(episode.number, None)
+        for view in views:
             for ticket in view.tickets:
                 self._decoders.drop(ticket)
 
@@ -145,8 +153,9 @@ class Videos:
         if name not in self._files[camera]:
             raise SourceError(f"{self._source}: no {name}.mp4 of {camera} in videos/; video=False leaves cameras out")
         index = self._index(camera, self._files[camera][name])
+        view.path, view.frames = index.path, len(index)
         self._kinds.check(camera, f"{index.width}x{index.height}", index.path)
-        view.path, view.height, view.width = index.path, index.height, index.width
+        view.height, view.width = index.height, index.width
 
         # The frames that are this episode's: all of a file, or in v3.0 from one time to another.
         begin, end = 0, len(index)
@@ -172,7 +181,7 @@ class Videos:
                 raise error
             view.lacking = f"{episode.what}: {camera}: rows {ranges(lacking.tolist())}", error
         view.rows = np.flatnonzero(frames >= 0)
-        self._wanted[index.path][frames[view.rows]] = True
+        view.used = len(np.unique(frames[view.rows]))
         view.tickets = [self._decoders.ask(cut) for cut in cut_up(index, frames[view.rows], self._storage)]
 
     def _explain(self, index: Index, time_ns: np.ndarray, lacking: np.ndarray, begin: int, end: int) -> SourceError:
@@ -197,5 +206,4 @@ class Videos:
         index = self._indices.get(camera)
         if index is None or index.path != path:
             index = self._indices[camera] = index_video(path)
-            self._wanted.setdefault(path, np.zeros(len(index), bool))
         return index

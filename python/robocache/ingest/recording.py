@@ -1,6 +1,6 @@
-"""What a reader yields, recording by recording, and what it notes beside them; the driver in ``__init__`` writes it.
+"""What a reader yields, recording by recording, and what it notes beside them; `driver` writes it.
 
-A reader is a module with one function::
+A reader is a module with a function::
 
     def read(source: Path, options: Options, notes: Notes) -> Iterator[Recording]:
 
@@ -8,10 +8,19 @@ It opens nothing before its turn: a recording's rows are read while the driver i
 raised inside ``with notes.reading(...)``, which decides between stopping and skipping, and whatever it is, a
 :class:`SourceError` that names the file comes of it. What a reader raises outside of that, between two recordings, ends the
 ingest: a generator that has raised cannot go on.
+
+The recordings of a source may be shared out among processes, each of which goes through the whole of `read` and iterates over
+the streams of its own share alone. What is known only when all recordings were read is therefore told by a second function::
+
+    def finish(source: Path, options: Options, notes: Notes) -> None:
+
+which is called once, behind the last recording, with what `read` gathered in all processes by :meth:`Notes.count` and
+:meth:`Notes.see`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,11 +48,15 @@ class SourceError(FileError):
     """Something in the source that cannot be read as it stands; ``on_error="skip"`` passes over it by name."""
 
 
+class ShardsError(FileError):
+    """What a single process can ingest, and several cannot that share it out."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows of one stream in one recording, or a part of them: a stream's parts may come one after the other.
 
-    time_ns: int64 ``[n]`` nanoseconds, not decreasing.
+    time_ns: int64 ``[n]`` nanoseconds, in the source's order: what steps back is the driver's affair (`clocks`).
     values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
     names: one a feature, the same in all recordings; None where they have none.
     clock: "nominal" where the stamps are only index / rate, because the recording's own clock is lost.
@@ -66,7 +79,7 @@ class Rows:
 class Ragged:
     """Rows that each have a number of elements of their own: clouds of points, lists of contacts.
 
-    time_ns: int64 ``[n]`` nanoseconds, not decreasing.
+    time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
     values: ``[elements, ...]`` of all rows, one behind the other; dtype and shape of an element are the same in all
         recordings. A cloud's points are ``[points, features]``, x, y and z first.
     offsets: int64 ``[n + 1]``: row i is ``values[offsets[i]:offsets[i + 1]]``.
@@ -91,7 +104,7 @@ class Ragged:
 class Texts:
     """Rows that are text: instructions, prompts, events, log lines.
 
-    time_ns: int64 ``[n]`` nanoseconds, not decreasing.
+    time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
     texts: n str; what is no UTF-8 in the source is escaped by the reader, and said.
     clock, attributes: as of :class:`Rows`.
     """
@@ -111,7 +124,7 @@ class Texts:
 class Frames:
     """A camera's rows in one recording, chunk by chunk: they need not fit in memory together.
 
-    chunks: ``(time_ns, frames)`` in the order of time, read once: int64 ``[n]`` nanoseconds, not decreasing, and n frames of
+    chunks: ``(time_ns, frames)``, read once: int64 ``[n]`` nanoseconds, as of :class:`Rows`, and n frames of
         one size: an array ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, JPEGs or PNGs as a list of bytes, or
         :class:`robocache.frames.Encoded`.
     codec, quality: how an array is stored: "jpeg" of that quality, "png" or "raw".
@@ -150,7 +163,7 @@ class Recording:
     what: its name where it is told of or skipped ("episode 3"), unique in the source.
     where: file or folder; begins the message of whatever is wrong with it.
     metadata: its columns of the episodes table.
-    streams: (stream, samples) in any number, a stream's parts in the order of time, streams in any order and in turns; read
+    streams: (stream, samples) in any number, a stream's parts in the source's order, streams in any order and in turns; read
         once, when the episode is written, a camera's chunks before the stream behind it. So a reader needs to hold no more
         than a part.
     """
@@ -172,21 +185,40 @@ class Omission:
 class Notes:
     """What a reader has to tell beside its recordings.
 
+    Args:
+        format, provenance: the format's name, and where :meth:`tell` writes under it.
+        on_error: "stop" or "skip".
+        share: the recordings that are read, by their numbers from 0 in the order of the source; of the others only the
+            place in that order counts, and nothing that is noted between them.
+
     Attributes:
         total: how many recordings there will be, for the progress; set before the first is yielded.
+        position: the number of the recording that is read, or comes next. A reader that meets some which it cannot yield
+            adds their number.
         left_out, skipped: see :class:`IngestReport`.
+        counts, seen: what :meth:`count` and :meth:`see` have gathered: a dict a table.
     """
 
-    def __init__(self, format: str, provenance: MutableMapping[str, Any], on_error: str) -> None:
+    def __init__(
+        self, format: str, provenance: MutableMapping[str, Any], on_error: str, share: range = range(sys.maxsize)
+    ) -> None:
         self.total = 0
+        self.position = 0
         self.left_out: list[Omission] = []
         self.skipped: list[Omission] = []
+        self.counts: dict[str, dict[str, int]] = {}
+        self.seen: dict[str, dict[str, Any]] = {}
         self._format = format
         self._provenance = provenance
         self._on_error = on_error
+        self._share = share
+
+    def wants(self, first: int, count: int = 1) -> bool:
+        """Whether one of these recordings is read: a reader that works ahead, or reads a file for several, need not for others."""
+        return first < self._share.stop and self._share.start < first + count
 
     def tell(self, where: object, /, **facts: Any) -> None:
-        """Adds to what the provenance says of this format.
+        """Adds to what the provenance says of this format: of the whole source, before the first recording or in ``finish``.
 
         Raises:
             FileError: the cache cannot hold it; begins with `where`.
@@ -196,17 +228,33 @@ class Notes:
         except Error as error:
             raise FileError(f"{where}: {error}") from error
 
+    def count(self, table: str, key: str, count: int = 1) -> None:
+        """Adds up for ``finish``."""
+        if self.wants(self.position):
+            counts = self.counts.setdefault(table, {})
+            counts[key] = counts.get(key, 0) + count
+
+    def see(self, table: str, key: str, value: Any) -> None:
+        """Keeps what was met for ``finish``, JSON-able; the first of each key stays."""
+        if self.wants(self.position):
+            self.seen.setdefault(table, {}).setdefault(key, value)
+
     def leave_out(self, what: str, reason: str) -> None:
         """Names a thing that the cache does not hold by design; once, however often it is met."""
         omission = Omission(_printable(what), _printable(reason))
-        if omission not in self.left_out:
+        if omission not in self.left_out and self.wants(self.position):
             self.left_out.append(omission)
 
     def skip(self, what: str, error: SourceError) -> None:
         """Raises `error`, or passes over `what` by name where the user chose so."""
         if self._on_error == "stop":
             raise error
-        self.skipped.append(Omission(_printable(what), _printable(str(error))))
+        if self.wants(self.position):
+            self.skipped.append(Omission(_printable(what), _printable(str(error))))
+
+    def count_told(self) -> tuple[int, str]:
+        """Changes with what is told and left out."""
+        return len(self.left_out), repr(self._provenance.get(self._format))
 
     @contextmanager
     def reading(self, what: str, where: object) -> Iterator[None]:

@@ -11,7 +11,7 @@ from . import options
 from .files import list_files
 from .formats import Format, csv, lerobot
 
-FORMATS = {module.FORMAT.name: module.FORMAT for module in (lerobot, csv)}
+FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in (lerobot, csv)}
 
 
 def find_format(source: Path) -> Format:

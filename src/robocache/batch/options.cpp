@@ -130,7 +130,9 @@ std::vector<StreamRequest> grid_requests(const LoaderOptions& options) {
   check_steps(options.horizon, "horizon");
   std::vector<StreamRequest> asked = options.streams;
   for (const SourceRequest& source : options.sources) {
-    for (const std::string& key : keys_of(source)) {
+    for (const Stream& stream : source.dataset->streams()) {
+      if (stream.ragged) continue;
+      const std::string key = key_of(source, stream.name);
       const auto named = [&](const StreamRequest& request) { return request.stream == key; };
       if (std::none_of(asked.begin(), asked.end(), named)) asked.push_back({.stream = key, .delta_timestamps = {}});
     }
@@ -244,7 +246,12 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
     refuse(of_stream(request.history ? "history" : "horizon", request), ": goes with rate_hz, got none");
   }
   for (const Stream* const other : streams) {
-    if (camera) break;
+    if (other->ragged) {
+      refuse(of_stream("delta_timestamps", request), ": expected rows of one size, which a batch is made of, got ",
+             *other->ragged == Ragged::kText ? "text" : "ragged rows",
+             "; Dataset.streams and Dataset.episode give them");
+    }
+    if (camera) continue;
     if (other->frames) {
       refuse(of_stream("delta_timestamps", request), ": expected numbers in all sources, got frames in one");
     }

@@ -120,17 +120,18 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   return offsets;
 }
 
-// Encoded frames, one behind the other.
-void map_blobs(StreamMapping& files, Stream& stream) {
+// Rows that have sizes of their own, one behind the other.
+void map_offsets(StreamMapping& files, Stream& stream) {
   const std::vector<int64_t> count{stream.rows + 1};
   const std::span<const int64_t> offsets{elements<int64_t>(files.blob_offsets, DType::kInt64, count),
                                          static_cast<size_t>(count[0])};
   check_blocks(files.blob_offsets);
-  const std::vector<int64_t> bytes{offsets.back()};
-  check_offsets(files.blob_offsets, offsets, bytes[0], "the bytes of all frames");
+  check_offsets(files.blob_offsets, offsets, offsets.back(), "the elements of all rows");
   files.blob_offsets.mapping.release_pages();
   stream.blob_offsets = offsets.data();
-  stream.values = elements<std::byte>(files.values, DType::kUInt8, bytes);
+  std::vector<int64_t> shape{offsets.back()};
+  if (stream.ragged) shape.insert(shape.end(), stream.shape.begin(), stream.shape.end());
+  stream.values = elements<std::byte>(files.values, stream.ragged ? stream.dtype : DType::kUInt8, shape);
 }
 
 // `table` [kStatistics, features]
@@ -199,6 +200,15 @@ ColorSpace color_space_from_name(std::string_view name) {
     if (color_space_name(color_space) == name) return color_space;
   }
   throw ArgumentError("color_space: expected 'rgb', 'gray' or 'depth', got '" + std::string(name) + "'");
+}
+
+std::string_view ragged_name(Ragged ragged) { return ragged == Ragged::kArray ? "array" : "text"; }
+
+Ragged ragged_from_name(std::string_view name) {
+  for (const Ragged ragged : {Ragged::kArray, Ragged::kText}) {
+    if (ragged_name(ragged) == name) return ragged;
+  }
+  throw ArgumentError("ragged: expected 'array' or 'text', got '" + std::string(name) + "'");
 }
 
 bool same_clock(const Stream& a, const Stream& b) {
@@ -275,13 +285,13 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
 
   std::vector<int64_t> shape{stream.rows};
   shape.insert(shape.end(), stream.shape.begin(), stream.shape.end());
-  if (stream.has_blobs()) {
+  if (stream.has_offsets()) {
     files.blob_offsets = open_growing(cache::kBlobOffsetsFile);
-    map_blobs(files, stream);
+    map_offsets(files, stream);
   } else {
     stream.values = elements<std::byte>(files.values, stream.dtype, shape);
   }
-  if (!stream.frames) {
+  if (stream.has_statistics()) {
     files.stats = open_whole(cache::kStatsFile);
     shape[0] = cache::kStatistics;
     map_statistics(elements<double>(files.stats, DType::kFloat64, shape), stream);

@@ -70,6 +70,18 @@ struct FrameFormat {
   std::string resized_json;        // what ingest did to the frames' size: a JSON object, or "" for nothing
 };
 
+// What rows are that each have a number of elements of their own.
+enum class Ragged : uint8_t {
+  kArray,  // elements of the stream's dtype and shape, such as a cloud's points
+  kText,   // UTF-8, each element a byte: uint8 scalars
+};
+
+// "array", "text".
+std::string_view ragged_name(Ragged ragged);
+
+// The inverse. Throws ArgumentError.
+Ragged ragged_from_name(std::string_view name);
+
 // What the writer found out about a stream. A period is the time between two neighbouring rows of one episode.
 struct StreamFindings {
   double period_ns = 0;  // median period, 0 where no episode has two rows
@@ -95,31 +107,42 @@ struct FeatureStats {
 struct Stream {
   std::string name;
   DType dtype = DType::kFloat32;
-  std::vector<int64_t> shape;  // of one row's value; empty for scalars
-  int64_t features = 1;        // elements of one row's value: the product of shape
+  std::vector<int64_t> shape;  // of one row's value, of ragged rows of one element; empty for scalars
+  int64_t features = 1;        // the product of shape
   int64_t rows = 0;
   double rate_hz = 0;  // with the fewest decimals that give findings.period_ns to less than 1 ns; 0 where that is 0
   Clock clock = Clock::kRecorded;
-  std::vector<std::string> names;  // one a feature, or empty
+  std::vector<std::string> names;      // one a feature, or empty
+  std::string attributes_json = "{}";  // what else the writer was told of the stream: a JSON object
   StreamFindings findings;
 
   // Of a camera alone. Its rows are then frames: dtype uint8, uint16 or float32 and shape [height, width, channels]
   // describe one decoded.
   std::optional<FrameFormat> frames;
 
-  // Whether rows are encoded, so that each has a size of its own.
-  bool has_blobs() const { return frames && frames->codec != Codec::kRaw; }
+  // Of ragged rows alone, which are no frames.
+  std::optional<Ragged> ragged;
+
+  bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
+
+  // Whether each row has a size of its own.
+  bool has_offsets() const { return is_encoded() || ragged; }
+
+  // Rows of numbers of one shape have statistics, and are what batches are made of.
+  bool has_statistics() const { return !frames && !ragged; }
 
   const int64_t* time_ns = nullptr;  // [rows], non-decreasing within an episode; 64-byte aligned
 
-  // [rows, features] of dtype, row-major; 64-byte aligned. Of encoded frames their files one after the other, as bytes.
+  // [rows, features] of dtype, row-major; 64-byte aligned. Of ragged rows [elements, features], one row's behind the
+  // other's; of encoded frames their files one after the other, as bytes.
   const void* values = nullptr;
 
-  // Of encoded frames int64 [rows + 1], else null: row i is bytes [blob_offsets[i], blob_offsets[i + 1]) of values.
+  // int64 [rows + 1] where rows have sizes of their own, else null: row i is elements, of encoded frames bytes,
+  // [blob_offsets[i], blob_offsets[i + 1]) of values.
   const int64_t* blob_offsets = nullptr;
 
   std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
-  FeatureStats stats;                    // of a camera: empty
+  FeatureStats stats;                    // empty without has_statistics()
 
   // Of time_ns and row_offsets, from the manifest: nothing is read. Streams of one clock have the same; streams of two
   // have the same by chance only, once in 2^32.

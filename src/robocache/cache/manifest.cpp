@@ -239,6 +239,7 @@ Stream read_stream(const std::string& path, const Node& node, int64_t version) {
     stream.dtype = dtype_from_name(node["dtype"].string());
     stream.clock = clock_from_name(node["clock"].string());
     if (version > 1 && !node["frames"].is_null()) stream.frames = read_frames(node["frames"]);
+    if (version > 2 && !node["ragged"].is_null()) stream.ragged = ragged_from_name(node["ragged"].string());
   } catch (const ArgumentError& error) {
     throw FileError(path + ": in stream '" + stream.name + "': " + error.what());
   }
@@ -247,15 +248,17 @@ Stream read_stream(const std::string& path, const Node& node, int64_t version) {
     node["shape"].refuse("at most " + std::to_string(kMaxDims - 1) + " lengths", std::to_string(stream.shape.size()));
   }
   stream.features = checked_product(path, stream.shape);
-  if (stream.frames) {
-    const std::string mistake = frame_mistake(*stream.frames, stream.dtype, stream.shape);
-    if (!mistake.empty()) throw FileError(path + ": in stream '" + stream.name + "': " + mistake);
-  }
+  std::string mistake;
+  if (stream.frames) mistake = frame_mistake(*stream.frames, stream.dtype, stream.shape);
+  if (stream.ragged) mistake = ragged_mistake(*stream.ragged, stream.dtype, stream.shape);
+  if (stream.frames && stream.ragged) mistake = "expected frames or ragged rows, got both";
+  if (!mistake.empty()) throw FileError(path + ": in stream '" + stream.name + "': " + mistake);
   stream.rows = node["rows"].count();
   stream.names = node["names"].list([](const Node& item) { return item.string(); });
   if (!stream.names.empty() && static_cast<int64_t>(stream.names.size()) != stream.features) {
     node["names"].refuse("none or " + std::to_string(stream.features), std::to_string(stream.names.size()));
   }
+  stream.attributes_json = version > 2 ? node["attributes"].object() : "{}";
   stream.findings = read_findings(node["findings"]);
   stream.rate_hz = rate_of(stream.findings.period_ns);
   return stream;
@@ -335,8 +338,8 @@ std::set<std::string> files_of(const Manifest& manifest, const Node& root) {
       root["streams"].refuse("one stream of each name", "two '" + stream.name + "'");
     }
     files.insert({directory + kValuesFile, directory + of_generation(kRowOffsetsFile, manifest.generation)});
-    if (stream.has_blobs()) files.insert(directory + kBlobOffsetsFile);
-    if (!stream.frames) files.insert(directory + of_generation(kStatsFile, manifest.generation));
+    if (stream.has_offsets()) files.insert(directory + kBlobOffsetsFile);
+    if (stream.has_statistics()) files.insert(directory + of_generation(kStatsFile, manifest.generation));
   }
   return files;
 }
@@ -424,6 +427,8 @@ std::string manifest_text(const Manifest& manifest) {
                        {"clock", std::string(clock_name(stream.clock))},
                        {"names", stream.names},
                        {"frames", stream.frames ? frames_json(*stream.frames) : Json()},
+                       {"ragged", stream.ragged ? Json(std::string(ragged_name(*stream.ragged))) : Json()},
+                       {"attributes", Json::parse(stream.attributes_json)},
                        {"findings", findings_json(stream.findings)}});
   }
   Json files = Json::object();
@@ -519,12 +524,8 @@ std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64
          (rest == "}" ? "" : ", ") + rest + "\n";
 }
 
-std::string check_provenance(std::string_view provenance_json) {
-  return one_line(parse_argument("provenance", provenance_json));
-}
-
-std::string check_resized(std::string_view argument, std::string_view resized_json) {
-  return resized_json.empty() ? "" : one_line(parse_argument(argument, resized_json));
+std::string check_object(std::string_view argument, std::string_view json) {
+  return one_line(parse_argument(argument, json));
 }
 
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape) {
@@ -561,17 +562,30 @@ std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<cons
   return "";
 }
 
-void check_name(std::string_view argument, std::string_view text) {
-  std::string got = "''";
-  if (!text.empty()) {
-    try {
-      static_cast<void>(Json(text).dump());
-      return;
-    } catch (const Json::exception& error) {
-      got = error.what();
-    }
+std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> shape) {
+  const std::string got =
+      ", got " + std::string(dtype_name(dtype)) + " " + shape_string(shape.data(), static_cast<int>(shape.size()));
+  if (ragged == Ragged::kText && (dtype != DType::kUInt8 || !shape.empty())) {
+    return "expected text as bytes, uint8 []" + got;
   }
-  throw ArgumentError(std::string(argument) + ": expected UTF-8 text that is not empty, got " + got);
+  // The number of elements must show in the size of their file.
+  if (std::ranges::count(shape, 0) > 0) return "expected elements of ragged rows that have features" + got;
+  return "";
+}
+
+std::string utf8_mistake(std::string_view text) {
+  try {
+    static_cast<void>(Json(text).dump());
+    return "";
+  } catch (const Json::exception& error) {
+    return error.what();
+  }
+}
+
+void check_name(std::string_view argument, std::string_view text) {
+  const std::string mistake = text.empty() ? "''" : utf8_mistake(text);
+  if (mistake.empty()) return;
+  throw ArgumentError(std::string(argument) + ": expected UTF-8 text that is not empty, got " + mistake);
 }
 
 }  // namespace robocache::cache

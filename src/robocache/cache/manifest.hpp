@@ -15,7 +15,7 @@
 
 namespace robocache::cache {
 
-inline constexpr int64_t kSchemaVersion = 2;  // the one that is written; the ones before it are read
+inline constexpr int64_t kSchemaVersion = 3;  // the one that is written; the ones before it are read
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kEpisodesFile = "episodes.jsonl";
@@ -24,9 +24,9 @@ inline constexpr const char* kStreamsDirectory = "streams";
 // The files of a stream's directory.
 inline constexpr const char* kTimeFile = "time_ns.npy";
 inline constexpr const char* kValuesFile = "values.npy";
-inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // of encoded frames
+inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // where rows have sizes of their own
 inline constexpr const char* kRowOffsetsFile = "row_offsets.npy";
-inline constexpr const char* kStatsFile = "stats.npy";  // of numbers
+inline constexpr const char* kStatsFile = "stats.npy";  // of numbers of one shape
 
 // What a file is called that each generation of a cache has its own of: "stats.npy", in the third "stats.2.npy".
 std::string of_generation(std::string_view file, int64_t generation);
@@ -56,7 +56,7 @@ struct Manifest {
 std::string manifest_text(const Manifest& manifest);
 
 // Checks version, checksum and form, that no number is negative, that the columns have types and names of their own,
-// that frames can be what is said of them, that there is a record of every file and a checksum of each of its blocks.
+// that frames and ragged rows can be what is said of them, that there is a record of every file and a checksum of each of its blocks.
 // Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
@@ -78,14 +78,17 @@ EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector
 std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64_t>> span_ns,
                          const std::string& metadata_json);
 
-// The same object in one form. Throws ArgumentError unless it is a JSON object.
-std::string check_provenance(std::string_view provenance_json);
-
-// The same of what was done to frames' size, or "" for "". Throws ArgumentError that begins with `argument`.
-std::string check_resized(std::string_view argument, std::string_view resized_json);
+// The same object in one form. Throws ArgumentError that begins with `argument` unless it is a JSON object.
+std::string check_object(std::string_view argument, std::string_view json);
 
 // What no decoded frame can be, "" where it can: `dtype` and `shape` of one against what stores it.
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape);
+
+// What no ragged row's elements can be, "" where they can.
+std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> shape);
+
+// Why `text` is no UTF-8, "" where it is.
+std::string utf8_mistake(std::string_view text);
 
 // Throws ArgumentError unless `text` is UTF-8 and not empty.
 void check_name(std::string_view argument, std::string_view text);

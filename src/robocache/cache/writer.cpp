@@ -40,7 +40,8 @@ struct NewRows {
   int64_t count;
   DType dtype;
   std::span<const int64_t> shape;
-  std::optional<FrameFormat> frames;  // its codec and colour space
+  std::optional<FrameFormat> frames = {};  // its codec and colour space
+  std::optional<Ragged> ragged = {};       // dtype and shape are then those of one element
 };
 
 // A stream's rows on their way to its files.
@@ -50,6 +51,7 @@ struct StreamFiles {
         dtype(first.dtype),
         shape(first.shape.begin(), first.shape.end()),
         frames(first.frames),
+        ragged(first.ragged),
         times(directory + "/" + cache::kTimeFile, cache::npy_header(DType::kInt64, 0, {})),
         values(directory + "/" + cache::kValuesFile, values_header(0)),
         times_begin(times.size()),
@@ -57,20 +59,31 @@ struct StreamFiles {
         values_end(values.size()),
         row_offsets(static_cast<size_t>(episode + 1), 0) {
     for (const int64_t extent : shape) features *= extent;
-    if (!has_blobs()) return;
+    if (!has_offsets()) return;
     blob_offsets.emplace(directory + "/" + cache::kBlobOffsetsFile, cache::npy_header(DType::kInt64, 0, {}));
     blob_offsets_begin = blob_offsets->size();
     const int64_t first_blob = 0;
     blob_offsets->append(&first_blob, sizeof(first_blob));
   }
 
-  bool has_blobs() const { return frames && frames->codec != Codec::kRaw; }
-  int64_t row_bytes() const { return features * dtype_size(dtype); }
+  bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
+  bool has_offsets() const { return is_encoded() || ragged; }
   int64_t episode_rows() const { return rows - row_offsets.back(); }
 
-  // `count`: rows, or bytes of blobs.
+  // Of what values counts: rows, elements of ragged rows, bytes of encoded frames.
+  int64_t value_bytes() const { return is_encoded() ? 1 : features * dtype_size(dtype); }
+  int64_t value_count() const {
+    return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;  // of no features there are rows too
+  }
   std::string values_header(int64_t count) const {
-    return has_blobs() ? cache::npy_header(DType::kUInt8, count, {}) : cache::npy_header(dtype, count, shape);
+    return is_encoded() ? cache::npy_header(DType::kUInt8, count, {}) : cache::npy_header(dtype, count, shape);
+  }
+
+  // Those of added rows, which begin with 0, go behind those that are there. Comes before their values.
+  void append_offsets(std::span<const int64_t> added) {
+    std::vector<int64_t> ends(added.begin() + 1, added.end());
+    for (int64_t& end : ends) end += value_count();
+    blob_offsets->append(ends.data(), ends.size() * sizeof(int64_t));
   }
 
   void count_rows(const TensorView& added_times) {
@@ -98,6 +111,7 @@ struct StreamFiles {
   DType dtype;
   std::vector<int64_t> shape;
   std::optional<FrameFormat> frames;
+  std::optional<Ragged> ragged;
   int64_t features = 1;
   cache::BlockWriter times;
   cache::BlockWriter values;
@@ -115,6 +129,7 @@ struct StreamFiles {
 struct Description {
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;
+  std::string attributes_json = "{}";
   std::optional<FrameFormat> frames;  // all but its codec and colour space
 
   // What it says of frames, with the codec and colour space that rows have.
@@ -183,7 +198,8 @@ void append_rows(cache::BlockWriter& file, const TensorView& view, int64_t row_b
 
 // ---- checks of arguments ---------------------------------------------------------------------------------------------
 
-std::string frames_text(const std::optional<FrameFormat>& frames) {
+std::string kind_text(const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
+  if (ragged) return *ragged == Ragged::kText ? "text" : "ragged rows";
   if (!frames) return "numbers";
   return std::string(codec_name(frames->codec)) + " frames of " + std::string(color_space_name(frames->color_space));
 }
@@ -198,18 +214,19 @@ std::string rows_shape(const std::string& count, std::span<const int64_t> shape)
   throw ArgumentError("stream '" + std::string(stream) + "': " + what);
 }
 
-// Of a stream's rows, numbers or frames, against what was said of it.
-void check_description(std::string_view stream, const Description& described, DType dtype,
-                       std::span<const int64_t> shape, const std::optional<FrameFormat>& frames) {
+// Of a stream's rows against what was said of it.
+void check_description(std::string_view stream, const Description& described, const NewRows& rows) {
   int64_t features = 1;
-  for (const int64_t extent : shape) features *= extent;
+  for (const int64_t extent : rows.shape) features *= extent;
   const auto names = static_cast<int64_t>(described.names.size());
   if (names != 0 && names != features) {
     refuse(stream, "expected " + std::to_string(features) + " names, one a feature, got " + std::to_string(names));
   }
-  if (described.frames && !frames) refuse(stream, "expected frames, as it was described, got numbers");
-  if (!frames) return;
-  const std::string mistake = cache::frame_mistake(described.of(*frames), dtype, shape);
+  if (described.frames && !rows.frames) {
+    refuse(stream, "expected frames, as it was described, got " + kind_text(rows.frames, rows.ragged));
+  }
+  if (!rows.frames) return;
+  const std::string mistake = cache::frame_mistake(described.of(*rows.frames), rows.dtype, rows.shape);
   if (!mistake.empty()) refuse(stream, mistake);
 }
 
@@ -231,6 +248,55 @@ void check_tensors(std::string_view stream, const TensorView& times, const Tenso
   }
 }
 
+// The offsets of ragged rows, in one piece.
+std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
+                                  const TensorView& offsets, Ragged ragged) {
+  check_time_dtype(stream, times);
+  if (offsets.dtype != DType::kInt64) {
+    throw ArgumentTypeError("stream '" + std::string(stream) + "': expected offsets in int64, got " +
+                            std::string(dtype_name(offsets.dtype)));
+  }
+  if (times.device.is_cuda() || values.device.is_cuda() || offsets.device.is_cuda()) {
+    refuse(stream, "expected times, values and offsets on the CPU, got " + times.describe() + ", " + values.describe() +
+                       " and " + offsets.describe());
+  }
+  if (times.ndim != 1 || values.ndim < 1 || offsets.ndim != 1 || offsets.shape[0] != times.shape[0] + 1) {
+    refuse(stream, "expected times [n], values [elements, ...] and offsets [n + 1], got " +
+                       shape_string(times.shape.data(), times.ndim) + ", " +
+                       shape_string(values.shape.data(), values.ndim) + " and " +
+                       shape_string(offsets.shape.data(), offsets.ndim));
+  }
+  std::vector<int64_t> checked(static_cast<size_t>(offsets.shape[0]));
+  const auto* offset = static_cast<const int64_t*>(offsets.data);
+  int64_t previous = 0;
+  for (size_t i = 0; i < checked.size(); ++i) {
+    checked[i] = offset[static_cast<int64_t>(i) * offsets.strides[0]];
+    const bool is_last = i + 1 == checked.size();
+    const int64_t least = is_last ? values.shape[0] : previous;
+    const int64_t most = i == 0 ? 0 : values.shape[0];
+    if (checked[i] < least || checked[i] > most) {
+      refuse(stream, "expected offsets from 0 to " + std::to_string(values.shape[0]) +
+                         ", the elements of all rows, none below the one before it; got offsets[" + std::to_string(i) +
+                         "] " + std::to_string(checked[i]));
+    }
+    previous = checked[i];
+  }
+  const std::span<const int64_t> element{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
+  const std::string mistake = cache::ragged_mistake(ragged, values.dtype, element);
+  if (!mistake.empty()) refuse(stream, mistake);
+  return checked;
+}
+
+void check_text(std::string_view stream, const TensorView& bytes, std::span<const int64_t> offsets) {
+  if (!bytes.is_contiguous()) refuse(stream, "expected the bytes of text in one piece, got " + bytes.describe());
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::string_view text(static_cast<const char*>(bytes.data) + offsets[i],
+                                static_cast<size_t>(offsets[i + 1] - offsets[i]));
+    const std::string mistake = cache::utf8_mistake(text);
+    if (!mistake.empty()) refuse(stream, "expected UTF-8 in row " + std::to_string(i) + ", got " + mistake);
+  }
+}
+
 void check_frames(std::string_view stream, const TensorView& times, const NewRows& rows, std::span<const uint8_t> bytes,
                   std::span<const int64_t> offsets) {
   check_time_dtype(stream, times);
@@ -239,7 +305,7 @@ void check_frames(std::string_view stream, const TensorView& times, const NewRow
   }
   const std::string mistake = cache::frame_mistake(*rows.frames, rows.dtype, rows.shape);
   if (!mistake.empty()) refuse(stream, mistake);
-  const std::string count = std::to_string(rows.count) + " " + frames_text(rows.frames);
+  const std::string count = std::to_string(rows.count) + " " + kind_text(rows.frames, {});
   const auto size = static_cast<int64_t>(bytes.size());
   if (rows.frames->codec == Codec::kRaw) {
     int64_t each = dtype_size(rows.dtype);
@@ -262,8 +328,9 @@ void check_same_rows(const StreamFiles& stream, const NewRows& rows) {
   const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
     refuse(stream.name, "expected " + expected + " as in its first rows, got " + got);
   };
-  const std::string known = frames_text(stream.frames);
-  if (frames_text(rows.frames) != known) refuse_rows(known, frames_text(rows.frames));
+  const std::string known = kind_text(stream.frames, stream.ragged);
+  const std::string got = kind_text(rows.frames, rows.ragged);
+  if (got != known) refuse_rows(known, got);
   if (rows.dtype != stream.dtype) {
     refuse_rows("values of " + std::string(dtype_name(stream.dtype)), std::string(dtype_name(rows.dtype)));
   }
@@ -305,11 +372,14 @@ bool is_cache(const fs::path& path) {
 struct Writer::Impl {
   Impl(const std::string& requested_path, bool may_overwrite);
 
-  void describe_stream(std::string_view name, Clock clock, std::vector<std::string> names);
+  void describe_stream(std::string_view name, Clock clock, std::vector<std::string> names,
+                       std::string_view attributes_json);
   void describe_frames(std::string_view name, std::optional<double> unit_m, std::vector<double> intrinsics,
                        std::string_view resized_json);
   void begin_episode(std::string_view metadata_json);
   void append(std::string_view name, const TensorView& times, const TensorView& values);
+  void append_ragged(std::string_view name, const TensorView& times, const TensorView& values,
+                     const TensorView& offsets, Ragged ragged);
   void append_frames(std::string_view name, const TensorView& times, const NewRows& rows,
                      std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
   void end_episode();
@@ -390,7 +460,8 @@ void Writer::Impl::check_target() const {
   if (!is_cache(path)) throw FileError(path + ": expected a cache to overwrite, got something else; it stays as it is");
 }
 
-void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vector<std::string> names) {
+void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vector<std::string> names,
+                                   std::string_view attributes_json) {
   check_usable();
   cache::check_name("stream", name);
   for (size_t i = 0; i < names.size(); ++i) {
@@ -399,6 +470,7 @@ void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vect
   Description description = description_of(name);
   description.clock = clock;
   description.names = std::move(names);
+  description.attributes_json = cache::check_object("stream '" + std::string(name) + "': attributes", attributes_json);
   describe(name, std::move(description));
 }
 
@@ -407,10 +479,10 @@ void Writer::Impl::describe_frames(std::string_view name, std::optional<double> 
   check_usable();
   cache::check_name("stream", name);
   Description description = description_of(name);
-  description.frames =
-      FrameFormat{.unit_m = unit_m,
-                  .intrinsics = std::move(intrinsics),
-                  .resized_json = cache::check_resized("stream '" + std::string(name) + "': resized", resized_json)};
+  description.frames = FrameFormat{.unit_m = unit_m, .intrinsics = std::move(intrinsics)};
+  if (!resized_json.empty()) {
+    description.frames->resized_json = cache::check_object("stream '" + std::string(name) + "': resized", resized_json);
+  }
   describe(name, std::move(description));
 }
 
@@ -423,7 +495,7 @@ void Writer::Impl::describe(std::string_view name, Description description) {
   const auto known = by_name.find(name);
   if (known != by_name.end()) {
     const StreamFiles& stream = *known->second;
-    check_description(name, description, stream.dtype, stream.shape, stream.frames);
+    check_description(name, description, {0, stream.dtype, stream.shape, stream.frames, stream.ragged});
   }
   descriptions.insert_or_assign(std::string(name), std::move(description));
 }
@@ -456,7 +528,7 @@ StreamFiles& Writer::Impl::add_stream(std::string_view name, const NewRows& rows
     refuse(name,
            "expected a name of at most 255 bytes, special characters counted thrice, got " + std::to_string(length));
   }
-  check_description(name, description_of(name), rows.dtype, rows.shape, rows.frames);
+  check_description(name, description_of(name), rows);
   const std::string full = in_partial(directory);
   if (::mkdir(full.c_str(), 0777) != 0 && errno != EEXIST) cache::refuse_errno(full, "making the directory");
   streams.push_back(std::make_unique<StreamFiles>(name, rows, full, episodes));
@@ -468,12 +540,29 @@ void Writer::Impl::append(std::string_view name, const TensorView& times, const 
   check_writable();
   check_tensors(name, times, values);
   const std::span<const int64_t> row{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
-  StreamFiles& stream = stream_of(name, times, {times.shape[0], values.dtype, row, std::nullopt});
+  StreamFiles& stream = stream_of(name, times, {times.shape[0], values.dtype, row});
   if (times.shape[0] == 0) return;
 
   write_failed = true;
   append_rows(stream.times, times, kInt64Bytes);
-  append_rows(stream.values, values, stream.row_bytes());
+  append_rows(stream.values, values, stream.value_bytes());
+  write_failed = false;
+  stream.count_rows(times);
+}
+
+void Writer::Impl::append_ragged(std::string_view name, const TensorView& times, const TensorView& values,
+                                 const TensorView& offsets, Ragged ragged) {
+  check_writable();
+  const std::vector<int64_t> ends = check_ragged(name, times, values, offsets, ragged);
+  if (ragged == Ragged::kText) check_text(name, values, ends);
+  const std::span<const int64_t> element{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
+  StreamFiles& stream = stream_of(name, times, {times.shape[0], values.dtype, element, {}, ragged});
+  if (times.shape[0] == 0) return;
+
+  write_failed = true;
+  append_rows(stream.times, times, kInt64Bytes);
+  stream.append_offsets(ends);
+  append_rows(stream.values, values, stream.value_bytes());
   write_failed = false;
   stream.count_rows(times);
 }
@@ -486,14 +575,9 @@ void Writer::Impl::append_frames(std::string_view name, const TensorView& times,
   if (rows.count == 0) return;
 
   write_failed = true;
-  const int64_t blobs_begin = stream.values.size() - stream.values_begin;
   append_rows(stream.times, times, kInt64Bytes);
+  if (stream.has_offsets()) stream.append_offsets(offsets);
   stream.values.append(bytes.data(), bytes.size());
-  if (stream.blob_offsets) {
-    std::vector<int64_t> ends(offsets.begin() + 1, offsets.end());
-    for (int64_t& end : ends) end += blobs_begin;
-    stream.blob_offsets->append(ends.data(), ends.size() * sizeof(int64_t));
-  }
   write_failed = false;
   stream.count_rows(times);
 }
@@ -540,8 +624,7 @@ cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_
 Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cache::FileRecord>& records) const {
   const std::string directory = cache::stream_directory(files.name) + "/";
   files.times.replace_header(cache::npy_header(DType::kInt64, files.rows, {}));
-  files.values.replace_header(
-      files.values_header(files.has_blobs() ? files.values.size() - files.values_begin : files.rows));
+  files.values.replace_header(files.values_header(files.value_count()));
   records.emplace(directory + cache::kTimeFile, files.times.finish());
   records.emplace(directory + cache::kValuesFile, files.values.finish());
   if (files.blob_offsets) {
@@ -565,9 +648,10 @@ Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cac
   const Description described = description_of(files.name);
   stream.clock = described.clock;
   stream.names = described.names;
-  if (files.frames) {
-    stream.frames = described.of(*files.frames);
-  } else {
+  stream.attributes_json = described.attributes_json;
+  stream.ragged = files.ragged;
+  if (files.frames) stream.frames = described.of(*files.frames);
+  if (stream.has_statistics()) {
     const cache::MappedFile values = map(directory + cache::kValuesFile);
     const cache::ValueStatistics statistics =
         cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features);
@@ -589,7 +673,7 @@ void Writer::Impl::close(std::string_view provenance_json) {
   check_usable();
   if (episode) throw ArgumentError(path + ": expected the open episode to end first");
   cache::Manifest manifest;
-  manifest.provenance_json = cache::check_provenance(provenance_json);
+  manifest.provenance_json = cache::check_object("provenance", provenance_json);
   check_target();
   manifest.episodes = episodes;
   manifest.episode_columns = episode_columns;
@@ -645,9 +729,10 @@ Writer::Writer(const std::string& path, bool overwrite) : impl_(std::make_unique
 
 Writer::~Writer() { impl_->abort(); }
 
-void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names) {
+void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names,
+                             std::string_view attributes_json) {
   const std::lock_guard<std::mutex> guard(impl_->mutex);
-  impl_->describe_stream(stream, clock, std::move(names));
+  impl_->describe_stream(stream, clock, std::move(names), attributes_json);
 }
 
 void Writer::describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
@@ -664,6 +749,12 @@ void Writer::begin_episode(std::string_view metadata_json) {
 void Writer::append(std::string_view stream, const TensorView& times, const TensorView& values) {
   const std::lock_guard<std::mutex> guard(impl_->mutex);
   impl_->append(stream, times, values);
+}
+
+void Writer::append_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
+                           const TensorView& offsets, Ragged ragged) {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->append_ragged(stream, times, values, offsets, ragged);
 }
 
 void Writer::append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space,

@@ -37,9 +37,10 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   // Facts of a stream that its rows do not tell; optional, at any time before close(). `names` has one entry a feature,
-  // or none; none is empty. A stream that is described but never appended to is left out of the cache. Throws
-  // ArgumentError.
-  void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {});
+  // or none; none is empty. `attributes_json` is an object of whatever else is known, such as units. A stream that is
+  // described but never appended to is left out of the cache. Throws ArgumentError.
+  void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {},
+                       std::string_view attributes_json = "{}");
 
   // The same of a camera: `unit_m` metres of one unit of depth, `intrinsics` 3x3 row-major of frames as stored, or none,
   // `resized_json` what was done to the frames' size, a JSON object, or "" for nothing. Throws ArgumentError.
@@ -55,6 +56,13 @@ class Writer {
   // Copies; a row costs well under a microsecond. Throws ArgumentError that names the stream, what was expected and
   // what came, and then adds nothing; ArgumentTypeError where `times` is not int64.
   void append(std::string_view stream, const TensorView& times, const TensorView& values);
+
+  // Adds ragged rows to the episode, `times` as above: row i is `values[offsets[i]:offsets[i + 1]]` of `values`
+  // [elements, ...], with `offsets` int64 [n + 1] from 0 to elements, both on the CPU. Of text the elements are bytes,
+  // uint8, and each row is UTF-8. The first rows settle `ragged`, dtype and shape of an element. Copies, and throws, as
+  // append.
+  void append_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
+                     const TensorView& offsets, Ragged ragged);
 
   // Adds frames to the episode, `times` as above; the stream's first frames settle all from `codec` to `shape`: dtype and
   // shape [height, width, channels] are those of one decoded frame, uint8, uint16 or float32. `bytes` are the frames one

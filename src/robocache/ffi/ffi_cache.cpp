@@ -41,7 +41,9 @@ int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_ca
 }  // namespace
 
 // What Writer::close would refuse, as soon as it is there.
-ROBOCACHE_FFI(writer_check_provenance, args, result) { cache::check_provenance(args.string(0, "provenance")); }
+ROBOCACHE_FFI(writer_check_provenance, args, result) {
+  cache::check_object("provenance", args.string(0, "provenance"));
+}
 
 ROBOCACHE_FFI(writer_open, args, result) {
   result.set_object(
@@ -50,7 +52,8 @@ ROBOCACHE_FFI(writer_open, args, result) {
 
 ROBOCACHE_FFI(writer_describe_stream, args, result) {
   writer_of(args).describe_stream(args.string(1, "stream"), clock_from_name(args.string(2, "clock")),
-                                  json::parse(args.string(3, "names")).get<std::vector<std::string>>());
+                                  json::parse(args.string(3, "names")).get<std::vector<std::string>>(),
+                                  args.string(4, "attributes"));
 }
 
 // (writer, stream, metres of a unit or None, intrinsics as a JSON list, resized as JSON or "")
@@ -64,6 +67,12 @@ ROBOCACHE_FFI(writer_begin_episode, args, result) { writer_of(args).begin_episod
 
 ROBOCACHE_FFI(writer_append, args, result) {
   writer_of(args).append(args.string(1, "stream"), args.tensor(2, "times"), args.tensor(3, "values"));
+}
+
+// (writer, stream, times, values, offsets, "array" or "text")
+ROBOCACHE_FFI(writer_append_ragged, args, result) {
+  writer_of(args).append_ragged(args.string(1, "stream"), args.tensor(2, "times"), args.tensor(3, "values"),
+                                args.tensor(4, "offsets"), ragged_from_name(args.string(5, "ragged")));
 }
 
 // (writer, stream, times, codec, color_space, dtype, shape as a JSON list, uint8 [bytes], int64 [n + 1] or [0])
@@ -107,6 +116,8 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
                        {"clock", std::string(clock_name(stream.clock))},
                        {"names", stream.names},
                        {"frames", frames_json(stream)},
+                       {"ragged", stream.ragged ? json(std::string(ragged_name(*stream.ragged))) : json()},
+                       {"attributes", json::parse(stream.attributes_json)},
                        {"findings", json::parse(dataset.findings_json(static_cast<int64_t>(streams.size())))},
                        {"time_ns", address(stream.time_ns)},
                        {"values", address(stream.values)},

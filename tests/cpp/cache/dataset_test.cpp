@@ -33,6 +33,9 @@ class DatasetTest : public testing::Test {
       const TensorView clock = TensorView::contiguous(times.data(), DType::kInt64, {3});
       writer.begin_episode(R"({"task": "stack"})");
       writer.append("joint.position", clock, TensorView::contiguous(values.data(), DType::kFloat32, {3, 2}));
+      std::vector<int64_t> offsets{0, 2, 2, 3};
+      writer.append_ragged("cloud", clock, TensorView::contiguous(values.data(), DType::kFloat32, {3, 2}),
+                           TensorView::contiguous(offsets.data(), DType::kInt64, {4}), Ragged::kArray);
       writer.append_frames("camera", clock, Codec::kPng, ColorSpace::kGray, DType::kUInt16,
                            std::vector<int64_t>{4, 5, 1}, blobs, std::vector<int64_t>{0, 3, 6, 7});
       writer.end_episode();
@@ -43,6 +46,7 @@ class DatasetTest : public testing::Test {
   std::string path() const { return folder_.path() + "/cache"; }
   std::string in_stream(const std::string& file) const { return path() + "/streams/joint.position/" + file; }
   std::string in_camera(const std::string& file) const { return path() + "/streams/camera/" + file; }
+  std::string in_cloud(const std::string& file) const { return path() + "/streams/cloud/" + file; }
 
   // Whether it may be longer than the manifest says, and tell of other rows.
   static bool grows(const fs::path& file) {
@@ -84,7 +88,7 @@ class DatasetTest : public testing::Test {
 
 // All but those that say how many rows a file has that grows.
 TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
-  ASSERT_EQ(files().size(), 10u);
+  ASSERT_EQ(files().size(), 14u);
   int other_rows = 0;
   for (const fs::path& file : files()) {
     const std::string whole = test::read_file(file);
@@ -211,12 +215,33 @@ TEST_F(DatasetTest, OffsetsOfFramesThatContradictTheFilesAreRefusedDespiteRightC
   EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }), "blob_offsets.npy: at byte 128: "));
 }
 
+TEST_F(DatasetTest, OffsetsOfRaggedRowsThatContradictTheFilesAreRefusedDespiteRightChecksums) {
+  const std::string offsets = in_cloud("blob_offsets.npy");
+  const std::string values = in_cloud("values.npy");
+  const std::string whole = test::read_file(offsets);
+  const std::string manifest = test::read_file(path() + "/manifest.json");
+  for (const auto& [index, value, expected] :
+       {std::tuple<size_t, int64_t, std::string>{0, 1,
+                                                 offsets + ": at byte 128: expected an offset from 0 to 0, got 1"},
+        {2, 1, offsets + ": at byte 144: expected an offset from 2 to 6, got 1"},
+        {2, 7, offsets + ": at byte 144: expected an offset from 2 to 6, got 7"},
+        {6, -1, offsets + ": at byte 136: expected an offset from 0 to -1, got 2"},
+        {6, 5, values + ": at byte 176: expected 40 bytes of elements, got 48"},
+        {6, 7, values + ": at byte 176: expected 56 bytes of elements, got 48"},
+        {6, INT64_MAX, values + ": expected a size within int64, got more"}}) {
+    forge(offsets, 128 + 8 * index, &value, 8);
+    EXPECT_EQ(message_of<FileError>([&] { Dataset::open(path()); }), expected);
+    test::write_file(offsets, whole);
+    test::write_file(path() + "/manifest.json", manifest);
+  }
+}
+
 TEST_F(DatasetTest, FramesAreWhatWasAppended) {
   const auto dataset = Dataset::open(path(), true);
   const Stream& camera = dataset->stream("camera");
   EXPECT_EQ(camera.frames->codec, Codec::kPng);
   EXPECT_EQ(camera.frames->color_space, ColorSpace::kGray);
-  EXPECT_TRUE(camera.has_blobs());
+  EXPECT_TRUE(camera.has_offsets());
   EXPECT_EQ(camera.dtype, DType::kUInt16);
   EXPECT_EQ(camera.shape, (std::vector<int64_t>{4, 5, 1}));
   EXPECT_EQ(std::vector<int64_t>(camera.blob_offsets, camera.blob_offsets + 7),
@@ -250,9 +275,10 @@ TEST_F(DatasetTest, AnUnknownStreamNamesTheKnown) {
   const auto dataset = Dataset::open(path());
   EXPECT_EQ(dataset->index_of("joint.position"), 0);
   EXPECT_EQ(message_of<ArgumentError>([&] { dataset->index_of("joint.postion"); }),
-            "stream: expected one of 'joint.position', 'camera', got 'joint.postion'; did you mean 'joint.position'?");
+            "stream: expected one of 'joint.position', 'cloud', 'camera', got 'joint.postion'; did you mean "
+            "'joint.position'?");
   EXPECT_EQ(message_of<ArgumentError>([&] { dataset->stream("gripper"); }),
-            "stream: expected one of 'joint.position', 'camera', got 'gripper'");
+            "stream: expected one of 'joint.position', 'cloud', 'camera', got 'gripper'");
   EXPECT_EQ(message_of<ArgumentError>([&] { dataset->episode_json(2); }), "episode: expected 0 to 1, got 2");
 }
 

@@ -44,6 +44,19 @@ Manifest example() {
                               .intrinsics = {600, 0, 320, 0, 600.5, 240, 0, 0, 1},
                               .resized_json = R"({"size": [480, 640], "fit": "pad"})"};
   manifest.streams.push_back(camera);
+  for (const auto& [name, ragged] : {std::pair{"cloud", Ragged::kArray}, {"text", Ragged::kText}}) {
+    Stream rows;
+    rows.name = name;
+    rows.dtype = ragged == Ragged::kText ? DType::kUInt8 : DType::kInt16;
+    rows.shape = ragged == Ragged::kText ? std::vector<int64_t>{} : std::vector<int64_t>{4};
+    rows.rows = 5;
+    rows.ragged = ragged;
+    rows.attributes_json = R"({"frame_id": "base", "bounds": [-1.5, {"z": null}]})";
+    manifest.streams.push_back(rows);
+    for (const char* file : {"time_ns", "values", "row_offsets", "blob_offsets"}) {
+      manifest.files["streams/" + rows.name + "/" + file + ".npy"] = {8, {0x56}};
+    }
+  }
   manifest.files["episodes.jsonl"] = {10, {0x12}};
   for (const char* file : {"time_ns", "values", "row_offsets", "stats"}) {
     manifest.files["streams/arm%2Fjoint%20%C3%A4/" + std::string(file) + ".npy"] = {kBlockBytes + 1, {1, 0xffffffff}};
@@ -95,12 +108,54 @@ TEST(Manifest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.provenance_json, written.provenance_json);
 }
 
+TEST(Manifest, RaggedRowsAndAttributesAreReadAsTheyWereWritten) {
+  const Manifest read = parse(manifest_text(example()));
+  EXPECT_FALSE(read.streams.at(0).ragged);
+  EXPECT_FALSE(read.streams.at(1).ragged);
+  EXPECT_EQ(read.streams.at(0).attributes_json, "{}");
+  EXPECT_EQ(read.streams.at(2).ragged, Ragged::kArray);
+  EXPECT_EQ(read.streams.at(3).ragged, Ragged::kText);
+  EXPECT_EQ(read.streams.at(2).features, 4);
+  EXPECT_EQ(read.streams.at(3).attributes_json, example().streams[3].attributes_json);
+  for (const size_t ragged : {2, 3}) {
+    EXPECT_TRUE(read.streams.at(ragged).has_offsets());
+    EXPECT_FALSE(read.streams.at(ragged).has_statistics());
+  }
+}
+
+TEST(Manifest, RaggedRowsThatCannotBeAreRefused) {
+  EXPECT_TRUE(
+      contains(refusal(altered("\"array\"", "\"list\"")), "'cloud': ragged: expected 'array' or 'text', got 'list'"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"array\"", "\"text\"")), "'cloud': expected text as bytes, uint8 [], got int16 [4]"));
+  EXPECT_TRUE(
+      contains(refusal(altered("[4]", "[4, 0]")), "'cloud': expected elements of ragged rows that have features"));
+  EXPECT_TRUE(contains(refusal(altered("[4]", "[4611686018427387904, 4]")), "a size within int64"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"ragged\": null", "\"ragged\": 1")), "'streams[0].ragged': expected a string"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"ragged\": null", "\"rugged\": null")), "'streams[0].ragged': expected a value"));
+  EXPECT_TRUE(contains(refusal(altered("\"attributes\": {}", "\"attributes\": [1]")),
+                       "'streams[0].attributes': expected an object"));
+  EXPECT_TRUE(
+      contains(refusal(altered("\"attributes\"", "\"attribute\"")), "'streams[0].attributes': expected a value"));
+  EXPECT_TRUE(contains(
+      refusal(altered("\"frames\": null,\n      \"ragged\": null", "\"frames\": null,\n      \"ragged\": \"array\"")),
+      "blob_offsets.npy': expected a value, got none"));
+  std::string text = manifest_text(example());
+  const size_t camera = text.find("\"ragged\": null", text.find("\"png\""));
+  text.replace(camera, 14, "\"ragged\": \"text\"");
+  text.resize(text.rfind("  \"crc32\""));
+  text += "  \"crc32\": \"" + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
+  EXPECT_TRUE(contains(refusal(text), "'cam': expected frames or ragged rows, got both"));
+}
+
 TEST(Manifest, FramesAreReadAsTheyWereWritten) {
   const Manifest read = parse(manifest_text(example()));
   EXPECT_FALSE(read.streams.at(0).frames);
   const Stream& camera = read.streams.at(1);
   ASSERT_TRUE(camera.frames);
-  EXPECT_TRUE(camera.has_blobs());
+  EXPECT_TRUE(camera.has_offsets());
   EXPECT_EQ(camera.frames->codec, Codec::kPng);
   EXPECT_EQ(camera.frames->color_space, ColorSpace::kDepth);
   EXPECT_EQ(camera.frames->unit_m, 0.001);
@@ -161,16 +216,18 @@ TEST(Manifest, ALaterGenerationHasSmallFilesOfItsOwn) {
   rename("episodes.jsonl", "episodes.3.jsonl");
   rename("streams/arm%2Fjoint%20%C3%A4/row_offsets.npy", "streams/arm%2Fjoint%20%C3%A4/row_offsets.3.npy");
   rename("streams/arm%2Fjoint%20%C3%A4/stats.npy", "streams/arm%2Fjoint%20%C3%A4/stats.3.npy");
-  rename("streams/cam/row_offsets.npy", "streams/cam/row_offsets.3.npy");
+  for (const std::string stream : {"cam", "cloud", "text"}) {
+    rename("streams/" + stream + "/row_offsets.npy", "streams/" + stream + "/row_offsets.3.npy");
+  }
   EXPECT_EQ(parse(manifest_text(manifest)).generation, 3);
 }
 
 TEST(Manifest, AFutureVersionIsRefusedWithBothVersions) {
   std::string text = manifest_text(example());
-  text.replace(text.find("_version\": 2") + 11, 1, "27");
+  text.replace(text.find("_version\": 3") + 11, 1, "37");
   const std::string message = refusal(text);
-  EXPECT_TRUE(contains(message, "m.json: at byte 47: expected a schema version from 1 to 2, those that robocache "));
-  EXPECT_TRUE(contains(message, "reads, got 27: another version of robocache wrote this cache"));
+  EXPECT_TRUE(contains(message, "m.json: at byte 47: expected a schema version from 1 to 3, those that robocache "));
+  EXPECT_TRUE(contains(message, "reads, got 37: another version of robocache wrote this cache"));
 }
 
 TEST(Manifest, EveryTruncationAndEveryFlippedByteIsRefused) {

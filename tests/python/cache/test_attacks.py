@@ -178,12 +178,13 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
 
 
 def write_episodes(path, episodes):
-    """Row r of episode e holds e, in numbers and in frames of unequal size."""
+    """Row r of episode e holds e, in numbers and in frames of unequal size, and r letters."""
     with robocache.Writer(path) as w:
         for e in range(episodes):
             with w.episode(number=e) as ep:
                 ep.append("x", np.arange(e + 1), np.full((e + 1, 30_000), e, np.float32))
                 append_files(ep, "camera", np.arange(2 * e), [bytes([e]) * (r + 1) for r in range(2 * e)])
+                ep.append("text", np.arange(e + 1), ["ä" * r for r in range(e + 1)])
                 if e > 2:
                     ep.append(f"since {e}", [0], [e])
 
@@ -192,12 +193,13 @@ def check_episodes(dataset):
     """All of the first episodes, however many."""
     dataset.verify()
     assert dataset.episodes["number"].to_pylist() == list(range(len(dataset)))
-    assert set(dataset.streams) == {"x", "camera"} | {f"since {e}" for e in range(3, len(dataset))}
+    assert set(dataset.streams) == {"x", "camera", "text"} | {f"since {e}" for e in range(3, len(dataset))}
     assert float(dataset.stats["x"].max.max()) == len(dataset) - 1
     for e in range(len(dataset)):
         rows = dataset.episode(e)
         assert rows["x"][0].tolist() == list(range(e + 1))
         assert rows["x"][1].shape == (e + 1, 30_000) and (rows["x"][1] == e).all()
+        assert rows["text"][1][:] == ["ä" * r for r in range(e + 1)]
         camera = dataset.streams["camera"]
         begin, end = camera.row_offsets[e : e + 2]
         offsets = camera.values.offsets[begin : end + 1]
@@ -306,11 +308,14 @@ def test_forged_manifests_with_right_checksums(path):
     with robocache.Writer(path) as w:
         w.stream("camera", names=list("abcdefghijkl"))
         w.stream("encoded", intrinsics=np.eye(3), resized={"size": [2, 3]})
+        w.stream("cloud", attributes={"units": ["m", "m"], "frame_id": "base"})
         for episode in range(2):
             with w.episode(task="a", tags=["b"]) as ep:
                 ep.append("joint", np.arange(20), np.zeros((20, 3), np.float32))
                 ep.append("camera", np.arange(3), np.full((3, 2, 2, 3), episode, np.uint8))
                 append_files(ep, "encoded", np.arange(2), [b"x" * 40, bytes([episode])])
+                ep.append("cloud", np.arange(3), np.full((5, 2), 2, np.int16), offsets=[0, 4, 4, 5])
+                ep.append("said", np.arange(2), ["left", "to the right"])
     manifest = path / "manifest.json"
     whole = manifest.read_text()
     dice = random.Random(0)
@@ -338,7 +343,12 @@ def test_forged_manifests_with_right_checksums(path):
             continue
         opened += 1
         for stream in dataset.streams.values():
-            assert stream.rows == len(stream.time_ns) == len(stream.values) == stream.row_offsets[-1]
+            assert stream.rows == len(stream.time_ns) == stream.row_offsets[-1]
+            if stream.ragged is not None:
+                assert stream.offsets[[0, -1]].tolist() == [0, len(stream.values)]
+                assert len(stream[:]) == stream.rows and len(stream.attributes) >= 0
+                continue
+            assert len(stream.values) == stream.rows
             if isinstance(stream.values, EncodedFrames):
                 assert stream.values.data.sum() == 2 * 40 * ord("x") + 1
                 assert stream.values.offsets[[0, -1]].tolist() == [0, len(stream.values.data)]

@@ -154,7 +154,7 @@ def test_a_camera_has_no_statistics(path, rng):
         ep.append("x", [0], [1.5])
     ds = robocache.open(path)
     assert list(ds.stats) == ["x"] and "cam" not in ds.stats
-    with pytest.raises(robocache.ArgumentError, match="stream 'cam': expected numbers, got a camera"):
+    with pytest.raises(robocache.ArgumentError, match="stream 'cam': expected numbers of one shape a row; a camera"):
         ds.stats["cam"]
     with pytest.raises(robocache.ArgumentError, match="stream: expected one of 'cam', 'x', got 'y'"):
         ds.stats["y"]

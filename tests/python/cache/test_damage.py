@@ -24,6 +24,8 @@ def original(tmp_path_factory):
                 ep.append("joint/position", np.arange(50) * 10, rng.normal(size=(50, 7)))
                 ep.append("camera", np.arange(2), rng.integers(0, 255, (2, 4, 4, 3), np.uint8))
                 append_files(ep, "encoded", np.arange(3), [rng.bytes(40), b"", rng.bytes(9)])
+                ep.append("cloud", np.arange(3), rng.normal(size=(9, 2)), offsets=[0, 4, 4, 9])
+                ep.append("said", np.arange(2), [f"näher {e}", ""])
     return path
 
 
@@ -96,10 +98,10 @@ def test_a_future_version_names_both(original, copy):
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(original, copy)
     manifest = copy / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    manifest.write_text(manifest.read_text().replace('"schema_version": 3', '"schema_version": 4'))
     with pytest.raises(
         robocache.FileError,
-        match=r"manifest.json: at byte 47: expected a schema version from 1 to 2, .* got 3: another version",
+        match=r"manifest.json: at byte 47: expected a schema version from 1 to 3, .* got 4: another version",
     ):
         robocache.open(copy)
 

@@ -1,7 +1,7 @@
 """Every version of the format, as files: today's reader reads them all, today's writer writes the last, byte for byte.
 
 A new version of the format gets a folder of its own and the old one stays readable. To make the files:
-``PYTHONPATH=tests python tests/python/cache/test_golden.py tests/golden/cache_v2``.
+``PYTHONPATH=tests python tests/python/cache/test_golden.py tests/golden/cache_v3``.
 """
 
 import json
@@ -17,7 +17,7 @@ from cache_files import append_files
 import robocache
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-LAST = GOLDEN / "cache_v2"
+LAST = GOLDEN / "cache_v3"
 
 TIMES = np.array([1_700_000_000_123_456_789, 1_700_000_000_143_456_789, 1_700_000_000_163_456_790])
 JOINTS = np.array([[0.25, -1.5, 3.0], [0.5, np.nan, 3.0], [-np.inf, 2.5, 3.0]], np.float32)
@@ -40,13 +40,20 @@ def jpeg(scan):
 
 
 JPEGS = {40: jpeg("27dfff"), 200: jpeg("481f")}
+CLOUD = np.array([[0.5, 1, -2, 7], [0, np.nan, 3, 8], [1, 2, 3, 9]], np.float32)
 DEPTH = np.array([[[0], [500], [1000]], [[1], [2], [65535]]], np.uint16)
 
 
 def write(path):
     with robocache.Writer(path) as w:
         w.provenance["source"] = {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}
-        w.stream("joint.position", names=["shoulder", "elbow", "wrist"])
+        w.stream(
+            "joint.position",
+            names=["shoulder", "elbow", "wrist"],
+            attributes={"units": "rad", "methods": [[0, 3, "angle"]], "limits": {"max": [1.5, None]}},
+        )
+        w.stream("lidar/points", names=["x", "y", "z", "intensity"], attributes={"frame_id": "lidar", "units": "m"})
+        w.stream("said", clock="nominal")
         w.stream("frame", clock="nominal")
         w.stream("depth", unit_m=0.001, intrinsics=[[2.5, 0, 1.5], [0, 2.5, 1], [0, 0, 1]])
         w.stream("top", clock="nominal", resized={"size": [4, 6], "fit": "pad", "from": [480, 640]})
@@ -57,11 +64,15 @@ def write(path):
             ep.append("joint.position", TIMES[:1], JOINTS[:1])
             ep.append("camera/left", [5], np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3))
             ep.append("contact", [5, 5], [True, False])
+            ep.append("lidar/points", [5, 6, 7], CLOUD, offsets=[0, 2, 2, 3])
+            ep.append("said", [5, 9], ["näher", ""])
             append_files(ep, "side", [5, 6], [PNG, PNG], shape=(2, 2, 3))
             append_files(ep, "top", [5], [JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
         with w.episode():
             pass
         with w.episode(task=None) as ep:
+            ep.append("lidar/points", [1], CLOUD[1:], offsets=[0, 2])
+            ep.append("said", [3], ['"stop"\n'])
             ep.append("force", [1, 2, 4], np.array([[1, 2], [3, 4], [5, 6.5]], ml_dtypes.bfloat16))
             append_files(ep, "top", [1, 3], [JPEGS[200], JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
             append_files(
@@ -69,11 +80,11 @@ def write(path):
             )
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_todays_reader_reads_numbers(version):
     ds = robocache.open(GOLDEN / f"cache_v{version}", verify=True)
     assert len(ds) == 4
-    assert [name for name, stream in ds.streams.items() if stream.frames is None] == [
+    assert [name for name, stream in ds.streams.items() if stream.kind == "numbers"] == [
         "joint.position",
         "frame",
         "camera/left",
@@ -95,6 +106,8 @@ def test_todays_reader_reads_numbers(version):
     joints = ds.streams["joint.position"]
     assert (joints.dtype, joints.shape, joints.clock) == (np.float32, (3,), "recorded")
     assert joints.names == ["shoulder", "elbow", "wrist"]
+    attributes = {"units": "rad", "methods": [[0, 3, "angle"]], "limits": {"max": [1.5, None]}}
+    assert joints.attributes == (attributes if version > 2 else {})
     assert joints.row_offsets.tolist() == [0, 3, 4, 4, 4]
     np.testing.assert_array_equal(ds.episode(0)["joint.position"][0], TIMES)
     np.testing.assert_array_equal(ds.episode(0)["joint.position"][1], JOINTS)
@@ -125,8 +138,9 @@ def test_todays_reader_reads_numbers(version):
     assert ds.episode(3)["force"][1].tolist() == [[1, 2], [3, 4], [5, 6.5]]
 
 
-def test_todays_reader_reads_frames():
-    ds = robocache.open(GOLDEN / "cache_v2", verify=True)
+@pytest.mark.parametrize("version", [2, 3])
+def test_todays_reader_reads_frames(version):
+    ds = robocache.open(GOLDEN / f"cache_v{version}", verify=True)
     side, top, depth = (ds.streams[name] for name in ("side", "top", "depth"))
     assert side.frames == ("png", 2, 2, 3, "rgb", None, None, None)
     assert top.frames == ("jpeg", 4, 6, 1, "gray", None, None, {"size": [4, 6], "fit": "pad", "from": [480, 640]})
@@ -142,6 +156,19 @@ def test_todays_reader_reads_frames():
 
     assert np.array_equal(side[:], [PIXELS, PIXELS])
     assert [np.unique(top.frame(row)).tolist() for row in range(3)] == [[40], [200], [40]]
+
+
+def test_todays_reader_reads_ragged_rows_and_text():
+    ds = robocache.open(GOLDEN / "cache_v3", verify=True)
+    cloud, said = ds.streams["lidar/points"], ds.streams["said"]
+    assert (cloud.ragged, cloud.dtype, cloud.shape, cloud.rows, cloud.kind) == ("array", np.float32, (4,), 4, "arrays")
+    assert cloud.names == ["x", "y", "z", "intensity"]
+    assert cloud.attributes == {"frame_id": "lidar", "units": "m"}
+    assert cloud.offsets.tolist() == [0, 2, 2, 3, 5] and cloud.row_offsets.tolist() == [0, 0, 3, 3, 4]
+    np.testing.assert_array_equal(cloud.values, np.concatenate([CLOUD, CLOUD[1:]]))
+    assert (said.ragged, said.clock, said.attributes, said.kind) == ("text", "nominal", {}, "text")
+    assert said[:] == ["näher", "", '"stop"\n']
+    assert cloud.findings["max_period_ns"] == 1 and cloud.findings["nan_values"] == 0
 
 
 def test_todays_writer_writes_it(tmp_path):

@@ -92,7 +92,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
     [
         ([0.5], [1], robocache.ArgumentTypeError, "expected times in int64 nanoseconds, got float64"),
         (np.array([0], np.int32), [1], robocache.ArgumentTypeError, "got int32"),
-        ([0], ["a"], robocache.ArgumentTypeError, "values: expected a dtype of numbers or bool, got <U1"),
+        ([0], np.array(["a"]), robocache.ArgumentTypeError, "values: expected a dtype of numbers or bool, got <U1"),
         ([0], [1j], robocache.ArgumentTypeError, "got complex128"),
         ([0], [[1], [2, 3]], robocache.ArgumentTypeError, "values: "),
         ([0], None, robocache.ArgumentTypeError, "values: "),

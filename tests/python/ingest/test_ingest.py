@@ -5,9 +5,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,8 +14,9 @@ from lerobot_files import make_episodes, write_lerobot
 from robocache.ingest import registry
 from robocache.ingest.files import check_file, list_files
 from robocache.ingest.formats import Format
-from robocache.ingest.options import add_arguments, make_options, option
+from robocache.ingest.options import add_arguments, make_options
 from robocache.ingest.recording import Notes, Recording, Rows, SourceError
+from toy_format import ToyOptions
 
 import robocache
 
@@ -123,40 +123,6 @@ def test_a_fault_of_the_package_is_no_missing_package():
 
 
 # ---- the driver, by a reader of its own ----
-
-
-@dataclass(frozen=True)
-class ToyOptions:
-    """Of every kind."""
-
-    episodes: int = option(2, help="how many")
-    rate_hz: float = option(10.0, help="of the clock")
-    unit: Literal["m", "mm"] | None = option(None, help="of lengths")
-    column: str | int = option(0, help="which")
-    loud: bool = option(False, help="tell more")
-
-
-class ToyReader:
-    """Yields what `recordings(options, notes)` gives."""
-
-    def __init__(self, recordings):
-        self.read = lambda source, options, notes: recordings(options, notes)
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """ingest() of a format whose reader is the given function, from a source that is there."""
-    (tmp_path / "source.toy").write_text("toy")
-
-    def run(recordings, **options):
-        entry = Format(
-            "toy", "toy", "*.toy", lambda source, files: source if source.suffix == ".toy" else None, ToyOptions, "", ""
-        )
-        monkeypatch.setitem(registry.FORMATS, "toy", entry)
-        monkeypatch.setattr(Format, "load", lambda entry: ToyReader(recordings))
-        return robocache.ingest(tmp_path / "source.toy", tmp_path / "cache", **options)
-
-    return run
 
 
 def rows(n, **more):
@@ -342,8 +308,8 @@ def test_the_command_line_is_made_of_the_options(capsys):
 def test_every_format_has_its_options_on_the_command_line():
     parser = argparse.ArgumentParser()
     registry.add_arguments(parser)
-    arguments = parser.parse_args(["--time-column", "2", "--sort-times"])
-    assert registry.given_options(arguments) == {"time_column": 2, "sort_times": True}
+    arguments = parser.parse_args(["--time-column", "2", "--index-columns"])
+    assert registry.given_options(arguments) == {"time_column": 2, "index_columns": True}
 
 
 # ---- real data ----

@@ -19,7 +19,6 @@ class CsvOptions(CameraOptions):
 
     time_column: str | int = option(0, help="the clock's column, by name or number from 0 (default 0)")
     time_unit: Literal["s", "ms", "us", "ns"] | None = option(None, help="default: found from header and values")
-    sort_times: bool = option(False, help="sort rows that are out of time order")
 
 
 def is_csv(file: Path) -> bool:

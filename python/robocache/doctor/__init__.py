@@ -1,0 +1,133 @@
+"""What is wrong with a recording: :func:`doctor` looks at a cache or a source and reports.
+
+`clocks`, `values`, `episodes`, `cameras` and `source` hold the checks, small functions from a `Survey` to findings with their
+thresholds above them; `report` what they make, `page` and `terminal` how it is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from .. import dataset
+from ..errors import ArgumentError, FileError
+from . import cameras, clocks, episodes, source, values
+from .pictures import draw
+from .report import DoctorWarning, Finding, Report, manifest_crc32, store
+from .streams import Survey
+
+__all__ = ["DoctorWarning", "Finding", "Report", "doctor"]
+
+CHECKS = (*source.CHECKS, *clocks.CHECKS, *values.CHECKS, *cameras.CHECKS, *episodes.CHECKS)
+
+
+def doctor(
+    path: str | os.PathLike[str],
+    *,
+    splits: Mapping[str, Sequence[int]] | None = None,
+    save: bool = True,
+    work: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Report:
+    """Looks for what is wrong with a cache, or with a source that could become one.
+
+    All streams are read once, a few MB at a time. A source is ingested into a temporary cache, passing over what cannot be
+    read, which are findings too.
+
+    Args:
+        path: a cache, or what :func:`ingest` takes.
+        splits: lists of episodes by name, as {"train": [...], "validation": [...]}, that must have nothing in common. By
+            default the values of the column ``split`` of the episodes table, where there is one.
+        save: write ``doctor.json`` into a cache, where :class:`Loader` and ``robocache inspect`` find it. A cache that cannot
+            be written to is looked at all the same: `Report.not_stored`.
+        work: the folder for a source's temporary cache, which is as large as its data; by default that of the source.
+        options: of a source, those of :func:`ingest` (`format`, `time_column`, ...).
+
+    Returns:
+        A :class:`Report`. It judges nothing away: what its findings mean for a training is its reader's to say.
+
+    Raises:
+        FileError: neither a cache nor a source, or a cache that is damaged.
+        ArgumentError, ArgumentTypeError: as of :func:`ingest`; and splits of episodes that there are not.
+
+    Example:
+        >>> report = robocache.doctor("cache")
+        >>> report.summary
+        '2 warnings, 1 note'
+        >>> report.findings[0].code, report.findings[0].where
+        ('long-gap', 'episode 3, imu, row 512')
+    """
+    from ..ingest import ingest  # here, since ingest takes long to import and a cache needs none of it
+    from ..ingest.driver import check_source as check_path
+    from ..ingest.driver import checked_path
+    from ..ingest.registry import find_format
+
+    place = checked_path("path", path)
+    if (place / "manifest.json").exists():
+        if options:
+            raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {place}")
+        report = _look(place, splits)
+        if save:
+            store(report, place)
+        return report
+    check_path(place)
+    if options.get("format") is None:
+        find_format(place)
+    folder = Path(work) if work is not None else place.resolve().parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".robocache-doctor-", dir=folder) as made:
+            cache = Path(made, "cache")
+            try:
+                ingest(place, cache, **{**options, "on_error": "skip"})
+            except FileError as error:
+                report = Report(str(place), robocache_version=_version())
+                report.add([source.unreadable(place.name, str(error))])
+                return report
+            report = _look(cache, splits)
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(
+            f"{folder}: {error.strerror or error}; work names another folder for the temporary cache"
+        ) from error
+    report.path, report.manifest_crc32 = str(place), None
+    return report
+
+
+def _look(cache: Path, splits: Mapping[str, Sequence[int]] | None) -> Report:
+    crc32 = manifest_crc32(cache)
+    opened = dataset.open(cache)
+    survey = Survey(opened, {name: sorted({int(e) for e in part}) for name, part in (splits or {}).items()})
+    for name, part in survey.splits.items():
+        if part and not 0 <= part[0] <= part[-1] < len(opened):
+            raise ArgumentError(f"splits['{name}']: expected episodes below {len(opened)}, got {part[0]} to {part[-1]}")
+    report = Report(str(cache), episodes=len(opened), manifest_crc32=crc32, robocache_version=_version())
+    report.add(chain.from_iterable(check(survey) for check in CHECKS))
+    report.streams = [_summary(clock) for clock in survey.clocks.values()]
+    report.pictures = draw(survey)
+    return report
+
+
+def _summary(clock: Any) -> dict[str, Any]:
+    stream = clock.stream
+    return {
+        "name": stream.name,
+        "rows": stream.rows,
+        "dtype": str(stream.dtype),
+        "shape": list(stream.shape),
+        "clock": stream.clock,
+        "rate_hz": stream.rate_hz,
+        "true_rate_hz": clock.true_rate_hz if clock.steady else None,
+        "duration_s": float(clock.span_ns.sum()) / 1e9,
+        "lost_s": clock.lost_ns / 1e9 if clock.steady else None,
+    }
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return __version__

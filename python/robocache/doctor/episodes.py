@@ -1,0 +1,236 @@
+"""Checks of episodes against each other: lengths, the same one again, splits that share one; and actions that are the state."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+
+from ..dataset import EncodedFrames, Stream
+from .report import Finding
+from .streams import Survey, forget, ranges
+
+LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
+_BYTES = 1 << 24  # of two episodes that are held against each other at a time
+SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
+
+
+def check_lengths(survey: Survey) -> Iterator[Finding]:
+    """Episodes 4 times longer or shorter than the median one, and by 5 scaled MADs of the logarithm."""
+    if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
+        return
+    spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
+    there = np.flatnonzero(spans > 0)
+    if len(there) < LENGTH_EPISODES:
+        return
+    logs = np.log(spans[there])
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+    far = np.abs(logs - middle) > max(math.log(LENGTH_FACTOR), LENGTH_MADS * spread)
+    for episode in there[far].tolist():
+        yield Finding(
+            "note",
+            "episode-length",
+            f"{spans[episode]:.4g} s; the median episode has {math.exp(middle):.4g} s",
+            episode=episode,
+            value=float(spans[episode]),
+            expected=math.exp(middle),
+            advice="Cut off, or left running: look at it; where='duration_s' draws from the others.",
+        )
+
+
+def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
+    """Episodes with the same values, whatever their clocks; an error where two splits hold the same.
+
+    Candidates have the same numbers of rows and a few equal rows; they are then compared byte for byte.
+    """
+    streams = [s for s in survey.floats if s.rows]
+    found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for episode in range(len(survey.dataset) if streams else 0):
+        key = tuple(_sample(stream, episode) for stream in streams)
+        if any(key):
+            found[key].append(episode)
+    repeats = [
+        group for candidates in found.values() if len(candidates) > 1 for group in _equal(survey, streams, candidates)
+    ]
+    of_split = {episode: name for name, episodes in splits(survey).items() for episode in episodes}
+    for group in sorted(repeats):
+        parts = {of_split[episode] for episode in group if episode in of_split}
+        if len(parts) > 1:
+            yield Finding(
+                "error",
+                "split-leak",
+                f"the same values in splits {', '.join(sorted(parts))}: episodes {ranges(group)}",
+                episode=group[0],
+                count=len(group) - 1,
+                advice="What is validated on was trained on. Keep one of them: episodes= or where= of the loader.",
+            )
+        else:
+            yield Finding(
+                "warning",
+                "repeated-episode",
+                f"episodes {ranges(group)} have the same values",
+                episode=group[0],
+                count=len(group) - 1,
+                advice="It weighs that often, and a split may put it on both sides: keep one, or split by a column of your own.",
+            )
+
+
+def check_splits(survey: Survey) -> Iterator[Finding]:
+    """Lists of episodes that were given as splits and share some."""
+    for one, other in combinations(survey.splits, 2):
+        shared = sorted(set(survey.splits[one]) & set(survey.splits[other]))
+        if shared:
+            yield Finding(
+                "error",
+                "split-leak",
+                f"in both splits {one} and {other}: episodes {ranges(shared)}",
+                episode=shared[0],
+                count=len(shared),
+                advice="What is validated on was trained on: Dataset.split() makes lists without a common episode.",
+            )
+
+
+def check_actions(survey: Survey) -> Iterator[Finding]:
+    """Actions that are the state of this or one of the next rows, in 99 of 100 rows."""
+    for action in survey.floats:
+        if action.name.partition(".")[0] != "action":
+            continue
+        for state in survey.floats:
+            if "state" not in state.name or state.shape != action.shape:
+                continue
+            for shift in range(SHIFTS):
+                share = _same(survey, action, state, shift)
+                if share >= SHIFT_SHARE:
+                    which = "the same row" if shift == 0 else f"{shift} row{'s' * (shift > 1)} later"
+                    yield Finding(
+                        "note",
+                        "action-is-state",
+                        f"{share:.1%} of its rows are {state.name} of {which}",
+                        stream=action.name,
+                        count=1,
+                        value=shift,
+                        advice="Not a command but what was measured"
+                        + (
+                            ": a policy that sees the state has only to copy it."
+                            if shift == 0
+                            else "; right where it is meant, but a window that reaches there shows the answer."
+                        ),
+                    )
+                    break
+
+
+def splits(survey: Survey) -> dict[str, list[int]]:
+    """The episodes of each split: as given, by the column `split`, or by LeRobot's "0:37"."""
+    if survey.splits:
+        return survey.splits
+    dataset, found = survey.dataset, defaultdict[str, list[int]](list)
+    if "split" in dataset.episodes.column_names:
+        for episode, name in enumerate(dataset.episodes["split"].to_pylist()):
+            if name is not None:
+                found[str(name)].append(episode)
+        return dict(found)
+    told = (dataset.provenance.get("lerobot") or {}).get("splits")
+    if isinstance(told, dict) and "source_episode_index" in dataset.episodes.column_names:
+        places = {number: place for place, number in enumerate(dataset.episodes["source_episode_index"].to_pylist())}
+        for name, span in told.items():
+            part = re.fullmatch(r"(\d+):(\d+)", span) if isinstance(span, str) else None
+            if part:
+                begin, end = int(part[1]), int(part[2])
+                found[name] = sorted(
+                    place for number, place in places.items() if number is not None and begin <= number < end
+                )
+    return dict(found)
+
+
+def _rows(stream: Stream, episode: int) -> slice:
+    return slice(*stream.row_offsets[episode : episode + 2].tolist())
+
+
+def _sample(stream: Stream, episode: int) -> tuple[int, bytes] | None:
+    """What equal episodes have in common; None where the rows are all the same, which says nothing."""
+    rows = _rows(stream, episode)
+    number = rows.stop - rows.start
+    if number < 2:
+        return None
+    some = stream.values[rows.start + np.arange(8) * (number - 1) // 7]
+    if (some == some[:1]).all():
+        return None
+    return number, some.tobytes()
+
+
+def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:
+    """Groups of two and more episodes that are the same."""
+    groups: list[list[int]] = []
+    for episode in candidates:
+        for group in groups:
+            if all(_same_values(stream, group[0], episode) for stream in streams) and all(
+                _same_frames(camera, group[0], episode) for camera in survey.cameras
+            ):
+                group.append(episode)
+                break
+        else:
+            groups.append([episode])
+    return [group for group in groups if len(group) > 1]
+
+
+def _same_values(stream: Stream, one: int, other: int) -> bool:
+    a, b = _rows(stream, one), _rows(stream, other)
+    if a.stop - a.start != b.stop - b.start:
+        return False
+    step = max(_BYTES // max(stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
+    for at in range(0, a.stop - a.start, step):
+        parts = [stream.values[rows.start + at : min(rows.start + at + step, rows.stop)] for rows in (a, b)]
+        same = parts[0].tobytes() == parts[1].tobytes()
+        for part in parts:
+            forget(part)
+        if not same:
+            return False
+    return True
+
+
+def _same_frames(camera: Stream, one: int, other: int) -> bool:
+    """The sizes of all files and the bytes of three; of raw frames three. True where one of the two has none."""
+    a, b = _rows(camera, one), _rows(camera, other)
+    if a.start == a.stop or b.start == b.stop:
+        return True
+    if a.stop - a.start != b.stop - b.start:
+        return False
+    values, some = camera.values, (np.arange(3) * (a.stop - a.start - 1) // 2).tolist()
+    if not isinstance(values, EncodedFrames):
+        return all(np.array_equal(values[a.start + row], values[b.start + row]) for row in some)
+    offsets = values.offsets
+    if not np.array_equal(np.diff(offsets[a.start : a.stop + 1]), np.diff(offsets[b.start : b.stop + 1])):
+        return False
+    files = [
+        [values.data[slice(*offsets[start + row : start + row + 2])] for row in some] for start in (a.start, b.start)
+    ]
+    return all(np.array_equal(one, other) for one, other in zip(*files, strict=True))
+
+
+def _same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
+    """The share of an action's rows that are the state's `shift` rows later, of some episodes."""
+    both = np.flatnonzero(
+        (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)
+    )
+    same = rows = 0
+    for episode in (
+        both[np.unique(np.linspace(0, len(both) - 1, min(len(both), SHIFT_EPISODES)).astype(int))].tolist()
+        if len(both)
+        else []
+    ):
+        a, s = (stream.values[_rows(stream, episode)][:4096].astype(np.float64) for stream in (action, state))
+        a, s = a[: len(a) - shift].reshape(len(a) - shift, -1), s[shift:].reshape(len(s) - shift, -1)
+        changes = (np.diff(s, axis=0) != 0).any(1)
+        if not changes.any():
+            continue
+        same += int(np.isclose(a, s, rtol=1e-6, atol=1e-9).all(1).sum())
+        rows += len(a)
+    return same / rows if rows else 0.0
+
+
+CHECKS = (check_lengths, check_repeated_episodes, check_splits, check_actions)

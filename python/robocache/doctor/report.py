@@ -1,0 +1,265 @@
+"""What a doctor found: :class:`Finding`, :class:`Report`, and ``doctor.json``, by which a cache remembers it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, FileError
+
+SEVERITIES = ("error", "warning", "note")
+FILE = "doctor.json"
+_FORMAT, _SCHEMA_VERSION = "robocache-doctor", 1
+# Of one code and one stream: a fault in each of 100,000 episodes is told as these and a number.
+_KEPT = 50
+
+
+class DoctorWarning(UserWarning):
+    """A cache that batches are made of has errors by its ``doctor.json``."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing.
+
+    Attributes:
+        severity: "error": training on it, or believing what it says, goes wrong; "warning": look at it before; "note".
+        code: what it is, the same in all versions: docs/doctor.md has the list.
+        message: what was found, in words.
+        episode, stream, row: where; each None where it is about all of them. `row` counts within the episode.
+        end_row: one behind the last row, where it is about several.
+        count: how many of the same there are, of which this place is the first or the worst.
+        value, expected: what was measured, and what it was held against.
+        file: of a source, the file or folder.
+        advice: what to do.
+    """
+
+    severity: str
+    code: str
+    message: str
+    episode: int | None = None
+    stream: str | None = None
+    row: int | None = None
+    end_row: int | None = None
+    count: int = 1
+    value: Any = None
+    expected: Any = None
+    file: str | None = None
+    advice: str = ""
+
+    @property
+    def where(self) -> str:
+        """ "episode 3, action, rows 10-20", as far as it has a place."""
+        parts = [] if self.episode is None else [f"episode {self.episode}"]
+        parts += [self.stream] if self.stream is not None else []
+        if self.row is not None:
+            last = self.row if self.end_row is None else self.end_row - 1
+            parts.append(f"row {self.row}" if last == self.row else f"rows {self.row}-{last}")
+        return ", ".join(parts) or (self.file or "")
+
+    def _order(self) -> tuple[Any, ...]:
+        places = (self.episode, self.row)
+        return (
+            SEVERITIES.index(self.severity),
+            self.code,
+            self.stream or "",
+            *(-1 if x is None else x for x in places),
+        )
+
+
+@dataclass
+class Report:
+    """What :func:`robocache.doctor` gives.
+
+    Attributes:
+        path: what was looked at.
+        findings: the worst first, at most 50 of each code and stream.
+        more: by code, how many findings there were beyond those.
+        episodes: how many.
+        streams: a dict a stream: ``name``, ``rows``, ``dtype``, ``shape``, ``clock``, ``rate_hz`` (of the median period),
+            ``true_rate_hz`` (rows a second, gaps and bursts aside; None where it has no steady rate), ``duration_s``, ``lost_s`` (in gaps).
+        manifest_crc32: the checksum of the manifest of the cache that was looked at; None of a source.
+        stored: where this was written beside the cache; None where it was not.
+        not_stored: why not, where it should have been.
+    """
+
+    path: str
+    findings: list[Finding] = field(default_factory=list)
+    more: dict[str, int] = field(default_factory=dict)
+    episodes: int = 0
+    streams: list[dict[str, Any]] = field(default_factory=list)
+    manifest_crc32: str | None = None
+    robocache_version: str = ""
+    stored: str | None = None
+    not_stored: str | None = None
+    pictures: Any = field(default=None, repr=False, compare=False)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Keeps them in order, and only so many of a code and stream."""
+        kept: list[Finding] = []
+        met: Counter[tuple[str, str | None]] = Counter()
+        more = Counter(self.more)
+        for finding in sorted([*self.findings, *findings], key=Finding._order):
+            met[finding.code, finding.stream] += 1
+            if met[finding.code, finding.stream] > _KEPT:
+                more[finding.code] += 1
+            else:
+                kept.append(finding)
+        self.findings, self.more = kept, dict(more)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many findings of each severity there are, those of `more` too."""
+        severity_of = {finding.code: finding.severity for finding in reversed(self.findings)}
+        counts = Counter(finding.severity for finding in self.findings)
+        for code, number in self.more.items():
+            counts[severity_of[code]] += number
+        return {severity: counts[severity] for severity in SEVERITIES}
+
+    @property
+    def summary(self) -> str:
+        """ "2 errors, 5 warnings, 1 note", or "no findings"."""
+        told = [f"{number} {kind}{'s' * (number != 1)}" for kind, number in self.counts.items() if number]
+        return ", ".join(told) or "no findings"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-able values: what ``--json`` prints and doctor.json holds."""
+        return {
+            "format": _FORMAT,
+            "schema_version": _SCHEMA_VERSION,
+            "robocache_version": self.robocache_version,
+            "path": self.path,
+            "manifest_crc32": self.manifest_crc32,
+            "episodes": self.episodes,
+            "counts": self.counts,
+            "findings": [_plain(asdict(finding)) for finding in self.findings],
+            "more": self.more,
+            "streams": _plain(self.streams),
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Report:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        if (told["format"], told["schema_version"]) != (_FORMAT, _SCHEMA_VERSION):
+            raise ValueError(f"expected {_FORMAT} {_SCHEMA_VERSION}, got {told['format']} {told['schema_version']}")
+        known = {f.name for f in fields(Finding)}
+        found = [Finding(**{name: x for name, x in f.items() if name in known}) for f in told["findings"]]
+        if any(finding.severity not in SEVERITIES for finding in found):
+            raise ValueError("expected severities " + ", ".join(SEVERITIES))
+        return cls(
+            path=told["path"],
+            findings=found,
+            more=dict(told["more"]),
+            episodes=told["episodes"],
+            streams=list(told["streams"]),
+            manifest_crc32=told["manifest_crc32"],
+            robocache_version=told["robocache_version"],
+        )
+
+    def html(self) -> str:
+        """One self-contained page: no script, nothing that it loads."""
+        from .page import page
+
+        return page(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def printable(text: str) -> str:
+    """Names may hold what moves a terminal's cursor, or is no character of XML: it is shown as its number."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+# ---- beside a cache ----
+
+
+def manifest_crc32(cache: str | os.PathLike[str]) -> str | None:
+    """The checksum that ends the manifest of a cache: another one after every change. None where there is none."""
+    try:
+        with Path(cache, "manifest.json").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+            found = re.search(rb'"crc32": "([0-9a-f]{8})"\n}\n\Z', file.read())
+    except OSError:
+        return None
+    return found[1].decode() if found else None
+
+
+def store(report: Report, cache: str | os.PathLike[str]) -> None:
+    """Writes doctor.json into the cache, whole or not at all; where that cannot be, `not_stored` says why."""
+    path = Path(cache, FILE)
+    partial = path.with_name(f"{FILE}.{os.getpid()}.partial")
+    try:
+        try:
+            partial.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        report.stored, report.not_stored = str(path), None
+    except OSError as error:
+        report.not_stored = f"{path}: {error.strerror or error}"
+
+
+def load(cache: str | os.PathLike[str]) -> Report | None:
+    """What doctor.json says of the cache as it is now; None where there is none, or one of another state of it."""
+    try:
+        report = Report.from_dict(json.loads(Path(cache, FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    current = manifest_crc32(cache)
+    if current is None or report.manifest_crc32 != current:
+        return None
+    report.stored = str(Path(cache, FILE))
+    return report
+
+
+def enforce(caches: Iterable[str], findings: str | None) -> None:
+    """Holds caches to what their doctors said, before batches are made of them.
+
+    Args:
+        findings: ``"warn"``: errors are a :class:`DoctorWarning`, and where nothing is known nothing is said; ``"strict"``:
+            errors are refused, and a cache of which nothing is known; None: nothing is looked at.
+
+    Raises:
+        FileError: by ``"strict"``.
+        ArgumentError: `findings` is another.
+    """
+    if findings is None:
+        return
+    if findings not in ("warn", "strict"):
+        raise ArgumentError(f"findings: expected 'warn', 'strict' or None, got {findings!r}")
+    for cache in dict.fromkeys(caches):
+        report = load(cache)
+        if report is None:
+            if findings == "strict":
+                raise FileError(f"{cache}: expected {FILE} of the cache as it is; run: robocache doctor {cache}")
+            continue
+        errors = [finding for finding in report.findings if finding.severity == "error"]
+        if errors:
+            told = "; ".join(f"{finding.code} ({finding.where})" for finding in errors[:3])
+            more = report.counts["error"] - len(errors[:3])
+            message = f"{cache}: {told}{f' and {more} more errors' if more else ''}; see: robocache doctor {cache}"
+            if findings == "strict":
+                raise FileError(message)
+            warnings.warn(message, DoctorWarning, stacklevel=3)

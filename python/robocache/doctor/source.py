@@ -1,0 +1,170 @@
+"""What an ingest told of its source, as findings; and a LeRobot dataset's own statistics against its rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .report import Finding
+from .streams import Survey
+
+# What the reasons of readers and of the driver have in common.
+_KINDS = (
+    ("which is no time", "stamp-without-time", "The recorder had no time there: --repair drop leaves such rows out."),
+    (
+        "a step back of|sort_times|do not decrease",
+        "times-out-of-order",
+        "Ingest's --repair sorts, drops or splits there (CSV: --sort-times); better, mend the recorder.",
+    ),
+    ("but before it", "schema-change", "Ingest the files apart, or bring them to one layout at the source."),
+    ("Git LFS pointer", "not-downloaded", "Run git lfs pull in the source's repository."),
+    (
+        "No such file|no episode_|have no rows",
+        "missing-file",
+        "Part of the source is not here: fetch it, or go without.",
+    ),
+)
+TOLERANCE = 1e-3
+
+
+def check_source(survey: Survey) -> Iterator[Finding]:
+    """What the ingest passed over, and what a cache of this format does not hold."""
+    yield from told_by_ingest(survey.dataset.provenance)
+
+
+def told_by_ingest(provenance: Mapping[str, Any]) -> Iterator[Finding]:
+    """Findings of the `skipped` and `left_out` of a provenance or an ingest's report."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for skipped in provenance.get("skipped") or []:
+        what, reason = str(skipped["what"]), str(skipped["reason"])
+        alike.setdefault(re.sub(r"\d+", "#", f"{what}: {reason}"), []).append((what, reason))
+    for (what, reason), *more in alike.values():
+        finding = unreadable(what, reason)
+        also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
+        yield replace(finding, message=finding.message + also, count=1 + len(more))
+    left_out = [
+        omission
+        for omission in provenance.get("left_out") or []
+        if "names of its features" not in str(omission["what"])
+    ]
+    if left_out:
+        yield Finding(
+            "note",
+            "left-out",
+            "the cache does not hold "
+            + "; ".join(f"{omission['what']} ({omission['reason']})" for omission in left_out),
+            count=len(left_out),
+            file=str(provenance.get("source") or "") or None,
+            advice="By design, or for want of a form in the cache: nothing to do where it is not missed.",
+        )
+
+
+def unreadable(what: str, reason: str) -> Finding:
+    """A finding of what was not read."""
+    code, advice = next(
+        ((code, advice) for pattern, code, advice in _KINDS if re.search(pattern, reason)),
+        ("unreadable", "Mend or remove the file; what else there is can be ingested with --on-error skip."),
+    )
+    file = re.match(r"(/.*?|[^:\s]\S*?):( |$)", reason)
+    row = re.search(r"\bindex (\d+)\b", reason) or re.search(r"\brow (\d+)\b", reason)
+    return Finding(
+        "warning" if code == "missing-file" else "error",
+        code,
+        reason if what in reason else f"{what}: {reason}",
+        row=int(row[1]) if row else None,
+        file=file[1] if file else None,
+        advice=advice,
+    )
+
+
+def check_source_statistics(survey: Survey) -> Iterator[Finding]:
+    """meta/stats.json of the LeRobot dataset that the cache was made of, where that still lies there, against its rows.
+
+    Mean, std, min and max of all rows within a thousandth of the column's span. meta/episodes_stats.jsonl, v2.1's, by episode.
+    """
+    provenance = survey.dataset.provenance
+    meta = Path(str(provenance.get("source") or ""), "meta")
+    if provenance.get("format") != "lerobot" or not meta.is_dir():
+        return
+    told = _json(meta / "stats.json")
+    if isinstance(told, dict):
+        for stream in survey.numbers:
+            of_stream = told.get(stream.name)
+            if isinstance(of_stream, dict):
+                stats = survey.dataset.stats[stream.name]
+                rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
+                yield from _compare(meta / "stats.json", stream.name, None, of_stream, rows)
+    per_episode = meta / "episodes_stats.jsonl"
+    if "source_episode_index" not in survey.dataset.episodes.column_names:
+        return
+    places = {number: place for place, number in enumerate(survey.dataset.episodes["source_episode_index"].to_pylist())}
+    for line in _lines(per_episode):
+        place = places.get(line.get("episode_index"))
+        if place is None or not isinstance(line.get("stats"), dict):
+            continue
+        for stream in survey.numbers:
+            of_stream = line["stats"].get(stream.name)
+            values = stream.values[slice(*stream.row_offsets[place : place + 2].tolist())]
+            if not isinstance(of_stream, dict) or not len(values):
+                continue
+            table = values.reshape(len(values), -1).astype(np.float64)
+            rows = {"mean": table.mean(0), "std": table.std(0), "min": table.min(0), "max": table.max(0)}
+            yield from _compare(per_episode, stream.name, place, of_stream, rows)
+
+
+def _compare(
+    file: Path, name: str, episode: int | None, told: dict[str, Any], rows: dict[str, np.ndarray]
+) -> Iterator[Finding]:
+    span = np.maximum(rows["max"] - rows["min"], 1e-6 * (1 + np.abs(rows["mean"])))
+    for key, ours in rows.items():
+        try:
+            theirs = np.ravel(np.asarray(told[key], np.float64))
+        except (KeyError, TypeError, ValueError):
+            continue
+        if theirs.shape != ours.shape or np.isnan(ours).any():
+            continue
+        off = np.abs(theirs - ours) / span
+        if not (off <= TOLERANCE).all():
+            worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
+            yield Finding(
+                "warning",
+                "source-statistics",
+                f"{key} of feature {worst} is {theirs[worst]:.6g} there, of the rows {ours[worst]:.6g}",
+                episode=episode,
+                stream=name,
+                value=float(theirs[worst]),
+                expected=float(ours[worst]),
+                file=str(file),
+                advice="They are of other rows, as of a whole of which this is a part: normalise by the cache's own, as the "
+                "loader does.",
+            )
+            return
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict):
+                yield line
+
+
+CHECKS = (check_source, check_source_statistics)

@@ -1,0 +1,50 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .report import SEVERITIES, Report, printable
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def show(report: Report, console: Console, *, lines: int = 5) -> None:
+    """Prints the findings, the worst first, of each code at most `lines`."""
+    counts = report.counts
+    console.print(Text(printable(report.path), "bold"))
+    for severity in SEVERITIES:
+        if not counts[severity]:
+            continue
+        title = Text(f"{counts[severity]} {severity}{'s' * (counts[severity] != 1)}", _STYLES[severity])
+        table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, expand=True)
+        table.add_column("finding", no_wrap=True)
+        table.add_column("where", ratio=2, overflow="fold")
+        table.add_column("what", ratio=5, overflow="fold")
+        found = [finding for finding in report.findings if finding.severity == severity]
+        for code, group in groupby(found, key=lambda finding: finding.code):
+            alike = list(group)
+            for place, finding in enumerate(alike[:lines]):
+                table.add_row(
+                    code if place == 0 else "", Text(printable(finding.where)), Text(printable(finding.message))
+                )
+            more = len(alike[lines:]) + report.more.get(code, 0)
+            if more:
+                table.add_row("", "", Text(f"and {more} more", "dim"))
+            if alike[0].advice:
+                table.add_row("", "", Text(f"→ {alike[0].advice}", "dim"))
+        console.print(table)
+    rows = sum(stream["rows"] for stream in report.streams)
+    looked = (
+        f"{report.episodes} episodes, {len(report.streams)} streams, {rows} rows"
+        if report.streams
+        else "no cache came of it"
+    )
+    console.print(Text(f"{report.summary}; {looked}"))
+    if report.not_stored:
+        console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))

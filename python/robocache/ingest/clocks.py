@@ -1,0 +1,401 @@
+"""Stamps that step back, stamps that are none, and clocks that are off: found in every recording, repaired only by a policy.
+
+A stream's rows come part by part in the source's order. :class:`Order` looks at each recording's streams on their way to the
+writer; :func:`shift` moves a whole clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from .. import frames
+from ..errors import ArgumentError, ArgumentTypeError
+from .recording import Frames, Ragged, Rows, Samples, Texts
+
+Policy = Literal["sort", "drop", "split"]
+POLICIES = ("sort", "drop", "split")
+# What may be held of a recording whose rows cannot be written as they come.
+HELD_BYTES = 512 << 20
+# Rows that are sorted are written in pieces of this size.
+_PIECE_BYTES = 8 << 20
+
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+# What recorders write where they have no time: the ends of int64 always, 0 and -1 beside stamps since 2001.
+_NEVER = {_LEAST: "-2^63", _MOST: "2^63-1"}
+_UNSET = {0: "0", -1: "-1"}
+_SINCE_2001_NS = 10**18
+
+_WAYS_OUT = (
+    "repair='sort' brings its rows in order, 'drop' leaves out those before the latest stamp, "
+    "'split' begins an episode there"
+)
+
+
+def offset_ns(stream: str, seconds: Any) -> int:
+    """Seconds as they are written, in whole nanoseconds: 0.1 is 100000000."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | str | Decimal):
+        raise ArgumentTypeError(f"offsets[{stream!r}]: expected seconds, got {seconds!r}")
+    try:
+        ns = Decimal(str(seconds)).scaleb(9)
+        if ns == ns.to_integral_value() and abs(ns) <= _MOST:
+            return int(ns)
+    except InvalidOperation:
+        pass
+    raise ArgumentError(f"offsets[{stream!r}]: expected seconds in whole nanoseconds within int64, got {seconds!r}")
+
+
+def shift(name: str, samples: Samples, ns: int) -> Samples:
+    """The samples with `ns` added to every stamp."""
+    time_ns = stamps(samples)
+    if len(time_ns) and not _LEAST <= int(time_ns.min()) + ns <= int(time_ns.max()) + ns <= _MOST:
+        raise ArgumentError(f"stream {name!r}: an offset of {ns} ns leads out of int64 nanoseconds")
+    return _stamped(samples, time_ns + ns)
+
+
+# ---- parts ----
+
+
+def split_chunks(samples: Samples) -> Iterator[Samples]:
+    """Frames chunk by chunk, each as Frames of one chunk; of none where they have none. Others as they are."""
+    if not isinstance(samples, Frames):
+        yield samples
+        return
+    empty = True
+    for chunk in samples.chunks:
+        empty = False
+        yield replace(samples, chunks=[chunk])
+    if empty:
+        yield replace(samples, chunks=[])
+
+
+def stamps(samples: Samples) -> np.ndarray:
+    """int64 ``[n]`` of a part; empty where they are no such array, which the writer refuses by name."""
+    if isinstance(samples, Frames):
+        time_ns = next(iter(samples.chunks), (np.empty(0, np.int64), None))[0]
+    else:
+        time_ns = samples.time_ns
+    if isinstance(time_ns, np.ndarray) and time_ns.dtype == np.int64 and time_ns.ndim == 1:
+        return time_ns
+    return np.empty(0, np.int64)
+
+
+def _stamped(samples: Samples, time_ns: np.ndarray) -> Samples:
+    if isinstance(samples, Frames):
+        return replace(samples, chunks=[(time_ns, images) for _, images in samples.chunks])
+    return replace(samples, time_ns=time_ns)
+
+
+def _take(samples: Samples, rows: np.ndarray) -> Samples:
+    """These rows of a part, int64 ``[m]``."""
+    match samples:
+        case Rows(time_ns=time_ns, values=values):
+            return replace(samples, time_ns=time_ns[rows], values=values[rows])
+        case Texts(time_ns=time_ns, texts=texts):
+            return replace(samples, time_ns=time_ns[rows], texts=[texts[row] for row in rows])
+        case Ragged(time_ns=time_ns, values=values, offsets=offsets):
+            elements, taken = _gather(offsets, rows)
+            return replace(samples, time_ns=time_ns[rows], values=values[elements], offsets=taken)
+        case Frames():
+            ((time_ns, images),) = samples.chunks
+            return replace(samples, chunks=[(time_ns[rows], _take_images(images, rows))])
+
+
+def _take_images(images: Any, rows: np.ndarray) -> Any:
+    if isinstance(images, list):
+        return [images[row] for row in rows]
+    if not isinstance(images, frames.Encoded):
+        return images[rows]
+    if len(images.offsets) == 0:  # raw
+        size = int(np.prod(images.shape)) * images.dtype.itemsize
+        return images._replace(data=images.data.reshape(-1, size)[rows].reshape(-1))
+    elements, offsets = _gather(images.offsets, rows)
+    return images._replace(data=images.data[elements], offsets=offsets)
+
+
+def _gather(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the elements of these rows lie, and the offsets that they have then."""
+    lengths = np.diff(offsets)[rows]
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    elements = np.arange(ends[-1]) + np.repeat(np.asarray(offsets)[rows] - ends[:-1], lengths)
+    return elements, ends
+
+
+def _encoded(samples: Samples) -> Samples:
+    """Frames as the files that they will be: what is held of them is small then, and of one kind."""
+    if not isinstance(samples, Frames) or not samples.chunks:
+        return samples
+    ((time_ns, images),) = samples.chunks
+    if isinstance(images, list):
+        images = frames.take(images)
+    elif isinstance(images, np.ndarray):
+        images = frames.encode(images, samples.codec, samples.quality)
+    return replace(samples, chunks=[(time_ns, images)])
+
+
+def _joined(parts: list[Samples]) -> Samples:
+    """Parts of one stream as one. Their elements must be of one dtype and shape: :func:`_kind`."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    time_ns = np.concatenate([stamps(part) for part in parts])
+    match first:
+        case Rows():
+            return replace(first, time_ns=time_ns, values=np.concatenate([cast(Rows, part).values for part in parts]))
+        case Texts():
+            return replace(first, time_ns=time_ns, texts=[text for part in parts for text in cast(Texts, part).texts])
+        case Ragged():
+            clouds = [cast(Ragged, part) for part in parts]
+            return replace(
+                first,
+                time_ns=time_ns,
+                values=np.concatenate([cloud.values for cloud in clouds]),
+                offsets=_join_offsets([cloud.offsets for cloud in clouds]),
+            )
+        case Frames():
+            images = [cast(frames.Encoded, next(iter(cast(Frames, part).chunks))[1]) for part in parts]
+            data = np.concatenate([encoded.data for encoded in images])
+            offsets = images[0].offsets
+            if len(offsets):
+                offsets = _join_offsets([encoded.offsets for encoded in images])
+            return replace(first, chunks=[(time_ns, images[0]._replace(data=data, offsets=offsets))])
+
+
+def _join_offsets(offsets: list[np.ndarray]) -> np.ndarray:
+    lengths = np.concatenate([np.diff(part) for part in offsets])
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _kind(samples: Samples) -> tuple[Any, ...]:
+    """What all parts of a stream have in common where they can be joined."""
+    match samples:
+        case Rows(values=values) | Ragged(values=values):
+            return type(samples).__name__, values.dtype, values.shape[1:]
+        case Frames():
+            images = cast(frames.Encoded, next(iter(samples.chunks))[1])
+            return "Frames", images.codec, images.dtype, images.shape
+        case Texts():
+            return ("Texts",)
+
+
+def _size(samples: Samples) -> int:
+    match samples:
+        case Rows(time_ns=time_ns, values=values) | Ragged(time_ns=time_ns, values=values):
+            return time_ns.nbytes + values.nbytes
+        case Texts(texts=texts):
+            return sum(map(len, texts)) + 64 * len(texts)
+        case Frames():
+            return sum(_size_of_images(images) for _, images in samples.chunks)
+
+
+def _size_of_images(images: Any) -> int:
+    if isinstance(images, list):
+        return sum(map(len, images))
+    return int(images.data.nbytes if isinstance(images, frames.Encoded) else images.nbytes)
+
+
+# ---- order ----
+
+
+@dataclass
+class _Clock:
+    """What is known of a stream of the recording.
+
+    rows: that came before.
+    last: the latest stamp so far; the last one where nothing is repaired.
+    real: the first stamp that is a time whatever the others are.
+    run: the number of the rows' run: each step back begins one.
+    doubtful, waiting: stamps at the beginning that may be none, and the parts with them where these are then dropped.
+    held: parts that are to be sorted.
+    """
+
+    rows: int = 0
+    last: int = _LEAST
+    real: int | None = None
+    run: int = 0
+    doubtful: list[np.ndarray] = field(default_factory=list)
+    waiting: list[Samples] = field(default_factory=list)
+    held: list[Samples] = field(default_factory=list)
+
+
+class Order:
+    """The streams of one recording, in the order of time.
+
+    Attributes:
+        repaired: of each stream in which something was, how often: ``backward_steps``, and ``rows_moved`` (sort),
+            ``rows_dropped`` and of these ``stamps_unset`` (drop), or ``episodes`` (split).
+    """
+
+    def __init__(self, repair: Policy | None) -> None:
+        self.repaired: dict[str, dict[str, int]] = {}
+        self._repair = repair
+        self._clocks: dict[str, _Clock] = {}
+        self._bytes = 0
+
+    def take(self, name: str, samples: Samples) -> Iterator[tuple[int, Samples]]:
+        """Takes the next part of a stream, of one chunk where it is frames; yields what can be written now, and the number of
+        the episode into which it goes.
+
+        Raises:
+            ArgumentError: a step back, or a stamp that is none, which the policy does not repair; or there is more to hold
+                than may be.
+        """
+        clock = self._clocks.setdefault(name, _Clock())
+        time_ns = stamps(samples)
+        if len(time_ns) == 0:
+            yield 0, samples
+            return
+        if clock.real is None:
+            real = time_ns[~np.isin(time_ns, [*_NEVER, *_UNSET])]
+            if len(real):
+                clock.real = int(real[0])
+                self._refuse_unset(name, np.concatenate([*clock.doubtful, time_ns]), 0, clock.real)
+            elif self._repair == "drop":
+                clock.waiting.append(self.hold(name, samples))
+                return
+            else:
+                clock.doubtful.append(time_ns)
+        waiting, clock.waiting = clock.waiting, []
+        for part in (*waiting, samples):
+            yield from self._repaired(name, part, clock)
+
+    def end(self) -> Iterator[tuple[str, int, Samples]]:
+        """What was held back.
+
+        Raises:
+            ArgumentError: streams that were split into unequal numbers of episodes.
+        """
+        for name, clock in self._clocks.items():
+            for part in clock.waiting:
+                for episode, ready in self._repaired(name, part, clock):
+                    yield name, episode, ready
+        runs = {name: clock.run + 1 for name, clock in self._clocks.items() if clock.rows}
+        if len(set(runs.values())) > 1:
+            counts = ", ".join(f"{name!r} {count}" for name, count in runs.items())
+            raise ArgumentError(
+                f"repair='split' takes recordings whose streams all begin again equally often; rising runs of each: {counts}"
+            )
+        for name, count in runs.items():
+            if count > 1:
+                self._count(name, episodes=count)
+        for name, clock in self._clocks.items():
+            if clock.held:
+                for part in self._sorted(name, clock):
+                    yield name, 0, part
+
+    def hold(self, name: str, samples: Samples) -> Samples:
+        """A part that is to be held, as small as it can be.
+
+        Raises:
+            ArgumentError: there is more to hold of the recording than may be.
+        """
+        samples = _encoded(samples)
+        self._bytes += _size(samples)
+        if self._bytes > HELD_BYTES:
+            raise ArgumentError(
+                f"stream {name!r}: more than {HELD_BYTES >> 20} MiB of the recording would have to be held in memory"
+                f"{f' for repair={self._repair!r}' if self._repair else ''}"
+            )
+        return samples
+
+    def _repaired(self, name: str, samples: Samples, clock: _Clock) -> Iterator[tuple[int, Samples]]:
+        time_ns = stamps(samples)
+        self._refuse_unset(name, time_ns, clock.rows, clock.real)
+        if self._repair == "sort":
+            before = np.concatenate([[clock.last], time_ns[:-1]])
+            self._count(name, backward_steps=int(np.count_nonzero(time_ns < before)))
+            clock.last = int(time_ns[-1])
+            clock.rows += len(time_ns)
+            held = self.hold(name, samples)
+            if clock.held and _kind(held) != _kind(clock.held[0]):
+                raise ArgumentError(f"stream {name!r}: rows of {_kind(held)}, but before it {_kind(clock.held[0])}")
+            clock.held.append(held)
+            return
+        if self._repair == "drop":
+            unset = _find_unset(time_ns, clock.real)
+            latest = np.maximum.accumulate(np.concatenate([[clock.last], np.where(unset, _LEAST, time_ns)]))
+            behind = time_ns < latest[:-1]
+            clock.last = int(latest[-1])
+            clock.rows += len(time_ns)
+            if not (behind | unset).any():
+                yield 0, samples
+                return
+            before = np.concatenate([[latest[0]], time_ns[:-1]])
+            self._count(
+                name,
+                backward_steps=int(np.count_nonzero(time_ns < before)),
+                rows_dropped=int(np.count_nonzero(behind | unset)),
+                stamps_unset=int(np.count_nonzero(unset)),
+            )
+            rows = np.flatnonzero(~(behind | unset))
+            if len(rows):
+                yield 0, _take(samples, rows)
+            return
+        before = np.concatenate([[clock.last], time_ns[:-1]])
+        steps = np.flatnonzero(time_ns < before)
+        if len(steps) and self._repair is None:
+            row, now, earlier = clock.rows + int(steps[0]), int(time_ns[steps[0]]), int(before[steps[0]])
+            raise ArgumentError(
+                f"stream {name!r}: row {row} is at {now} ns, the row before it at {earlier} ns: "
+                f"a step back of {(earlier - now) / 1e9:.9g} s; {_WAYS_OUT}"
+            )
+        self._count(name, backward_steps=len(steps))
+        clock.last = int(time_ns[-1])
+        clock.rows += len(time_ns)
+        bounds = [0, *steps.tolist(), len(time_ns)]
+        for number, (begin, end) in enumerate(pairwise(bounds)):
+            clock.run += number > 0
+            if begin < end:
+                whole = end - begin == len(time_ns)
+                yield clock.run, samples if whole else _take(samples, np.arange(begin, end))
+
+    def _refuse_unset(self, name: str, time_ns: np.ndarray, first_row: int, real: int | None) -> None:
+        unset = _find_unset(time_ns, real)
+        if self._repair == "drop" or not unset.any():
+            return
+        row = int(np.flatnonzero(unset)[0])
+        words = {**_NEVER, **_UNSET}
+        values, counts = np.unique(time_ns[unset], return_counts=True)
+        found = ", ".join(f"{words[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
+        raise ArgumentError(
+            f"stream {name!r}: row {first_row + row} is at {words[int(time_ns[row])]} ns, which is no time among stamps as "
+            f"{real} ns (here: {found}); repair='drop' leaves such rows out"
+        )
+
+    def _sorted(self, name: str, clock: _Clock) -> Iterator[Samples]:
+        parts, clock.held = clock.held, []
+        joined = _joined(parts)
+        time_ns = stamps(joined)
+        size = _size(joined)
+        self._bytes -= size
+        parts.clear()
+        order = np.argsort(time_ns, kind="stable")
+        self._count(name, rows_moved=int(np.count_nonzero(order != np.arange(len(order)))))
+        step = max(1, _PIECE_BYTES * len(order) // max(1, size))
+        for begin in range(0, len(order), step):
+            yield _take(joined, order[begin : begin + step])
+
+    def _count(self, name: str, **counts: int) -> None:
+        if any(counts.values()):
+            add_counts(self.repaired, {name: counts})
+
+
+def _find_unset(time_ns: np.ndarray, real: int | None) -> np.ndarray:
+    """bool ``[n]``: which stamps are none, where `real` is one."""
+    if real is None:
+        return np.zeros(len(time_ns), bool)
+    return np.isin(time_ns, [*_NEVER, *(_UNSET if real >= _SINCE_2001_NS else ())])
+
+
+def add_counts(to: dict[str, dict[str, int]], counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Adds what was repaired in a recording."""
+    for name, of_stream in counts.items():
+        total = to.setdefault(name, {})
+        for what, count in of_stream.items():
+            if count:
+                total[what] = total.get(what, 0) + count

@@ -1,0 +1,489 @@
+"""From recordings to a cache: what a reader yields is checked, repaired where that was asked for, and written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import dataset
+from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from .clocks import POLICIES, Order, Policy, add_counts, offset_ns, shift, split_chunks
+from .formats import Format
+from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
+from .options import make_options
+from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, naming
+from .registry import FORMATS, find_format
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass
+class IngestReport:
+    """What an ingest did.
+
+    `rows` counts the rows of each stream that the cache holds. `cameras` has those that are frames: ``frames``, ``width``,
+    ``height``, ``color_space``, ``codec``, ``bytes_per_frame``, and ``frames_per_second`` of this ingest. `left_out` names
+    what a cache of this format does not hold by design (text columns), `skipped` what ``on_error="skip"`` passed over
+    because it could not be read. `repaired` counts of each stream what ``repair`` did: ``backward_steps``, and
+    ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the ``episodes`` that recordings became.
+    """
+
+    source: str
+    cache: str
+    format: str
+    episodes: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    cameras: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: list[Omission] = field(default_factory=list)
+    skipped: list[Omission] = field(default_factory=list)
+    repaired: dict[str, dict[str, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-able values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be read, and how; checked.
+
+    offsets_ns: what is added to the stamps of streams.
+    """
+
+    source: Path
+    format: Format
+    options: Any
+    on_error: str = "stop"
+    repair: Policy | None = None
+    offsets_ns: Mapping[str, int] = field(default_factory=dict)
+    mapping: StreamMapping | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        *,
+        format: str | None = None,
+        on_error: str = "stop",
+        repair: str | None = None,
+        offsets: Mapping[str, Any] | None = None,
+        mapping: Any = None,
+        **options: Any,
+    ) -> Work:
+        """Raises what :func:`ingest` says of its arguments."""
+        source = checked_path("source", source)
+        if format is not None and not (isinstance(format, str) and format in FORMATS):
+            raise ArgumentError(f"format: expected one of {', '.join(FORMATS)} or None, got {format!r}")
+        if on_error not in ("stop", "skip"):
+            raise ArgumentError(f"on_error: expected 'stop' or 'skip', got {on_error!r}")
+        if repair is not None and repair not in POLICIES:
+            raise ArgumentError(f"repair: expected one of {', '.join(POLICIES)} or None, got {repair!r}")
+        if offsets is not None and not isinstance(offsets, Mapping):
+            raise ArgumentTypeError(f"offsets: expected {{stream: seconds}}, got {offsets!r}")
+        offsets_ns = {name: offset_ns(name, seconds) for name, seconds in (offsets or {}).items()}
+        streams = None if mapping is None else load_mapping(mapping)
+        check_source(source)
+        chosen = find_format(source) if format is None else FORMATS[format]
+        settings = make_options(chosen.options, chosen.name, options)
+        return cls(source, chosen, settings, on_error, repair, offsets_ns, streams)  # type: ignore[arg-type]
+
+    @property
+    def resolved(self) -> str:
+        """The source as the cache names it."""
+        return str(self.source.resolve()).encode(errors="backslashreplace").decode()
+
+
+def ingest(
+    source: str | os.PathLike[str],
+    cache: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    on_error: str = "stop",
+    repair: str | None = None,
+    offsets: Mapping[str, Any] | None = None,
+    mapping: Any = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> IngestReport:
+    """Reads a robot dataset and writes it as a cache, every stream on its own clock; nothing is resampled.
+
+    Args:
+        source: a LeRobot dataset (v2.0, v2.1, v3.0), or a folder of CSV logs.
+        cache: the directory to write; it appears whole when everything has been read, or not at all.
+        format: "lerobot" or "csv"; found from the files when None, which must then look like one of them alone.
+        on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
+        repair: what becomes of streams whose stamps step back, which are refused when None. "sort" brings their rows in
+            order of time; rows of one time stay as they are. "drop" leaves out rows that lie before the latest stamp so far,
+            and those whose stamp is none (0 among stamps of today). "split" begins an episode at each step back, with its
+            number from 0 in the column ``split``. What it did is in the report.
+        offsets: ``{stream: seconds}`` added to all stamps of streams, in whole nanoseconds.
+        mapping: a TOML or JSON file, or a dict of the same form: which streams are kept, their names, slices of them, and what
+            is said of them (docs/ingest.md); GR00T's ``meta/modality.json`` too.
+        overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
+        workers: processes that share the recordings out. What they have finished lies in ``CACHE.shards`` until the cache is
+            whole: killed at any moment, the same call goes on with it. The cache is the same as of one process, which
+            also takes over where a source does not allow several.
+        progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
+            when `what` tells how many a second.
+        options: for LeRobot `video` (False leaves cameras out), `image_size` ("224x224" is width x height; default "keep"),
+            `image_fit` ("stretch", "pad", "crop"), `image_codec` ("jpeg:95", "png", "raw"), `frames` ("by-time",
+            "by-index"), `jobs` (processes that decode; default one a core) and `index_columns`; for CSV `time_column` (name
+            or number of the clock's column, default 0) and `time_unit` ("s", "ms", "us", "ns"; found from header and values
+            when None).
+
+    Returns:
+        An :class:`IngestReport`.
+
+    Raises:
+        FileError: a file is missing, damaged or not the data (named, with the row where there is one); or nothing was
+            left to keep. Its ``__cause__`` is what a library said, where one did.
+        ArgumentError, ArgumentTypeError: an argument or option that does not exist or has another value or type than
+            those above.
+        Error: a package that reads this format is missing; the message has the command that installs it.
+
+    Example:
+        >>> report = robocache.ingest("logs/", "cache", time_unit="ms")
+        >>> report.episodes, report.rows
+        (1, {'imu': 13312, 'joints': 33280})
+    """
+    started = time.perf_counter()
+    work = Work.of(source, format=format, on_error=on_error, repair=repair, offsets=offsets, mapping=mapping, **options)
+    cache = checked_cache(cache)
+    reader = work.format.load()
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
+        raise ArgumentTypeError(f"workers: expected int or None, got {workers!r}")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise ArgumentError(f"workers: expected 1 to 1024, got {workers}")
+    if workers is not None and workers > 1:
+        from . import shards  # which imports this module
+
+        with suppress(ShardsError):
+            return shards.ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
+    with dataset.Writer(cache, overwrite=overwrite) as writer:
+        notes = Notes(work.format.name, writer.provenance, on_error)
+        driver = Driver(writer, work, notes)
+        driver.run(reader, progress)
+        driver.end()
+        finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
+    return report(work, cache, notes, driver.repaired, time.perf_counter() - started)
+
+
+@dataclass
+class Preview:
+    """What an ingest would find.
+
+    recordings: how many there are.
+    streams: those of the first recording that has any, by their names with the mapping that was given; rows are its own, of
+        a camera those of its first chunk.
+    columns: what its metadata say.
+    mapping: as TOML that is ready to be edited; it leaves the streams as they are.
+    """
+
+    source: str
+    format: str
+    recordings: int
+    streams: dict[str, Found]
+    columns: dict[str, Any]
+    mapping: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON-able values."""
+        return asdict(self)
+
+
+def preview(
+    source: str | os.PathLike[str], *, format: str | None = None, mapping: Any = None, **options: Any
+) -> Preview:
+    """Looks at the first recording of a source; writes nothing.
+
+    Args, Raises: as of :func:`ingest`.
+    """
+    work = Work.of(source, format=format, on_error="stop", repair=None, offsets=None, mapping=mapping, options=options)
+    notes = Notes(work.format.name, {}, "stop")
+    mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+    streams: dict[str, Found] = {}
+    columns: dict[str, Any] = {}
+    what = ""
+    with closing(work.format.load().read(work.source, work.options, notes)) as recordings:
+        while not streams:
+            with naming(work.source):
+                recording = next(recordings, None)
+            if recording is None:
+                raise FileError(f"{work.source}: nothing to keep in any of {notes.position} recordings")
+            what = recording.what
+            with naming(recording.where):
+                streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
+                columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
+            notes.position += 1
+    title = [
+        f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
+        f"{work.format.title}, {max(notes.total, notes.position)} recordings; these are the streams of {what}",
+    ]
+    return Preview(
+        str(work.source),
+        work.format.name,
+        max(notes.total, notes.position),
+        streams,
+        columns,
+        draft(streams, columns, title),
+    )
+
+
+def finish(
+    work: Work,
+    writer: dataset.Writer,
+    notes: Notes,
+    kept: int,
+    streams: Any,
+    repaired: Mapping[str, Mapping[str, int]],
+) -> None:
+    """Tells what is known when all recordings were read.
+
+    Raises:
+        FileError: nothing was kept.
+        ArgumentError: something was asked for a stream that there is not.
+    """
+    reader = work.format.load()
+    if hasattr(reader, "finish"):
+        with naming(work.source):
+            reader.finish(work.source, work.options, notes)
+    if kept == 0:
+        reasons = [omission.reason for omission in (notes.skipped or notes.left_out)[:1]]
+        raise FileError(f"{work.source}: nothing to keep; {' '.join(reasons)}")
+    if work.mapping is not None:
+        Mapper(work.mapping, notes).end()
+        writer.provenance["mapping"] = dict(work.mapping.given)
+    missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
+    if missing:
+        raise ArgumentError(f"offsets: no stream {missing} among {', '.join(map(repr, streams))}")
+    writer.provenance.update(source=work.resolved, format=work.format.name)
+    if work.repair is not None:
+        writer.provenance["repair"] = {"policy": work.repair, "streams": repaired}
+    if work.offsets_ns:
+        writer.provenance["offsets_ns"] = dict(work.offsets_ns)
+    writer.provenance.update(
+        left_out=[asdict(omission) for omission in notes.left_out],
+        skipped=[asdict(omission) for omission in notes.skipped],
+    )
+
+
+def report(work: Work, cache: Path, notes: Notes, repaired: dict[str, dict[str, int]], seconds: float) -> IngestReport:
+    """What is told of a cache that was written."""
+    written = dataset.open(cache)
+    return IngestReport(
+        str(work.source),
+        str(cache),
+        work.format.name,
+        episodes=len(written),
+        rows={name: stream.rows for name, stream in written.streams.items()},
+        cameras={
+            name: _camera(stream, seconds) for name, stream in written.streams.items() if stream.frames is not None
+        },
+        left_out=notes.left_out,
+        skipped=notes.skipped,
+        repaired=repaired,
+        seconds=seconds,
+    )
+
+
+def _camera(stream: dataset.Stream, seconds: float) -> dict[str, Any]:
+    """What the report says of a camera."""
+    assert stream.frames is not None
+    values = stream.values
+    size = int(values.offsets[-1]) if isinstance(values, dataset.EncodedFrames) else values.nbytes
+    return {
+        "frames": stream.rows,
+        "width": stream.frames.width,
+        "height": stream.frames.height,
+        "color_space": stream.frames.color_space,
+        "codec": stream.frames.codec,
+        "bytes_per_frame": size / stream.rows,
+        "frames_per_second": stream.rows / seconds,
+    }
+
+
+def checked_path(argument: str, path: Any) -> Path:
+    """The path that was given, or an error that names the argument."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ArgumentTypeError(f"{argument}: expected str or os.PathLike[str], got {path!r}")
+    if not text or "\0" in text or text.encode(errors="ignore").decode() != text:
+        raise ArgumentError(f"{argument}: expected a path in UTF-8 that is not empty and has no NUL, got {text!r}")
+    return Path(text)
+
+
+def checked_cache(path: Any) -> Path:
+    """The same of a directory that is to be made."""
+    cache = checked_path("cache", path)
+    # The writer makes folders that are missing; before, "missing/.." leads nowhere.
+    return cache.resolve() if ".." in cache.parts else cache
+
+
+def check_source(source: Path) -> None:
+    """Refuses what is not there or does not open."""
+    try:
+        if source.is_dir():
+            os.scandir(source).close()
+        else:
+            source.stat()
+    except FileNotFoundError:
+        hint = ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+            hint = (
+                f"; nothing is downloaded: for a dataset of the Hugging Face Hub run `hf download {source} "
+                f"--repo-type dataset --local-dir {source.name}` and ingest {source.name}"
+            )
+        raise FileError(f"{source}: no such file or directory{hint}") from None
+    except OSError as error:
+        raise FileError(f"{source}: {error.strerror}") from error
+
+
+@dataclass
+class _Stream:
+    """What the episodes that were written say of a stream."""
+
+    facts: dict[str, Any]
+    clock: str
+
+
+class Driver:
+    """Writes recordings, and keeps what they say together of the streams.
+
+    Attributes:
+        kept: recordings that were written.
+        frames: rows of cameras that were written.
+        streams: what was written, by name.
+        repaired: see :class:`IngestReport`.
+    """
+
+    def __init__(self, writer: dataset.Writer, work: Work, notes: Notes) -> None:
+        self.kept = self.frames = 0
+        self.streams: dict[str, _Stream] = {}
+        self.repaired: dict[str, dict[str, int]] = {}
+        self._writer = writer
+        self._work = work
+        self._notes = notes
+        self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+
+    def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
+        """Writes the recordings, of `share` alone where it is given, and tells how far it is; what `progress` raises is its
+        caller's and ends the ingest."""
+        tell = progress or (lambda done, total, what: None)
+        notes, work = self._notes, self._work
+        started = time.perf_counter()
+        with closing(reader.read(work.source, work.options, notes)) as recordings:
+            while share is None or notes.position < share.stop:
+                told = notes.count_told()
+                with naming(work.source):
+                    recording = next(recordings, None)
+                if recording is None:
+                    if share is not None and notes.position and notes.count_told() != told:
+                        name = work.format.name
+                        raise ShardsError(f"format {name!r} tells of all recordings at its end, which no shard knows")
+                    break
+                if notes.wants(notes.position):
+                    tell(notes.position, notes.total, recording.what)
+                    with closing(self._write(recording)) as chunks:
+                        for _ in chunks:
+                            rate = self.frames / (time.perf_counter() - started)
+                            tell(notes.position, notes.total, f"{recording.what}, {rate:.0f} frames/s")
+                notes.position += 1
+
+    def end(self) -> None:
+        """Tells the cache of the clocks, which later recordings may have changed."""
+        for name, stream in self.streams.items():
+            self._writer.stream(name, clock=stream.clock, **stream.facts)
+
+    def _write(self, recording: Recording) -> Generator[None, None, None]:
+        """Writes a recording, whole or not at all, or passes over it; yields behind each chunk of frames."""
+        with self._notes.reading(recording.what, recording.where):
+            now: dict[str, _Stream] = {}
+            parts = self._parts(recording, now)
+            first = next(parts, None)
+            if first is None:
+                self._notes.leave_out(recording.what, "nothing in it to keep")
+                return
+            order = Order(self._work.repair)
+            later: dict[int, list[tuple[str, Samples]]] = {}
+            metadata = dict(recording.metadata) if self._mapper is None else self._mapper.columns(recording.metadata)
+            if self._work.repair == "split" and metadata.setdefault("split", 0) != 0:
+                raise ArgumentError("the metadata have a column 'split' already")
+            with self._writer.episode(**metadata) as episode:
+                for name, number, samples in _ordered(order, chain([first], parts)):
+                    if number:
+                        later.setdefault(number, []).append((name, order.hold(name, samples)))
+                    else:
+                        yield from self._append(episode, name, samples)
+            for number in sorted(later):
+                try:
+                    with self._writer.episode(**{**metadata, "split": number}) as episode:
+                        for name, samples in later.pop(number):
+                            yield from self._append(episode, name, samples)
+                except Error as error:  # no skipping the recording: what lies before the step is written
+                    raise FileError(f"{recording.where}: behind step {number} of its clock: {error}") from error
+            self.streams.update(now)
+            add_counts(self.repaired, order.repaired)
+            self.kept += 1
+
+    def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
+        """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
+        for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):
+            offset = self._work.offsets_ns.get(name)
+            if offset is not None:
+                samples = replace(samples, attributes={**samples.attributes, "offset_ns": offset})
+            self._describe(name, samples, now)
+            for part in split_chunks(samples):
+                yield name, part
+
+    def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
+        """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""
+        before = now.get(name) or self.streams.get(name)
+        if before is None:
+            self._writer.stream(name, **samples.facts)  # here, where the message can name the file, not at the end
+        elif before.facts != samples.facts:
+            raise ArgumentError(f"stream {name!r}: {_told(samples.facts)}, but before it {_told(before.facts)}")
+        recorded = "recorded" in (samples.clock, before.clock if before else samples.clock)
+        now[name] = _Stream(samples.facts, "recorded" if recorded else "nominal")
+
+    def _append(self, episode: dataset.EpisodeWriter, name: str, samples: Samples) -> Iterator[None]:
+        """Writes a part; yields behind one of frames."""
+        if name in self._work.offsets_ns:
+            samples = shift(name, samples, self._work.offsets_ns[name])
+        match samples:
+            case Rows(time_ns=time_ns, values=values):
+                episode.append(name, time_ns, values)
+            case Ragged(time_ns=time_ns, values=values, offsets=offsets):
+                episode.append(name, time_ns, values, offsets=offsets)
+            case Texts(time_ns=time_ns, texts=texts):
+                if len(texts):  # of none nothing tells that they are text
+                    episode.append(name, time_ns, list(texts))
+            case Frames(chunks=chunks):
+                for time_ns, frames in chunks:
+                    codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs
+                    episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
+                    self.frames += len(time_ns)
+                    yield
+
+
+def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, int, Samples]]:
+    for name, samples in parts:
+        for number, ready in order.take(name, samples):
+            yield name, number, ready
+    yield from order.end()
+
+
+def _told(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{fact} {value}" for fact, value in facts.items())

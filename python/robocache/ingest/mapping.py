@@ -1,0 +1,528 @@
+"""A mapping: which streams of a source a cache has, by what names, cut into which parts, and what is said of them.
+
+It is a TOML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is understood as it is. Everything that
+can be is checked before a recording is read; what only the streams tell, when the first of them comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import frames
+from ..errors import ArgumentError, ArgumentTypeError, FileError
+from .clocks import split_chunks, stamps
+from .files import check_file
+from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, Texts
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# How a Loader brings features to other times.
+METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "slerp")
+# Whose default keys name a stream of the dataset, and what its parts are called.
+_MODALITIES = {"state": "observation.state", "action": "action", "video": None, "annotation": None}
+_LARGEST_FILE = 16 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes a stream.
+
+    start, stop: the features that are taken; all where `stop` is None.
+    attributes: what is said of it: units, methods, norm_group and others, see :data:`~.recording.ATTRIBUTES`.
+    """
+
+    names: tuple[str, ...]
+    start: int = 0
+    stop: int | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StreamMapping:
+    """A mapping, checked.
+
+    where: begins the message of whatever is wrong with it.
+    given: as it was written, JSON-able.
+    streams: what becomes of streams by their names in the source; those that are not named stay as they are.
+    include, exclude: patterns of names; a stream is kept that one of the first and none of the second matches.
+    rename, constants, without: of the columns of the episodes table.
+    complete: whether a stream or a column that never comes is an error.
+    """
+
+    where: str
+    given: Mapping[str, Any]
+    streams: Mapping[str, tuple[Part, ...]]
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    complete: bool = True
+
+
+def load_mapping(mapping: Any) -> StreamMapping:
+    """Reads and checks a file, or a dict of the same form.
+
+    Raises:
+        FileError: the file cannot be read.
+        ArgumentError, ArgumentTypeError: something in it, named.
+    """
+    if isinstance(mapping, Mapping):
+        return parse_mapping(dict(mapping), "mapping")
+    if not isinstance(mapping, str | os.PathLike):
+        raise ArgumentTypeError(f"mapping: expected a path or a dict, got {mapping!r}")
+    path = Path(os.fspath(mapping))
+    check_file(path)
+    if path.stat().st_size > _LARGEST_FILE:
+        raise FileError(f"{path}: expected a mapping of at most {_LARGEST_FILE >> 20} MiB")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        given = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path}: expected {'JSON' if path.suffix.lower() == '.json' else 'TOML'}: {error}") from error
+    if not isinstance(given, dict):
+        raise FileError(f"{path}: expected an object, got {given!r:.60}")
+    return parse_mapping(given, str(path))
+
+
+# ---- checks ----
+
+
+def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
+    """Checks what a mapping's file says, whose name `where` is; raises as :func:`load_mapping`."""
+    try:
+        json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, say
+        raise ArgumentTypeError(f"{where}: expected what JSON has too: {error}") from None
+    if given.keys() & _MODALITIES.keys():
+        return StreamMapping(where, given, _parse_modality(given, where), complete=False)
+    _check_keys(given, {"include", "exclude", "streams", "episodes"}, where)
+    include = _texts(given.get("include", ["*"]), f"{where}: include")
+    exclude = _texts(given.get("exclude", []), f"{where}: exclude")
+    streams = {}
+    for name, entry in _table(given.get("streams", {}), f"{where}: streams").items():
+        place = f"{where}: streams.{name}"
+        if not _is_kept(name, include, exclude):
+            raise ArgumentError(f"{place}: include and exclude leave this stream out")
+        streams[name] = _parse_stream(name, _table(entry, place), place)
+    _check_unique([name for parts in streams.values() for part in parts for name in part.names], where)
+    episodes = _table(given.get("episodes", {}), f"{where}: episodes")
+    _check_keys(episodes, {"rename", "constants", "exclude"}, f"{where}: episodes")
+    rename = _table(episodes.get("rename", {}), f"{where}: episodes.rename")
+    for column, name in rename.items():
+        _text(name, f"{where}: episodes.rename.{column}")
+    constants = _table(episodes.get("constants", {}), f"{where}: episodes.constants")
+    _check_unique([*rename.values(), *constants], f"{where}: episodes")
+    without = _texts(episodes.get("exclude", []), f"{where}: episodes.exclude")
+    return StreamMapping(where, given, streams, include, exclude, rename, constants, without)
+
+
+def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Part, ...]:
+    said = {"units", "methods", "norm_group", "attributes"}
+    if "slices" not in entry:
+        _check_keys(entry, {"name", *said}, where)
+        names = entry.get("name", stream)
+        names = _texts(names, f"{where}: name") if isinstance(names, list) else (_text(names, f"{where}: name"),)
+        return (Part(names, attributes=_parse_attributes(entry, where)),)
+    _check_keys(entry, {"slices"}, where)
+    slices = entry["slices"]
+    if not isinstance(slices, list) or not slices:
+        raise ArgumentTypeError(f"{where}: slices: expected a list of tables, got {slices!r:.60}")
+    parts = []
+    for number, cut in enumerate(slices):
+        place = f"{where}: slices[{number}]"
+        _check_keys(_table(cut, place), {"name", "start", "stop", *said}, place)
+        missing = {"name", "start", "stop"} - cut.keys()
+        if missing:
+            raise ArgumentError(f"{place}: expected {', '.join(sorted(missing))} too")
+        start, stop = _bounds(cut["start"], cut["stop"], place)
+        part = Part((_text(cut["name"], f"{place}: name"),), start, stop, _parse_attributes(cut, place))
+        _check_attributes(part.attributes, stop - start, place)
+        parts.append(part)
+    _check_overlaps([(part.start, part.stop or 0, part.names[0]) for part in parts], f"{where}: slices")
+    return tuple(parts)
+
+
+def _parse_attributes(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+    attributes = {**_table(entry.get("attributes", {}), f"{where}: attributes")}
+    units = entry.get("units")
+    if units is not None:
+        attributes["units"] = list(_texts(units, f"{where}: units")) if isinstance(units, list) else units
+        if not isinstance(units, str | list):
+            raise ArgumentTypeError(f"{where}: units: expected text, or a list of it, got {units!r}")
+    if "norm_group" in entry:
+        attributes["norm_group"] = _text(entry["norm_group"], f"{where}: norm_group")
+    methods = entry.get("methods")
+    if isinstance(methods, str):
+        attributes["methods"] = _method(methods, f"{where}: methods")
+    elif methods is not None:
+        attributes["methods"] = _parse_methods(methods, f"{where}: methods")
+    return attributes
+
+
+def _parse_methods(methods: Any, where: str) -> list[list[Any]]:
+    if not isinstance(methods, list):
+        raise ArgumentTypeError(f"{where}: expected a method or [[start, stop, method], ...], got {methods!r:.60}")
+    parsed = []
+    for block in methods:
+        if not isinstance(block, list) or len(block) != 3:
+            raise ArgumentTypeError(f"{where}: expected [start, stop, method], got {block!r:.60}")
+        start, stop = _bounds(block[0], block[1], where)
+        method = _method(block[2], where)
+        if method == "slerp" and stop - start != 4:
+            raise ArgumentError(f"{where}: slerp takes the 4 features of a quaternion, got {start} to {stop}")
+        parsed.append([start, stop, method])
+    _check_overlaps([tuple(block) for block in parsed], where)
+    return parsed
+
+
+def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Part, ...]]:
+    """GR00T's: slices of the state and the action, other names for cameras and annotations."""
+    _check_keys(given, _MODALITIES.keys(), where)
+    cut: dict[str, list[Part]] = {}
+    whole: dict[str, list[Part]] = {}
+    for modality, default in _MODALITIES.items():
+        for key, entry in _table(given.get(modality, {}), f"{where}: {modality}").items():
+            place, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
+            stream = _text(_table(entry, place).get("original_key") or default or name, f"{place}: original_key")
+            said = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
+            if entry.get("rotation_type") == "quaternion":
+                said["methods"] = "slerp"
+            if "start" in entry or "end" in entry:
+                start, stop = _bounds(entry.get("start"), entry.get("end"), place)
+                cut.setdefault(stream, []).append(Part((name,), start, stop, said))
+            else:
+                whole.setdefault(stream, []).append(Part((name,), attributes=said))
+    for stream, parts in cut.items():
+        if stream in whole:
+            raise ArgumentError(f"{where}: {stream}: expected slices of it or all of it, got both")
+        _check_overlaps([(part.start, part.stop or 0, part.names[0]) for part in parts], f"{where}: {stream}")
+    return {stream: tuple(parts) for stream, parts in {**cut, **whole}.items()}
+
+
+def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ArgumentError(f"{where}: {key}: expected one of {', '.join(sorted(known))}")
+
+
+def _check_unique(names: list[str], where: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"{where}: two are to be named {name!r}")
+
+
+def _check_overlaps(blocks: list[Any], where: str) -> None:
+    ordered = sorted(blocks, key=lambda block: block[:2])
+    for (start, stop, name), (other_start, other_stop, other) in pairwise(ordered):
+        if other_start < stop:
+            raise ArgumentError(
+                f"{where}: {other} from {other_start} to {other_stop} overlaps {name} from {start} to {stop}"
+            )
+
+
+def _bounds(start: Any, stop: Any, where: str) -> tuple[int, int]:
+    for number in (start, stop):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ArgumentTypeError(f"{where}: expected whole numbers from where to where, got {start!r} and {stop!r}")
+    if not 0 <= start < stop:
+        raise ArgumentError(f"{where}: expected 0 <= start < stop, got {start} to {stop}")
+    return start, stop
+
+
+def _method(name: Any, where: str) -> str:
+    if name not in METHODS:
+        raise ArgumentError(f"{where}: expected one of {', '.join(METHODS)}, got {name!r}")
+    return str(name)
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ArgumentTypeError(f"{where}: expected a table, got {value!r:.60}")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ArgumentTypeError(f"{where}: expected text that is not empty, got {value!r:.60}")
+    return value
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ArgumentTypeError(f"{where}: expected a list of text, got {value!r:.60}")
+    return tuple(_text(item, where) for item in value)
+
+
+def _is_kept(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    matched = any(fnmatchcase(name, pattern) for pattern in include)
+    return matched and not any(fnmatchcase(name, pattern) for pattern in exclude)
+
+
+# ---- recordings ----
+
+
+class Mapper:
+    """Puts a mapping into effect, recording by recording."""
+
+    def __init__(self, mapping: StreamMapping, notes: Notes) -> None:
+        self._mapping = mapping
+        self._notes = notes
+
+    def columns(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The recording's columns of the episodes table."""
+        mapping = self._mapping
+        mapped: dict[str, Any] = {}
+        for column, value in metadata.items():
+            if column in mapping.rename or column in mapping.without:
+                self._notes.see("mapping: columns", column, True)
+            if column in mapping.without:
+                self._notes.leave_out(f"episodes.{column}", "the mapping excludes it")
+                continue
+            name = mapping.rename.get(column, column)
+            if name in mapped or name in mapping.constants:
+                raise FileError(f"{mapping.where}: episodes: two columns are to be named {name!r}")
+            mapped[name] = value
+        return {**mapped, **mapping.constants}
+
+    def streams(self, recording: Recording) -> Iterator[tuple[str, Samples]]:
+        """Its streams by their new names."""
+        for name, samples in recording.streams:
+            yield from self.apply(name, samples)
+
+    def apply(self, name: str, samples: Samples) -> Iterator[tuple[str, Samples]]:
+        """What becomes of a part of a stream; frames are of one chunk where several streams are made of them.
+
+        Raises:
+            FileError: the mapping does not fit the stream.
+        """
+        mapping = self._mapping
+        for pattern in (*mapping.include, *mapping.exclude):
+            if fnmatchcase(name, pattern):
+                self._notes.see("mapping: patterns", pattern, True)
+        if not _is_kept(name, mapping.include, mapping.exclude):
+            self._notes.leave_out(name, "the mapping excludes it")
+            return
+        parts = mapping.streams.get(name)
+        self._notes.see("mapping: streams", name, True)
+        if parts is None:
+            self._own(name, name)
+            yield name, samples
+            return
+        if any(part.stop is not None for part in parts):
+            self._check_slices(name, parts, samples)
+        several = sum(len(part.names) for part in parts) > 1
+        for chunk in split_chunks(samples) if several else [samples]:
+            for part in parts:
+                for new in part.names:
+                    self._own(new, name)
+                    yield new, self._cut(chunk, part, name)
+
+    def end(self) -> None:
+        """Raises:
+        ArgumentError: a stream, a column or a pattern of the mapping never came, unless the mapping is of all datasets
+            of a kind.
+        """
+        mapping, seen = self._mapping, self._notes.seen
+        streams = seen.get("mapping: streams", {})
+        for stream in mapping.streams:
+            if stream not in streams and mapping.complete:
+                known = ", ".join(map(repr, streams))
+                raise ArgumentError(f"{mapping.where}: streams.{stream}: no such stream among {known}")
+            if stream not in streams:
+                self._notes.leave_out(stream, f"in {mapping.where}, but no stream of what was read")
+        patterns = seen.get("mapping: patterns", {})
+        for pattern in (*mapping.include, *mapping.exclude):
+            if pattern not in patterns:
+                raise ArgumentError(f"{mapping.where}: {pattern!r} matches no stream")
+        columns = seen.get("mapping: columns", {})
+        for column in (*mapping.rename, *mapping.without):
+            if column not in columns:
+                raise ArgumentError(f"{mapping.where}: episodes: no column {column!r}")
+
+    def _own(self, new: str, stream: str) -> None:
+        self._notes.see("mapping: names", new, stream)
+        owner = self._notes.seen["mapping: names"][new]
+        if owner != stream:
+            raise FileError(f"{self._mapping.where}: streams {owner!r} and {stream!r} are both to be named {new!r}")
+
+    def _check_slices(self, name: str, parts: Sequence[Part], samples: Samples) -> None:
+        where = f"{self._mapping.where}: streams.{name}"
+        if not isinstance(samples, Rows) or samples.values.ndim != 2:
+            got = list(samples.values.shape[1:]) if isinstance(samples, Rows) else type(samples).__name__.lower()
+            raise FileError(f"{where}: slices: expected rows of features along one axis, got {got}")
+        features = samples.values.shape[1]
+        taken = np.zeros(features, bool)
+        for part in parts:
+            assert part.stop is not None
+            if part.stop > features:
+                raise FileError(
+                    f"{where}: {part.names[0]} from {part.start} to {part.stop}, but a row has {features} features"
+                )
+            taken[part.start : part.stop] = True
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]])))
+        for start, stop in edges.reshape(-1, 2).tolist():
+            self._notes.leave_out(f"{name}[{start}:{stop}]", "in no slice of the mapping")
+
+    def _cut(self, samples: Samples, part: Part, name: str) -> Samples:
+        start = part.start
+        if part.stop is None:
+            features = None
+            if isinstance(samples, Rows | Ragged):
+                features = int(np.prod(samples.values.shape[1:]))
+            known = dict(samples.attributes)
+        else:
+            assert isinstance(samples, Rows)
+            features = part.stop - start
+            names = None if samples.names is None else samples.names[start : part.stop]
+            samples = replace(samples, values=samples.values[:, start : part.stop], names=names)
+            known = _cut_attributes(samples.attributes, start, part.stop)
+        said = dict(part.attributes)
+        if isinstance(said.get("methods"), str) and features is not None:
+            said["methods"] = [[0, features, said["methods"]]]
+        if "methods" in said and not isinstance(samples, Rows):
+            raise FileError(f"{self._mapping.where}: streams.{name}: methods: expected numbers of one shape a row")
+        try:
+            if features is not None:
+                _check_attributes(said, features, f"{self._mapping.where}: streams.{name}")
+        except ArgumentError as error:
+            raise FileError(str(error)) from error
+        attributes = {**known, **said}
+        return replace(samples, attributes=attributes) if attributes else samples
+
+
+def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) -> None:
+    """Holds units and methods against the number of features."""
+    units, methods = attributes.get("units"), attributes.get("methods")
+    if isinstance(units, list) and len(units) != features:
+        raise ArgumentError(f"{where}: units: expected {features}, got {len(units)}")
+    if methods == "slerp":
+        methods = [[0, features, "slerp"]]
+    for start, stop, method in methods if isinstance(methods, list) else []:
+        if stop > features:
+            raise ArgumentError(f"{where}: methods: {method} from {start} to {stop}, but there are {features} features")
+        if method == "slerp" and stop - start != 4:
+            raise ArgumentError(f"{where}: methods: slerp takes the 4 features of a quaternion, got {stop - start}")
+
+
+def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+    """What the source says of a stream, of these features of it alone."""
+    cut = dict(attributes)
+    if isinstance(cut.get("units"), list):
+        cut["units"] = cut["units"][start:stop]
+    if isinstance(cut.get("methods"), list):
+        inside = [
+            [max(a, start) - start, min(b, stop) - start, m] for a, b, m in cut["methods"] if a < stop and b > start
+        ]
+        cut["methods"] = [block for block in inside if block[2] != "slerp" or block[1] - block[0] == 4]
+    return cut
+
+
+# ---- a draft ----
+
+
+@dataclass
+class Found:
+    """A stream of the recordings that were looked at.
+
+    kind: "numbers", "frames", "arrays" that are ragged, or "text".
+    shape: of a row; of ragged rows of an element.
+    rate_hz: of the median period; None of less than two stamps.
+    """
+
+    kind: str
+    dtype: str
+    shape: list[int]
+    names: list[str] | None
+    clock: str
+    attributes: dict[str, Any]
+    rows: int = 0
+    rate_hz: float | None = None
+
+
+# Stamps that a rate is found by.
+_MOST_STAMPS = 65536
+
+
+def find_streams(streams: Iterator[tuple[str, Samples]]) -> dict[str, Found]:
+    """What a recording's streams are; of cameras the first frames alone are read."""
+    found: dict[str, Found] = {}
+    times: dict[str, list[np.ndarray]] = {}
+    for name, samples in streams:
+        first = next(split_chunks(samples))
+        time_ns = stamps(first)
+        if name not in found and (len(time_ns) or not isinstance(samples, Frames)):
+            found[name] = _find(first)
+        if name in found:
+            found[name].rows += len(time_ns)
+            if sum(map(len, times.setdefault(name, []))) < _MOST_STAMPS:
+                times[name].append(time_ns)
+    for name, parts in times.items():
+        steps = np.diff(np.concatenate(parts))
+        period = float(np.median(steps)) if len(steps) else 0.0
+        found[name].rate_hz = float(f"{1e9 / period:.6g}") if period > 0 else None
+    return found
+
+
+def _find(samples: Samples) -> Found:
+    more: tuple[Any, ...] = (samples.clock, dict(samples.attributes))
+    match samples:
+        case Rows(values=values, names=names):
+            return Found("numbers", str(values.dtype), list(values.shape[1:]), names, *more)
+        case Ragged(values=values, names=names):
+            return Found("arrays", str(values.dtype), list(values.shape[1:]), names, *more)
+        case Texts():
+            return Found("text", "str", [], None, *more)
+        case Frames(chunks=chunks):
+            ((_, images),) = chunks
+            encoded = frames.take(images) if isinstance(images, list) else images
+            return Found("frames", str(encoded.dtype), list(encoded.shape[-3:]), None, *more)
+
+
+def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Sequence[str]) -> str:
+    """A mapping of these streams and columns that leaves them as they are, as TOML that is ready to be edited."""
+    lines = [f"# {line}" for line in title]
+    lines += ["", 'include = ["*"]', "exclude = []"]
+    for name, found in streams.items():
+        rate = "" if found.rate_hz is None else f", {found.rate_hz:g} Hz"
+        frames = "" if found.kind == "numbers" else f" {found.kind}"
+        lines += [
+            "",
+            f"[streams.{_toml(name)}]  # {found.dtype} {found.shape}{frames}{rate}, {found.clock} clock",
+            f"name = {_toml(name)}",
+        ]
+        if found.names:
+            lines.append(f"# features: {_toml(found.names)}")
+        lines += [f"{key} = {_toml(found.attributes[key])}" for key in ("units", "methods") if key in found.attributes]
+        if found.kind == "numbers" and len(found.shape) == 1:
+            lines += [
+                '# units = "rad"',
+                f'# methods = [[0, {found.shape[0]}, "linear"]]',
+                f"# slices = [{{ name = {_toml(f'{name}.part')}, start = 0, stop = {found.shape[0]} }}]  # without name",
+            ]
+    lines += ["", "[episodes]", "exclude = []", "", "[episodes.rename]"]
+    lines += [f"# {_toml(column)} = {_toml(column)}" for column in columns]
+    lines += ["", "[episodes.constants]", '# robot = "arm 1"']
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value of TOML; text in quotes is a key too."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value).replace("\x7f", "\\u007f")

@@ -1,0 +1,647 @@
+"""An ingest that is shared out: a plan, shards of it that any process on any machine converts, and the cache merged of them.
+
+A shard is a range of the source's recordings, converted to a cache of its own; what is noted on the way lies in its
+provenance. The merged cache is byte for byte the one that a single process writes. A shard that is finished is never converted
+again, so whatever is killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import dataset, errors, frames
+from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from .clocks import add_counts
+from .driver import Driver, IngestReport, Progress, Work, checked_cache, finish, report
+from .files import list_files
+from .mapping import parse_mapping
+from .recording import Notes, Omission, ShardsError, SourceError, naming
+from .registry import FORMATS
+
+_PLAN = "plan.json"
+# Shards for each process: a few, so that none waits long for the last, and little is done again where one was killed.
+_SHARDS_PER_WORKER = 4
+_MOST_SHARDS = 100_000
+_COPIED_AT_ONCE = 16 << 20
+# How long the processes of a dead run may take to end.
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be converted, and into how many shards it is cut.
+
+    folder: where its shards go.
+    recordings: how many the source has.
+    files: size and time of change of each file in the source.
+    """
+
+    folder: Path
+    work: Work
+    recordings: int
+    shards: int
+    files: Mapping[str, Sequence[int]]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What every shard knows of it, JSON-able."""
+        mapping = self.work.mapping
+        return {
+            "source": str(self.work.source),
+            "resolved": self.work.resolved,
+            "format": self.work.format.name,
+            "options": asdict(self.work.options),
+            "on_error": self.work.on_error,
+            "repair": self.work.repair,
+            "offsets_ns": dict(self.work.offsets_ns),
+            "mapping": None if mapping is None else {"where": mapping.where, "given": dict(mapping.given)},
+            "recordings": self.recordings,
+            "shards": self.shards,
+            "files": hashlib.sha256(json.dumps(self.files).encode()).hexdigest(),
+        }
+
+    def share(self, shard: int) -> range:
+        """The recordings of a shard; those of the last have no end."""
+        begin, end = (number * self.recordings // self.shards for number in (shard, shard + 1))
+        return range(begin, end if shard + 1 < self.shards else sys.maxsize)
+
+    def path(self, shard: int) -> Path:
+        """The cache that a shard is."""
+        return self.folder / f"shard-{shard:03d}"
+
+    def check_source(self) -> None:
+        """Raises FileError, naming the first file that is not as it was when the plan was made."""
+        now = _list(self.work.source)
+        for name in sorted({*self.files, *now}):
+            if list(self.files.get(name, ())) != now.get(name, []):
+                what = "gone" if name not in now else "new" if name not in self.files else "changed"
+                raise FileError(
+                    f"{self.work.source / name}: {what} since {self.folder / _PLAN} was made; plan the source anew"
+                )
+
+
+def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
+    """Cuts the recordings of a source into shards.
+
+    Args:
+        folder: the directory to make: ``plan.json``, and later the shards.
+        shards: how many; some are empty where there are fewer recordings.
+        arguments: as of :func:`ingest`: `format`, `on_error`, `repair`, `offsets`, `mapping` and the format's options.
+
+    Raises:
+        FileError: `folder` exists, or what :func:`ingest` raises before it reads a recording.
+    """
+    if isinstance(shards, bool) or not isinstance(shards, int):
+        raise ArgumentTypeError(f"shards: expected int, got {shards!r}")
+    if not 1 <= shards <= _MOST_SHARDS:
+        raise ArgumentError(f"shards: expected 1 to {_MOST_SHARDS}, got {shards}")
+    work = Work.of(source, **arguments)
+    work = replace(work, source=Path(os.path.abspath(work.source)))
+    folder = Path(os.fspath(folder))
+    made = _survey(work, folder, shards)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise FileError(f"{folder}: {error.strerror}") from error
+    _save(made)
+    return made
+
+
+def _survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> Plan:
+    files = _list(work.source)
+    notes = Notes(work.format.name, {}, work.on_error, range(0))
+    with closing(work.format.load().read(work.source, work.options, notes)) as recordings, naming(work.source):
+        for _ in recordings:
+            notes.position += 1
+            if notes.total:
+                break
+    recordings_found = notes.total or notes.position
+    return Plan(
+        folder, work, recordings_found, shards or min(_SHARDS_PER_WORKER * workers, max(1, recordings_found)), files
+    )
+
+
+def _list(source: Path) -> dict[str, list[int]]:
+    found = {}
+    for file in list_files(source).files:
+        name = str(file.relative_to(source)) if file != source else "."
+        try:
+            status = file.stat()
+            found[name] = [status.st_size, status.st_mtime_ns]
+        except OSError as error:  # whoever reads the file names it
+            found[name] = [-(error.errno or 1)]
+    return found
+
+
+def _save(made: Plan) -> None:
+    text = json.dumps({"robocache_plan": 1, **made.described, "file_states": made.files}, indent=1)
+    try:
+        (made.folder / f"{_PLAN}.partial").write_text(text)
+        os.replace(made.folder / f"{_PLAN}.partial", made.folder / _PLAN)
+    except OSError as error:
+        raise FileError(f"{made.folder / _PLAN}: {error.strerror}") from error
+
+
+def load_plan(folder: Any) -> Plan:
+    """Reads the plan in a folder.
+
+    Raises:
+        FileError: there is none, or it is no plan of this version.
+    """
+    folder = Path(os.fspath(folder))
+    try:
+        given = json.loads((folder / _PLAN).read_text())
+        if given["robocache_plan"] != 1:
+            raise ValueError(f"version {given['robocache_plan']}")
+        work = _work_of(given)
+        return Plan(folder, work, int(given["recordings"]), int(given["shards"]), given["file_states"])
+    except OSError as error:
+        raise FileError(f"{folder / _PLAN}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{folder / _PLAN}: expected a plan of this version, got {error!r}") from error
+
+
+def _work_of(given: Mapping[str, Any]) -> Work:
+    if given["format"] not in FORMATS:
+        raise FileError(f"format {given['format']!r}: not known here; known are {', '.join(FORMATS)}")
+    format = FORMATS[given["format"]]
+    mapping = given["mapping"] and parse_mapping(given["mapping"]["given"], given["mapping"]["where"])
+    return Work(
+        Path(given["source"]),
+        format,
+        format.options(**given["options"]),
+        given["on_error"],
+        given["repair"],
+        given["offsets_ns"],
+        mapping,
+    )
+
+
+# ---- convert ----
+
+
+def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: int | None = None) -> Path:
+    """Converts one shard, unless that was done; gives its path.
+
+    Args:
+        progress: as of :func:`ingest`, of the shard's recordings by their numbers in the source.
+        jobs: the processes that decode video, of formats that have some and where the plan does not say.
+
+    Raises:
+        FileError: the source is not as it was when the plan was made, another process is at work on the shard, or what
+            :func:`ingest` raises.
+    """
+    if not 0 <= shard < made.shards:
+        raise ArgumentError(f"shard: expected 0 to {made.shards - 1}, got {shard}")
+    path = made.path(shard)
+    if os.path.lexists(path):
+        _check_shard(dataset.open(path), made.described, shard)
+        return path
+    made.check_source()
+    work = made.work
+    if jobs is not None and getattr(work.options, "jobs", 0) is None:
+        work = replace(work, options=replace(work.options, jobs=jobs))
+    share = made.share(shard)
+    with dataset.Writer(path) as writer:
+        notes = Notes(work.format.name, writer.provenance, work.on_error, share)
+        driver = Driver(writer, work, notes)
+        driver.run(work.format.load(), progress, share)
+        driver.end()
+        made.check_source()
+        writer.provenance["shard"] = {
+            "plan": made.described,
+            "number": shard,
+            "kept": driver.kept,
+            "streams": list(driver.streams),
+            "repaired": driver.repaired,
+            "left_out": [asdict(omission) for omission in notes.left_out],
+            "skipped": [asdict(omission) for omission in notes.skipped],
+            "counts": notes.counts,
+            "seen": notes.seen,
+        }
+    return path
+
+
+def _check_shard(opened: dataset.Dataset, described: Mapping[str, Any] | None, number: int | None) -> dict[str, Any]:
+    """What a shard's provenance says."""
+    said: dict[str, Any] | None = opened.provenance.get("shard")
+    if said is None:
+        raise FileError(f"{opened.path}: expected a shard of an ingest, got another cache")
+    if described is not None and said["plan"] != described:
+        raise FileError(f"{opened.path}: a shard of another plan; remove it to convert it anew")
+    if number is not None and said["number"] != number:
+        raise FileError(f"{opened.path}: expected shard {number}, got {said['number']}")
+    return said
+
+
+# ---- merge ----
+
+
+def merge(shards: Any, cache: Any, *, overwrite: bool = False, progress: Progress | None = None) -> IngestReport:
+    """Makes the cache of all shards of a plan, the same that :func:`ingest` makes of the source.
+
+    Args:
+        shards: the folder of a plan, or all its shards in any order.
+        cache, overwrite: as of :func:`ingest`.
+        progress: called as ``progress(done, total, what)`` before each episode.
+
+    Raises:
+        FileError: a shard is missing (named, with the command that converts it), damaged or of another plan; or the source
+            has changed since.
+    """
+    cache = checked_cache(cache)
+    if isinstance(shards, str | os.PathLike):
+        return _merge(load_plan(shards), None, cache, overwrite, progress)
+    return _merge(None, [Path(os.fspath(shard)) for shard in shards], cache, overwrite, progress)
+
+
+def _merge(
+    made: Plan | None,
+    paths: list[Path] | None,
+    cache: Path,
+    overwrite: bool,
+    progress: Progress | None,
+    marker: Path | None = None,
+) -> IngestReport:
+    started = time.perf_counter()
+    if made is not None:
+        made.check_source()
+        paths = [made.path(shard) for shard in range(made.shards)]
+        for shard, path in enumerate(paths):
+            if not path.exists():
+                raise FileError(f"{path}: not converted yet; robocache convert {made.folder} --shard {shard}")
+    opened = [dataset.open(path) for path in paths or ()]
+    if not opened:
+        raise ArgumentError("shards: expected at least one")
+    described = made.described if made is not None else _check_shard(opened[0], None, None)["plan"]
+    said = {shard["number"]: (shard, cache) for cache in opened for shard in [_check_shard(cache, described, None)]}
+    missing = [str(number) for number in range(described["shards"]) if number not in said]
+    if missing:
+        raise FileError(f"{opened[0].path}: of its plan shards {', '.join(missing)} are missing")
+    work = made.work if made is not None else _work_of(described)
+    with dataset.Writer(cache, overwrite=overwrite) as writer:
+        merger = _Merger(writer, work, progress, sum(map(len, opened)))
+        for number in range(described["shards"]):
+            merger.add(*said[number])
+        merger.end()
+        if marker is not None:
+            # A directory keeps its number when it gets its name: whoever finds both knows that this merge came to its end.
+            marker.write_text(str(os.stat(f"{cache}.partial").st_ino))
+    return report(work, cache, merger.notes, merger.repaired, time.perf_counter() - started)
+
+
+class _Merger:
+    """Puts shards one behind the other."""
+
+    def __init__(self, writer: dataset.Writer, work: Work, progress: Progress | None, total: int) -> None:
+        self.notes = Notes(work.format.name, writer.provenance, work.on_error)
+        self.repaired: dict[str, dict[str, int]] = {}
+        self._writer = writer
+        self._work = work
+        self._kept = self._done = 0
+        self._total = total
+        self._tell = progress or (lambda done, total, what: None)
+        self._known: dict[str, None] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._clocks: dict[str, str] = {}
+        self._appended: set[str] = set()
+
+    def add(self, said: Mapping[str, Any], shard: dataset.Dataset) -> None:
+        self._note(said, shard)
+        for name, stream in shard.streams.items():
+            facts = _facts(stream)
+            if name not in self._facts:
+                self._writer.stream(name, **facts)
+            elif facts != self._facts[name]:
+                raise ShardsError(f"{shard.path}: stream {name!r} is not what it is in the shards before it")
+            self._facts[name] = facts
+            if self._clocks.get(name) != "recorded":
+                self._clocks[name] = stream.clock
+        lines = (Path(shard.path) / "episodes.jsonl").read_bytes().splitlines()
+        try:
+            for number, line in enumerate(lines):
+                self._tell(self._done, self._total, "merging")
+                metadata = json.loads(line)
+                for column in ("episode_index", "start_ns", "end_ns"):
+                    del metadata[column]
+                with self._writer.episode(**metadata) as episode:
+                    self._copy(shard, number, episode)
+                self._done += 1
+        except (ArgumentError, ArgumentTypeError) as error:
+            raise ShardsError(f"{shard.path}: not of one kind with the shards before it: {error}") from error
+
+    def end(self) -> None:
+        for name, facts in self._facts.items():
+            self._writer.stream(name, clock=self._clocks[name], **facts)
+        finish(self._work, self._writer, self.notes, self._kept, self._known.keys(), self.repaired)
+
+    def _note(self, said: Mapping[str, Any], shard: dataset.Dataset) -> None:
+        format, notes = self._work.format.name, self.notes
+        before = self._writer.provenance.get(format, {})
+        for fact, value in shard.provenance.get(format, {}).items():
+            if before.get(fact, value) != value:
+                raise ShardsError(f"{shard.path}: {fact} of its provenance differs from that of the shards before it")
+            notes.tell(shard.path, **{fact: value})
+        for omission in said["left_out"]:
+            notes.leave_out(**omission)
+        notes.skipped += [Omission(**omission) for omission in said["skipped"]]
+        for table, counts in said["counts"].items():
+            for key, number in counts.items():
+                notes.count(table, key, number)
+        for table, values in said["seen"].items():
+            for key, value in values.items():
+                notes.see(table, key, value)
+                if notes.seen[table][key] != value:
+                    raise ShardsError(
+                        f"{shard.path}: {table} {key!r} is {value}, but before it {notes.seen[table][key]}"
+                    )
+        add_counts(self.repaired, said["repaired"])
+        self._known.update(dict.fromkeys(said["streams"]))
+        self._kept += said["kept"]
+
+    def _copy(self, shard: dataset.Dataset, number: int, episode: dataset.EpisodeWriter) -> None:
+        streams = list(shard.streams.values())
+        rows = [range(*stream.row_offsets[number : number + 2].tolist()) for stream in streams]
+        last = number + 1 == len(shard)
+        behind = len(streams) if last else max((place + 1 for place, found in enumerate(rows) if found), default=0)
+        for stream, found in zip(streams[:behind], rows, strict=False):
+            # A stream keeps the place that it got when nothing of it was appended yet but its name.
+            if found or stream.name not in self._appended:
+                self._append(stream, found, episode)
+
+    def _append(self, stream: dataset.Stream, rows: range, episode: dataset.EpisodeWriter) -> None:
+        self._appended.add(stream.name)
+        for begin, end in _pieces(stream, rows):
+            time_ns = stream.time_ns[begin:end]
+            if stream.ragged == "text":
+                if begin < end:
+                    episode.append(stream.name, time_ns, stream[begin:end])
+            elif stream.ragged is not None or isinstance(stream.values, dataset.EncodedFrames):
+                assert stream.offsets is not None
+                first, stop = int(stream.offsets[begin]), int(stream.offsets[end])
+                offsets = stream.offsets[begin : end + 1] - first
+                if stream.ragged is not None:
+                    episode.append(stream.name, time_ns, stream.values[first:stop], offsets=offsets)
+                else:
+                    episode.append(stream.name, time_ns, _encoded(stream, stream.values.data[first:stop], offsets))
+            elif stream.frames is not None:
+                episode.append(stream.name, time_ns, stream.values[begin:end], codec="raw")
+            else:
+                episode.append(stream.name, time_ns, stream.values[begin:end])
+
+
+def _facts(stream: dataset.Stream) -> dict[str, Any]:
+    """What a cache says of a stream, in the words of ``Writer.stream``."""
+    facts: dict[str, Any] = {"names": stream.names or None, "attributes": stream.attributes or None}
+    if stream.frames is not None:
+        matrix = stream.frames.intrinsics
+        facts["unit_m"] = stream.frames.unit_m
+        facts["intrinsics"] = None if matrix is None else matrix.tolist()
+        facts["resized"] = stream.frames.resized
+    return facts
+
+
+def _encoded(stream: dataset.Stream, data: np.ndarray, offsets: np.ndarray) -> frames.Encoded:
+    assert stream.frames is not None
+    height, width, channels = stream.shape
+    color_space = "rgb" if channels == 3 else "gray" if stream.dtype == np.uint8 else "depth"
+    return frames.Encoded(stream.frames.codec, color_space, stream.dtype, (height, width, channels), data, offsets)
+
+
+def _pieces(stream: dataset.Stream, rows: range) -> Iterator[tuple[int, int]]:
+    """Runs of rows of some megabytes each, one of none where there are none."""
+    if not rows:
+        yield rows.start, rows.start
+        return
+    size = int(np.prod(stream.shape)) * stream.dtype.itemsize
+    if stream.offsets is not None:
+        each = 1 if stream.ragged == "text" or stream.frames is not None else max(1, size)
+        size = int(stream.offsets[rows.stop] - stream.offsets[rows.start]) * each // len(rows)
+    step = max(1, _COPIED_AT_ONCE // (size + 8))
+    for begin in range(rows.start, rows.stop, step):
+        yield begin, min(begin + step, rows.stop)
+
+
+# ---- all of it, in processes of this machine ----
+
+
+def ingest_with_workers(
+    work: Work, cache: Path, workers: int, *, overwrite: bool, progress: Progress | None
+) -> IngestReport:
+    """What :func:`ingest` does with `workers`: plans, converts and merges in ``CACHE.shards``, which is gone at the end.
+
+    Raises:
+        ShardsError: only a single process can read this source.
+    """
+    started = time.perf_counter()
+    folder = cache.with_name(f"{cache.name}.shards")
+    marker = folder / "merged"
+    if os.path.lexists(cache) and not overwrite and not folder.exists():
+        raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
+    with _locked(folder) as lock:
+        try:
+            made = _resumed(work, folder, workers)
+        except Error:
+            if not (folder / _PLAN).exists():
+                _remove(folder)
+            raise
+        if os.path.lexists(cache) and not overwrite:
+            finished = marker.exists() and marker.read_text() == str(os.stat(cache).st_ino)
+            _remove(folder)
+            if not finished:
+                raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
+            return _report_of(work, cache, time.perf_counter() - started)
+        try:
+            _convert_all(made, workers, progress, lock)
+            _merge(made, None, cache, overwrite, None, marker)
+        except (SourceError, ShardsError, ArgumentError, ArgumentTypeError):
+            _remove(folder)  # what is missing here, converting more of it does not bring
+            raise
+        _remove(folder)
+    return _report_of(work, cache, time.perf_counter() - started)
+
+
+def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
+    said = dataset.open(cache).provenance
+    notes = Notes(work.format.name, {}, work.on_error)
+    notes.left_out = [Omission(**omission) for omission in said["left_out"]]
+    notes.skipped = [Omission(**omission) for omission in said["skipped"]]
+    return report(work, cache, notes, said.get("repair", {}).get("streams", {}), seconds)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Holds the folder, which is made, and whose lock the processes inherit: as long as one of a dead run lives, it waits.
+
+    Raises:
+        FileError: another ingest is at work in it.
+    """
+    path = folder / "lock"
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # removed by the one that had it
+            continue
+        except OSError as error:
+            raise FileError(f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
+                break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(lock)
+                raise FileError(f"{folder}: another ingest is at work on it") from None
+            time.sleep(0.02)
+        except OSError as error:
+            os.close(lock)
+            raise FileError(f"{path}: {error.strerror}") from error
+        os.close(lock)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _resumed(work: Work, folder: Path, workers: int) -> Plan:
+    """The plan of a run that died, where it is of the same source as it is now; else one that is new, in a folder that is empty."""
+    made = _survey(work, folder, None, workers)
+    with suppress(FileError):
+        before = load_plan(folder)
+        if {**before.described, "shards": 0} == {**made.described, "shards": 0}:
+            return before
+    for entry in folder.iterdir():
+        if entry.name != "lock":
+            _remove(entry)
+    _save(made)
+    return made
+
+
+def _remove(path: Path) -> None:
+    """Removes what an ingest made; of a folder of shards what says that all was merged goes last."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            for entry in sorted(path.iterdir(), key=lambda entry: (entry.name in ("lock", "merged"), entry.name)):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            path.rmdir()
+        else:
+            path.unlink()
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+# A Python of its own for each shard, not a fork of this one: it has none of its threads and no lock of a cache.
+_PROGRAM = "import sys; sys.path[:] = {path!r}; sys.modules['torch'] = None; from {module} import work_on; work_on({arguments})"
+
+
+def work_on(folder: str, shard: int, threads: int, parent: int) -> None:
+    """The life of a process that converts a shard: a line of JSON for each step, the last of an error where there is one."""
+    from .. import set_num_threads
+
+    # However the parent ends, this one does not outlive it: PR_SET_PDEATHSIG.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    set_num_threads(threads)
+
+    def say(**line: Any) -> None:
+        print(json.dumps(line), flush=True)
+
+    try:
+        made = load_plan(folder)
+        convert(made, shard, progress=lambda done, total, what: say(done=done, what=what), jobs=threads)
+    except Error as error:
+        kind = next((kind for kind in (ShardsError, SourceError, *_PUBLIC) if isinstance(error, kind)), Error)
+        say(error=str(error), kind=kind.__name__)
+
+
+_PUBLIC = (errors.FileError, errors.ArgumentError, errors.ArgumentTypeError)
+_KINDS: dict[str, type[Error]] = {kind.__name__: kind for kind in (ShardsError, SourceError, *_PUBLIC, Error)}
+
+
+def _convert_all(made: Plan, workers: int, progress: Progress | None, lock: int) -> None:
+    """Converts the shards that are not finished, each in a process, `workers` of them at once."""
+    tell = progress or (lambda done, total, what: None)
+    todo = [shard for shard in range(made.shards) if not made.path(shard).exists()]
+    done = {shard: len(made.share(shard)) for shard in range(made.shards - 1) if shard not in todo}
+    lines: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+    running: dict[int, subprocess.Popen[str]] = {}
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    waiting = iter(todo)
+
+    def start() -> None:
+        shard = next(waiting, None)
+        if shard is not None:
+            running[shard] = _start(made, shard, threads, lock)
+            threading.Thread(target=_listen, args=(shard, running[shard], lines), daemon=True).start()
+
+    try:
+        for _ in range(workers):
+            start()
+        while running:
+            shard, line = lines.get()
+            if line is None:
+                code = running.pop(shard).wait()
+                if not made.path(shard).exists():
+                    raise FileError(f"{made.path(shard)}: the process that converts it has ended by itself ({code})")
+                done[shard] = len(made.share(shard)) if shard + 1 < made.shards else 0
+                start()
+            elif "error" in line:
+                raise _KINDS[line["kind"]](line["error"])
+            else:
+                done[shard] = line["done"] - made.share(shard).start
+                tell(sum(done.values()), made.recordings, line["what"])
+    finally:
+        for process in running.values():
+            process.kill()
+        for process in running.values():
+            process.wait()
+
+
+def _start(made: Plan, shard: int, threads: int, lock: int) -> subprocess.Popen[str]:
+    program = _PROGRAM.format(
+        path=[path for path in sys.path if isinstance(path, str)],
+        module=__name__,
+        arguments=f"{str(made.folder)!r}, {shard}, {threads}, {os.getpid()}",
+    )
+    # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[lock],
+        start_new_session=True,
+    )
+
+
+def _listen(shard: int, process: subprocess.Popen[str], lines: queue.SimpleQueue[Any]) -> None:
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            with suppress(ValueError):  # half a line of a process that was killed
+                lines.put((shard, json.loads(line)))
+    lines.put((shard, None))

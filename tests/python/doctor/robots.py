@@ -1,0 +1,66 @@
+"""Synthetic recordings in which nothing is wrong, to plant one fault in."""
+
+import copy
+
+import numpy as np
+
+import robocache
+
+RATES_HZ = {"observation.state": 50, "action": 50, "imu": 200, "top": 10}
+
+
+def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
+    """{stream: (time_ns, values)} of one episode: smooth motion and noise, clocks of their own that jitter a little."""
+    streams = {}
+    base = int(rng.integers(1_600_000_000, 1_800_000_000)) * 10**9
+    for name, rate in RATES_HZ.items():
+        period = 1e9 / rate
+        n = int(seconds * rate)
+        late = rng.uniform(0, 1) * period
+        time = base + np.sort(np.arange(n) * period + late + rng.uniform(-jitter, jitter, n) * period).astype(np.int64)
+        if name == "top":
+            if camera:
+                streams[name] = (time, rng.integers(0, 256, (n, 16, 16, 3), np.uint8))
+            continue
+        width = 6 if name == "imu" else features
+        at = np.arange(n)[:, None] / rate
+        waves = sum(
+            rng.uniform(0.2, 1, width)
+            * np.sin(2 * np.pi * rng.uniform(0.1, 1.5, width) * at + rng.uniform(0, 7, width))
+            for _ in range(3)
+        )
+        streams[name] = (time, (waves + rng.normal(0, 0.01, waves.shape)).astype(np.float32))
+    return streams
+
+
+def robot(rng, episodes=4, **shape):
+    """Recordings of about one length."""
+    return [recording(rng, seconds=float(rng.uniform(5.5, 6.5)), **shape) for _ in range(episodes)]
+
+
+def write(path, recordings, metadata=None, describe=None, provenance=None, **writer):
+    """A cache of them."""
+    with robocache.Writer(path, **writer) as w:
+        for name, facts in (describe or {}).items():
+            w.stream(name, **facts)
+        for number, streams in enumerate(recordings):
+            with w.episode(**(metadata[number] if metadata else {})) as episode:
+                for name, (time, values) in streams.items():
+                    if len(time) and name == "top":
+                        episode.append(name, time, values, codec="png")
+                    elif len(time):
+                        episode.append(name, time, values)
+        w.provenance.update(provenance or {})
+    return path
+
+
+def places(report):
+    """What was found, and where."""
+    return [(f.code, f.episode, f.stream, f.row) for f in report.findings]
+
+
+def planted(recordings, plant):
+    """A copy with a fault in it."""
+    made = copy.deepcopy(recordings)
+    plant(made)
+    return made

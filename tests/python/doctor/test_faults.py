@@ -1,0 +1,386 @@
+"""Each check, by a cache with exactly one fault in it: exactly that finding at exactly that place; and none without."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import robots
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import robocache
+
+SECOND = 10**9
+
+
+def shift(stream, episode, row, ns):
+    """The rows from this one on come later."""
+
+    def plant(r):
+        r[episode][stream][0][row:] += int(ns)
+
+    return plant
+
+
+def put(stream, episode, rows, features, value):
+    def plant(r):
+        r[episode][stream][1][rows, features] = value
+
+    return plant
+
+
+def stamps(stream, episode, change):
+    def plant(r):
+        time, values = r[episode][stream]
+        r[episode][stream] = (change(time), values)
+
+    return plant
+
+
+def frozen(stream, episode, rows, features=slice(None)):
+    def plant(r):
+        values = r[episode][stream][1]
+        values[rows, features] = values[rows.start, features] if values.ndim == 2 else values[rows.start]
+
+    return plant
+
+
+def without(stream, episode, rows):
+    def plant(r):
+        time, values = r[episode][stream]
+        r[episode][stream] = (np.delete(time, rows), np.delete(values, rows, axis=0))
+
+    return plant
+
+
+def burst(time):
+    made = time.copy()
+    made[300:309] = made[308] - np.arange(9)[::-1] * 100_000
+    return made
+
+
+def drifted(r):
+    time, values = r[2]["observation.state"]
+    r[2]["action"] = (time[0] + ((time - time[0]) * 1.003).astype(np.int64), r[2]["action"][1][: len(time)])
+    n = len(r[2]["action"][1])
+    r[2]["observation.state"] = (time[:n], values[:n])
+    r[2]["action"] = (r[2]["action"][0][:n], r[2]["action"][1])
+
+
+def copied(r):
+    r[3] = {name: (time + 5 * SECOND, values) for name, (time, values) in r[1].items()}
+
+
+def emptied(r):
+    r[2] = {name: (time[:0], values[:0]) for name, (time, values) in r[2].items()}
+
+
+def zero(r):
+    r[1]["top"][1][:] = 0
+
+
+def repeated(r):
+    time, values = r[3]["imu"]
+    r[3]["imu"] = (np.insert(time, 40, time[40]), np.insert(values, 40, values[40] + 0.01, axis=0))
+
+
+def slow(time):
+    return time[0] + ((time - time[0]) * 1.2).astype(np.int64)
+
+
+FAULTS = {
+    "gap": (shift("imu", 1, 200, 25e6), [("gap", 1, "imu", 200)]),
+    "long gap": (shift("imu", 2, 400, 100e6), [("long-gap", 2, "imu", 400)]),
+    "repeated stamp": (repeated, [("repeated-stamp", 3, "imu", 41)]),
+    "burst": (stamps("imu", 0, burst), [("burst", 0, "imu", 300), ("gap", 0, "imu", 300)]),
+    "nan": (put("observation.state", 2, 7, 1, np.nan), [("nan", 2, "observation.state", 7)]),
+    "infinite": (put("action", 1, 100, 3, -np.inf), [("infinite-value", 1, "action", 100)]),
+    "spike": (put("observation.state", 3, 123, 2, 40.0), [("spike", 3, "observation.state", 123)]),
+    "stuck": (frozen("observation.state", 1, slice(50, 130)), [("stuck", 1, "observation.state", 50)]),
+    "stuck column": (frozen("imu", 2, slice(300, 700), 4), [("stuck", 2, "imu", 300)]),
+    "frozen camera": (frozen("top", 1, slice(20, 40)), [("frozen-frames", 1, "top", 20)]),
+    "black camera": (zero, [("blank-frames", 1, "top", 0), ("frozen-frames", 1, "top", 0)]),
+    "no camera": (without("top", 2, slice(None)), [("missing-stream", 2, "top", None)]),
+    "late": (without("imu", 3, slice(0, 300)), [("late-start", 3, "imu", 0)]),
+    "early": (without("observation.state", 0, slice(-50, None)), "early-end"),
+    "empty": (emptied, [("empty-episode", 2, None, None)]),
+    "elsewhere in time": (shift("imu", 1, 0, 3600e9), [("no-common-time", 1, "imu", None)]),
+    "copied": (copied, [("repeated-episode", 1, None, None)]),
+    "drift": (drifted, [("clock-drift", 2, "action", None)]),
+    "slow episode": (stamps("imu", 2, slow), "rate-of-episode"),
+}
+
+
+@pytest.fixture
+def clean(rng):
+    return robots.robot(rng)
+
+
+def test_nothing_is_found_where_nothing_is_wrong(clean, tmp_path):
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    assert robots.places(report) == []
+    assert report.summary == "no findings"
+    assert [stream["true_rate_hz"] for stream in report.streams] == pytest.approx([50, 50, 200, 10], rel=2e-3)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0, 0.05), st.integers(1, 9))
+def test_nothing_is_found_in_clean_robots(tmp_path_factory, seed, episodes, jitter, features):
+    made = robots.robot(np.random.default_rng(seed), episodes, jitter=jitter, features=features, camera=seed % 3 == 0)
+    report = robocache.doctor(robots.write(tmp_path_factory.mktemp("clean") / "cache", made))
+    assert robots.places(report) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_one_finding(fault, clean, tmp_path):
+    plant, expected = FAULTS[fault]
+    report = robocache.doctor(robots.write(tmp_path / "cache", robots.planted(clean, plant)))
+    found = robots.places(report)
+    if isinstance(expected, str):
+        assert {code for code, *_ in found} >= {expected}
+        assert {episode for _, episode, _, _ in found} == {FAULT_EPISODES[fault]}
+    else:
+        assert sorted(found) == sorted(expected)
+    assert all(finding.advice and finding.message for finding in report.findings)
+
+
+FAULT_EPISODES = {"early": 0, "slow episode": 2}
+
+
+def test_a_step_a_wrap_and_a_flip(clean, tmp_path):
+    clean[1]["observation.state"][1][150:, 2] += 10
+    angle = np.cumsum(np.full(len(clean[2]["imu"][0]), 0.01)) + np.random.default_rng(0).normal(
+        0, 1e-3, len(clean[2]["imu"][0])
+    )
+    clean[2]["imu"][1][:, 0] = (angle + np.pi) % (2 * np.pi) - np.pi
+    wrapped = int(np.argmax(np.abs(np.diff(clean[2]["imu"][1][:, 0])))) + 1
+    found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean)))
+    assert ("step", 1, "observation.state", 150) in found
+    assert ("angle-wrap", 2, "imu", wrapped) in found
+    assert len(found) == 2
+
+
+def test_jumps_of_every_episode_are_the_columns_nature(clean, tmp_path):
+    for streams in clean:
+        streams["observation.state"][1][150:, 2] += 10
+    assert robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean))) == []
+
+
+def test_quaternions(rng, tmp_path):
+    time = np.arange(400) * 20_000_000
+    half = np.linspace(0, 1.5, 400)
+    q = np.stack([np.zeros(400), np.zeros(400), np.sin(half), np.cos(half)], 1)
+    q += rng.normal(0, 1e-5, q.shape)
+    names = ["x", "y", "z", "ori_qx", "ori_qy", "ori_qz", "ori_qw"]
+    values = np.concatenate([rng.normal(size=(400, 3)), q], 1)
+    values[300:, 3:] *= -1
+    values[123, 3:] *= 1.2
+    cache = robots.write(tmp_path / "cache", [{"pose": (time, values)}], describe={"pose": {"names": names}})
+    found = [place for place in robots.places(robocache.doctor(cache)) if place[0] != "spike"]
+    assert found == [("quaternion-norm", 0, "pose", 123), ("quaternion-flip", 0, "pose", 300)]
+
+
+def test_constant_and_absent_columns(clean, tmp_path):
+    for streams in clean:
+        streams["imu"][1][:, 2] = 9.81
+        streams["observation.state"][1][:, 1] = np.nan
+        streams["action"][1][:] = 0.5
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    assert [(f.severity, f.code, f.stream, f.count) for f in report.findings] == [
+        ("warning", "constant", "action", 4),
+        ("warning", "no-values", "observation.state", 1),
+        ("note", "constant", "imu", 1),
+    ]
+
+
+def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
+    time = np.arange(500) * 20_000_000
+    values = np.cumsum(rng.normal(size=(500, 3)), 0)
+    for fps, severity in ((50, None), (49, "warning"), (30, "error")):
+        cache = robots.write(
+            tmp_path / str(fps),
+            [{"arm": (time, values)}],
+            describe={"arm": {"clock": "nominal"}},
+            provenance={"format": "lerobot", "lerobot": {"fps": fps}},
+        )
+        found = [(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings]
+        expected = [(severity, "rate-not-as-declared", "arm")] if severity else []
+        assert found == [*expected, ("note", "nominal-clock", "arm")]
+
+
+def test_jitter_and_no_steady_rate(rng, tmp_path):
+    n = 2000
+    values = np.cumsum(rng.normal(size=(n, 3)), 0)
+    jittery = (np.arange(n) * 10**7 + rng.uniform(-2e6, 2e6, n)).astype(np.int64)
+    events = np.cumsum(rng.exponential(10**7, n)).astype(np.int64)
+    cache = robots.write(tmp_path / "cache", [{"jittery": (jittery, values), "events": (events, values.copy() + 1)}])
+    found = {(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings}
+    assert found == {("note", "jitter", "jittery"), ("note", "no-steady-rate", "events")}
+
+
+def test_frames_against_rows(rng, tmp_path):
+    made = robots.robot(rng)
+    for streams in made:
+        time, values = streams["top"]
+        streams["state10"] = (time + 3_000_000, rng.normal(size=(len(time), 3)))
+    time, values = made[2]["top"]
+    made[2]["top"] = (np.delete(time, [20, 21, 40]), np.delete(values, [20, 21, 40], axis=0))
+    found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", made)))
+    assert ("frame-count", 2, "top", None) in found
+    assert {code for code, *_ in found} == {"frame-count", "gap"}
+
+
+def test_splits_that_hold_the_same(clean, tmp_path):
+    made = robots.planted(clean, copied)
+    metadata = [{"split": name} for name in ("train", "train", "train", "val")]
+    report = robocache.doctor(robots.write(tmp_path / "cache", made, metadata))
+    assert [(f.severity, f.code, f.episode) for f in report.findings] == [("error", "split-leak", 1)]
+    report = robocache.doctor(tmp_path / "cache", splits={"train": [0, 1, 3], "validation": [2]})
+    assert [(f.severity, f.code, f.episode) for f in report.findings] == [("warning", "repeated-episode", 1)]
+    report = robocache.doctor(robots.write(tmp_path / "clean", clean), splits={"train": [0, 1], "validation": [1, 2]})
+    assert [(f.severity, f.code, f.episode) for f in report.findings] == [("error", "split-leak", 1)]
+    with pytest.raises(robocache.ArgumentError, match=r"splits\['train'\]: expected episodes below 4, got 0 to 9"):
+        robocache.doctor(tmp_path / "clean", splits={"train": [0, 9]})
+
+
+def test_a_camera_tells_episodes_apart(clean, tmp_path, rng):
+    made = robots.planted(clean, copied)
+    time, values = made[3]["top"]
+    made[3]["top"] = (time, rng.integers(0, 128, values.shape, np.uint8))
+    assert robots.places(robocache.doctor(robots.write(tmp_path / "cache", made))) == []
+
+
+def test_actions_that_are_the_state(clean, tmp_path):
+    for streams in clean:
+        n = min(len(streams["action"][0]), len(streams["observation.state"][0]))
+        time, values = streams["observation.state"]
+        streams["observation.state"] = (time[:n], values[:n])
+        streams["action"] = (time[:n], np.concatenate([values[1:n], values[n - 1 : n]]))
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    assert [(f.code, f.stream, f.value) for f in report.findings] == [("action-is-state", "action", 1)]
+
+
+def test_an_episode_much_shorter_than_the_others(rng, tmp_path):
+    made = [*robots.robot(rng, 9, camera=False), robots.recording(rng, 1.0, camera=False)]
+    report = robocache.doctor(robots.write(tmp_path / "cache", made))
+    assert [(f.code, f.episode) for f in report.findings] == [("episode-length", 9)]
+
+
+@pytest.mark.parametrize("field", range(10))
+def test_statistics_that_are_not_of_the_values(field, clean, tmp_path):
+    """By a cache whose values another program changed, and its checksum with them."""
+    cache = robots.write(tmp_path / "cache", clean)
+    path = cache / "streams" / "imu" / "stats.npy"
+    stats = np.load(path)
+    stats[field, 3] += 1 if field == 9 else 0.01 * stats[1, 3]
+    np.save(path, stats)
+    _sign(cache, "streams/imu/stats.npy")
+    report = robocache.doctor(cache)
+    assert [(f.severity, f.code, f.stream) for f in report.findings] == [("error", "statistics", "imu")]
+    name = ("mean", "std", "min", "max", "q01", "q10", "q50", "q90", "q99", "count")[field]
+    assert f"stored {name} of feature 3 are not" in report.findings[0].message
+
+
+def _sign(cache, name):
+    import zlib
+
+    manifest = json.loads((cache / "manifest.json").read_text())
+    manifest["files"][name]["crc32"] = [f"{zlib.crc32((cache / name).read_bytes()):08x}"]
+    del manifest["crc32"]
+    text = json.dumps(manifest, indent=2, ensure_ascii=False)
+    text = text[: text.rindex("\n}")] + ",\n"
+    (cache / "manifest.json").write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
+
+
+def test_faults_across_parts_of_a_stream(clean, tmp_path, monkeypatch):
+    """A stream is read in parts: what lies on their borders is found, and nothing else."""
+    from robocache.doctor import streams, values
+
+    made = robots.planted(clean, frozen("imu", 2, slice(300, 700), 4))
+    shift("imu", 1, 200, 25e6)(made)
+    cache = robots.write(tmp_path / "cache", made)
+    whole = robocache.doctor(cache).to_dict()
+    for rows in (101, 250, 1000):
+        monkeypatch.setattr(values, "_ROWS", rows)
+        monkeypatch.setattr(streams, "_STAMPS", rows)
+        assert robocache.doctor(cache).to_dict()["findings"] == whole["findings"]
+
+
+def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_path):
+    made = robots.robot(rng, 60, camera=False)
+    for streams in made:
+        streams["imu"][1][5, 0] = np.nan
+    report = robocache.doctor(robots.write(tmp_path / "cache", made))
+    assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
+
+
+def test_what_is_wrong_with_a_shared_clock_is_told_once(clean, tmp_path, rng):
+    shift("imu", 1, 200, 25e6)(clean)
+    for streams in clean:
+        streams["wrench"] = (streams["imu"][0], rng.normal(size=(len(streams["imu"][0]), 6)))
+    del clean[3]["imu"], clean[3]["wrench"]
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    assert [(f.code, f.episode, f.stream) for f in report.findings] == [("missing-stream", 3, "imu"), ("gap", 1, "imu")]
+    assert all(f.message.endswith("; wrench on the same clock") for f in report.findings)
+
+
+@pytest.mark.parametrize("limits", [[-8, 8], [[-9, -8, -9, -9], 8]])
+def test_out_of_limits(limits, clean, tmp_path):
+    clean[2]["observation.state"][1][33:35, 1] = -8.5
+    describe = {"observation.state": {"attributes": {"limits": limits}}}
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean, describe=describe))
+    found = [finding for finding in report.findings if finding.code == "out-of-limits"]
+    assert [(f.episode, f.stream, f.row, f.count, f.value) for f in found] == [
+        (2, "observation.state", 33, 2, pytest.approx(0.5))
+    ]
+    clean[2]["observation.state"][1][33:35, 1] = -8
+    assert "out-of-limits" not in str(
+        robots.places(robocache.doctor(robots.write(tmp_path / "b", clean, describe=describe)))
+    )
+
+
+def test_methods_say_what_is_a_quaternion(rng, tmp_path):
+    time = np.arange(400) * 20_000_000
+    q = np.cumsum(rng.normal(0, 0.01, (400, 7)), 0) + 1
+    q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1, keepdims=True)
+    for method, values in (("pose", q), ("slerp", q[:, 3:])):
+        methods = {"attributes": {"methods": [[0, values.shape[1], method]]}}
+        made = values.copy()
+        made[200] *= 0.9
+        cache = robots.write(tmp_path / method, [{"tool": (time, made)}], describe={"tool": methods})
+        assert ("quaternion-norm", 0, "tool", 200) in robots.places(robocache.doctor(cache))
+
+
+def test_text_and_clouds_are_no_sensors_that_are_late(rng, clean, tmp_path):
+    """A text comes when it comes; of clouds the clock is looked at, and which are empty."""
+    cache = tmp_path / "cache"
+    with robocache.Writer(cache) as writer:
+        for number, streams in enumerate(clean):
+            with writer.episode() as episode:
+                for name, (time, values) in streams.items():
+                    if name != "top":
+                        episode.append(name, time, values)
+                time = streams["top"][0]
+                episode.append("instruction", time[30:31], ["pick the cup"])
+                sizes = np.full(len(time), 7)
+                if number == 2:
+                    sizes[20] = 0
+                offsets = np.concatenate([[0], np.cumsum(sizes)])
+                episode.append("cloud", time, rng.normal(size=(offsets[-1], 3)), offsets=offsets)
+    assert robots.places(robocache.doctor(cache)) == [("empty-rows", 2, "cloud", 20)]
+
+
+def test_a_frame_that_does_not_decode(clean, tmp_path):
+    cache = robots.write(tmp_path / "cache", clean)
+    stream = robocache.open(cache).streams["top"]
+    offset = int(stream.values.offsets[0])
+    path = cache / "streams" / "top" / "values.npy"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - int(stream.values.offsets[-1]) + offset + 40)
+        file.write(b"\0" * 20)
+    report = robocache.doctor(cache)
+    assert [(f.severity, f.code, f.episode, f.stream, f.row) for f in report.findings] == [
+        ("error", "undecodable-frame", 0, "top", 0)
+    ]
+    shutil.rmtree(cache)

@@ -1,0 +1,409 @@
+"""What becomes of findings: JSON, the page, the terminal, the command, and what a cache remembers of them."""
+
+import ast
+import html.parser
+import json
+import os
+import re
+import stat
+import xml.etree.ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+import robots
+from robocache.doctor.report import Report, load
+
+import robocache
+from robocache import cli
+
+HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m'
+
+
+@pytest.fixture
+def cache(rng, tmp_path):
+    """One with an error, a warning and a note."""
+    made = robots.robot(rng)
+    made[1]["imu"][1][7, 0] = np.nan
+    made[2]["imu"][0][400:] += 10**8
+    for streams in made:
+        streams["imu"][1][:, 2] = 1
+    return robots.write(tmp_path / "cache", made)
+
+
+@pytest.fixture
+def good(rng, tmp_path):
+    return robots.write(tmp_path / "good", robots.robot(rng, 2))
+
+
+def run(capsys, *arguments):
+    code = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# ---- JSON ----
+
+
+def test_json_schema(cache):
+    told = robocache.doctor(cache).to_dict()
+    assert list(told) == [
+        "format",
+        "schema_version",
+        "robocache_version",
+        "path",
+        "manifest_crc32",
+        "episodes",
+        "counts",
+        "findings",
+        "more",
+        "streams",
+    ]
+    assert (told["format"], told["schema_version"], told["episodes"]) == ("robocache-doctor", 1, 4)
+    assert told["counts"] == {"error": 1, "warning": 1, "note": 1}
+    assert json.loads((cache / "manifest.json").read_text())["crc32"] == told["manifest_crc32"]
+    for finding in told["findings"]:
+        assert list(finding) == [
+            "severity",
+            "code",
+            "message",
+            "episode",
+            "stream",
+            "row",
+            "end_row",
+            "count",
+            "value",
+            "expected",
+            "file",
+            "advice",
+        ]
+    for stream in told["streams"]:
+        assert list(stream) == [
+            "name",
+            "rows",
+            "dtype",
+            "shape",
+            "clock",
+            "rate_hz",
+            "true_rate_hz",
+            "duration_s",
+            "lost_s",
+        ]
+    assert [(f["code"], f["episode"], f["row"]) for f in told["findings"]] == [
+        ("nan", 1, 7),
+        ("long-gap", 2, 400),
+        ("constant", None, None),
+    ]
+    text = json.dumps(told, allow_nan=False)
+    assert Report.from_dict(json.loads(text)).to_dict() == told
+
+
+def test_where():
+    finding = robocache.doctor.__globals__["Finding"]
+    assert finding("note", "x", "m").where == ""
+    assert finding("note", "x", "m", episode=3, stream="imu", row=7).where == "episode 3, imu, row 7"
+    assert finding("note", "x", "m", stream="imu", row=7, end_row=9).where == "imu, rows 7-8"
+    assert finding("note", "x", "m", file="a.csv").where == "a.csv"
+
+
+# ---- beside the cache ----
+
+
+def test_a_cache_remembers_until_it_changes(cache, rng):
+    report = robocache.doctor(cache)
+    assert report.stored == str(cache / "doctor.json")
+    assert not list(cache.glob("*.partial"))
+    known = load(cache)
+    assert known.findings == report.findings and known.summary == "1 error, 1 warning, 1 note"
+    robocache.open(cache, verify=True)  # one file more is nothing to a reader
+    robots.write(cache, robots.robot(rng, 2), overwrite=True)
+    assert not (cache / "doctor.json").exists() and load(cache) is None
+    (cache / "doctor.json").write_text(json.dumps(report.to_dict()))
+    assert load(cache) is None  # that of the cache before
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000, "\ud800"])
+def test_a_damaged_record_is_none(damage, cache):
+    robocache.doctor(cache)
+    (cache / "doctor.json").write_bytes(damage.encode("utf-8", "surrogatepass"))
+    assert load(cache) is None
+
+
+def test_a_cache_that_cannot_be_written_to(cache, monkeypatch, capsys):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    report = robocache.doctor(cache)
+    assert report.stored is None and report.not_stored == f"{cache}/doctor.json: Permission denied"
+    assert sorted(path.name for path in cache.iterdir()) == ["episodes.jsonl", "manifest.json", "streams"]
+    assert "not stored: " in run(capsys, "doctor", cache)[1]
+    assert robocache.doctor(cache, save=False).not_stored is None
+
+
+def test_inspect_says_what_the_doctor_said(cache, capsys):
+    assert "doctor" not in run(capsys, "inspect", cache)[1]
+    robocache.doctor(cache)
+    assert f"doctor: 1 error, 1 warning, 1 note (robocache doctor {cache})" in run(capsys, "inspect", cache)[1]
+
+
+# ---- the loader ----
+
+
+def load_by(cache, **options):
+    return robocache.Loader(
+        robocache.open(cache), batch_size=2, delta_timestamps={"imu": [0.0]}, device="cpu", framework="numpy", **options
+    )
+
+
+def test_the_loader_warns_of_errors(cache, good, recwarn):
+    load_by(cache)
+    robocache.doctor(good)
+    load_by(good)
+    assert not recwarn.list  # nothing is known of one, and nothing wrong with the other
+    robocache.doctor(cache)
+    with pytest.warns(robocache.DoctorWarning, match=r"nan \(episode 1, imu, row 7\); see: robocache doctor") as caught:
+        load_by(cache)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    recwarn.clear()
+    load_by(cache, findings=None)
+    assert not recwarn.list
+
+
+def test_a_strict_loader_refuses(cache, good, rng):
+    with pytest.raises(
+        robocache.FileError, match=r"expected doctor\.json of the cache as it is; run: robocache doctor"
+    ):
+        load_by(good, findings="strict")
+    robocache.doctor(good)
+    load_by(good, findings="strict")
+    robocache.doctor(cache)
+    with pytest.raises(robocache.FileError, match=r"nan \(episode 1, imu, row 7\)"):
+        load_by(cache, findings="strict")
+    with pytest.raises(robocache.ArgumentError, match="findings: expected 'warn', 'strict' or None, got 'maybe'"):
+        load_by(good, findings="maybe")
+
+
+# ---- the page ----
+
+
+class Page(html.parser.HTMLParser):
+    """Whether elements are closed in order, which there are, and what they refer to."""
+
+    VOID = ("meta", "col", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.references, self.text = [], [], [], ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.references += [
+            value for name, value in attributes if name in ("href", "src", "xlink:href", "action", "data")
+        ]
+        self.references += [value for name, value in attributes if name == "style" and "url" in (value or "")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_is_whole_and_loads_nothing(cache):
+    text = robocache.doctor(cache).html()
+    page = Page(text)
+    assert not page.open
+    assert not page.references
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
+    assert "url(" not in text and "@import" not in text and "http" not in text
+    assert page.tags.count("svg") == 1 + 3 * 3 + 2  # the episodes, three of each stream of numbers, two of the camera
+    for word in (
+        "nan",
+        "long-gap",
+        "constant",
+        "episode 1, imu, row 7",
+        "What the doctor found",
+        "prefers-color-scheme",
+    ):
+        assert word in text
+    xml.etree.ElementTree.fromstring(text.partition("\n")[2])  # behind the doctype: well-formed as XML too
+    for table in re.findall(r"<table>.*?</table>", text, re.S):
+        assert 'scope="col"' in table
+    assert all('role="img"' in svg and "<title>" in svg for svg in re.findall(r"<svg.*?</svg>", text, re.S))
+
+
+def test_hostile_names_are_text(rng, tmp_path):
+    made = [{HOSTILE: streams["imu"]} for streams in robots.robot(rng)]
+    made[1][HOSTILE][1][3, 2] = np.nan
+    cache = robots.write(tmp_path / "<b>&'\"", made, describe={HOSTILE: {"names": [f"<i>{f}\n" for f in range(6)]}})
+    report = robocache.doctor(cache)
+    page = Page(report.html())
+    assert "script" not in page.tags and "b" in page.tags and "i" not in page.tags
+    assert "<script>alert" in page.text
+    assert "\x1b" not in report.html()
+    xml.etree.ElementTree.fromstring(report.html().partition("\n")[2])
+
+
+def test_a_page_of_next_to_nothing(tmp_path):
+    with robocache.Writer(tmp_path / "none"):
+        pass
+    with robocache.Writer(tmp_path / "one") as writer, writer.episode() as episode:
+        episode.append("x", [5], [1.0])
+    with robocache.Writer(tmp_path / "empty") as writer, writer.episode():
+        pass
+    for name, expected in (("none", []), ("one", []), ("empty", [])):
+        report = robocache.doctor(tmp_path / name)
+        assert robots.places(report) == expected
+        assert not Page(report.html()).open
+
+
+@pytest.mark.parametrize("theme", [r":root \{(.*?)\}", r"dark\) \{ :root \{(.*?)\}"])
+def test_text_has_contrast(theme, good):
+    """WCAG: 4.5 to 1 of text, on the page and on its cards, in light and dark."""
+    found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", re.search(theme, robocache.doctor(good).html(), re.S)[1]))
+
+    def luminance(color):
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for text in ("text", "soft"):
+        for ground in ("page", "card"):
+            light, dark = sorted((luminance(found[text]), luminance(found[ground])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+# ---- the command ----
+
+
+def test_exit_codes(cache, good, capsys, tmp_path):
+    assert run(capsys, "doctor", good)[0] == 0
+    assert run(capsys, "doctor", good, "--strict")[0] == 0
+    assert run(capsys, "doctor", cache)[0] == 1
+    assert run(capsys, "doctor", tmp_path / "nowhere")[0] == 1
+    with pytest.raises(SystemExit) as stopped:
+        run(capsys, "doctor", cache, "--lines", "0")
+    assert stopped.value.code == 2
+    assert run(capsys, "doctor", cache, "--time-unit", "ns")[0] == 2  # an option of a source
+
+
+def test_warnings_count_where_strict(rng, tmp_path, capsys):
+    made = robots.robot(rng, 2)
+    made[1]["imu"][0][400:] += 10**8
+    cache = robots.write(tmp_path / "cache", made)
+    assert run(capsys, "doctor", cache)[0] == 0
+    assert run(capsys, "doctor", cache, "--strict")[0] == 1
+
+
+def test_what_the_command_prints(cache, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "page.html")
+    assert (code, err) == (1, "")
+    for word in ("1 error", "nan", "episode 1, imu, row 7", "1 warning", "long-gap", "1 note", "constant", "page.html"):
+        assert word in out
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    code, out, _ = run(capsys, "doctor", cache, "--json", "--no-save")
+    assert json.loads(out, parse_constant=pytest.fail)["counts"] == {"error": 1, "warning": 1, "note": 1}
+    code, _, err = run(capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html")
+    assert code == 1 and "No such file" in err
+
+
+def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
+    made = robots.robot(rng, 60, camera=False)
+    for streams in made:
+        streams["imu"][1][5, 0] = np.nan
+    cache = robots.write(tmp_path / "cache", made)
+    assert "and 57 more" in run(capsys, "doctor", cache, "--lines", "3")[1]
+    assert "48 more" not in run(capsys, "doctor", cache, "--lines", "60")[1]
+
+
+# ---- sources ----
+
+
+@pytest.fixture
+def logs(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, values in (("arm", np.sin(np.arange(400) / 9)), ("imu", np.cos(np.arange(400) / 7))):
+        rows = [f"{row * 20_000_000},{value}" for row, value in enumerate(values)]
+        (folder / f"{name}.csv").write_text("t [ns],value\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def test_a_source_leaves_nothing_behind(logs, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    report = robocache.doctor(logs)
+    assert (report.findings, report.path, report.stored, report.episodes) == ([], str(logs), None, 1)
+    assert report.manifest_crc32 is None
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "work").mkdir()
+    assert robocache.doctor(logs, work=tmp_path / "work", time_unit="ns").findings == []
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_rows_out_of_order_are_a_finding(logs):
+    lines = (logs / "imu.csv").read_text().splitlines()
+    lines[100], lines[200] = lines[200], lines[100]
+    (logs / "imu.csv").write_text("\n".join(lines))
+    report = robocache.doctor(logs)
+    found = [f for f in report.findings if f.severity == "error"]
+    assert [(f.code, f.file, f.row) for f in found] == [("times-out-of-order", str(logs / "imu.csv"), 100)]
+
+
+def test_a_source_that_cannot_be_read_at_all(logs, capsys):
+    for name in ("imu", "arm"):
+        (logs / f"{name}.csv").write_text("t [ns],value\n1,2,3\n")
+    report = robocache.doctor(logs)
+    assert [(f.severity, f.code) for f in report.findings] == [("error", "unreadable")]
+    assert run(capsys, "doctor", logs)[0] == 1
+    assert not Page(report.html()).open
+
+
+def test_files_of_another_layout(tmp_path):
+    for run_name, header in (("run_0", "t [ns],a,b"), ("run_1", "t [ns],a,c")):
+        (tmp_path / "logs" / run_name).mkdir(parents=True)
+        rows = [f"{row * 20_000_000},{np.sin(row / 9)},{np.cos(row / 7)}" for row in range(300)]
+        (tmp_path / "logs" / run_name / "arm.csv").write_text("\n".join([header, *rows]))
+    report = robocache.doctor(tmp_path / "logs")
+    assert [(f.severity, f.code) for f in report.findings if f.severity == "error"] == [("error", "schema-change")]
+    assert "run_1/arm.csv" in report.findings[0].file
+
+
+def test_no_source_at_all(tmp_path):
+    with pytest.raises(robocache.FileError, match="no such file or directory"):
+        robocache.doctor(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(robocache.FileError, match="found none"):
+        robocache.doctor(tmp_path)
+
+
+def test_no_room_for_the_temporary_cache(logs, tmp_path):
+    with pytest.raises(robocache.FileError, match="work names another folder"):
+        robocache.doctor(logs, work=tmp_path / "missing")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_rights(cache):
+    cache.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    assert "Permission denied" in robocache.doctor(cache).not_stored
+
+
+def test_every_code_is_in_the_page_of_the_docs():
+    root = Path(__file__).parents[3]
+    codes = set()
+    for module in (root / "python/robocache/doctor").glob("*.py"):
+        for call in ast.walk(ast.parse(module.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and len(call.args) > 1:
+                if isinstance(call.args[1], ast.Constant):
+                    codes.add(call.args[1].value)
+    assert len(codes) > 25
+    told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
+    assert codes <= told

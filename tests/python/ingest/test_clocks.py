@@ -1,0 +1,298 @@
+"""Clocks that step back, stamps that are none, and offsets: found in every format, repaired by a policy alone."""
+
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robocache.ingest import clocks
+from robocache.ingest.recording import Frames, Ragged, Recording, Rows, SourceError, Texts
+
+import robocache
+
+NOW = 1_700_000_000_000_000_000
+
+
+def one_stream(stamps, parts=1, name="imu", where="FILE"):
+    """A reader of a recording whose rows hold their own numbers, in so many parts."""
+    times, values = np.array(stamps, np.int64), np.arange(len(stamps), dtype=np.int32)
+
+    def read(options, notes):
+        cut = np.array_split(np.arange(len(times)), parts)
+        yield Recording("one", where, {"name": "one"}, ((name, Rows(times[rows], values[rows])) for rows in cut))
+
+    return read
+
+
+def ingested(toy, tmp_path, stamps, parts=1, **options):
+    report = toy(one_stream(stamps, parts), overwrite=True, **options)
+    dataset = robocache.open(tmp_path / "cache")
+    rows = [dataset.episode(episode)["imu"] for episode in range(len(dataset))]
+    return [(times.tolist(), values.tolist()) for times, values in rows], report
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_step_back_is_refused_by_name(toy, tmp_path, parts):
+    with pytest.raises(SourceError) as caught:
+        toy(one_stream([10, 20, 20, 15, 30], parts))
+    assert str(caught.value).startswith(
+        "FILE: stream 'imu': row 3 is at 15 ns, the row before it at 20 ns: a step back of"
+    )
+    for policy in ("repair='sort'", "'drop'", "'split'"):
+        assert policy in str(caught.value)
+    assert not (tmp_path / "cache").exists()
+
+    def two(options, notes):
+        yield from one_stream([2, 1], parts)(options, notes)
+        yield from one_stream([1, 2], parts)(options, notes)
+
+    report = toy(two, on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["one"]
+    assert (report.episodes, report.rows, report.repaired) == (1, {"imu": 2}, {})
+
+
+def test_equal_stamps_are_no_step(toy, tmp_path):
+    assert ingested(toy, tmp_path, [5, 5, 5, 6])[0] == [([5, 5, 5, 6], [0, 1, 2, 3])]
+
+
+stamps_of_streams = st.lists(st.integers(-50, 50), min_size=1, max_size=40)
+
+
+@settings(max_examples=25)
+@given(stamps=stamps_of_streams, parts=st.integers(1, 4))
+def test_sort_is_a_stable_sort(stamps, parts, toy, tmp_path):
+    found, report = ingested(toy, tmp_path, stamps, parts, repair="sort")
+    order = sorted(range(len(stamps)), key=lambda row: stamps[row])
+    assert found == [([stamps[row] for row in order], order)]
+    steps = sum(after < before for before, after in pairwise(stamps))
+    assert report.repaired.get("imu", {}).get("backward_steps", 0) == steps
+    moved = sum(row != place for place, row in enumerate(order))
+    assert report.repaired.get("imu", {}).get("rows_moved", 0) == moved
+
+
+@settings(max_examples=25)
+@given(stamps=stamps_of_streams, parts=st.integers(1, 4))
+def test_drop_keeps_what_is_not_behind_the_latest(stamps, parts, toy, tmp_path):
+    found, report = ingested(toy, tmp_path, stamps, parts, repair="drop")
+    kept = [row for row, stamp in enumerate(stamps) if stamp >= max(stamps[: row + 1])]
+    assert found == [([stamps[row] for row in kept], kept)]
+    assert report.repaired.get("imu", {}).get("rows_dropped", 0) == len(stamps) - len(kept)
+
+
+@settings(max_examples=25)
+@given(stamps=stamps_of_streams, parts=st.integers(1, 4))
+def test_split_begins_an_episode_at_each_step(stamps, parts, toy, tmp_path):
+    found, report = ingested(toy, tmp_path, stamps, parts, repair="split")
+    runs = [[0]]
+    for row in range(1, len(stamps)):
+        runs.append([row]) if stamps[row] < stamps[row - 1] else runs[-1].append(row)
+    assert found == [([stamps[row] for row in run], run) for run in runs]
+    assert report.episodes == len(runs)
+    table = robocache.open(tmp_path / "cache").episodes
+    assert table["split"].to_pylist() == list(range(len(runs)))
+    assert table["name"].to_pylist() == ["one"] * len(runs)
+
+
+def test_split_gives_every_stream_s_run_to_the_episode_of_its_number(toy, tmp_path):
+    def read(options, notes):
+        def streams():  # in turns, and one behind the other
+            yield "a", Rows(np.array([1, 2, 1]), np.array([10, 11, 12]))
+            yield "b", Rows(np.array([5]), np.array([20]))
+            yield "a", Rows(np.array([4]), np.array([13]))
+            yield "b", Rows(np.array([3, 8]), np.array([21, 22]))
+
+        yield Recording("one", "FILE", {}, streams())
+
+    report = toy(read, repair="split")
+    dataset = robocache.open(tmp_path / "cache")
+    assert {name: values.tolist() for name, (_, values) in dataset.episode(0).items()} == {"a": [10, 11], "b": [20]}
+    assert {name: values.tolist() for name, (_, values) in dataset.episode(1).items()} == {"a": [12, 13], "b": [21, 22]}
+    assert report.repaired == {name: {"backward_steps": 1, "episodes": 2} for name in "ab"}
+    assert dataset.provenance["repair"] == {"policy": "split", "streams": report.repaired}
+
+
+def test_streams_that_begin_again_unequally_often_are_named(toy, tmp_path):
+    def read(options, notes):
+        yield Recording(
+            "one", "FILE", {}, [("a", Rows(np.array([1, 0]), np.zeros(2))), ("b", Rows(np.array([1, 2]), np.zeros(2)))]
+        )
+        yield Recording("two", "FILE", {}, [("a", Rows(np.array([1]), np.zeros(1)))])
+
+    with pytest.raises(SourceError, match=r"^FILE: .*'a' 2, 'b' 1"):
+        toy(read, repair="split")
+    report = toy(read, repair="split", on_error="skip")
+    assert (report.episodes, report.rows, report.repaired) == (1, {"a": 1}, {})
+
+
+def test_a_fault_behind_the_step_leaves_no_half_of_a_recording(toy, tmp_path):
+    def read(options, notes):
+        yield Recording(
+            "one",
+            "FILE",
+            {},
+            [("a", Rows(np.array([1, 2]), np.zeros(2))), ("a", Rows(np.array([1]), np.zeros((1, 2))))],
+        )
+
+    with pytest.raises(robocache.FileError, match=r"^FILE: behind step 1 "):
+        toy(read, repair="split", on_error="skip")
+    assert not (tmp_path / "cache").exists()
+
+
+# ---- stamps that are none ----
+
+
+@pytest.mark.parametrize("parts", [1, 3, 6])
+@pytest.mark.parametrize(("stamp", "word"), [(0, "0"), (-1, "-1"), (2**63 - 1, "2^63-1"), (-(2**63), "-2^63")])
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_stamps_that_are_none_are_named_and_only_dropped(stamp, word, place, parts, toy, tmp_path):
+    stamps = [NOW + row for row in range(6)]
+    stamps[place] = stamp
+    for repair in (None, "sort", "split"):
+        with pytest.raises(SourceError) as caught:
+            toy(one_stream(stamps, parts), repair=repair)
+        assert f"FILE: stream 'imu': row {place} is at {word} ns, which is no time" in str(caught.value)
+        assert f"{word} in 1 rows" in str(caught.value) and "repair='drop'" in str(caught.value)
+    found, report = ingested(toy, tmp_path, stamps, parts, repair="drop")
+    rest = [row for row in range(6) if row != place]
+    assert found == [([stamps[row] for row in rest], rest)]
+    assert (report.repaired["imu"]["rows_dropped"], report.repaired["imu"]["stamps_unset"]) == (1, 1)
+
+
+@pytest.mark.parametrize("stamps", [[0, 10, 20], [-1, 0, 1], [0, 0, 0], [0], [-5, -1, 0]])
+def test_zero_is_a_time_where_the_others_are_near(stamps, toy, tmp_path):
+    for parts in (1, len(stamps)):
+        assert ingested(toy, tmp_path, stamps, parts)[0] == [(stamps, list(range(len(stamps))))]
+
+
+# ---- everything that a stream may be ----
+
+
+def test_all_kinds_of_rows_are_taken_alike():
+    """Against numpy: what is dropped and sorted of ragged rows, text and frames, encoded and not."""
+    rng = np.random.default_rng(3)
+    times = np.array([5, 3, 9, 1, 7], np.int64)
+    images = rng.integers(0, 255, (5, 8, 8, 3), dtype=np.uint8)
+    lengths = np.array([2, 0, 3, 1, 4])
+    points = rng.normal(size=(lengths.sum(), 3))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    encoded = robocache.frames.encode(images, "png")
+    files = [encoded.data[a:b].tobytes() for a, b in zip(encoded.offsets, encoded.offsets[1:], strict=False)]
+    kinds = {
+        "ragged": lambda rows: Ragged(times[rows], np.concatenate([points[offsets[r] : offsets[r + 1]] for r in rows]),
+                                      np.concatenate([[0], np.cumsum(lengths[rows])])),
+        "text": lambda rows: Texts(times[rows], [f"row {row}" for row in rows]),
+        "array": lambda rows: Frames([(times[rows], images[rows])], codec="png"),
+        "files": lambda rows: Frames([(times[rows], [files[row] for row in rows])]),
+        "encoded": lambda rows: Frames([(times[rows], robocache.frames.encode(images[rows], "png"))]),
+        "raw": lambda rows: Frames([(times[rows], robocache.frames.encode(images[rows], "raw"))]),
+    }  # fmt: skip
+
+    def content(samples):
+        if isinstance(samples, Texts):
+            return list(samples.texts)
+        if isinstance(samples, Ragged):
+            return [samples.values[a:b].tolist() for a, b in zip(samples.offsets, samples.offsets[1:], strict=False)]
+        ((_, stored),) = samples.chunks
+        if isinstance(stored, list):
+            stored = robocache.frames.take(stored)
+        if isinstance(stored, np.ndarray):
+            return stored.tolist()
+        count = len(clocks.stamps(samples))
+        return robocache.frames.decode(
+            stored.codec, stored.data, stored.offsets, stored.shape, stored.dtype, range(count)
+        ).tolist()
+
+    for name, make in kinds.items():
+        whole = content(make(np.arange(5)))
+        for repair, expected in {"sort": [3, 1, 0, 4, 2], "drop": [0, 2]}.items():
+            order = clocks.Order(repair)
+            now = [ready for rows in ([0, 1], [2, 3, 4]) for _, ready in order.take(name, make(np.array(rows)))]
+            now += [ready for _, _, ready in order.end()]
+            assert [t for part in now for t in clocks.stamps(part).tolist()] == times[expected].tolist(), (name, repair)
+            assert [row for part in now for row in content(part)] == [whole[row] for row in expected], (name, repair)
+
+
+def test_frames_are_sorted_as_files(toy, tmp_path):
+    levels = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.full((5, 6, 8, 1), 40, np.uint8)
+    stamps = np.array([3, 1, 4, 0, 2], np.int64)
+
+    def read(options, notes):
+        chunks = ((stamps[rows], levels[rows]) for rows in ([0, 1], [2, 3, 4]))
+        yield Recording("one", "FILE", {}, [("cam", Frames(chunks, codec="png"))])
+
+    with pytest.raises(SourceError, match="stream 'cam': row 1 is at 1 ns"):
+        toy(read)
+    report = toy(read, repair="sort")
+    stream = robocache.open(tmp_path / "cache").streams["cam"]
+    assert stream.time_ns.tolist() == [0, 1, 2, 3, 4]
+    assert stream.values[:][:, 0, 0, 0].tolist() == [120, 40, 160, 0, 80]
+    assert report.repaired == {"cam": {"backward_steps": 2, "rows_moved": 4}}
+
+
+def test_what_is_too_much_to_hold_is_refused(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(clocks, "HELD_BYTES", 1 << 20)
+    many = list(range(200_000))
+    with pytest.raises(SourceError, match=r"^FILE: stream 'imu': more than 1 MiB of the recording .* repair='sort'"):
+        toy(one_stream(many), repair="sort")
+    assert toy(one_stream(many), repair="drop").rows == {"imu": 200_000}
+
+
+# ---- offsets ----
+
+
+@settings(max_examples=20)
+@given(seconds=st.decimals(-(10**9), 10**9, places=9))
+def test_an_offset_is_exact(seconds):
+    ns = int(seconds * 10**9)
+    assert clocks.offset_ns("imu", seconds) == clocks.offset_ns("imu", str(seconds)) == ns
+
+
+def test_offsets_move_a_stream_s_clock(toy, tmp_path):
+    def read(options, notes):
+        streams = [("imu", Rows(NOW + np.arange(3), np.zeros(3))), ("arm", Rows(NOW + np.arange(3), np.zeros(3)))]
+        yield Recording("one", "FILE", {}, streams)
+
+    toy(read, offsets={"imu": 0.1})
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["imu"].time_ns.tolist() == (NOW + 100_000_000 + np.arange(3)).tolist()
+    assert dataset.streams["arm"].time_ns.tolist() == (NOW + np.arange(3)).tolist()
+    assert dataset.provenance["offsets_ns"] == {"imu": 100_000_000}
+    assert dataset.streams["imu"].attributes == {"offset_ns": 100_000_000}
+    with pytest.raises(robocache.ArgumentError, match="no stream 'leg' among 'imu', 'arm'"):
+        toy(read, offsets={"leg": 1}, overwrite=True)
+    with pytest.raises(SourceError, match="leads out of int64"):
+        toy(read, offsets={"arm": 8_000_000_000}, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"repair": "fix"}, robocache.ArgumentError, "repair: expected one of sort, drop, split or None, got 'fix'"),
+        ({"offsets": {"imu": "soon"}}, robocache.ArgumentError, "offsets['imu']: expected seconds"),
+        ({"offsets": {"imu": Decimal("1e-10")}}, robocache.ArgumentError, "whole nanoseconds"),
+        ({"offsets": {"imu": float("nan")}}, robocache.ArgumentError, "offsets['imu']"),
+        ({"offsets": {"imu": True}}, robocache.ArgumentTypeError, "offsets['imu']: expected seconds, got True"),
+        ({"offsets": ["imu"]}, robocache.ArgumentTypeError, "offsets: expected {stream: seconds}"),
+    ],
+)
+def test_arguments_are_checked(arguments, error, words, toy):
+    with pytest.raises(error) as caught:
+        toy(one_stream([1]), **arguments)
+    assert words in str(caught.value)
+
+
+def test_a_real_log_that_is_shuffled_is_sorted_back(real_data, tmp_path):
+    log = next(Path(real_data("logs_csv/euroc_micro")).rglob("imu0/data.csv"))
+    header, *lines = log.read_text().splitlines()
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/imu.csv").write_text("\n".join([header, *lines]) + "\n")
+    (tmp_path / "mixed").mkdir()
+    mixed = np.random.default_rng(0).permutation(len(lines))
+    (tmp_path / "mixed/imu.csv").write_text("\n".join([header, *(lines[i] for i in mixed)]) + "\n")
+    robocache.ingest(tmp_path / "log", tmp_path / "a", time_unit="ns")
+    robocache.ingest(tmp_path / "mixed", tmp_path / "b", time_unit="ns", repair="sort")
+    a, b = (robocache.open(tmp_path / cache).streams["imu"] for cache in "ab")
+    assert np.array_equal(a.time_ns, b.time_ns) and np.array_equal(a.values, b.values)

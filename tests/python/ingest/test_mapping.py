@@ -1,0 +1,274 @@
+"""Mappings: which streams, by what names, cut into which parts, and what is said of them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from robocache.cli import main
+from robocache.ingest import preview
+from robocache.ingest.mapping import load_mapping
+from robocache.ingest.recording import Frames, Ragged, Recording, Rows, Texts
+
+import robocache
+
+VALUES = np.arange(24, dtype=np.float32).reshape(3, 8)
+TIMES = np.arange(3, dtype=np.int64) * 50_000_000
+IMAGES = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.full((3, 4, 6, 3), 80, np.uint8)
+
+
+def read(options, notes):
+    notes.total = 2
+    for number in range(2):
+        streams = [
+            ("state", Rows(TIMES, VALUES + number, list("abcdefgh"), attributes={"units": list("ABCDEFGH")})),
+            ("reward", Rows(TIMES, VALUES[:, 0])),
+            ("top", Frames([(TIMES[:2], IMAGES[:2]), (TIMES[2:], IMAGES[2:])], codec="png")),
+            ("task", Texts(TIMES[:1], ["pick"])),
+            ("cloud", Ragged(TIMES, VALUES[:, :3], np.array([0, 1, 1, 3]))),
+        ]
+        yield Recording(f"episode {number}", "FILE", {"length": 3, "operator": "x"}, iter(streams))
+
+
+def opened(toy, tmp_path, mapping, **options):
+    report = toy(read, mapping=mapping, overwrite=True, **options)
+    return robocache.open(tmp_path / "cache"), report
+
+
+SLICES = [
+    {"name": "arm", "start": 0, "stop": 3, "units": "rad", "norm_group": "joints"},
+    {"name": "hand", "start": 3, "stop": 7, "methods": "slerp"},
+]
+
+
+def test_slices_names_and_what_is_said_of_them(toy, tmp_path):
+    dataset, report = opened(toy, tmp_path, {"streams": {"state": {"slices": SLICES}, "reward": {"name": "r"}}})
+    assert list(dataset.streams) == ["arm", "hand", "r", "top", "task", "cloud"]
+    arm, hand = dataset.streams["arm"], dataset.streams["hand"]
+    for episode in range(2):
+        assert dataset.episode(episode)["arm"][1].tolist() == (VALUES + episode)[:, :3].tolist()
+        assert dataset.episode(episode)["hand"][1].tolist() == (VALUES + episode)[:, 3:7].tolist()
+    assert arm.time_ns.tolist() == [*TIMES, *TIMES]
+    assert (list(arm.names), list(hand.names)) == (list("abc"), list("defg"))
+    assert arm.attributes == {"units": "rad", "norm_group": "joints"}
+    assert hand.attributes == {"units": list("DEFG"), "methods": [[0, 4, "slerp"]]}
+    assert [(o.what, o.reason) for o in report.left_out] == [("state[7:8]", "in no slice of the mapping")]
+    assert dataset.provenance["mapping"]["streams"]["reward"] == {"name": "r"}
+
+
+def test_a_stream_by_several_names(toy, tmp_path):
+    dataset, _ = opened(toy, tmp_path, {"streams": {"top": {"name": ["a", "b"]}, "reward": {"name": ["r", "reward"]}}})
+    for camera in "ab":
+        assert dataset.streams[camera].values[:][:, 0, 0, 0].tolist() == [0, 80, 160] * 2
+    assert dataset.streams["r"].values.tolist() == dataset.streams["reward"].values.tolist()
+
+
+def test_streams_are_chosen_by_patterns(toy, tmp_path):
+    dataset, report = opened(toy, tmp_path, {"include": ["*a*", "t*"], "exclude": ["t[ao]?*", "cloud"]})
+    assert list(dataset.streams) == ["state", "reward"]
+    assert {o.what: o.reason for o in report.left_out} == dict.fromkeys(
+        ["top", "task", "cloud"], "the mapping excludes it"
+    )
+
+
+def test_columns_of_the_episodes(toy, tmp_path):
+    columns = {"rename": {"length": "frames"}, "constants": {"robot": "gr1", "site": 4}, "exclude": ["operator"]}
+    dataset, report = opened(toy, tmp_path, {"episodes": columns})
+    rows = dataset.episodes.to_pylist()
+    assert [{key: row[key] for key in row if key[:2] not in ("ep", "st", "en")} for row in rows] == [
+        {"frames": 3, "robot": "gr1", "site": 4}
+    ] * 2
+    assert [o.what for o in report.left_out] == ["episodes.operator"]
+
+
+def test_methods_of_features(toy, tmp_path):
+    methods = [[0, 2, "angle"], [2, 6, "slerp"], [7, 8, "previous"]]
+    dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": methods}}})
+    assert dataset.streams["state"].attributes["methods"] == methods
+    dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": "nearest"}}})
+    assert dataset.streams["state"].attributes["methods"] == [[0, 8, "nearest"]]
+
+
+def test_offsets_go_by_the_new_names(toy, tmp_path):
+    dataset, _ = opened(toy, tmp_path, {"streams": {"reward": {"name": "r"}}}, offsets={"r": "0.25"})
+    assert dataset.streams["r"].time_ns.tolist() == [*(TIMES + 250_000_000)] * 2
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"stream": {}}, "mapping: stream: expected one of episodes, exclude, include, streams"),
+        ({"streams": {"state": {"nmae": "x"}}}, "mapping: streams.state: nmae: expected one of"),
+        ({"streams": {"state": {"name": ""}}}, "streams.state: name: expected text"),
+        ({"streams": {"state": {"name": "a"}, "reward": {"name": "a"}}}, "two are to be named 'a'"),
+        ({"streams": {"state": {"methods": "linaer"}}}, "methods: expected one of linear, "),
+        ({"streams": {"state": {"methods": [[0, 3, "slerp"]]}}}, "slerp takes the 4 features"),
+        ({"streams": {"state": {"methods": [[0, 3, "next"], [2, 4, "next"]]}}}, "next from 2 to 4 overlaps next from 0 to 3"),
+        ({"streams": {"state": {"slices": []}}}, "slices: expected a list"),
+        ({"streams": {"state": {"slices": [{"name": "a", "start": 0}]}}}, "slices[0]: expected stop too"),
+        ({"streams": {"state": {"slices": [{"name": "a", "start": 3, "stop": 3}]}}}, "expected 0 <= start < stop"),
+        ({"streams": {"state": {"slices": [{"name": "a", "start": -1, "stop": 3}]}}}, "expected 0 <= start < stop"),
+        (
+            {"streams": {"state": {"slices": [*SLICES, {"name": "x", "start": 6, "stop": 8}]}}},
+            "x from 6 to 8 overlaps hand from 3 to 7",
+        ),
+        ({"streams": {"state": {"slices": [{**SLICES[0], "units": ["m"]}]}}}, "units: expected 3, got 1"),
+        ({"streams": {"state": {"slices": [{**SLICES[0], "methods": "slerp"}]}}}, "4 features of a quaternion, got 3"),
+        ({"streams": {"state": {}}, "exclude": ["st*"]}, "include and exclude leave this stream out"),
+        ({"episodes": {"rename": {"length": "a"}, "constants": {"a": 1}}}, "two are to be named 'a'"),
+        ({"include": "state"}, "include: expected a list of text"),
+        ({"streams": ["state"]}, "streams: expected a table"),
+        ({"episodes": {"constants": {"when": object()}}}, "expected what JSON has too"),
+        (3, "mapping: expected a path or a dict, got 3"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_before_anything_is_read(mapping, words, toy, tmp_path):
+    def unread(options, notes):
+        raise AssertionError
+
+    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError)) as caught:
+        toy(unread, mapping=mapping)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"streams": {"state": {"slices": [{"name": "a", "start": 4, "stop": 9}]}}}, "a from 4 to 9, but a row has 8"),
+        (
+            {"streams": {"reward": {"slices": [{"name": "a", "start": 0, "stop": 1}]}}},
+            "streams.reward: slices: expected",
+        ),
+        ({"streams": {"top": {"slices": [{"name": "a", "start": 0, "stop": 1}]}}}, "got frames"),
+        ({"streams": {"state": {"methods": [[6, 9, "next"]]}}}, "next from 6 to 9, but there are 8"),
+        ({"streams": {"task": {"methods": "next"}}}, "methods: expected numbers"),
+        ({"streams": {"state": {"units": ["m"]}}}, "units: expected 8, got 1"),
+        ({"streams": {"state": {"name": "reward"}}}, "'state' and 'reward' are both to be named 'reward'"),
+        ({"streams": {"stat": {"name": "x"}}}, "streams.stat: no such stream among 'state', 'reward'"),
+        ({"exclude": ["nothing*"]}, "'nothing*' matches no stream"),
+        ({"episodes": {"rename": {"lenght": "n"}}}, "no column 'lenght'"),
+        ({"episodes": {"rename": {"length": "operator"}}}, "two columns are to be named 'operator'"),
+    ],
+)
+def test_what_only_the_streams_tell_ends_the_ingest(mapping, words, toy, tmp_path):
+    for on_error in ("stop", "skip"):
+        with pytest.raises((robocache.FileError, robocache.ArgumentError)) as caught:
+            toy(read, mapping=mapping, on_error=on_error)
+        assert str(caught.value).startswith("mapping: ") and words in str(caught.value)
+        assert not (tmp_path / "cache").exists()
+
+
+def test_files_of_both_forms(tmp_path):
+    given = {"streams": {"a/b": {"name": "c", "methods": [[0, 2, "angle"]]}}, "exclude": ["x"]}
+    (tmp_path / "m.json").write_text(json.dumps(given))
+    (tmp_path / "m.toml").write_text('exclude = ["x"]\n[streams."a/b"]\nname = "c"\nmethods = [[0, 2, "angle"]]\n')
+    assert load_mapping(tmp_path / "m.json").given == load_mapping(str(tmp_path / "m.toml")).given == given
+    for text, words in {
+        "a = ": "expected TOML",
+        "a = 2020-01-01": "expected what JSON has too",
+        "\xff": "TOML",
+    }.items():
+        (tmp_path / "bad.toml").write_bytes(text.encode("latin-1"))
+        with pytest.raises((robocache.FileError, robocache.ArgumentTypeError), match=words) as caught:
+            load_mapping(tmp_path / "bad.toml")
+        assert str(caught.value).startswith(str(tmp_path / "bad.toml"))
+    for text in ("[]", "{", "[" * 100_000):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(robocache.FileError, match=r"bad\.json: expected"):
+            load_mapping(tmp_path / "bad.json")
+    with pytest.raises(robocache.FileError, match=r"none\.toml: "):
+        load_mapping(tmp_path / "none.toml")
+
+
+# ---- a draft, on the command line ----
+
+
+def write_logs(folder):
+    folder.mkdir()
+    (folder / "imu.csv").write_text("t [s],x,y,z,w\n0.0,1,2,3,4\n0.1,2,3,4,5\n0.2,3,4,5,6\n")
+    return folder
+
+
+def test_a_dry_run_prints_a_mapping_that_changes_nothing(capsys, tmp_path):
+    logs = write_logs(tmp_path / "it's logs")
+    assert main(["ingest", str(logs), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert '[streams."imu"]  # float64 [4], 10 Hz, recorded clock' in text
+    assert "shlex" not in text and "'\"'\"'s logs' CACHE" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it's logs"]
+    (tmp_path / "m.toml").write_text(text)
+    assert main(["ingest", str(logs), str(tmp_path / "a")]) == 0
+    assert main(["ingest", str(logs), str(tmp_path / "b"), "--mapping", str(tmp_path / "m.toml")]) == 0
+    capsys.readouterr()
+    a, b = (robocache.open(tmp_path / cache).streams["imu"] for cache in "ab")
+    assert (a.values.tolist(), a.names) == (b.values.tolist(), b.names)
+    lines = text.replace('name = "imu"\n', "").replace("# slices", "slices").replace("imu.part", "imu.q").splitlines()
+    (tmp_path / "m.toml").write_text("\n".join(lines))  # as the comment says
+    assert main(["ingest", str(logs), str(tmp_path / "c"), "--mapping", str(tmp_path / "m.toml")]) == 0
+    assert list(robocache.open(tmp_path / "c").streams) == ["imu.q"]
+
+
+def test_a_dry_run_as_json(capsys, tmp_path):
+    assert main(["ingest", str(write_logs(tmp_path / "logs")), "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["format"], found["recordings"], found["columns"]) == ("csv", 1, {"name": "logs"})
+    assert found["streams"]["imu"] == {
+        "kind": "numbers", "dtype": "float64", "shape": [4], "names": list("xyzw"), "clock": "recorded",
+        "attributes": {}, "rows": 3, "rate_hz": 10.0,
+    }  # fmt: skip
+    assert '[streams."imu"]' in found["mapping"]
+    assert main(["ingest", str(tmp_path / "logs")]) == 2
+
+
+def test_every_kind_of_stream_is_in_a_preview(toy, tmp_path, monkeypatch):
+    toy(read)
+    found = preview(tmp_path / "source.toy")
+    kinds = {name: (stream.kind, stream.dtype, stream.shape, stream.rate_hz) for name, stream in found.streams.items()}
+    assert kinds == {
+        "state": ("numbers", "float32", [8], 20.0),
+        "reward": ("numbers", "float32", [], 20.0),
+        "top": ("frames", "uint8", [4, 6, 3], 20.0),
+        "task": ("text", "str", [], None),
+        "cloud": ("arrays", "float32", [3], 20.0),
+    }
+
+
+# ---- GR00T's ----
+
+
+def test_the_modality_of_a_real_dataset(real_data, tmp_path):
+    source = Path(real_data("lerobot_v2/gr00t_gr1_pnp_sim"))
+    modality = json.loads((source / "meta/modality.json").read_text())
+    report = robocache.ingest(source, tmp_path / "cache", mapping=source / "meta/modality.json", image_size="32x32")
+    dataset = robocache.open(tmp_path / "cache")
+    parts = {f"{kind}.{part}": span for kind in ("state", "action") for part, span in modality[kind].items()}
+    assert len(parts) == 16
+    for episode, file in enumerate(sorted(source.glob("data/*/*.parquet"))):
+        table = pq.read_table(file)
+        rows = dataset.episode(episode)
+        for name, span in parts.items():
+            column = "observation.state" if name.startswith("state") else "action"
+            expected = np.stack(table[column].to_numpy())[:, span["start"] : span["end"]]
+            assert np.array_equal(rows[name][1], expected)
+        task = table["annotation.human.action.task_description"].to_pylist()
+        assert rows["annotation.human.action.task_description"][1].tolist() == task
+        assert rows["annotation.human.coarse_action"][1].tolist() == task
+    assert dataset.streams["video.ego_view"].frames is not None
+    assert not {"observation.state", "action", "observation.images.ego_view"} & set(dataset.streams)
+    assert "next.reward" in dataset.streams
+    assert report.rows["state.left_arm"] == 2096
+
+
+def test_a_modality_of_what_is_not_read_is_told(real_data, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(real_data("lerobot_v2/gr00t_gr1_pnp_sim"), source)
+    report = robocache.ingest(source, tmp_path / "cache", mapping=source / "meta/modality.json", video=False)
+    assert any(o.what == "observation.images.ego_view" and "modality.json" in o.reason for o in report.left_out)
+    bad = {"state": {"a": {"start": 0, "end": 7}, "b": {"start": 6, "end": 9}}}
+    with pytest.raises(robocache.ArgumentError, match=r"state\.b from 6 to 9 overlaps state\.a"):
+        load_mapping(bad)
+    said = load_mapping({"action": {"q": {"start": 0, "end": 4, "rotation_type": "quaternion", "absolute": False}}})
+    (part,) = said.streams["action"]
+    assert part.attributes == {"rotation_type": "quaternion", "absolute": False, "methods": "slerp"}

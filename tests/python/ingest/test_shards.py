@@ -1,0 +1,484 @@
+"""An ingest that is shared out gives the bytes of one that is not, whatever dies on the way."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lerobot_files import make_episodes, write_lerobot
+from robocache.cli import main
+from robocache.ingest import convert, load_plan, merge, plan, registry
+from robocache.ingest.formats import Format
+from robocache.ingest.recording import Frames, Ragged, Recording, Rows, ShardsError, SourceError, Texts
+from soak import rounds
+from toy_format import ToyOptions, ToyReader
+
+import robocache
+
+
+def contents(cache):
+    return {
+        str(path.relative_to(cache)): path.read_bytes() for path in sorted(Path(cache).rglob("*")) if path.is_file()
+    }
+
+
+def assert_same(cache, other):
+    a, b = contents(cache), contents(other)
+    assert a.keys() == b.keys()
+    assert [name for name in a if a[name] != b[name]] == []
+    robocache.open(other, verify=True)
+
+
+def in_shards(source, folder, shards, **arguments):
+    """Plans, converts in any order, merges."""
+    made = plan(source, folder / "plan", shards=shards, **arguments)
+    for shard in random.Random(shards).sample(range(shards), shards):
+        convert(load_plan(made.folder), shard)
+    return merge(made.folder, folder / "merged")
+
+
+def write_logs(folder, episodes=5):
+    """CSV logs of which some streams and files are odd."""
+    for number in range(episodes):
+        log = folder / f"run_{number}"
+        log.mkdir(parents=True)
+        stamps = [0.1 * row for row in range(4 + number)]
+        (log / "imu.csv").write_text("t [s],x,y,note\n" + "".join(f"{t:.3f},{t},{number},hm\n" for t in stamps))
+        if number % 2:
+            (log / "arm.csv").write_text("t [s],q\n" + "".join(f"{t:.3f},{number}\n" for t in stamps))
+            (log / "notes.txt").write_text("x")
+        if number == 3:
+            (log / "cam.csv").write_text("t [s],file\n0.0,a.png\n0.1,b.png\n")
+            (log / "a.png").write_bytes(robocache.frames.encode(np.zeros((1, 4, 6), np.uint8), "png").data.tobytes())
+            (log / "broken.csv").write_text("t [s],x\n0.0,1\noh,2\n")
+    return folder
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_shards_of_csv_logs_give_the_same_bytes(shards, tmp_path):
+    source = write_logs(tmp_path / "logs")
+    single = robocache.ingest(source, tmp_path / "single", on_error="skip")
+    report = in_shards(source, tmp_path, shards, on_error="skip")
+    assert_same(tmp_path / "single", tmp_path / "merged")
+    assert len(single.skipped) == 2 and len(single.left_out) == 2
+    for field in ("format", "episodes", "rows", "left_out", "skipped", "repaired"):
+        assert getattr(report, field) == getattr(single, field)
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
+    """With what is damaged: a file that opens and does not read, an episode that is not listed, one of another type."""
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (7, 1, 12, 3, 5, 2)), version, per_file=4)
+    file = sorted((source / "data").rglob("*.parquet"))[-1]
+    content = bytearray(file.read_bytes())
+    content[60:-4000] = bytes(len(content) - 4060)
+    file.write_bytes(content)
+    single = robocache.ingest(source, tmp_path / "single", on_error="skip")
+    assert single.skipped and single.episodes in (4, 5)
+    for shards in (2, 3, 5):
+        in_shards(source, tmp_path / str(shards), shards, on_error="skip")
+        assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
+
+
+def test_shards_of_a_real_dataset_with_video_a_mapping_and_offsets(real_data, tmp_path):
+    source = Path(real_data("lerobot_v2/gr00t_gr1_pnp_sim"))
+    arguments = {"mapping": source / "meta/modality.json", "offsets": {"action.waist": 0.5}, "image_size": "32x24"}
+    robocache.ingest(source, tmp_path / "single", **arguments)
+    in_shards(source, tmp_path, 3, **arguments)
+    assert_same(tmp_path / "single", tmp_path / "merged")
+
+
+# ---- every kind of stream, by a reader of the test's own ----
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    """Makes `read` the reader of a format, and gives a source of it."""
+
+    def register(read, finish=None):
+        (tmp_path / "source.toy").write_text("toy")
+        find = lambda source, files: source if source.suffix == ".toy" else None  # noqa: E731
+        monkeypatch.setitem(registry.FORMATS, "toy", Format("toy", "toy", "*.toy", find, ToyOptions, "", ""))
+        reader = ToyReader(read)
+        if finish is not None:
+            reader.finish = finish
+        monkeypatch.setattr(Format, "load", lambda entry: reader)
+        return tmp_path / "source.toy"
+
+    return register
+
+
+def everything(number):
+    rng = np.random.default_rng(number)
+    times = np.arange(6, dtype=np.int64) * 10**8
+    depth = rng.integers(0, 4000, (6, 5, 7), dtype=np.uint16)
+    if number == 1:
+        yield "late", Rows(times, rng.normal(size=(6, 2)).astype(np.float16), clock="nominal")
+    if number != 2:
+        yield "empty", Rows(times[:0], np.zeros((0, 3), np.int16))
+    yield (
+        "a",
+        Rows(times, rng.normal(size=(6, 3)), list("xyz"), "recorded" if number == 3 else "nominal", {"units": "m"}),
+    )
+    yield "flag", Rows(times, rng.random(6) > 0.5)
+    yield "cloud", Ragged(times[:4], rng.normal(size=(9, 3)).astype(np.float32), np.array([0, 2, 2, 7, 9]), list("xyz"))
+    yield "task", Texts(times[:2], ["pick", "päck"] if number else ["", "x"])
+    yield "none", Texts(times[:0], [])
+    if number:
+        yield "depth", Frames([(times, depth)], "png", unit_m=0.001, intrinsics=[[1, 0, 2], [0, 1, 2], [0, 0, 1]])
+        yield "raw", Frames([(times[:3], depth[:3].astype(np.uint8))], "raw", resized={"fit": "pad"})
+    yield "rgb", Frames([(times[:2], rng.integers(0, 255, (2, 16, 24, 3), dtype=np.uint8))], "jpeg")
+
+
+def read_everything(options, notes):
+    notes.total = 6
+    notes.tell("FILE", colour="red")
+    for number in range(6):
+        if number == 4:
+            notes.skip("a file between", SourceError("FILE: lost"))
+        metadata = {"number": number, "weight": number if number < 4 else number / 2, "tags": ["x"] * number}
+
+        def streams(number=number):
+            notes.count("met", "odd" if number % 2 else "even")
+            notes.leave_out("topic", "no number")
+            for name, samples in everything(number):
+                yield name, samples
+                if number == 5:
+                    raise ValueError("damaged")
+
+        yield Recording(f"episode {number}", "FILE", metadata, streams())
+
+
+def finish_everything(source, options, notes):
+    notes.tell(source, met=notes.counts["met"])
+
+
+def test_every_kind_of_stream_gives_the_same_bytes(toys, tmp_path):
+    source = toys(read_everything, finish_everything)
+    single = robocache.ingest(source, tmp_path / "single", on_error="skip")
+    assert robocache.open(tmp_path / "single").provenance["toy"] == {"colour": "red", "met": {"even": 3, "odd": 3}}
+    assert [o.what for o in single.skipped] == ["a file between", "episode 5"]
+    assert list(single.rows)[:2] == ["empty", "a"] and single.rows["late"] == 6
+    for shards in (1, 2, 3, 6, 9):
+        in_shards(source, tmp_path / str(shards), shards, on_error="skip")
+        assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
+
+
+@pytest.mark.parametrize("repair", ["sort", "drop", "split"])
+def test_repairs_are_added_up(repair, toys, tmp_path):
+    def read(options, notes):
+        notes.total = 4
+        for number in range(4):
+            times = np.array([0, 1, 2, 1 if number else 3, 5])
+            yield Recording(
+                str(number), "FILE", {}, [("a", Rows(times, np.arange(5))), ("b", Rows(times, np.arange(5)))]
+            )
+
+    source = toys(read)
+    single = robocache.ingest(source, tmp_path / "single", repair=repair)
+    report = in_shards(source, tmp_path, 3, repair=repair)
+    assert report.repaired == single.repaired and single.repaired["a"]["backward_steps"] == 3
+    assert_same(tmp_path / "single", tmp_path / "merged")
+
+
+def test_only_the_shard_s_own_streams_are_read(toys, tmp_path):
+    seen = []
+
+    def read(options, notes):
+        notes.total = 7
+        for number in range(7):
+            streams = (seen.append(number) or ("a", Rows(np.arange(2), np.zeros(2))) for _ in range(1))
+            yield Recording(str(number), "FILE", {}, streams)
+
+    made = plan(toys(read), tmp_path / "plan", shards=3)
+    assert seen == []
+    for shard, expected in enumerate(([0, 1], [2, 3], [4, 5, 6])):
+        convert(made, shard)
+        assert seen == expected
+        seen.clear()
+
+
+def test_shards_that_are_not_of_one_kind_are_refused_by_name(toys, tmp_path):
+    """A single process skips the second recording; no shard knows the first."""
+
+    def read(options, notes):
+        notes.total = 3
+        for number in range(3):
+            yield Recording(str(number), "FILE", {}, [("a", Rows(np.arange(2), np.zeros((2, 2 + (number == 1)))))])
+
+    source = toys(read)
+    with pytest.raises(ShardsError, match=r"shard-001: not of one kind with the shards before it: stream 'a'"):
+        in_shards(source, tmp_path, 3, on_error="skip")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_reader_that_tells_at_its_end_is_refused_in_shards(toys, tmp_path):
+    def read(options, notes):
+        for number in range(3):
+            yield Recording(str(number), "FILE", {}, [("a", Rows(np.arange(2), np.zeros(2)))])
+        notes.tell("FILE", total=3)
+
+    source = toys(read)
+    with pytest.raises(ShardsError, match="format 'toy' tells of all recordings at its end"):
+        in_shards(source, tmp_path, 2)
+    robocache.ingest(source, tmp_path / "cache")
+
+
+# ---- plans ----
+
+
+def test_a_finished_shard_is_left_alone(tmp_path):
+    made = plan(write_logs(tmp_path / "logs"), tmp_path / "plan", shards=2, on_error="skip")
+    path = convert(made, 1)
+    before = {name: (path / name).stat().st_ino for name in contents(path)}
+    assert convert(load_plan(tmp_path / "plan"), 1) == path
+    assert {name: (path / name).stat().st_ino for name in contents(path)} == before
+    with pytest.raises(robocache.FileError, match=r"shard-000: not converted yet; robocache convert .*plan --shard 0"):
+        merge(made.folder, tmp_path / "cache")
+    convert(made, 0)
+    merge([made.path(1), made.path(0)], tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").provenance.keys() == {"csv", "source", "format", "left_out", "skipped"}
+    with pytest.raises(robocache.FileError, match="of its plan shards 0 are missing"):
+        merge([made.path(1)], tmp_path / "other")
+    with pytest.raises(robocache.FileError, match="expected a shard of an ingest, got another cache"):
+        merge([tmp_path / "cache"], tmp_path / "other")
+    other = plan(tmp_path / "logs", tmp_path / "plan2", shards=3, on_error="skip")
+    shutil.copytree(made.path(0), other.path(0))
+    for attempt in (lambda: convert(other, 0), lambda: merge([other.path(0), convert(other, 1)], tmp_path / "other")):
+        with pytest.raises(robocache.FileError, match=r"another plan|missing"):
+            attempt()
+    with pytest.raises(robocache.FileError, match="File exists"):
+        plan(tmp_path / "logs", tmp_path / "plan", shards=2)
+
+
+@pytest.mark.parametrize("change", ["grown", "gone", "new"])
+def test_a_source_that_changed_is_refused_by_name(change, tmp_path):
+    source = write_logs(tmp_path / "logs", 3)
+    made = plan(source, tmp_path / "plan", shards=2)
+    convert(made, 0)
+    file = source / "run_1/imu.csv"
+    if change == "grown":
+        file.write_text(file.read_text() + "9.0,1,1,x\n")
+    elif change == "gone":
+        file.unlink()
+    else:
+        file = source / "run_1/more.csv"
+        file.write_text("t [s],a\n0.0,1\n")
+    what = {"grown": "changed", "gone": "gone", "new": "new"}[change]
+    for attempt in (lambda: convert(made, 1), lambda: merge(made.folder, tmp_path / "cache")):
+        with pytest.raises(robocache.FileError) as caught:
+            attempt()
+        assert str(caught.value).startswith(f"{file}: {what} since ")
+    assert sorted(path.name for path in made.folder.iterdir()) == ["plan.json", "shard-000"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"robocache_plan": 2}', '{"robocache_plan": 1, "source": 3}', "\xff"]
+)
+def test_what_is_no_plan_is_refused_by_name(text, tmp_path):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(robocache.FileError, match=r"plan\.json: "):
+        load_plan(tmp_path)
+
+
+def test_the_commands(capsys, tmp_path):
+    source, work = write_logs(tmp_path / "logs", 4), str(tmp_path / "work")
+    assert main(["plan", str(source), work, "--shards", "2", "--on-error", "skip"]) == 0
+    assert "4 recordings in 2 shards" in capsys.readouterr().out
+    assert main(["merge", work, str(tmp_path / "cache")]) == 1
+    assert "--shard 0" in capsys.readouterr().err
+    for shard in "10":
+        assert main(["convert", work, "--shard", shard]) == 0
+    assert main(["convert", work, "--shard", "2"]) == 2
+    assert main(["merge", work, str(tmp_path / "cache")]) == 3
+    assert main(["ingest", str(source), str(tmp_path / "single"), "--on-error", "skip"]) == 3
+    assert_same(tmp_path / "single", tmp_path / "cache")
+    for count in ("0", "-1", "x"):
+        with pytest.raises(SystemExit):
+            main(["plan", str(source), str(tmp_path / "more"), "--shards", count])
+
+
+# ---- processes ----
+
+
+def test_workers_give_the_same_bytes_and_leave_nothing_behind(tmp_path):
+    source = write_logs(tmp_path / "logs", 9)
+    steps = []
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    report = robocache.ingest(
+        source, tmp_path / "cache", on_error="skip", workers=2, progress=lambda *step: steps.append(step)
+    )
+    assert_same(tmp_path / "single", tmp_path / "cache")
+    assert len(report.skipped) == 2
+    assert steps and all(0 <= done <= 9 and total == 9 for done, total, _ in steps)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "logs", "single"]
+    with pytest.raises(robocache.FileError, match="exists already"):
+        robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2)
+    for bad in (0, True, "2"):
+        with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match="workers: expected"):
+            robocache.ingest(source, tmp_path / "more", workers=bad)
+
+
+def test_a_fault_in_a_worker_is_the_same_error(tmp_path):
+    source = write_logs(tmp_path / "logs", 4)
+    with pytest.raises(SourceError) as single:
+        robocache.ingest(source, tmp_path / "cache")
+    with pytest.raises(SourceError) as shared:
+        robocache.ingest(source, tmp_path / "cache", workers=2)
+    assert str(single.value) == str(shared.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+
+
+def test_what_shards_cannot_do_a_single_process_does(tmp_path):
+    for number, header in enumerate(("t [s],x", "t [s],y", "t [s],x")):
+        (tmp_path / f"logs/{number}").mkdir(parents=True)
+        (tmp_path / f"logs/{number}/imu.csv").write_text(f"{header}\n0.0,1\n0.1,2\n")
+    robocache.ingest(tmp_path / "logs", tmp_path / "single", on_error="skip")
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", on_error="skip", workers=2)
+    assert len(report.skipped) == 1
+    assert_same(tmp_path / "single", tmp_path / "cache")
+    assert not (tmp_path / "cache.shards").exists()
+
+
+def test_an_ingest_beside_another_is_refused(tmp_path, monkeypatch):
+    import fcntl
+
+    from robocache.ingest import shards
+
+    monkeypatch.setattr(shards, "_PATIENCE_S", 0.1)
+    (tmp_path / "cache.shards").mkdir()
+    with open(tmp_path / "cache.shards/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(robocache.FileError, match=r"cache\.shards: another ingest is at work on it"):
+            robocache.ingest(write_logs(tmp_path / "logs", 2), tmp_path / "cache", workers=2)
+
+
+_INGEST = """
+import sys
+sys.modules["torch"] = None  # nothing here needs it, and it takes seconds
+import robocache
+robocache.ingest(sys.argv[1], sys.argv[2], on_error="skip", workers=2, overwrite=sys.argv[3] == "overwrite")
+"""
+
+
+def start_ingest(source, cache, overwrite=False):
+    command = [sys.executable, "-c", _INGEST, str(source), str(cache), "overwrite" if overwrite else ""]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def attack(source, expected, cache, kills, seed, overwrite=False):
+    """Kills an ingest at random until it was killed so often, or is done."""
+    draw = random.Random(seed)
+    began = time.monotonic()
+    assert start_ingest(source, cache, overwrite).wait(120) == 0
+    longest = time.monotonic() - began
+    for _ in range(kills):
+        if cache.exists() and not overwrite:
+            assert_same(expected, cache)  # whatever has the name is whole
+            shutil.rmtree(cache)
+        running = start_ingest(source, cache, overwrite)
+        try:
+            running.wait(draw.uniform(0.3, 1) * longest)
+            assert running.returncode == 0 or "exists already" in running.stderr.read()
+        except subprocess.TimeoutExpired:
+            os.kill(running.pid, signal.SIGKILL)
+            running.wait()
+    if cache.exists() and not overwrite:
+        assert_same(expected, cache)
+        shutil.rmtree(cache)
+    running = start_ingest(source, cache, overwrite)
+    assert running.wait(120) == 0, running.stderr.read()
+    assert_same(expected, cache)
+    assert not cache.with_name(f"{cache.name}.shards").exists()
+    assert not cache.with_name(f"{cache.name}.partial").exists()
+
+
+def test_killed_at_random_it_goes_on_and_gives_the_same_bytes(tmp_path):
+    source = write_logs(tmp_path / "logs", 6)
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    attack(source, tmp_path / "single", tmp_path / "cache", 20, 1)
+
+
+@pytest.mark.soak
+def test_killed_at_random_for_long(tmp_path):
+    source = write_logs(tmp_path / "logs", 20)
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    for number in range(rounds(1)):
+        attack(source, tmp_path / "single", tmp_path / f"cache_{number}", 20, number, overwrite=number % 2 == 1)
+
+
+def test_a_finished_shard_of_a_dead_run_is_not_converted_again(tmp_path):
+    source = write_logs(tmp_path / "logs", 8)
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    running = start_ingest(source, tmp_path / "cache")
+    shard = tmp_path / "cache.shards/shard-000"
+    deadline = time.monotonic() + 60
+    while not shard.exists() and time.monotonic() < deadline and running.poll() is None:
+        time.sleep(0.005)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    if not shard.exists():
+        pytest.skip("it was too fast to be killed between two shards")
+    (shard / "mark").write_text("")  # nothing that a reader looks at
+    held = os.open(shard / "mark", os.O_RDONLY)
+    again = start_ingest(source, tmp_path / "cache")
+    assert again.wait(120) == 0
+    assert_same(tmp_path / "single", tmp_path / "cache")
+    assert os.fstat(held).st_nlink == 0  # the shard was there to the end, and is gone
+    os.close(held)
+
+
+def test_a_source_that_changed_since_a_dead_run_is_converted_anew(tmp_path):
+    source = write_logs(tmp_path / "logs", 3)
+    made = plan(source, tmp_path / "cache.shards", shards=2)
+    convert(made, 0)
+    (source / "run_0/imu.csv").write_text("t [s],x,y,note\n0.0,7,7,hm\n")
+    robocache.ingest(source, tmp_path / "single")
+    robocache.ingest(source, tmp_path / "cache", workers=2)
+    assert_same(tmp_path / "single", tmp_path / "cache")
+
+
+_FULL = """
+import resource, signal, sys
+sys.modules["torch"] = None
+import robocache
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    robocache.ingest(sys.argv[1], sys.argv[2], workers=2)
+except robocache.FileError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk_is_a_file_error_and_nothing_half_written_opens(tmp_path):
+    for number in range(3):
+        (tmp_path / f"logs/{number}").mkdir(parents=True)
+        rows = "".join(f"{row / 100:.2f},{row}\n" for row in range(3000 if number < 2 else 40_000))
+        (tmp_path / f"logs/{number}/imu.csv").write_text("t [s],x\n" + rows)
+    command = [sys.executable, "-c", _FULL, str(tmp_path / "logs"), str(tmp_path / "cache")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert said.stdout.startswith("FileError "), said
+    assert "File too large" in said.stdout
+    assert not (tmp_path / "cache").exists()
+    robocache.ingest(tmp_path / "logs", tmp_path / "single")
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache", workers=2)
+    assert_same(tmp_path / "single", tmp_path / "cache")
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 200_000
+
+
+def test_the_plan_s_text_says_what_it_is_of(tmp_path):
+    made = plan(write_logs(tmp_path / "logs", 3), tmp_path / "plan", shards=2, time_unit="s", offsets={"imu": "0.5"})
+    text = json.loads((tmp_path / "plan/plan.json").read_text())
+    assert (text["format"], text["recordings"], text["shards"]) == ("csv", 3, 2)
+    assert (text["options"]["time_unit"], text["offsets_ns"]) == ("s", {"imu": 500_000_000})
+    assert text["file_states"]["run_0/imu.csv"][0] == (tmp_path / "logs/run_0/imu.csv").stat().st_size
+    assert load_plan(tmp_path / "plan").described == made.described

@@ -1,0 +1,45 @@
+"""A format of these tests' own, whose reader is a function that they give."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from robocache.ingest import registry
+from robocache.ingest.formats import Format
+from robocache.ingest.options import option
+
+import robocache
+
+
+@dataclass(frozen=True)
+class ToyOptions:
+    """Of every kind."""
+
+    episodes: int = option(2, help="how many")
+    rate_hz: float = option(10.0, help="of the clock")
+    unit: Literal["m", "mm"] | None = option(None, help="of lengths")
+    column: str | int = option(0, help="which")
+    loud: bool = option(False, help="tell more")
+
+
+class ToyReader:
+    """Yields what `recordings(options, notes)` gives."""
+
+    def __init__(self, recordings):
+        self.read = lambda source, options, notes: recordings(options, notes)
+
+
+def _find_toy(source, files):
+    return source if source.suffix == ".toy" else None
+
+
+def make_toy(folder, monkeypatch):
+    """ingest() of a format whose reader is the given function, from a source that is there."""
+    (folder / "source.toy").write_text("toy")
+
+    def run(recordings, **options):
+        entry = Format("toy", "toy", "*.toy", _find_toy, ToyOptions, "", "")
+        monkeypatch.setitem(registry.FORMATS, "toy", entry)
+        monkeypatch.setattr(Format, "load", lambda entry: ToyReader(recordings))
+        return robocache.ingest(folder / "source.toy", folder / "cache", **options)
+
+    return run

@@ -1,0 +1,99 @@
+"""Of text and ragged rows a loader makes no batches; what streams say of their methods it goes by."""
+
+import numpy as np
+import pytest
+
+import robocache
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as w:
+        w.stream("pose", attributes={"methods": [[3, 7, "slerp"]]})
+        w.stream("heading", attributes={"methods": [[0, 1, "angle"]]})
+        with w.episode() as ep:
+            time_ns = np.arange(20) * 100_000_000
+            turn = np.linspace(0, 1.5, 20)
+            zero = np.zeros(20)
+            ep.append("pose", time_ns, np.stack([turn, zero, zero, zero, zero, np.sin(turn), np.cos(turn)], 1))
+            ep.append("heading", time_ns, (np.arange(20) % 2 * 6.2 - 3.1)[:, None])
+            ep.append("lidar", time_ns, np.zeros((40, 4), np.float32), offsets=np.arange(21) * 2)
+            ep.append("said", time_ns, ["go"] * 20)
+    return robocache.open(tmp_path / "cache")
+
+
+def loader(dataset, **options):
+    options = {"batch_size": 4, "device": "cpu", "framework": "numpy", "shuffle": False, "dtype": "float64", **options}
+    return robocache.Loader(dataset, **options)
+
+
+@pytest.mark.parametrize(("stream", "what"), [("lidar", "ragged rows"), ("said", "text")])
+@pytest.mark.parametrize(
+    "asked", [lambda s: {"delta_timestamps": {"pose": [0.0], s: [0.0]}}, lambda s: {"rate_hz": 10, "history": {s: 2}}]
+)
+def test_they_are_refused_by_name(dataset, stream, what, asked):
+    with pytest.raises(
+        robocache.ArgumentError, match=rf"delta_timestamps\['{stream}'\]: expected rows of one size.*{what}"
+    ):
+        loader(dataset, **asked(stream))
+
+
+def test_a_source_of_which_one_fills_a_key_is_refused(dataset):
+    sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "other", "lidar": "pose"})]
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['pose'\]: expected rows of one size"):
+        loader(sources, delta_timestamps={"pose": [0.0]})
+
+
+def test_a_history_for_all_leaves_them_out(dataset):
+    batch = next(loader(dataset, rate_hz=10, history=2))
+    assert [name for name in batch if "_is_pad" not in name and name in dataset.streams] == ["pose", "heading"]
+
+
+def test_their_clock_may_be_the_anchors(dataset):
+    assert loader(dataset, delta_timestamps={"pose": [0.0]}, anchor="lidar").num_anchors == 20
+
+
+DELTAS = {"pose": [0.05], "heading": [0.05]}
+
+
+def same(a, b):
+    return all(np.array_equal(a[key], b[key]) for key in DELTAS)
+
+
+def test_a_streams_own_methods_are_its_default(dataset):
+    said = {"pose": [(slice(3, 7), "slerp")], "heading": "angle"}
+    by_default = next(loader(dataset, delta_timestamps=DELTAS))
+    assert same(by_default, next(loader(dataset, delta_timestamps=DELTAS, methods=said)))
+    assert np.allclose(np.linalg.norm(by_default["pose"][..., 3:], axis=-1), 1)
+    assert np.all(np.abs(by_default["heading"]) > 3)  # the shorter way round
+
+
+def test_the_callers_methods_go_before_them(dataset):
+    linear = next(loader(dataset, delta_timestamps=DELTAS, methods="linear"))
+    assert np.all(np.abs(linear["heading"]) < 1e-9)
+    of_one = next(loader(dataset, delta_timestamps=DELTAS, methods={"heading": "linear"}))
+    by_default = next(loader(dataset, delta_timestamps=DELTAS))
+    assert np.array_equal(of_one["heading"], linear["heading"])
+    assert np.array_equal(of_one["pose"], by_default["pose"])
+    assert not np.array_equal(linear["pose"], by_default["pose"])
+
+
+@pytest.mark.parametrize("methods", ["slerp", [["slerp"]], [[0, "slerp", 4]], [[0, 1, 2]], {"a": 1}, 3])
+def test_methods_that_cannot_be_are_refused_where_they_are_used(tmp_path, methods):
+    with robocache.Writer(tmp_path / "odd") as w:
+        w.stream("x", attributes={"methods": methods})
+        with w.episode() as ep:
+            ep.append("x", [0, 1], [1.0, 2.0])
+            ep.append("y", [0, 1], [1.0, 2.0])
+    ds = robocache.open(tmp_path / "odd")
+    with pytest.raises(robocache.ArgumentError, match=r"stream 'x': attributes\['methods'\]: expected \[\[start, stop"):
+        loader(ds, delta_timestamps={"x": [0.0]})
+    loader(ds, delta_timestamps={"x": [0.0]}, methods="linear")
+    loader(ds, delta_timestamps={"y": [0.0]})
+
+
+def test_sources_that_differ_in_methods_are_refused(dataset):
+    sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "x", "heading": "pose"})]
+    with pytest.raises(robocache.ArgumentError, match="methods: expected those of 'pose', since the attributes"):
+        loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True)
+    loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True, methods={"pose": "linear"})
