@@ -16,7 +16,7 @@ namespace {
 
 // Two sensors, each on its own clock: joint angles at 100 Hz and commanded actions at 30 Hz, 4 s an episode.
 void record(const std::string& path) {
-  robocache::Writer writer(path, /*overwrite=*/true);
+  robocache::Writer writer(path, robocache::WriteMode::kOverwrite);
   for (int episode = 0; episode < 5; ++episode) {
     writer.begin_episode(R"({"task": "wave", "success": true})");
     const auto append = [&](const char* stream, double rate_hz, int64_t features) {

@@ -12,6 +12,7 @@ from . import _lib
 from .dataset import Dataset, ReencodedWarning, Writer, open
 from .doctor import DoctorWarning, doctor
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
+from .export import export
 from .image_options import ImageOptions
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
@@ -48,6 +49,7 @@ __all__ = [
     "check_times",
     "decode_jpeg",
     "doctor",
+    "export",
     "fuse_multimodal",
     "image_batch",
     "ingest",

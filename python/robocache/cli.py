@@ -16,6 +16,8 @@ from rich.console import Console
 from . import __version__, dataset, demo, view
 from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
+from .export import FORMATS as EXPORTS
+from .export import export
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
 from .ingest.clocks import POLICIES
 from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
@@ -80,6 +82,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             offsets=dict(arguments.offset),
             mapping=arguments.mapping,
             overwrite=arguments.overwrite,
+            append=arguments.append,
             workers=arguments.workers,
             progress=progress,
             **given_options(arguments),
@@ -92,11 +95,14 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
         _print_json(report.to_dict())
     else:
         console = Console()
+        opened = dataset.open(report.cache)
         done = f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes"
+        if held := len(opened) - report.episodes:
+            done += f" behind {held}"
         if frames := sum(camera["frames"] for camera in report.cameras.values()):
             done += f", {frames} frames, {frames / report.seconds:.0f} a second"
         console.print(done, soft_wrap=True, markup=False)
-        view.show_streams(dataset.open(report.cache), console)
+        view.show_streams(opened, console)
         view.show_repairs(report.repaired, console)
         view.show_omissions(report.to_dict(), console)
     return _SKIPPED if report.skipped else _DONE
@@ -147,6 +153,33 @@ def _merge(arguments: argparse.Namespace) -> int:
     return _show_report(report, arguments)
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    given = [text.rpartition("=") for text in arguments.method or ()]
+    for_all = [method for stream, _, method in given if not stream]
+    by_stream = {stream: method for stream, _, method in given if stream}
+    if for_all and (by_stream or len(for_all) > 1):
+        raise ArgumentError("method: expected one for all streams, or STREAM=METHOD of each")
+    with view.ingest_progress() as progress:
+        report = export(
+            _open(arguments.cache),
+            arguments.destination,
+            to=arguments.to,
+            streams=arguments.streams,
+            fps=arguments.fps,
+            methods=for_all[0] if for_all else by_stream or None,
+            video=arguments.video,
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(report.to_dict())
+    else:
+        console = Console()
+        done = f"{report.cache} -> {report.destination} ({report.format}): {report.episodes} episodes"
+        console.print(f"{done}, {sum(report.rows.values())} rows", soft_wrap=True, markup=False)
+        view.show_omissions(report.to_dict() | {"skipped": []}, console)
+    return _DONE
+
+
 def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
     """The cache; for recordings that are none yet, FileError with the command that makes one of them."""
     try:
@@ -184,7 +217,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         arguments.path,
         save=not arguments.no_save,
         work=arguments.work,
-        **({} if arguments.format is None else {"format": arguments.format}),
+        **{name: value for name in ("format", "repair") if (value := getattr(arguments, name)) is not None},
         **given_options(arguments),
     )
     if arguments.html:
@@ -336,6 +369,20 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     ingest_options(made)
     json_option(made)
+    made.set_defaults(append=False)
+
+    made = command(
+        "append",
+        _ingest,
+        "read recordings and add them to a cache that is there, whole or not at all",
+        "robocache append more_logs cache",
+        "robocache append today cache --on-error skip --json    # exit code 3 where something was skipped",
+    )
+    made.add_argument("source", help="as of robocache ingest")
+    made.add_argument("cache", help="what to add to; whoever has it open keeps what was opened")
+    ingest_options(made)
+    json_option(made)
+    made.set_defaults(append=True, dry_run=False, overwrite=False, workers=None)
 
     made = command(
         "plan",
@@ -365,6 +412,28 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("shards", nargs="+", metavar="plan", help="what robocache plan made, or all its shards")
     made.add_argument("cache", help="the directory to write")
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    json_option(made)
+
+    made = command(
+        "export",
+        _export,
+        "write a cache as a LeRobot v3.0 dataset or as MCAP files",
+        "robocache export cache dataset --to lerobot",
+        "robocache export cache dataset --to lerobot --fps 30 --method imu=linear --method top=nearest",
+        "robocache export cache folder --to mcap",
+    )
+    made.add_argument("cache", help="what robocache ingest or a Writer wrote")
+    made.add_argument("destination", help="the folder to write, which must not exist")
+    made.add_argument("--to", choices=EXPORTS, required=True, help="the format")
+    made.add_argument("--streams", nargs="+", metavar="STREAM", help="these alone (default all)")
+    made.add_argument("--fps", type=_positive(int), help="LeRobot: rows a second, where the streams' clocks differ")
+    made.add_argument(
+        "--method",
+        action="append",
+        metavar="[STREAM=]METHOD",
+        help="LeRobot: how a stream, or all, are brought there: linear, previous, nearest, slerp and so on",
+    )
+    made.add_argument("--video", action="store_true", help="LeRobot: cameras as H.264 in mp4 (default: as image files)")
     json_option(made)
 
     made = command(
@@ -398,6 +467,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--no-save", action="store_true", help="do not write doctor.json into the cache")
     made.add_argument("--work", metavar="DIR", help="where a source's temporary cache goes (default: beside it)")
     made.add_argument("--format", choices=FORMATS, help="of a source; default: found from the files")
+    made.add_argument(
+        "--repair", choices=("sort", "drop", "split"), help="of a source, stamps out of order, as ingest does"
+    )
     add_arguments(made)
     json_option(made)
 

@@ -36,6 +36,7 @@ _writer_append_frames = _lib.function("writer_append_frames")
 _writer_end_episode = _lib.function("writer_end_episode")
 _writer_abort_episode = _lib.function("writer_abort_episode")
 _writer_close = _lib.function("writer_close")
+_writer_provenance = _lib.function("writer_provenance")
 _writer_abort = _lib.function("writer_abort")
 _dataset_open = _lib.function("dataset_open")
 _dataset_verify = _lib.function("dataset_verify")
@@ -71,16 +72,24 @@ class Writer:
     leaves nothing behind, and what a killed process leaves is replaced by the next writer. Several threads may append
     at once; a process forked while a writer is open must not use it.
 
+    With `append` episodes go behind those of a finished cache, in its files. Whoever has it open keeps what was opened; whoever
+    opens it has the old episodes until the ``with`` block ends, then all, with statistics of all rows. An exception, or a
+    process that is killed, leaves the cache as it was. A stream that the cache has keeps its dtype, shape, names, attributes
+    and what is known of its frames; new streams may come.
+
     Args:
         path: the directory to make; missing parents are made too.
         overwrite: replace the cache that `path` names. It stays as it is until the new one is complete.
+        append: add to the cache that `path` names, which is there. One of version 1 cannot grow.
 
     Attributes:
-        provenance: where the data come from: a dict of what is JSON-able, free to edit until the end. It is stored in
-            the cache. What cannot be stored is refused when it is set (ArgumentError, ArgumentTypeError).
+        provenance: where the data come from: a dict of what is JSON-able, free to edit until the end; with `append` it
+            begins as the cache's. It is stored in the cache. What cannot be stored is refused when it is set (ArgumentError, ArgumentTypeError).
 
     Raises:
-        FileError: `path` exists (with `overwrite`: and is no cache), another writer is at work on it, or a write failed.
+        FileError: `path` exists (with `overwrite`: and is no cache), with `append` is no cache or one that cannot grow,
+            another writer is at work on it, or a write failed.
+        ArgumentError: both `overwrite` and `append`.
 
     Example:
         >>> with robocache.Writer("cache") as w:
@@ -88,10 +97,12 @@ class Writer:
         ...         ep.append("joint.position", time_ns, values)  # int64 [n], [n, ...]
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
         self.path = _path(path)
-        self._provenance = _Provenance()
-        self._handle = _writer_open(self.path, bool(overwrite))
+        if overwrite and append:
+            raise errors.ArgumentError("append: goes without overwrite, got both")
+        self._handle = _writer_open(self.path, bool(overwrite), bool(append))
+        self._provenance = _Provenance(json.loads(_writer_provenance(self._handle)))
         self._aborted = False
 
     @property
@@ -541,6 +552,11 @@ class EncodedFrames:
     def within(self, rows: slice) -> EncodedFrames:
         """These rows alone, not decoded."""
         return EncodedFrames(self._stream, self._rows[rows], self.data, self.offsets)
+
+    def file(self, row: int) -> np.ndarray:
+        """A frame's file, uint8 ``[bytes]``, not decoded."""
+        number = self._rows[operator.index(row)]
+        return self.data[self.offsets[number] : self.offsets[number + 1]]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:] if dtype is None else self[:].astype(dtype)

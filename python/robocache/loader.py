@@ -772,7 +772,7 @@ class Loader:
             blocks = slices.get(key, [])
             if key in keys.numbers and (plain is None or (isinstance(plain, Mapping) and key not in plain)):
                 blocks = _own_methods(key, keys.numbers[key])
-            for begin, end, method in _slices(f"methods['{key}']", blocks, keys[key]):
+            for begin, end, method in _slices(f"methods['{key}']", blocks, keys.get(key, 0)):
                 _add_method(options, begin, end, method)
             of_key = images.of(key)
             if of_key is None and key in keys.cameras:

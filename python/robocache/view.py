@@ -97,6 +97,8 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
         console.print(_stats_table(dataset, every_feature))
     if "source" in dataset.provenance:
         console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
+    for told in dataset.provenance.get("appended", []):
+        console.print(f"appended {told['source']}", highlight=False, markup=False)
     show_repairs(dataset.provenance.get("repair", {}).get("streams", {}), console)
     show_omissions(dataset.provenance, console)
 
@@ -110,10 +112,12 @@ def show_repairs(repaired: Mapping[str, Mapping[str, int]], console: Console) ->
 
 def show_omissions(of: Mapping[str, Any], console: Console) -> None:
     """Prints what an ingest left out and skipped, from its report or a cache's provenance."""
-    for omission in of.get("left_out", []):
-        console.print(f"left out {omission['what']}: {omission['reason']}", style="dim", highlight=False, markup=False)
-    for omission in of.get("skipped", []):
-        console.print(f"skipped {omission['reason']}", style="yellow", highlight=False, markup=False)
+    for told in (of, *of.get("appended", [])):
+        for omission in told.get("left_out", []):
+            line = f"left out {omission['what']}: {omission['reason']}"
+            console.print(line, style="dim", highlight=False, markup=False)
+        for omission in told.get("skipped", []):
+            console.print(f"skipped {omission['reason']}", style="yellow", highlight=False, markup=False)
 
 
 def show_streams(dataset: Dataset, console: Console) -> None:

@@ -347,7 +347,7 @@ def test_info(capsys):
     assert "robocache" in out and "CUDA" in out
 
 
-@pytest.mark.parametrize("command", ["ingest", "inspect", "bench", "demo", "info"])
+@pytest.mark.parametrize("command", ["ingest", "inspect", "doctor", "bench", "demo", "info"])
 def test_help_has_examples(command, capsys):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0

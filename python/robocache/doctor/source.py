@@ -48,6 +48,18 @@ def told_by_ingest(provenance: Mapping[str, Any]) -> Iterator[Finding]:
         finding = unreadable(what, reason)
         also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
         yield replace(finding, message=finding.message + also, count=1 + len(more))
+    repair = provenance.get("repair")
+    if isinstance(repair, dict) and repair.get("streams"):
+        streams: dict[str, dict[str, int]] = repair["streams"]
+        counts = {name: ", ".join(f"{what} {n}" for what, n in of.items() if n) for name, of in streams.items()}
+        yield Finding(
+            "note",
+            "repaired",
+            f"by {repair.get('policy')!r}: " + "; ".join(f"{name}: {told}" for name, told in counts.items()),
+            stream=next(iter(streams)) if len(streams) == 1 else None,
+            count=len(streams),
+            advice="The stamps were not as they should be, and what was made of them is only as good as the policy.",
+        )
     left_out = [
         omission
         for omission in provenance.get("left_out") or []
@@ -73,10 +85,12 @@ def unreadable(what: str, reason: str) -> Finding:
     )
     file = re.match(r"(/.*?|[^:\s]\S*?):( |$)", reason)
     row = re.search(r"\bindex (\d+)\b", reason) or re.search(r"\brow (\d+)\b", reason)
+    stream = re.search(r"\bstream '([^']+)': ", reason)
     return Finding(
         "warning" if code == "missing-file" else "error",
         code,
         reason if what in reason else f"{what}: {reason}",
+        stream=stream[1] if stream else None,
         row=int(row[1]) if row else None,
         file=file[1] if file else None,
         advice=advice,

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from ..errors import FileError
-from .files import check_file, list_files
+from .files import check_file, list_files, natural
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
@@ -50,7 +50,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     files = [file for file in listing.files if file == source or is_csv(file)]
     if not files:
         raise FileError(f"{source}: expected CSV logs (*.csv), found none")
-    files.sort(key=lambda file: (_natural(file.parent), file.parent, _natural(file)))
+    files.sort(key=lambda file: (natural(file.parent), file.parent, natural(file)))
     for file in {*listing.files} - {*files}:
         notes.count("others", file.suffix or file.name)
     seen = _Seen()
@@ -85,7 +85,7 @@ def _read_folder(
     for file in files:
         what = str(file.relative_to(root))
         with notes.reading(what, file):
-            layout, rows, time_ns, images = _read_log(file, options)
+            layout, rows, time_ns, images = read_log(file, options)
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
@@ -111,11 +111,6 @@ def _read_image(images: list[Path], row: int) -> bytes:
     return images[row].read_bytes()
 
 
-def _natural(path: Path) -> list[str | int]:
-    """Sorts run_2 before run_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
-
-
 @dataclass(frozen=True)
 class _Layout:
     """What the files of one stream have in common.
@@ -139,7 +134,7 @@ class _Layout:
         return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
-def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np.ndarray, list[Path]]:
+def read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np.ndarray, list[Path]]:
     """Reads a file: its rows, of which values are float64 [rows, columns], or none where nothing is numeric beside the clock;
     its stamps; and the images that a column names, or none."""
     names, clock, header = _read_first_line(file, options.time_column)
@@ -175,7 +170,7 @@ def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np
     columns = [names[int(number)] if header else number for number in kept]
     named = None if images is None else names[int(images)] if header else images
     layout = _Layout(header, options.time_column, unit, columns, left_out, named)
-    paths = [folder / cell for cell in table[images].to_pylist()] if folder and images else []
+    paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
         return layout, None, time_ns, paths
     values = np.stack([table[number].cast(pa.float64()).to_numpy() for number in kept], axis=1)
@@ -186,12 +181,21 @@ def _read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np
 
 
 def _find_images(file: Path, cells: pa.Array) -> Path | None:
-    """The folder in which the image lies that the first cell names: the file's own, or one of the same stem beside it."""
-    name = Path(cells[0].as_py() or "")
-    if name.suffix.lower() not in (".png", ".jpg", ".jpeg") or name.is_absolute() or ".." in name.parts:
+    """The folder in which images lie that the first cells name: the file's own, or one of the same stem beside it."""
+    names = [Path(cell or "") for cell in cells.slice(0, 1000).to_pylist()]
+    if names[0].suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None
+    inside = [name for name in names if not name.is_absolute() and ".." not in name.parts]
     folders = (file.parent, file.parent / file.stem)
-    return next((folder for folder in folders if os.path.lexists(folder / name)), None)
+    return next((folder for name in inside for folder in folders if os.path.lexists(folder / name)), None)
+
+
+def _beside(file: Path, folder: Path, cell: str | None) -> Path:
+    """The image of a row, which a log names in its own folder alone."""
+    name = Path(cell or "")
+    if not cell or name.is_absolute() or ".." in name.parts:
+        raise SourceError(f"{file}: expected the name of an image in {folder}, got {cell!r}")
+    return folder / name
 
 
 def _read_first_line(file: Path, time_column: str | int) -> tuple[list[str], int, bool]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from .append import check_appendable, joined_provenance
 from .clocks import POLICIES, Order, Policy, add_counts, offset_ns, shift, split_chunks
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -114,6 +115,7 @@ def ingest(
     offsets: Mapping[str, Any] | None = None,
     mapping: Any = None,
     overwrite: bool = False,
+    append: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -133,6 +135,8 @@ def ingest(
         mapping: a TOML or JSON file, or a dict of the same form: which streams are kept, their names, slices of them, and what
             is said of them (docs/ingest.md); GR00T's ``meta/modality.json`` too.
         overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
+        append: adds to a cache that is there, whole or not at all: see :class:`Writer`. Its provenance stays, what is told of
+            this source goes into the list ``provenance["appended"]``.
         workers: processes that share the recordings out. What they have finished lies in ``CACHE.shards`` until the cache is
             whole: killed at any moment, the same call goes on with it. The cache is the same as of one process, which
             also takes over where a source does not allow several.
@@ -167,18 +171,26 @@ def ingest(
         raise ArgumentTypeError(f"workers: expected int or None, got {workers!r}")
     if workers is not None and not 1 <= workers <= 1024:
         raise ArgumentError(f"workers: expected 1 to 1024, got {workers}")
+    if append and (workers or 1) > 1:
+        raise ArgumentError(f"append: goes without workers, got {workers}")
     if workers is not None and workers > 1:
         from . import shards  # which imports this module
 
         with suppress(ShardsError):
             return shards.ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
-    with dataset.Writer(cache, overwrite=overwrite) as writer:
+    with dataset.Writer(cache, overwrite=overwrite, append=append) as writer:
+        held = dataset.open(cache) if append else None
+        if held is not None:
+            check_appendable(held, work.options)
+            writer.provenance = {}
         notes = Notes(work.format.name, writer.provenance, on_error)
         driver = Driver(writer, work, notes)
         driver.run(reader, progress)
         driver.end()
         finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
-    return report(work, cache, notes, driver.repaired, time.perf_counter() - started)
+        if held is not None:
+            writer.provenance = joined_provenance(work.source, held.provenance, writer.provenance)
+    return report(work, cache, notes, driver.repaired, time.perf_counter() - started, held)
 
 
 @dataclass
@@ -280,17 +292,29 @@ def finish(
     )
 
 
-def report(work: Work, cache: Path, notes: Notes, repaired: dict[str, dict[str, int]], seconds: float) -> IngestReport:
-    """What is told of a cache that was written."""
+def report(
+    work: Work,
+    cache: Path,
+    notes: Notes,
+    repaired: dict[str, dict[str, int]],
+    seconds: float,
+    held: dataset.Dataset | None = None,
+) -> IngestReport:
+    """What is told of a cache that was written; of one that was appended to, what it has behind `held`."""
     written = dataset.open(cache)
+    rows = {name: stream.rows for name, stream in written.streams.items()}
+    for name, stream in {} if held is None else held.streams.items():
+        rows[name] -= stream.rows
     return IngestReport(
         str(work.source),
         str(cache),
         work.format.name,
-        episodes=len(written),
-        rows={name: stream.rows for name, stream in written.streams.items()},
+        episodes=len(written) - (0 if held is None else len(held)),
+        rows=rows,
         cameras={
-            name: _camera(stream, seconds) for name, stream in written.streams.items() if stream.frames is not None
+            name: _camera(stream, rows[name], seconds)
+            for name, stream in written.streams.items()
+            if stream.frames is not None
         },
         left_out=notes.left_out,
         skipped=notes.skipped,
@@ -299,19 +323,19 @@ def report(work: Work, cache: Path, notes: Notes, repaired: dict[str, dict[str, 
     )
 
 
-def _camera(stream: dataset.Stream, seconds: float) -> dict[str, Any]:
-    """What the report says of a camera."""
+def _camera(stream: dataset.Stream, frames: int, seconds: float) -> dict[str, Any]:
+    """What the report says of a camera, of whose frames these were written."""
     assert stream.frames is not None
     values = stream.values
     size = int(values.offsets[-1]) if isinstance(values, dataset.EncodedFrames) else values.nbytes
     return {
-        "frames": stream.rows,
+        "frames": frames,
         "width": stream.frames.width,
         "height": stream.frames.height,
         "color_space": stream.frames.color_space,
         "codec": stream.frames.codec,
         "bytes_per_frame": size / stream.rows,
-        "frames_per_second": stream.rows / seconds,
+        "frames_per_second": frames / seconds,
     }
 
 

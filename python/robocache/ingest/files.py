@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections import deque
 from dataclasses import dataclass, field
@@ -107,6 +108,12 @@ def list_files(source: Path) -> Listing:
             listing.unreadable[folder] = error
     listing.files.sort()
     return listing
+
+
+def natural(name: Path | str) -> list[str | int]:
+    """Sorts run_2 before run_10."""
+    text = name.as_posix() if isinstance(name, Path) else name
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def fingerprint(source: Path, *folders: str) -> str:

@@ -163,3 +163,18 @@ class Images:
 def _kind(encoded: frames.Encoded) -> str:
     height, width, _ = encoded.shape
     return f"{width}x{height} {encoded.color_space} {encoded.dtype} in {encoded.codec}"
+
+
+def store_pixels(
+    time_ns: np.ndarray, pixels: np.ndarray, options: CameraOptions, clock: Literal["recorded", "nominal"]
+) -> Frames:
+    """Frames that lie in the source as arrays ``[n, H, W]`` or ``[n, H, W, C]``, as they are stored.
+
+    uint8 as the options say; uint16 as PNG and float32 as it is, which are depth and never resized.
+    """
+    storage = Storage.of(options)
+    if pixels.dtype != np.uint8:
+        storage = replace(storage, codec="png" if pixels.dtype == np.uint16 else "raw", size=None)
+    images = pixels[..., None] if pixels.ndim == 3 else pixels
+    resized = storage.resized(*images.shape[1:3])
+    return Frames([(time_ns, encode(images, storage))], resized=resized, clock=clock)

@@ -9,9 +9,26 @@ from typing import Any
 from ..errors import FileError
 from . import options
 from .files import list_files
-from .formats import Format, csv, lerobot
+from .formats import (
+    Format,
+    aloha,
+    calvin,
+    clouds,
+    csv,
+    droid,
+    euroc,
+    lerobot,
+    mcap,
+    rlds,
+    robomimic,
+    rosbag1,
+    rosbag2,
+    ulog,
+    zarr,
+)
 
-FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in (lerobot, csv)}
+_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
+FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
 def find_format(source: Path) -> Format:

@@ -20,6 +20,26 @@ BlockWriter::BlockWriter(std::string path, std::string_view header)
   append(header);
 }
 
+BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord& record)
+    : path_(std::move(path)),
+      header_bytes_(header_bytes),
+      flushed_(record.bytes / kBlockBytes * kBlockBytes),
+      crc32_(record.crc32),
+      buffer_(static_cast<size_t>(record.bytes - flushed_)) {
+  const FileDescriptor file = open_file();
+  read_at(file, buffer_.data(), buffer_.size(), flushed_);
+  if (!buffer_.empty()) {
+    const uint32_t crc = checksum(buffer_.data(), buffer_.size());
+    if (crc != crc32_.back()) {
+      refuse_bytes(path_, flushed_ == 0 ? static_cast<int64_t>(header_bytes_) : flushed_,
+                   "CRC-32 " + crc32_text(crc32_.back()) + " of the bytes up to " + std::to_string(record.bytes),
+                   crc32_text(crc) + ": the file is damaged");
+    }
+    crc32_.pop_back();
+  }
+  if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "cutting off what an append left");
+}
+
 // Of the block that comes next.
 uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
   const size_t left_out = flushed_ == 0 ? header_bytes_ : 0;
@@ -56,7 +76,7 @@ void BlockWriter::truncate(int64_t size) {
   const FileDescriptor file = open_file();
   buffer_.resize(static_cast<size_t>(size - whole * kBlockBytes));
   read_at(file, buffer_.data(), buffer_.size(), whole * kBlockBytes);
-  if (::ftruncate(file.get(), whole * kBlockBytes) != 0) refuse_errno(path_, "taking back rows");
+  if (::ftruncate(file.get(), size) != 0) refuse_errno(path_, "taking back rows");
   flushed_ = whole * kBlockBytes;
   crc32_.resize(static_cast<size_t>(whole));
 }

@@ -28,6 +28,10 @@ class BlockWriter {
   // FileError.
   explicit BlockWriter(std::string path, std::string_view header = {});
 
+  // Goes on with a finished file, of whose bytes `header_bytes` are its header, at the end that `record` tells; what is
+  // behind it goes. Throws FileError, also where the last block is not what the record says.
+  BlockWriter(std::string path, size_t header_bytes, const FileRecord& record);
+
   const std::string& path() const { return path_; }
   int64_t size() const { return flushed_ + static_cast<int64_t>(buffer_.size()); }
 
@@ -42,7 +46,8 @@ class BlockWriter {
   }
   void append(std::string_view text) { append(text.data(), text.size()); }
 
-  // Forgets everything from `size` on, which lies behind the header. Throws FileError.
+  // Forgets everything from `size` on, which lies behind the header; bytes before it stay where others may have mapped
+  // them. Throws FileError.
   void truncate(int64_t size);
 
   // Writes another header of the same length over the first. Throws FileError.

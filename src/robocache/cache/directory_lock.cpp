@@ -65,7 +65,7 @@ DirectoryLock DirectoryLock::acquire(const std::string& directory) {
 
 DirectoryLock DirectoryLock::acquire_finished(const std::string& directory) {
   if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
-  throw FileError(directory + ": it was removed while it was to be replaced");
+  throw FileError(directory + ": it was removed or replaced meanwhile");
 }
 
 void remove_contents(const std::string& directory) {

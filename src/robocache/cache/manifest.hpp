@@ -16,8 +16,10 @@
 namespace robocache::cache {
 
 inline constexpr int64_t kSchemaVersion = 3;  // the one that is written; the ones before it are read
+inline constexpr int64_t kFirstGrowingVersion = 2;
 
 inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kNewManifestFile = "manifest.json.new";  // before it is renamed over the one that is there
 inline constexpr const char* kEpisodesFile = "episodes.jsonl";
 inline constexpr const char* kStreamsDirectory = "streams";
 

@@ -35,6 +35,17 @@ constexpr int64_t kGatherBytes = int64_t{1} << 20;
 
 constexpr auto kInt64Bytes = static_cast<int64_t>(sizeof(int64_t));
 
+// A file of `count` elements of `element_bytes` in a finished cache, with another `header` to write at the end.
+cache::BlockWriter go_on(const std::string& path, const std::string& header, int64_t count, int64_t element_bytes,
+                         const cache::FileRecord& record) {
+  const int64_t begin = record.bytes - count * element_bytes;
+  if (begin != std::ssize(header)) {
+    throw FileError(path + ": expected a header of " + std::to_string(header.size()) + " bytes to append rows, got " +
+                    std::to_string(begin));
+  }
+  return {path, header.size(), record};
+}
+
 // Rows that are to be added: how many, and what each is.
 struct NewRows {
   int64_t count;
@@ -64,6 +75,37 @@ struct StreamFiles {
     blob_offsets_begin = blob_offsets->size();
     const int64_t first_blob = 0;
     blob_offsets->append(&first_blob, sizeof(first_blob));
+  }
+
+  // Goes on with one of a finished cache.
+  StreamFiles(const Stream& finished, const std::string& home, const std::map<std::string, cache::FileRecord>& records)
+      : StreamFiles(finished, home + "/" + cache::stream_directory(finished.name),
+                    [&](const char* file) { return records.at(cache::stream_directory(finished.name) + "/" + file); }) {
+  }
+
+  template <class RecordOf>
+  StreamFiles(const Stream& finished, const std::string& directory, const RecordOf& record_of)
+      : name(finished.name),
+        dtype(finished.dtype),
+        shape(finished.shape),
+        frames(finished.frames),
+        ragged(finished.ragged),
+        features(finished.features),
+        times(go_on(directory + "/" + cache::kTimeFile, cache::npy_header(DType::kInt64, 0, {}), finished.rows,
+                    kInt64Bytes, record_of(cache::kTimeFile))),
+        values(go_on(directory + "/" + cache::kValuesFile, values_header(0),
+                     has_offsets() ? finished.blob_offsets[finished.rows] : finished.rows, value_bytes(),
+                     record_of(cache::kValuesFile))),
+        times_begin(times.size() - finished.rows * kInt64Bytes),
+        values_begin(std::ssize(values_header(0))),
+        values_end(values.size()),
+        rows(finished.rows),
+        row_offsets(finished.row_offsets.begin(), finished.row_offsets.end()),
+        finished_end(Ends{values_end, row_offsets.size()}) {
+    if (!has_offsets()) return;
+    blob_offsets.emplace(go_on(directory + "/" + cache::kBlobOffsetsFile, cache::npy_header(DType::kInt64, 0, {}),
+                               rows + 1, kInt64Bytes, record_of(cache::kBlobOffsetsFile)));
+    blob_offsets_begin = blob_offsets->size() - (rows + 1) * kInt64Bytes;
   }
 
   bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
@@ -107,6 +149,26 @@ struct StreamFiles {
     values_end = values.size();
   }
 
+  // Puts the numbers of rows into the headers and makes the files durable; `add` is given each one's name and record.
+  template <class Add>
+  void finish(const Add& add) {
+    times.replace_header(cache::npy_header(DType::kInt64, rows, {}));
+    values.replace_header(values_header(value_count()));
+    add(cache::kTimeFile, times.finish());
+    add(cache::kValuesFile, values.finish());
+    if (!blob_offsets) return;
+    blob_offsets->replace_header(cache::npy_header(DType::kInt64, rows + 1, {}));
+    add(cache::kBlobOffsetsFile, blob_offsets->finish());
+  }
+
+  // Takes back all that was appended to a stream of a finished cache.
+  void put_back() {
+    row_offsets.resize(finished_end->episodes_plus_one);
+    values_end = finished_end->values;
+    truncate();
+    finish([](const char*, const cache::FileRecord&) {});
+  }
+
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
@@ -124,6 +186,13 @@ struct StreamFiles {
   int64_t first_ns = 0;  // of the open episode's rows
   int64_t last_ns = 0;
   std::vector<int64_t> row_offsets;  // of the episodes that have ended: one more than there are
+
+  // Of a stream of a finished cache, where it ended.
+  struct Ends {
+    int64_t values;
+    size_t episodes_plus_one;
+  };
+  std::optional<Ends> finished_end;
 };
 
 struct Description {
@@ -324,12 +393,15 @@ void check_frames(std::string_view stream, const TensorView& times, const NewRow
   }
 }
 
-void check_same_rows(const StreamFiles& stream, const NewRows& rows) {
+void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows) {
   const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
     refuse(stream.name, "expected " + expected + " as in its first rows, got " + got);
   };
-  const std::string known = kind_text(stream.frames, stream.ragged);
-  const std::string got = kind_text(rows.frames, rows.ragged);
+  const auto kind = [&](const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
+    return kind_text(frames ? described.of(*frames) : frames, ragged);
+  };
+  const std::string known = kind(stream.frames, stream.ragged);
+  const std::string got = kind(rows.frames, rows.ragged);
   if (got != known) refuse_rows(known, got);
   if (rows.dtype != stream.dtype) {
     refuse_rows("values of " + std::string(dtype_name(stream.dtype)), std::string(dtype_name(rows.dtype)));
@@ -367,10 +439,51 @@ bool is_cache(const fs::path& path) {
   return start.find("\"format\": \"robocache\"") != std::string::npos;
 }
 
+// Whether a file is `small`, "stats.npy", of any generation.
+bool is_generation_of(std::string_view small, std::string_view file) {
+  const std::string_view end = small.substr(small.rfind('.'));
+  small.remove_suffix(end.size());
+  if (!file.starts_with(small) || !file.ends_with(end) || file.size() < small.size() + end.size()) return false;
+  const std::string_view generation = file.substr(small.size(), file.size() - small.size() - end.size());
+  return generation.empty() || (generation.size() > 1 && generation[0] == '.' &&
+                                generation.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+// Removes files that the manifest does not name but a cache's could be: of another generation, or of an append that did
+// not end. Best effort: nobody looks at what stays.
+void remove_leftovers(const std::string& path, const std::map<std::string, cache::FileRecord>& named) {
+  std::vector<std::string> names;
+  const auto list = [&](const std::string& directory, const auto& is_ours) {
+    std::error_code error;
+    fs::directory_iterator entries(path + "/" + directory, error);
+    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+      const std::string name = entries->path().filename().string();
+      if (is_ours(name)) names.push_back(directory + name);
+    }
+  };
+  list("", [](const std::string& name) {
+    return name == cache::kNewManifestFile || is_generation_of(cache::kEpisodesFile, name);
+  });
+  std::vector<std::string> directories;
+  std::swap(names, directories);
+  list(std::string(cache::kStreamsDirectory) + "/", [](const std::string&) { return true; });
+  std::swap(names, directories);
+  for (const std::string& directory : directories) {
+    list(directory + "/", [](const std::string& name) {
+      return name == cache::kTimeFile || name == cache::kValuesFile || name == cache::kBlobOffsetsFile ||
+             is_generation_of(cache::kRowOffsetsFile, name) || is_generation_of(cache::kStatsFile, name);
+    });
+  }
+  for (const std::string& name : names) {
+    if (!named.contains(name)) ::unlink((path + "/" + name).c_str());
+  }
+  for (const std::string& directory : directories) ::rmdir((path + "/" + directory).c_str());  // the empty ones
+}
+
 }  // namespace
 
 struct Writer::Impl {
-  Impl(const std::string& requested_path, bool may_overwrite);
+  Impl(const std::string& requested_path, WriteMode write_mode);
 
   void describe_stream(std::string_view name, Clock clock, std::vector<std::string> names,
                        std::string_view attributes_json);
@@ -384,14 +497,16 @@ struct Writer::Impl {
                      std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
   void end_episode();
   void abort_episode();
-  void close(std::string_view provenance_json);
+  void close(const std::optional<std::string_view>& provenance_json);
   void abort() noexcept;
 
   void check_usable() const;
   void check_episode_open() const;
   void check_writable() const;
   void check_target() const;
-  std::string in_partial(const std::string& name) const { return partial + "/" + name; }
+  void go_on_with_cache();
+  const Stream* stream_before(std::string_view name) const;
+  std::string in_home(const std::string& name) const { return home + "/" + name; }
   Description description_of(std::string_view name) const;
   void describe(std::string_view name, Description description);
   StreamFiles& stream_of(std::string_view name, const TensorView& times, const NewRows& rows);
@@ -399,13 +514,17 @@ struct Writer::Impl {
   Stream finish_stream(StreamFiles& stream, std::map<std::string, cache::FileRecord>& files) const;
   cache::FileRecord write_file(const std::string& name, std::string_view header, const void* data, size_t size) const;
   void publish();
+  void publish_generation(const cache::Manifest& manifest);
 
   enum class State : uint8_t { kOpen, kClosed, kAborted };
 
   std::mutex mutex;
-  const std::string path;     // absolute
-  const std::string partial;  // where everything is written
-  const bool overwrite;
+  const std::string path;  // absolute
+  const WriteMode mode;
+  const std::string home;                 // where everything is written: PATH.partial, or the cache that is appended to
+  std::optional<cache::Manifest> before;  // of the cache that is appended to, its pointers null
+  int64_t generation = 0;
+  std::string provenance = "{}";
   const pid_t owner = ::getpid();
   State state = State::kOpen;
   std::optional<cache::DirectoryLock> lock;
@@ -422,17 +541,65 @@ struct Writer::Impl {
   bool write_failed = false;  // some of a failed append's rows may be in the files
 };
 
-Writer::Impl::Impl(const std::string& requested_path, bool may_overwrite)
-    : path(absolute_path(requested_path)), partial(path + ".partial"), overwrite(may_overwrite) {
+Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
+    : path(absolute_path(requested_path)),
+      mode(write_mode),
+      home(mode == WriteMode::kAppend ? path : path + ".partial") {
+  if (mode == WriteMode::kAppend) {
+    if (!is_cache(path)) throw FileError(path + ": expected a cache to append to, got none");
+    lock = cache::DirectoryLock::acquire_finished(path);
+    try {
+      go_on_with_cache();
+    } catch (...) {
+      abort();
+      throw;
+    }
+    return;
+  }
   check_target();
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
   if (error) throw FileError(path + ": making the directory it lies in: " + error.message());
-  lock = cache::DirectoryLock::acquire(partial);
-  cache::remove_contents(partial);
-  const std::string directory = in_partial(cache::kStreamsDirectory);
+  lock = cache::DirectoryLock::acquire(home);
+  cache::remove_contents(home);
+  const std::string directory = in_home(cache::kStreamsDirectory);
   if (::mkdir(directory.c_str(), 0777) != 0) cache::refuse_errno(directory, "making the directory");
-  episode_lines.emplace(in_partial(cache::kEpisodesFile));
+  episode_lines.emplace(in_home(cache::kEpisodesFile));
+}
+
+// Puts the writer where the one that finished the cache was before its end.
+void Writer::Impl::go_on_with_cache() {
+  const std::string manifest_path = in_home(cache::kManifestFile);
+  {
+    const cache::MappedFile text(cache::open_directory(home), cache::kManifestFile, manifest_path);
+    cache::Manifest manifest = cache::parse_manifest(manifest_path, text.text());
+    if (manifest.version < cache::kFirstGrowingVersion) {
+      throw FileError(manifest_path + ": expected a cache of schema version " +
+                      std::to_string(cache::kFirstGrowingVersion) + " or later to append to, got " +
+                      std::to_string(manifest.version) + ", which cannot grow: write it anew from its source");
+    }
+    before = std::move(manifest);
+  }
+  remove_leftovers(home, before->files);
+  generation = before->generation + 1;
+  provenance = before->provenance_json;
+  episodes = before->episodes;
+  episode_columns = before->episode_columns;
+  const auto dataset = Dataset::open(home);
+  for (const Stream& stream : dataset->streams()) {
+    streams.push_back(std::make_unique<StreamFiles>(stream, home, before->files));
+    by_name.emplace(stream.name, streams.back().get());
+    descriptions.emplace(stream.name, Description{stream.clock, stream.names, stream.attributes_json, stream.frames});
+  }
+  episode_lines.emplace(in_home(cache::of_generation(cache::kEpisodesFile, generation)));
+  episode_lines->append(dataset->episodes_jsonl());
+}
+
+// What the cache that is appended to says of it.
+const Stream* Writer::Impl::stream_before(std::string_view name) const {
+  if (!before) return nullptr;
+  const auto found = std::ranges::find(before->streams, name, &Stream::name);
+  return found == before->streams.end() ? nullptr : &*found;
 }
 
 void Writer::Impl::check_usable() const {
@@ -456,7 +623,7 @@ void Writer::Impl::check_writable() const {
 void Writer::Impl::check_target() const {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return;
-  if (!overwrite) throw FileError(path + ": it exists already; overwrite=True replaces a cache");
+  if (mode != WriteMode::kOverwrite) throw FileError(path + ": it exists already; overwrite=True replaces a cache");
   if (!is_cache(path)) throw FileError(path + ": expected a cache to overwrite, got something else; it stays as it is");
 }
 
@@ -467,10 +634,21 @@ void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vect
   for (size_t i = 0; i < names.size(); ++i) {
     cache::check_name("stream '" + std::string(name) + "': names[" + std::to_string(i) + "]", names[i]);
   }
+  std::string attributes = cache::check_object("stream '" + std::string(name) + "': attributes", attributes_json);
+  if (const Stream* stream = stream_before(name)) {
+    if (names.empty()) names = stream->names;
+    if (attributes == "{}") attributes = stream->attributes_json;
+    if (stream->clock == Clock::kRecorded) clock = Clock::kRecorded;
+    if (names != stream->names) refuse(name, "expected the names that it has in " + path + ", or none, got others");
+    if (attributes != stream->attributes_json) {
+      refuse(name, "expected the attributes that it has in " + path + ", " + stream->attributes_json +
+                       ", or none, got " + attributes);
+    }
+  }
   Description description = description_of(name);
   description.clock = clock;
   description.names = std::move(names);
-  description.attributes_json = cache::check_object("stream '" + std::string(name) + "': attributes", attributes_json);
+  description.attributes_json = std::move(attributes);
   describe(name, std::move(description));
 }
 
@@ -482,6 +660,13 @@ void Writer::Impl::describe_frames(std::string_view name, std::optional<double> 
   description.frames = FrameFormat{.unit_m = unit_m, .intrinsics = std::move(intrinsics)};
   if (!resized_json.empty()) {
     description.frames->resized_json = cache::check_object("stream '" + std::string(name) + "': resized", resized_json);
+  }
+  if (const Stream* stream = stream_before(name); stream != nullptr && stream->frames) {
+    const FrameFormat& frames = *stream->frames;
+    if (description.frames->unit_m != frames.unit_m || description.frames->intrinsics != frames.intrinsics ||
+        description.frames->resized_json != frames.resized_json) {
+      refuse(name, "expected unit_m, intrinsics and resized that it has in " + path + ", got others");
+    }
   }
   describe(name, std::move(description));
 }
@@ -515,7 +700,7 @@ StreamFiles& Writer::Impl::stream_of(std::string_view name, const TensorView& ti
     return add_stream(name, rows);
   }
   StreamFiles& stream = *known->second;
-  check_same_rows(stream, rows);
+  check_same_rows(stream, description_of(name), rows);
   check_times(name, times, stream.episode_rows(), stream.last_ns);
   return stream;
 }
@@ -529,7 +714,7 @@ StreamFiles& Writer::Impl::add_stream(std::string_view name, const NewRows& rows
            "expected a name of at most 255 bytes, special characters counted thrice, got " + std::to_string(length));
   }
   check_description(name, description_of(name), rows);
-  const std::string full = in_partial(directory);
+  const std::string full = in_home(directory);
   if (::mkdir(full.c_str(), 0777) != 0 && errno != EEXIST) cache::refuse_errno(full, "making the directory");
   streams.push_back(std::make_unique<StreamFiles>(name, rows, full, episodes));
   by_name.emplace(name, streams.back().get());
@@ -603,7 +788,7 @@ void Writer::Impl::abort_episode() {
   while (streams.size() > streams_before_episode) {
     const std::string name = streams.back()->name;
     std::error_code error;
-    fs::remove_all(in_partial(cache::stream_directory(name)), error);
+    fs::remove_all(in_home(cache::stream_directory(name)), error);
     by_name.erase(name);
     streams.pop_back();
   }
@@ -614,28 +799,23 @@ void Writer::Impl::abort_episode() {
 
 cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_view header, const void* data,
                                            size_t size) const {
-  cache::BlockWriter file(in_partial(name));
+  cache::BlockWriter file(in_home(name));
   file.append(header);
   file.append(data, size);
   return file.finish();
 }
 
-// Puts the numbers of rows into the headers, and computes from the finished files what is stored beside them.
+// Ends the files that grow, and computes from them what is stored beside them.
 Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cache::FileRecord>& records) const {
   const std::string directory = cache::stream_directory(files.name) + "/";
-  files.times.replace_header(cache::npy_header(DType::kInt64, files.rows, {}));
-  files.values.replace_header(files.values_header(files.value_count()));
-  records.emplace(directory + cache::kTimeFile, files.times.finish());
-  records.emplace(directory + cache::kValuesFile, files.values.finish());
-  if (files.blob_offsets) {
-    files.blob_offsets->replace_header(cache::npy_header(DType::kInt64, files.rows + 1, {}));
-    records.emplace(directory + cache::kBlobOffsetsFile, files.blob_offsets->finish());
-  }
+  files.finish(
+      [&](const char* name, cache::FileRecord record) { records.emplace(directory + name, std::move(record)); });
 
-  const cache::FileDescriptor root = cache::open_directory(partial);
-  const auto map = [&](const std::string& name) { return cache::MappedFile(root, name, in_partial(name)); };
+  const cache::FileDescriptor root = cache::open_directory(home);
+  const auto map = [&](const std::string& name) { return cache::MappedFile(root, name, in_home(name)); };
   const auto write_array = [&](const char* name, const std::string& header, const void* data, size_t size) {
-    records.emplace(directory + name, write_file(directory + name, header, data, size));
+    const std::string file = directory + cache::of_generation(name, generation);
+    records.emplace(file, write_file(file, header, data, size));
   };
   const cache::MappedFile times = map(directory + cache::kTimeFile);
   Stream stream;
@@ -664,25 +844,43 @@ Stream Writer::Impl::finish_stream(StreamFiles& files, std::map<std::string, cac
   const std::vector<int64_t>& offsets = files.row_offsets;
   write_array(cache::kRowOffsetsFile, cache::npy_header(DType::kInt64, std::ssize(offsets), {}), offsets.data(),
               offsets.size() * sizeof(int64_t));
-  cache::sync_directory(in_partial(directory));
+  cache::sync_directory(in_home(directory));
   return stream;
 }
 
-void Writer::Impl::close(std::string_view provenance_json) {
+void Writer::Impl::close(const std::optional<std::string_view>& provenance_json) {
   if (state == State::kClosed) return;
   check_usable();
   if (episode) throw ArgumentError(path + ": expected the open episode to end first");
   cache::Manifest manifest;
-  manifest.provenance_json = cache::check_object("provenance", provenance_json);
-  check_target();
+  manifest.provenance_json = cache::check_object("provenance", provenance_json.value_or(provenance));
+  if (!before) check_target();
+  manifest.generation = generation;
   manifest.episodes = episodes;
   manifest.episode_columns = episode_columns;
   for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files));
-  manifest.files.emplace(cache::kEpisodesFile, episode_lines->finish());
-  write_file(cache::kManifestFile, cache::manifest_text(manifest), nullptr, 0);
-  cache::sync_directory(in_partial(cache::kStreamsDirectory));
-  cache::sync_directory(partial);
-  publish();
+  manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, generation), episode_lines->finish());
+  write_file(before ? cache::kNewManifestFile : cache::kManifestFile, cache::manifest_text(manifest), nullptr, 0);
+  cache::sync_directory(in_home(cache::kStreamsDirectory));
+  cache::sync_directory(home);
+  if (before) {
+    publish_generation(manifest);
+  } else {
+    publish();
+  }
+}
+
+// The cache is the old one or the new one at every moment, by the manifest alone.
+void Writer::Impl::publish_generation(const cache::Manifest& manifest) {
+  const std::string name = in_home(cache::kManifestFile);
+  if (::rename(in_home(cache::kNewManifestFile).c_str(), name.c_str()) != 0) {
+    cache::refuse_errno(name, "giving the manifest its name");
+  }
+  state = State::kClosed;
+  cache::sync_directory(home);
+  remove_leftovers(home, manifest.files);
+  ::unlink(in_home(cache::kLockFile).c_str());
+  lock.reset();
 }
 
 // What PATH names is whole at every moment: the old cache, nothing, or the new one.
@@ -690,20 +888,20 @@ void Writer::Impl::publish() {
   check_target();
   std::error_code error;
   if (!fs::exists(path, error)) {
-    if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
+    if (::renameat2(AT_FDCWD, home.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
       if (errno != EINVAL && errno != ENOSYS) cache::refuse_errno(path, "giving the finished cache its name");
-      if (::rename(partial.c_str(), path.c_str()) != 0) cache::refuse_errno(path, "giving the finished cache its name");
+      if (::rename(home.c_str(), path.c_str()) != 0) cache::refuse_errno(path, "giving the finished cache its name");
     }
   } else {
     // The old cache is locked before it takes the name that other writers look at.
     const auto old_lock = cache::DirectoryLock::acquire_finished(path);
-    std::string old = partial;
-    if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
+    std::string old = home;
+    if (::renameat2(AT_FDCWD, home.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
       if (errno != EINVAL && errno != ENOSYS) cache::refuse_errno(path, "replacing the old cache");
       // A file system that cannot exchange two names, such as NFS, has none of this name for a moment.
       old = path + ".replaced";
       if (::rename(path.c_str(), old.c_str()) != 0) cache::refuse_errno(old, "moving the old cache out of the way");
-      if (::rename(partial.c_str(), path.c_str()) != 0) {
+      if (::rename(home.c_str(), path.c_str()) != 0) {
         const int reason = errno;
         ::rename(old.c_str(), path.c_str());
         errno = reason;
@@ -721,11 +919,23 @@ void Writer::Impl::publish() {
 void Writer::Impl::abort() noexcept {
   if (state != State::kOpen || ::getpid() != owner) return;
   state = State::kAborted;
-  cache::remove_directory(partial);
+  if (mode == WriteMode::kAppend) {
+    for (const auto& stream : streams) {
+      try {
+        if (stream->finished_end) stream->put_back();
+      } catch (const std::exception&) {
+        // The next one that appends does it.
+      }
+    }
+    if (before) remove_leftovers(home, before->files);
+    ::unlink(in_home(cache::kLockFile).c_str());
+  } else {
+    cache::remove_directory(home);
+  }
   lock.reset();
 }
 
-Writer::Writer(const std::string& path, bool overwrite) : impl_(std::make_unique<Impl>(path, overwrite)) {}
+Writer::Writer(const std::string& path, WriteMode mode) : impl_(std::make_unique<Impl>(path, mode)) {}
 
 Writer::~Writer() { impl_->abort(); }
 
@@ -776,7 +986,7 @@ void Writer::abort_episode() {
   impl_->abort_episode();
 }
 
-void Writer::close(std::string_view provenance_json) {
+void Writer::close(std::optional<std::string_view> provenance_json) {
   const std::lock_guard<std::mutex> guard(impl_->mutex);
   impl_->close(provenance_json);
 }
@@ -785,6 +995,8 @@ void Writer::abort() noexcept {
   const std::lock_guard<std::mutex> guard(impl_->mutex);
   impl_->abort();
 }
+
+const std::string& Writer::provenance_json() const { return impl_->provenance; }
 
 int64_t Writer::num_episodes() const {
   const std::lock_guard<std::mutex> guard(impl_->mutex);

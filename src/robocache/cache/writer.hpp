@@ -1,6 +1,6 @@
 // Writes a cache directory, episode by episode. docs/format.md is the format.
 //
-//   robocache::Writer writer("cache", /*overwrite=*/false);
+//   robocache::Writer writer("cache");
 //   writer.begin_episode(R"({"task": "pick the cup", "success": true})");
 //   writer.append("joint.position", times, values);  // any number of calls, each stream on its own clock
 //   writer.end_episode();
@@ -9,6 +9,10 @@
 // Until close() everything lies in PATH.partial, locked while the writer lives; close() makes the files durable and
 // renames the directory whole, so whatever PATH names is complete. A writer that is killed leaves PATH as it was, and
 // its PATH.partial is replaced by the next writer.
+//
+// A writer that appends goes on with a finished cache in place, locked while the writer lives. Whoever has it open keeps
+// the episodes that there were; close() shows all of them to those who open it from then on. One that is killed leaves
+// the cache as it was, and what it had written goes with the next one that appends.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +28,19 @@
 
 namespace robocache {
 
+// What a writer does about a cache of its name.
+enum class WriteMode : uint8_t {
+  kNew,        // there must be none
+  kOverwrite,  // it is replaced at close(), if there is one
+  kAppend,     // it is there, and gets more episodes
+};
+
 // Any number of threads may use one; calls wait for each other. A child after fork() cannot.
 class Writer {
  public:
-  // Throws FileError where `path` exists already (with `overwrite`: where it is not a cache, and it is replaced only at
-  // close()), where another writer that lives is at work on it, or where it cannot be made.
-  explicit Writer(const std::string& path, bool overwrite = false);
+  // Throws FileError where `path` exists already (unless kNew: where it is not a cache), where another writer that lives
+  // is at work on it, or where it cannot be made; with kAppend where there is none, or one that cannot grow (version 1).
+  explicit Writer(const std::string& path, WriteMode mode = WriteMode::kNew);
 
   // abort() unless closed.
   ~Writer();
@@ -38,7 +49,8 @@ class Writer {
 
   // Facts of a stream that its rows do not tell; optional, at any time before close(). `names` has one entry a feature,
   // or none; none is empty. `attributes_json` is an object of whatever else is known, such as units. A stream that is
-  // described but never appended to is left out of the cache. Throws ArgumentError.
+  // described but never appended to is left out of the cache. Of a stream that is in a cache that is appended to, what is
+  // not told stays, other names or attributes are refused, and the clock stays recorded. Throws ArgumentError.
   void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {},
                        std::string_view attributes_json = "{}");
 
@@ -79,14 +91,18 @@ class Writer {
 
   // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. Throws ArgumentError
   // where an episode is open or `provenance_json` is no JSON object, FileError where a write fails; it may then be tried
-  // again. Once it has succeeded the writer is done, and another call does nothing.
-  void close(std::string_view provenance_json = "{}");
+  // again. Once it has succeeded the writer is done, and another call does nothing. Without provenance it is
+  // provenance_json().
+  void close(std::optional<std::string_view> provenance_json = {});
 
-  // Removes PATH.partial. Does nothing after close() or abort(), or in a forked child.
+  // Removes PATH.partial, or what was appended. Does nothing after close() or abort(), or in a forked child.
   void abort() noexcept;
 
-  // Episodes ended so far.
+  // Episodes ended so far, with those that a cache had that is appended to.
   int64_t num_episodes() const;
+
+  // What a cache that is appended to tells of its data's origin; of a new one "{}".
+  const std::string& provenance_json() const;
 
  private:
   struct Impl;

@@ -46,8 +46,10 @@ ROBOCACHE_FFI(writer_check_provenance, args, result) {
 }
 
 ROBOCACHE_FFI(writer_open, args, result) {
-  result.set_object(
-      WriterHandle{std::make_unique<Writer>(std::string(args.string(0, "path")), args.boolean(1, "overwrite"))});
+  const WriteMode mode = args.boolean(1, "overwrite") ? WriteMode::kOverwrite
+                         : args.boolean(2, "append")  ? WriteMode::kAppend
+                                                      : WriteMode::kNew;
+  result.set_object(WriterHandle{std::make_unique<Writer>(std::string(args.string(0, "path")), mode)});
 }
 
 ROBOCACHE_FFI(writer_describe_stream, args, result) {
@@ -92,6 +94,9 @@ ROBOCACHE_FFI(writer_end_episode, args, result) { writer_of(args).end_episode();
 ROBOCACHE_FFI(writer_abort_episode, args, result) { writer_of(args).abort_episode(); }
 
 ROBOCACHE_FFI(writer_close, args, result) { writer_of(args).close(args.string(1, "provenance")); }
+
+// Of the cache that is appended to, as JSON.
+ROBOCACHE_FFI(writer_provenance, args, result) { result.set(std::string_view(writer_of(args).provenance_json())); }
 
 ROBOCACHE_FFI(writer_abort, args, result) { writer_of(args).abort(); }
 

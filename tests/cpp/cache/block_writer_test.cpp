@@ -99,6 +99,44 @@ TEST_F(BlockWriterTest, FinishMayBeRepeated) {
   expect_file(writer, "abc");
 }
 
+TEST_F(BlockWriterTest, GoesOnWithAFinishedFileAndNeverCutsWhatItHeld) {
+  for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 6, kBlockBytes, 2 * kBlockBytes + 5}) {
+    const std::string bytes = noise(static_cast<size_t>(size), 5);
+    const std::string more = noise(static_cast<size_t>(kBlockBytes) + 9, 6);
+    const std::string held = "rows: 1" + bytes;
+    BlockWriter first(path(), "rows: 0");
+    first.append(bytes);
+    first.replace_header("rows: 1");
+    const FileRecord record = first.finish();
+    test::write_file(path(), held + "what an append left that was killed");
+
+    BlockWriter writer(path(), 7, record);
+    EXPECT_EQ(writer.size(), record.bytes);
+    EXPECT_EQ(test::read_file(path()), held);
+    writer.append(more);
+    writer.truncate(record.bytes);
+    EXPECT_TRUE(test::read_file(path()).starts_with(held));
+    expect_file(writer, held, 7);
+    writer.append(more);
+    EXPECT_TRUE(test::read_file(path()).starts_with(held));
+    writer.replace_header("rows: 2");
+    expect_file(writer, "rows: 2" + bytes + more, 7);
+  }
+}
+
+TEST_F(BlockWriterTest, DoesNotGoOnWithADamagedBlock) {
+  BlockWriter first(path(), "header");
+  first.append(noise(static_cast<size_t>(kBlockBytes) + 50, 7));
+  FileRecord record = first.finish();
+  test::write_byte(path(), 2, 'A');
+  EXPECT_NO_THROW(BlockWriter(path(), 6, record));
+  record.crc32.back() ^= 1;
+  EXPECT_TRUE(test::contains(test::message_of<FileError>([&] { BlockWriter(path(), 6, record); }),
+                             path() + ": at byte 1048576: expected CRC-32 "));
+  record.bytes += 1;
+  EXPECT_TRUE(test::contains(test::message_of<FileError>([&] { BlockWriter(path(), 6, record); }), "cut short"));
+}
+
 TEST_F(BlockWriterTest, ErrorsNameTheFileAndTheReason) {
   const std::string message =
       test::message_of<FileError>([&] { BlockWriter(folder_.path() + "/missing/file").finish(); });

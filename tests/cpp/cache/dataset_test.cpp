@@ -148,7 +148,7 @@ TEST_F(DatasetTest, DamageIsLocatedByBlock) {
   std::vector<int64_t> times(300000);
   std::vector<float> values(2 * times.size());
   {
-    Writer writer(path(), true);
+    Writer writer(path(), WriteMode::kOverwrite);
     writer.begin_episode();
     writer.append("joint.position", TensorView::contiguous(times.data(), DType::kInt64, {300000}),
                   TensorView::contiguous(values.data(), DType::kFloat32, {300000, 2}));
@@ -290,7 +290,7 @@ TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {
                   TensorView::contiguous(values.data(), DType::kUInt8, {n}));
   };
   {
-    Writer writer(path(), true);
+    Writer writer(path(), WriteMode::kOverwrite);
     writer.begin_episode();
     append(writer, "state", {1, 2, 3});
     append(writer, "action", {1, 2, 3});

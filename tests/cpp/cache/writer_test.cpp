@@ -43,8 +43,8 @@ class WriterTest : public testing::Test {
   std::string partial() const { return path() + ".partial"; }
 
   // A finished cache whose one value tells caches apart.
-  void write(float value, bool overwrite = false) const {
-    Writer writer(path(), overwrite);
+  void write(float value, WriteMode mode = WriteMode::kNew) const {
+    Writer writer(path(), mode);
     writer.begin_episode();
     append(writer, "x", {0}, {value});
     writer.end_episode();
@@ -56,7 +56,7 @@ class WriterTest : public testing::Test {
   void write_and_die() const {
     const pid_t child = fork();
     if (child == 0) {
-      auto* writer = new Writer(path(), true);
+      auto* writer = new Writer(path(), WriteMode::kOverwrite);
       writer->begin_episode();
       append(*writer, "x", {0}, {1});
       kill(getpid(), SIGKILL);
@@ -114,7 +114,7 @@ TEST_F(WriterTest, EmptyCacheAndEmptyStream) {
   Writer(path()).close();
   EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 0);
   {
-    Writer writer(path(), true);
+    Writer writer(path(), WriteMode::kOverwrite);
     writer.begin_episode();
     append(writer, "x", {}, {});
     writer.end_episode();
@@ -247,7 +247,7 @@ TEST_F(WriterTest, JsonOfAnyDepthThatIsTakenIsReadAgain) {
     std::string json = "1";
     for (int level = 0; level < levels; ++level) json = R"({"a": )" + json + "}";
     try {
-      Writer writer(path(), true);
+      Writer writer(path(), WriteMode::kOverwrite);
       writer.describe_frames("camera", {}, {}, json);
       writer.begin_episode();
       append_png(writer, "camera", {1}, {'a'});
@@ -571,8 +571,9 @@ TEST_F(WriterTest, AnExistingNameIsNeverTouchedUnasked) {
   EXPECT_TRUE(contains(message_of<FileError>([&] { Writer writer(path()); }), "cache: it exists already"));
   fs::create_directory(folder_.path() + "/photos");
   test::write_file(folder_.path() + "/photos/cat.jpg", "meow");
-  EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(folder_.path() + "/photos", true).close(); }),
-                       "photos: expected a cache to overwrite, got something else"));
+  EXPECT_TRUE(
+      contains(message_of<FileError>([&] { Writer(folder_.path() + "/photos", WriteMode::kOverwrite).close(); }),
+               "photos: expected a cache to overwrite, got something else"));
   fs::create_directory(folder_.path() + "/new.partial");
   test::write_file(folder_.path() + "/new.partial/cat.jpg", "meow");
   EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(folder_.path() + "/new").close(); }),
@@ -596,13 +597,13 @@ TEST_F(WriterTest, OverwriteReplacesOnlyAtTheEnd) {
   write(1);
   const auto old = Dataset::open(path());
   {
-    Writer writer(path(), true);
+    Writer writer(path(), WriteMode::kOverwrite);
     writer.begin_episode();
     append(writer, "x", {0}, {2});
     EXPECT_EQ(written(), 1);
   }
   EXPECT_EQ(written(), 1);
-  write(2, true);
+  write(2, WriteMode::kOverwrite);
   EXPECT_EQ(written(), 2);
   EXPECT_EQ(values_of(old->stream("x"), 0), (std::vector<float>{1}));  // still mapped
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 1);
@@ -628,7 +629,7 @@ TEST_F(WriterTest, AKilledWriterLeavesNothingThatOpensAndIsReplaced) {
   EXPECT_EQ(written(), 3);
   write_and_die();
   EXPECT_EQ(written(), 3);
-  write(4, true);
+  write(4, WriteMode::kOverwrite);
   EXPECT_EQ(written(), 4);
   EXPECT_FALSE(fs::exists(partial()));
 }
@@ -665,7 +666,7 @@ TEST_F(WriterTest, PathsWithSlashesMissingParentsAndLinks) {
   }
   EXPECT_EQ(Dataset::open(folder_.path() + "/a/b/cache/")->num_episodes(), 0);
   fs::create_directory_symlink(folder_.path() + "/a/b/cache", path());
-  write(6, true);
+  write(6, WriteMode::kOverwrite);
   EXPECT_EQ(written(), 6);
   EXPECT_TRUE(fs::is_symlink(path()));
   EXPECT_THROW(Writer(""), ArgumentError);
@@ -723,6 +724,102 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
 }
 
+TEST_F(WriterTest, EpisodesGoBehindThoseOfAFinishedCache) {
+  const auto add = [](Writer& writer, float value) {
+    writer.begin_episode(R"({"value": )" + std::to_string(value) + "}");
+    append(writer, "x", {1, 2}, {value, value});
+    append_png(writer, "camera", {5}, {static_cast<uint8_t>(value)}, 700000);  // blocks
+    append_cloud(writer, {7}, {static_cast<int64_t>(value)});
+    writer.end_episode();
+  };
+  const std::string apart = folder_.path() + "/at once";
+  {
+    Writer writer(path());
+    writer.describe_stream("x", Clock::kNominal, {"a"}, R"({"units": "m"})");
+    add(writer, 1);
+    add(writer, 2);
+    writer.close(R"({"by": "hand"})");
+    Writer at_once(apart);
+    at_once.describe_stream("x", Clock::kNominal, {"a"}, R"({"units": "m"})");
+    for (const float value : {1, 2, 3}) add(at_once, value);
+    at_once.close(R"({"by": "hand"})");
+  }
+  const auto opened = Dataset::open(path());
+  {
+    Writer writer(path(), WriteMode::kAppend);
+    EXPECT_EQ(writer.provenance_json(), R"({"by": "hand"})");
+    EXPECT_EQ(writer.num_episodes(), 2);
+    writer.begin_episode();
+    append_png(writer, "camera", {5}, {'z'}, 5000000);
+    append(writer, "new", {1}, {1});
+    writer.abort_episode();
+    opened->verify();  // nothing of what it has mapped was cut off
+    add(writer, 3);
+    EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 2);
+    EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(path(), WriteMode::kAppend); }), "another writer"));
+    writer.close();
+  }
+  opened->verify();
+  const auto dataset = Dataset::open(path(), true);
+  const auto expected = Dataset::open(apart, true);
+  EXPECT_EQ(dataset->num_episodes(), 3);
+  EXPECT_EQ(dataset->episodes_jsonl(), expected->episodes_jsonl());
+  EXPECT_EQ(dataset->provenance_json(), expected->provenance_json());
+  ASSERT_EQ(dataset->streams().size(), 3u);
+  for (const Stream& stream : dataset->streams()) {
+    const std::string folder = "/streams/" + stream.name + "/";
+    for (const std::string file : {"time_ns", "values", "blob_offsets"}) {
+      EXPECT_EQ(test::read_file(path() + folder + file + ".npy"), test::read_file(apart + folder + file + ".npy"));
+    }
+    for (const std::string file : {"row_offsets", "stats"}) {
+      EXPECT_EQ(test::read_file(path() + folder + file + ".1.npy"), test::read_file(apart + folder + file + ".npy"));
+      EXPECT_FALSE(fs::exists(path() + folder + file + ".npy"));
+    }
+    const Stream& other = expected->stream(stream.name);
+    EXPECT_EQ(stream.clock, other.clock);
+    EXPECT_EQ(stream.names, other.names);
+    EXPECT_EQ(stream.attributes_json, other.attributes_json);
+    EXPECT_EQ(stream.clock_checksum, other.clock_checksum);
+  }
+  EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
+}
+
+TEST_F(WriterTest, WithoutCloseAnAppendLeavesEveryByte) {
+  write(1);
+  std::vector<std::pair<fs::path, std::string>> before;
+  for (const auto& entry : fs::recursive_directory_iterator(path())) {
+    if (entry.is_regular_file()) before.emplace_back(entry.path(), test::read_file(entry.path()));
+  }
+  {
+    Writer writer(path(), WriteMode::kAppend);
+    writer.begin_episode();
+    const std::vector<float> many(size_t{1} << 20, 7.0f);
+    append(writer, "x", std::vector<int64_t>(many.size(), 100), many);
+    append(writer, "new", {1}, {1});
+    writer.end_episode();
+    EXPECT_GT(fs::file_size(path() + "/streams/x/values.npy"), size_t{1} << 20);
+  }
+  size_t files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(path())) files += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(files, before.size());
+  for (const auto& [file, bytes] : before) EXPECT_EQ(test::read_file(file), bytes) << file;
+}
+
+TEST_F(WriterTest, WhatCannotBeAppendedToStaysAsItIs) {
+  EXPECT_TRUE(
+      contains(message_of<FileError>([&] { Writer(path(), WriteMode::kAppend); }), "expected a cache to append to"));
+  EXPECT_FALSE(fs::exists(path()));
+  write(1);
+  const std::string values = path() + "/streams/x/values.npy";
+  const std::string whole = test::read_file(values);
+  test::write_byte(values, whole.size() - 1, static_cast<char>(whole.back() ^ 1));
+  EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(path(), WriteMode::kAppend); }),
+                       values + ": at byte 128: expected CRC-32 "));
+  test::write_file(values, whole);
+  EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
+  EXPECT_EQ(written(), 1);
+}
+
 TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
   constexpr int64_t kRows = 20000;
   {
@@ -753,7 +850,7 @@ TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
 TEST_F(WriterTest, TheSameInputMakesTheSameBytes) {
   write(1);
   const std::string first = test::read_file(path() + "/manifest.json");
-  write(1, true);
+  write(1, WriteMode::kOverwrite);
   EXPECT_EQ(test::read_file(path() + "/manifest.json"), first);
 }
 

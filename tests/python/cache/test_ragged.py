@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cache_files import checksums, header_bytes, write_manifest
 from rich.console import Console
 from robocache.dataset import RaggedRows
 
@@ -196,6 +197,31 @@ def test_text_that_was_forged_is_refused_by_its_row(path):
         said[1]
     with pytest.raises(robocache.FileError, match="CRC-32"):
         robocache.open(path, verify=True)
+
+
+@pytest.mark.parametrize("stream", ["lidar", "said"])
+@pytest.mark.parametrize(
+    ("row", "by", "message"),
+    [
+        (0, 1, "blob_offsets.npy: at byte 128: expected an offset from 0 to 0, got 1"),
+        (1, -(2**40), "blob_offsets.npy: at byte 136: expected an offset from 0 to"),
+        (2, 2**40, "blob_offsets.npy: at byte 144: expected an offset from"),
+        (4, 1, r"values.npy: at byte \d+: expected \d+ bytes of elements"),
+        (4, -1, r"(values|blob_offsets).npy: at byte \d+: expected"),
+        (4, 2**62, r"values.npy: .*expected"),
+    ],
+)
+def test_forged_offsets_with_right_checksums(path, rng, stream, row, by, message):
+    write(path, rng)
+    name = f"streams/{stream}/blob_offsets.npy"
+    content = bytearray((path / name).read_bytes())
+    np.frombuffer(content, np.int64, offset=header_bytes(content))[row] += by
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"][name]["crc32"] = checksums(name, content)
+    write_manifest(path, manifest)
+    with pytest.raises(robocache.FileError, match=message):
+        robocache.open(path)
 
 
 # ---- attributes ------------------------------------------------------------------------------------------------------

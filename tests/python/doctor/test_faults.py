@@ -384,3 +384,26 @@ def test_a_frame_that_does_not_decode(clean, tmp_path):
         ("error", "undecodable-frame", 0, "top", 0)
     ]
     shutil.rmtree(cache)
+
+
+def test_what_ends_one_episode_and_begins_the_next_is_no_repetition(clean, tmp_path):
+    later = clean[1]["imu"][0][-1] + 60 * SECOND - clean[2]["imu"][0][0]
+    for time, _ in clean[2].values():
+        time += later
+    row, frame = clean[1]["imu"][1][-1].copy(), clean[1]["top"][1][-1].copy()
+    clean[1]["imu"][1][-15:], clean[2]["imu"][1][:15] = row, row
+    clean[1]["top"][1][-6:], clean[2]["top"][1][:6] = frame, frame
+    found = {code for code, *_ in robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean)))}
+    assert found <= {"step"}  # the leap to that row
+
+
+@pytest.mark.parametrize("clock, found", [("recorded", []), ("nominal", [("frame-count", 0, "top", None)])])
+def test_one_frame_less(clock, found, rng, tmp_path):
+    """Two clocks may begin and end in another order; one may not."""
+    time = np.arange(60) * 10**8
+    made = {
+        "state": (time, np.cumsum(rng.normal(size=(60, 3)), 0)),
+        "top": (time[:-1], rng.integers(0, 256, (59, 8, 8, 3), np.uint8)),
+    }
+    cache = robots.write(tmp_path / "cache", [made], describe={name: {"clock": clock} for name in made})
+    assert [place for place in robots.places(robocache.doctor(cache)) if place[0] != "nominal-clock"] == found

@@ -349,13 +349,17 @@ def test_a_source_leaves_nothing_behind(logs, tmp_path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_rows_out_of_order_are_a_finding(logs):
+def test_rows_out_of_order_are_a_finding(logs, capsys):
     lines = (logs / "imu.csv").read_text().splitlines()
     lines[100], lines[200] = lines[200], lines[100]
     (logs / "imu.csv").write_text("\n".join(lines))
     report = robocache.doctor(logs)
     found = [f for f in report.findings if f.severity == "error"]
-    assert [(f.code, f.file, f.row) for f in found] == [("times-out-of-order", str(logs / "imu.csv"), 100)]
+    assert [(f.code, f.stream, f.row) for f in found] == [("times-out-of-order", "imu", 100)]
+    assert found[0].file.startswith(str(logs)) and "repair" in found[0].message
+    assert run(capsys, "doctor", logs)[0] == 1 and run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
+    mended = robocache.doctor(logs, repair="sort")
+    assert [(f.severity, f.code, f.stream) for f in mended.findings] == [("note", "repaired", "imu")]
 
 
 def test_a_source_that_cannot_be_read_at_all(logs, capsys):
@@ -401,9 +405,9 @@ def test_every_code_is_in_the_page_of_the_docs():
     codes = set()
     for module in (root / "python/robocache/doctor").glob("*.py"):
         for call in ast.walk(ast.parse(module.read_text())):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and len(call.args) > 1:
-                if isinstance(call.args[1], ast.Constant):
-                    codes.add(call.args[1].value)
+            named = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and call.args[1:]
+            if named and isinstance(call.args[1], ast.Constant):
+                codes.add(call.args[1].value)
     assert len(codes) > 25
     told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
     assert codes <= told

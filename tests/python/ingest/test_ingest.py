@@ -319,7 +319,13 @@ def test_every_real_source_of_a_format_is_known_by_it(real_data):
     for folder, name in {
         "lerobot_v2/gr00t_gr1_pnp_sim": "lerobot",
         "lerobot_v2/lfs_pointers_only": "lerobot",
-        "logs_csv/euroc_micro": "csv",
-        "rosbag2/unitree_go2": "csv",
+        "logs_csv/euroc_micro": "euroc",
+        "mcap/keelson": "mcap",
+        "rosbag1/realsense": "rosbag1",
+        "rosbag2/ros2_wbag_split_mcap": "rosbag2",
     }.items():
         assert registry.find_format(Path(real_data(folder))).name == name
+    with pytest.raises(
+        robocache.FileError, match=r"rosbag2 \(.*metadata.yaml\) and csv \(.*\.csv\); say which with format"
+    ):
+        registry.find_format(Path(real_data("rosbag2/unitree_go2")))

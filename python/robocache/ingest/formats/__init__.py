@@ -87,6 +87,21 @@ class CameraOptions:
             raise ArgumentError(f"image_codec: expected raw, png, jpeg or jpeg:1 to jpeg:100, got {self.image_codec!r}")
 
 
+@dataclass(frozen=True)
+class VideoOptions(CameraOptions):
+    """Of formats whose cameras are video files."""
+
+    title: ClassVar = "video"
+
+    video: bool = option(True, help="leave cameras out")
+    jobs: int | None = option(None, help="processes that decode video (default: one a core)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jobs is not None and self.jobs < 1:
+            raise ArgumentError(f"jobs: expected at least 1, got {self.jobs}")
+
+
 CAMERA_OPTIONS = tuple(field.name for field in fields(CameraOptions))
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ...errors import ArgumentError
 from ..options import option
-from . import CameraOptions, Format
+from . import Format, VideoOptions
 
 # The columns that option index_columns keeps, in the types that LeRobot reads them in.
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
@@ -22,22 +21,15 @@ def read_folders(video: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class LeRobotOptions(CameraOptions):
+class LeRobotOptions(VideoOptions):
     """A LeRobot dataset says everything itself, but not what its frames, its rows' numbers and stamps are wanted for."""
 
     title: ClassVar = "LeRobot dataset"
 
-    video: bool = option(True, help="leave cameras out")
     frames: Literal["by-time", "by-index"] = option(
         "by-time", help="which frame is a row's: the nearest in time (default), or the one of the same number"
     )
-    jobs: int | None = option(None, help="processes that decode video (default: one a core)")
     index_columns: bool = option(False, help="keep the columns timestamp, frame_index and index as streams too")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.jobs is not None and self.jobs < 1:
-            raise ArgumentError(f"jobs: expected at least 1, got {self.jobs}")
 
 
 def _find_info(source: Path, files: Sequence[Path]) -> Path | None:

@@ -1,0 +1,434 @@
+"""A cache as a LeRobot v3.0 dataset: one table of rows at one rate, cameras as columns of JPEG and PNG files.
+
+LeRobot has one clock, ``frame_index / fps``, so streams that differ in theirs are brought to it by the methods that the user
+names; none is chosen for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .. import frames
+from ..dataset import Dataset, EncodedFrames, Stream
+from ..errors import ArgumentError, Error, FileError
+from ..ops.resample import resample_trajectories
+from . import ExportReport
+
+# Of LeRobot: a data file is closed once it is larger, and a chunk has this many.
+_FILE_BYTES, _CHUNK_FILES = 100 << 20, 1000
+# How far stamps may be from those of a whole rate, as LeRobot checks them.
+_TOLERANCE_NS = 100_000
+_INDICES = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+_TASK_COLUMNS = ("task", "tasks", "language_instruction", "instruction")
+_STEPS = ("previous", "next", "nearest")
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+# Frames of a camera whose pixels its statistics are taken of.
+_SAMPLED_FRAMES = 100
+
+
+def write(
+    dataset: Dataset,
+    streams: Mapping[str, Stream],
+    fps: int | None,
+    methods: str | Mapping[str, str] | None,
+    video: bool,
+    folder: Path,
+    report: ExportReport,
+    tell: Callable[[int, int, str], None],
+) -> None:
+    """Writes ``meta/``, ``data/`` and, with `video`, ``videos/`` into `folder`."""
+    if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int) or not 1 <= fps <= 10_000):
+        raise ArgumentError(f"fps: expected a whole number of rows a second, got {fps!r}")
+    kept = dict(_keep(streams, report))
+    video = video and any(stream.frames is not None for stream in kept.values())
+    asked = dict.fromkeys(kept, methods) if methods is None or isinstance(methods, str) else dict(methods)
+    if unknown := asked.keys() - kept.keys():
+        raise ArgumentError(f"methods: no stream {', '.join(sorted(unknown))} among {', '.join(kept)}")
+    if fps is None:
+        fps = _common_rate(dataset, kept)
+        asked = {}
+    tasks = _Tasks(dataset, streams)
+    files = _Files(folder)
+    episodes: list[dict[str, Any]] = []
+    columns = dataset.episodes.to_pylist()
+    first = 0
+    report.rows = dict.fromkeys(kept, 0)
+    for number in range(len(dataset)):
+        what = f"episode {number}"
+        tell(number, len(dataset), what)
+        rows = dataset.episode(number)
+        targets = _targets(what, {name: rows[name][0] for name in kept}, fps, bool(asked))
+        count = len(targets)
+        table: dict[str, pa.Array] = {}
+        row = {"episode_index": number, "tasks": [], "length": count}
+        for name, stream in kept.items():
+            key = name.replace("/", ".")
+            if stream.frames is not None:
+                clock, pictures = rows[name]
+                places = _places(clock, targets, asked.get(name), f"{what}: {name}")
+                if video:
+                    row |= _write_video(folder, key, number, pictures, places, fps, f"{what}: {name}")
+                else:
+                    table[key] = _images(stream, pictures, places)
+            else:
+                values = _values(stream, rows[name], targets, asked.get(name), f"{what}: {name}")
+                table[key] = _arrow(values)
+                row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
+            report.rows[name] += count
+        indices = tasks.of_rows(columns[number], rows, targets)
+        row["tasks"] = [tasks.texts[index] for index in dict.fromkeys(indices.tolist())]
+        table["timestamp"] = pa.array(np.arange(count) / fps, pa.float32())
+        table["frame_index"] = pa.array(np.arange(count))
+        table["episode_index"] = pa.array(np.full(count, number))
+        table["index"] = pa.array(np.arange(first, first + count))
+        table["task_index"] = pa.array(indices)
+        row |= {"dataset_from_index": first, "dataset_to_index": first + count} | files.append(pa.table(table))
+        row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0, "first_stamp_ns": int(targets[0])}
+        episodes.append(
+            row | {key: value for key, value in columns[number].items() if key not in (*row, "start_ns", "end_ns")}
+        )
+        first += count
+    files.close()
+    _write_meta(folder, dataset, kept, fps, video, episodes, tasks, files)
+    if video:
+        report.leave_out("frames as they are stored", "encoded anew as H.264, with loss")
+    report.leave_out(
+        "stamps", f"rows are {fps} a second from first_stamp_ns of meta/episodes on; LeRobot has frame_index / fps"
+    )
+    report.leave_out("attributes, findings and provenance", "LeRobot has no place for them")
+
+
+def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple[str, Stream]]:
+    """The streams that become features; the others are left out by name."""
+    keys: dict[str, str] = {}
+    for name, stream in streams.items():
+        if stream.ragged is not None:
+            report.leave_out(name, f"{stream.kind}: LeRobot's rows are of one size")
+        elif stream.frames is not None and stream.dtype != np.uint8:
+            report.leave_out(name, f"frames of {stream.dtype}: LeRobot's images are of 8 bits")
+        elif name in _INDICES:
+            if name != "task_index":
+                report.leave_out(name, "LeRobot counts rows itself")
+        elif 0 in stream.shape or len(stream.shape) > 5:
+            report.leave_out(name, f"shape {list(stream.shape)}: LeRobot has 1 to 5 dimensions")
+        else:
+            other = keys.setdefault(name.replace("/", "."), name)
+            if other != name:
+                raise ArgumentError(
+                    f"streams: {other!r} and {name!r} would be of one name, for LeRobot has no '/' in names"
+                )
+            yield name, stream
+    if not keys:
+        raise ArgumentError(
+            "streams: nothing among them that LeRobot holds: " + "; ".join(o.reason for o in report.left_out)
+        )
+
+
+# ---- rows on one clock ----
+
+
+def _common_rate(dataset: Dataset, streams: Mapping[str, Stream]) -> int:
+    """The whole rate that all streams have alike.
+
+    Raises:
+        ArgumentError: they have none, and why.
+    """
+    hint = "say fps, and with methods how each stream is brought to it"
+    rates = {name: stream.rate_hz for name, stream in streams.items()}
+    fps = round(next(iter(rates.values())))
+    for number in range(len(dataset)):
+        clocks = {name: dataset.episode(number)[name][0] for name in streams}
+        (name, clock), *others = clocks.items()
+        for other, stamps in others:
+            if not np.array_equal(stamps, clock):
+                raise ArgumentError(
+                    f"fps: episode {number}: {name!r} ({rates[name]:.6g} Hz, {len(clock)} rows) and {other!r} "
+                    f"({rates[other]:.6g} Hz, {len(stamps)} rows) have other stamps; {hint}"
+                )
+        if fps < 1 or (len(clock) and np.abs(clock - clock[0] - _nominal(len(clock), fps)).max() > _TOLERANCE_NS):
+            raise ArgumentError(
+                f"fps: episode {number}: the stamps of {name!r} are not those of a whole number of rows a second "
+                f"({rates[name]:.6g} Hz); {hint}"
+            )
+    return fps
+
+
+def _nominal(count: int, fps: int) -> np.ndarray:
+    """The stamps of `count` rows from 0 on, rounded half to even."""
+    return np.array([round(row * 10**9 / fps) for row in range(count)], np.int64)
+
+
+def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
+    """The stamps of an episode's rows."""
+    for name, clock in clocks.items():
+        if len(clock) == 0:
+            raise FileError(
+                f"{what}: {name}: no rows; LeRobot has all features in all episodes (streams leaves one out)"
+            )
+    start, end = max(int(clock[0]) for clock in clocks.values()), min(int(clock[-1]) for clock in clocks.values())
+    if not resampled and len({clock.tobytes() for clock in clocks.values()}) == 1:
+        return next(iter(clocks.values()))
+    if end < start:
+        raise FileError(f"{what}: no time at which all streams have begun and none has ended")
+    return start + _nominal((end - start) * fps // 10**9 + 1, fps)
+
+
+def _places(clock: np.ndarray, targets: np.ndarray, method: str | None, where: str) -> np.ndarray:
+    """The row of each target, by "previous" or "nearest"; where there is no method it must be on the target."""
+    before = np.searchsorted(clock, targets, side="right") - 1
+    if np.array_equal(clock[before], targets) or method == "previous":
+        return before
+    if method == "nearest":
+        after = np.minimum(before + 1, len(clock) - 1)
+        return np.where(np.abs(clock[after] - targets) < targets - clock[before], after, before)
+    if method is None:
+        raise ArgumentError(f"methods: {where}: its stamps are not those of the rows, and no method is given for it")
+    raise ArgumentError(f"methods: {where}: expected previous or nearest for a camera, got {method!r}")
+
+
+def _values(
+    stream: Stream, rows: tuple[np.ndarray, Any], targets: np.ndarray, method: str | None, where: str
+) -> np.ndarray:
+    """A stream's rows at the targets, ``[n, *shape]``."""
+    clock, values = rows
+    values = np.asarray(values)
+    if method is None or np.array_equal(clock, targets):
+        return _plain(values[_places(clock, targets, None, where)])
+    options: dict[str, Any] = {}
+    if method not in _STEPS and (slices := stream.attributes.get("methods")):
+        options["methods"] = [(slice(start, stop), name) for start, stop, name in slices]
+    try:
+        flat = values.reshape(1, len(values), -1)
+        made = resample_trajectories(flat, clock[None], targets[None], method=method, **options)
+    except Error as error:
+        raise ArgumentError(f"methods: {where}: {error}") from error
+    return _plain(np.asarray(made).reshape(len(targets), *stream.shape))
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Arrow has no bfloat16; float32 holds it."""
+    return values if values.dtype.kind in "fiub" else values.astype(np.float32)
+
+
+def _write_video(
+    folder: Path, key: str, number: int, pictures: Any, places: np.ndarray, fps: int, where: str
+) -> dict[str, Any]:
+    """A camera's frames of one episode as a file of its own; where it is, as meta/episodes says it."""
+    from . import videos  # PyAV is needed for these alone
+
+    chunk, file = divmod(number, _CHUNK_FILES)
+    videos.write_video(folder / f"videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4", pictures, places, fps, where)
+    place = {"chunk_index": chunk, "file_index": file, "from_timestamp": 0.0, "to_timestamp": len(places) / fps}
+    return {f"videos/{key}/{name}": value for name, value in place.items()}
+
+
+def _images(stream: Stream, pictures: Any, places: np.ndarray) -> pa.Array:
+    """A camera's frames as the files that they are stored as; PNGs of raw ones."""
+    if isinstance(pictures, EncodedFrames):
+        assert stream.frames is not None
+        suffix, files = stream.frames.codec, [pictures.file(place).tobytes() for place in places]
+    else:
+        suffix, files = "png", []
+        for place in places:
+            files.append(frames.encode(np.asarray(pictures[place])[None], codec="png").data.tobytes())
+    names = [f"frame-{number:06d}.{suffix}" for number in range(len(files))]
+    return pa.StructArray.from_arrays([pa.array(files, pa.binary()), pa.array(names)], ["bytes", "path"])
+
+
+def _arrow(values: np.ndarray) -> pa.Array:
+    """One number a row as a plain column, more as lists of fixed size in lists."""
+    if values.ndim == 1 or values.shape[1:] == (1,):
+        return pa.array(np.ascontiguousarray(values.reshape(-1)))
+    return _lists(values)
+
+
+def _lists(values: np.ndarray) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(np.ascontiguousarray(values))
+    return pa.FixedSizeListArray.from_arrays(_lists(values.reshape(-1, *values.shape[2:])), values.shape[1])
+
+
+# ---- tasks ----
+
+
+@dataclass
+class _Tasks:
+    """The texts of the tasks, in the order that rows meet them."""
+
+    dataset: Dataset
+    streams: Mapping[str, Stream]
+    texts: list[str] = field(default_factory=list)
+
+    def of_rows(
+        self, columns: Mapping[str, Any], rows: Mapping[str, tuple[np.ndarray, Any]], targets: np.ndarray
+    ) -> np.ndarray:
+        """The task of each row: by the stream task_index of a LeRobot dataset, else by a column of the episode."""
+        known = dict(self.dataset.provenance.get("lerobot", {})).get("tasks", {})
+        if "task_index" in self.streams and known and len(rows["task_index"][0]):
+            clock, numbers = rows["task_index"]
+            before = np.maximum(np.searchsorted(clock, targets, side="right") - 1, 0)
+            found = np.asarray(numbers).reshape(-1)[before].tolist()
+            return np.array([self._index(str(known.get(str(number)) or "")) for number in found], np.int64)
+        value = next((columns[name] for name in _TASK_COLUMNS if columns.get(name)), "")
+        text = str(value[0]) if isinstance(value, list) else str(value)
+        return np.full(len(targets), self._index(text), np.int64)
+
+    def _index(self, text: str) -> int:
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text)
+
+
+# ---- files ----
+
+
+class _Files:
+    """The Parquet files of rows, one after the other.
+
+    Attributes:
+        paths: those that were written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.paths: list[Path] = []
+        self._folder = folder
+        self._writer: pq.ParquetWriter | None = None
+
+    def append(self, table: pa.Table) -> dict[str, int]:
+        """Writes an episode; where it is, as meta/episodes says it."""
+        if self._writer is not None and self.paths[-1].stat().st_size > _FILE_BYTES:
+            self.close()
+        if self._writer is None:
+            chunk, file = divmod(len(self.paths), _CHUNK_FILES)
+            self.paths.append(self._folder / f"data/chunk-{chunk:03d}/file-{file:03d}.parquet")
+            self.paths[-1].parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self.paths[-1], table.schema)
+        self._writer.write_table(table)
+        chunk, file = divmod(len(self.paths) - 1, _CHUNK_FILES)
+        return {"data/chunk_index": chunk, "data/file_index": file}
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of numbers of all files, ``[n, *shape]``."""
+        parts = []
+        for path in self.paths:
+            column = pq.read_table(path, columns=[name])[name].combine_chunks()
+            shape = [len(column)]
+            while pa.types.is_fixed_size_list(column.type):
+                shape.append(column.type.list_size)
+                column = column.flatten()
+            parts.append(column.to_numpy(zero_copy_only=False).reshape(shape))
+        return np.concatenate(parts)
+
+
+def _stats(values: np.ndarray) -> dict[str, list[Any]]:
+    """As LeRobot has them: over the rows, NaN left out."""
+    table = values.reshape(len(values), -1).astype(np.float64)
+    shape = values.shape[1:] or (1,)
+    with np.errstate(all="ignore"):
+        found = {
+            "min": np.nanmin(table, axis=0),
+            "max": np.nanmax(table, axis=0),
+            "mean": np.nanmean(table, axis=0),
+            "std": np.nanstd(table, axis=0),
+        }
+        found |= {name: np.nanquantile(table, share, axis=0) for name, share in _QUANTILES.items()}
+    return {name: array.reshape(shape).tolist() for name, array in found.items()} | {"count": [len(values)]}
+
+
+def _image_stats(stream: Stream) -> dict[str, Any]:
+    """Of some frames' pixels, between 0 and 1, a channel each ``[C, 1, 1]``."""
+    chosen = np.unique(np.linspace(0, stream.rows - 1, _SAMPLED_FRAMES).astype(int))
+    pixels = np.concatenate([np.asarray(stream.frame(row)).reshape(-1, stream.shape[2]) for row in chosen.tolist()])
+    found = _stats(pixels.astype(np.float32) / 255)
+    return {name: np.reshape(value, (-1, 1, 1)).tolist() for name, value in found.items() if name != "count"} | {
+        "count": [len(chosen)]
+    }
+
+
+def _write_meta(
+    folder: Path,
+    dataset: Dataset,
+    streams: Mapping[str, Stream],
+    fps: int,
+    video: bool,
+    episodes: list[dict[str, Any]],
+    tasks: _Tasks,
+    files: _Files,
+) -> None:
+    features: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
+    for name, stream in streams.items():
+        key = name.replace("/", ".")
+        if stream.frames is not None:
+            height, width, channels = stream.shape
+            shape = [height, width, 3 if video else channels]
+            features[key] = {
+                "dtype": "video" if video else "image",
+                "shape": shape,
+                "names": ["height", "width", "channels"],
+            }
+            if video:
+                from . import videos
+
+                features[key]["info"] = videos.describe(height, width, fps)
+            stats[key] = _image_stats(stream)
+            continue
+        column = files.column(key)
+        names = list(stream.names) or None
+        features[key] = {"dtype": str(column.dtype), "shape": list(stream.shape) or [1], "names": names}
+        stats[key] = _stats(column)
+    for name, dtype in _INDICES.items():
+        features[name] = {"dtype": dtype, "shape": [1], "names": None}
+        stats[name] = _stats(files.column(name))
+    info = {
+        "codebase_version": "v3.0",
+        "robot_type": dict(dataset.provenance.get("lerobot", {})).get("robot_type"),
+        "total_episodes": len(episodes),
+        "total_frames": sum(row["length"] for row in episodes),
+        "total_tasks": len(tasks.texts),
+        "chunks_size": _CHUNK_FILES,
+        "data_files_size_in_mb": _FILE_BYTES >> 20,
+        "video_files_size_in_mb": 200,
+        "fps": fps,
+        "splits": {"train": f"0:{len(episodes)}"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if video else None,
+        "features": features,
+    }
+    meta = folder / "meta"
+    (meta / "episodes/chunk-000").mkdir(parents=True)
+    (meta / "info.json").write_text(json.dumps(info, indent=4))
+    (meta / "stats.json").write_text(json.dumps(stats, indent=4))
+    pq.write_table(pa.Table.from_pylist(episodes), meta / "episodes/chunk-000/file-000.parquet")
+    pq.write_table(_tasks_table(tasks.texts), meta / "tasks.parquet")
+
+
+def _tasks_table(texts: list[str]) -> pa.Table:
+    """As pandas writes a table of task_index whose index is the text."""
+    kinds = (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, kind, numpy in kinds
+    ]
+    pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
+    table = pa.table({"task_index": pa.array(range(len(texts)), pa.int64()), "task": pa.array(texts, pa.string())})
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})

@@ -1,0 +1,237 @@
+"""A cache as MCAP: a file an episode, a channel a stream, messages as ROS 2 writes them (cdr, with their definitions).
+
+cdr holds every number bit for bit, NaN too, in its own size; JSON would not hold NaN and takes thrice the space, and protobuf
+has no integers of 8 and 16 bits. A channel's metadata say what a message's definition cannot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mcap.writer import CompressionType, Writer
+
+from ..dataset import Dataset, EncodedFrames, Stream
+from ..errors import FileError
+from . import ExportReport
+
+# What ROS calls the dtypes; floats of 16 bits go as float32, which holds them all.
+_TYPES = {
+    **{name: name for name in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+    "float32": "float32",
+    "float64": "float64",
+    "float16": "float32",
+    "bfloat16": "float32",
+}
+_POINT_FIELDS = {"int8": 1, "uint8": 2, "int16": 3, "uint16": 4, "int32": 5, "uint32": 6, "float32": 7, "float64": 8}
+_ENCODINGS = {
+    ("uint8", 1): "mono8",
+    ("uint8", 3): "rgb8",
+    ("uint16", 1): "mono16",
+    ("uint16", 3): "rgb16",
+    ("float32", 1): "32FC1",
+}
+
+_RULE = "=" * 80
+_HEADER = (
+    f"{_RULE}\nMSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id\n"
+    f"{_RULE}\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec\n"
+)
+_COMPRESSED_IMAGE = f"std_msgs/Header header\nstring format\nuint8[] data\n{_HEADER}"
+_IMAGE = (
+    "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\nuint8[] data\n"
+    + _HEADER
+)
+_POINT_CLOUD = (
+    "std_msgs/Header header\nuint32 height\nuint32 width\nsensor_msgs/PointField[] fields\nbool is_bigendian\n"
+    "uint32 point_step\nuint32 row_step\nuint8[] data\nbool is_dense\n"
+    f"{_RULE}\nMSG: sensor_msgs/PointField\nstring name\nuint32 offset\nuint8 datatype\nuint32 count\n{_HEADER}"
+)
+
+# A message of a row: its stamp, and its value.
+_Encode = Callable[[int, Any], bytes]
+
+
+def write(
+    dataset: Dataset,
+    streams: Mapping[str, Stream],
+    folder: Path,
+    report: ExportReport,
+    tell: Callable[[int, int, str], None],
+) -> None:
+    """Writes ``episode_000000.mcap`` and so on into `folder`."""
+    kinds = {name: _kind(stream) for name, stream in streams.items()}
+    report.rows = dict.fromkeys(streams, 0)
+    if streams:
+        report.leave_out("statistics and findings", "robocache ingest makes them anew")
+    columns = dataset.episodes.to_pylist()
+    for number in range(len(dataset)):
+        what = f"episode_{number:06d}.mcap"
+        tell(number, len(dataset), what)
+        episode = dataset.episode(number)
+        rows = {name: episode[name] for name in streams}
+        with (folder / what).open("wb") as opened:
+            writer: Any = Writer(opened, compression=CompressionType.ZSTD)
+            writer.start(profile="ros2", library="robocache")
+            writer.add_metadata(
+                "robocache",
+                {"episode": json.dumps(columns[number]), "provenance": json.dumps(dict(dataset.provenance))},
+            )
+            _write_messages(writer, streams, kinds, rows, f"{what}: ")
+            writer.finish()
+        for name, (time_ns, _) in rows.items():
+            report.rows[name] += len(time_ns)
+
+
+def _write_messages(
+    writer: Any,
+    streams: Mapping[str, Stream],
+    kinds: Mapping[str, tuple[str, str, _Encode]],
+    rows: Mapping[str, tuple[np.ndarray, Any]],
+    where: str,
+) -> None:
+    """All rows of an episode, in the order of time."""
+    channels, schemas = [], {}
+    for name, stream in streams.items():
+        schema, definition, _ = kinds[name]
+        if schema not in schemas:
+            schemas[schema] = writer.register_schema(schema, "ros2msg", definition.encode())
+        channels.append(writer.register_channel(name, "cdr", schemas[schema], _metadata(stream)))
+    clocks = [rows[name][0] for name in streams]
+    for name, clock in zip(streams, clocks, strict=True):
+        if len(clock) and clock[0] < 0:
+            raise FileError(f"{where}{name}: a stamp of {clock[0]} ns; MCAP holds none before 0")
+    times = np.concatenate(clocks) if clocks else np.zeros(0, np.int64)
+    owners = np.repeat(np.arange(len(clocks)), [len(clock) for clock in clocks])
+    numbers = np.concatenate([np.arange(len(clock)) for clock in clocks]) if clocks else times
+    encoders = [kinds[name][2] for name in streams]
+    values = [values.file if isinstance(values, EncodedFrames) else values.__getitem__ for _, values in rows.values()]
+    for at in np.argsort(times, kind="stable").tolist():
+        owner, row, stamp = int(owners[at]), int(numbers[at]), int(times[at])
+        data = encoders[owner](stamp, values[owner](row))
+        writer.add_message(channels[owner], log_time=stamp, publish_time=stamp, data=data, sequence=row)
+
+
+def _metadata(stream: Stream) -> dict[str, str]:
+    facts: dict[str, Any] = {
+        "kind": stream.kind,
+        "dtype": str(stream.dtype),
+        "shape": list(stream.shape),
+        "clock": stream.clock,
+        "names": list(stream.names),
+        "attributes": stream.attributes,
+    }
+    if stream.frames is not None:
+        facts["unit_m"] = stream.frames.unit_m
+        facts["intrinsics"] = None if stream.frames.intrinsics is None else stream.frames.intrinsics.tolist()
+        facts["resized"] = stream.frames.resized
+    return {f"robocache.{key}": json.dumps(value) for key, value in facts.items()}
+
+
+# ---- messages ----
+
+
+def _kind(stream: Stream) -> tuple[str, str, _Encode]:
+    """The schema's name and text, and what makes a message of a row."""
+    frame_id = str(stream.attributes.get("frame_id", ""))
+    dtype = str(stream.dtype)
+    if stream.frames is not None:
+        if stream.frames.codec != "raw":
+            return "sensor_msgs/msg/CompressedImage", _COMPRESSED_IMAGE, _compressed_image(stream, frame_id)
+        return "sensor_msgs/msg/Image", _IMAGE, _image(stream, frame_id)
+    if stream.ragged == "text":
+        return "std_msgs/msg/String", "string data\n", lambda stamp, text: bytes(_Cdr().text(text).data)
+    type, kind = _TYPES[dtype], np.dtype(_TYPES[dtype])
+    if stream.ragged is not None:
+        if stream.names[:3] == ["x", "y", "z"] and len(stream.shape) == 1 and dtype in _POINT_FIELDS:
+            return "sensor_msgs/msg/PointCloud2", _POINT_CLOUD, _point_cloud(stream, frame_id)
+        return (
+            f"robocache/msg/{type.capitalize()}Array",
+            f"{type}[] values\n",
+            lambda stamp, values: bytes(_Cdr().sequence(values.astype(kind)).data),
+        )
+    size = int(np.prod(stream.shape, dtype=int))
+    return (
+        f"robocache/msg/{type.capitalize()}{f'x{size}' if stream.shape else ''}",
+        f"{type}[{size}] values\n" if stream.shape else f"{type} value\n",
+        lambda stamp, values: bytes(_Cdr().numbers(np.asarray(values).astype(kind)).data),
+    )
+
+
+def _compressed_image(stream: Stream, frame_id: str) -> _Encode:
+    assert stream.frames is not None
+    codec = stream.frames.codec
+    return lambda stamp, file: bytes(_Cdr().header(stamp, frame_id).text(codec).sequence(file).data)
+
+
+def _image(stream: Stream, frame_id: str) -> _Encode:
+    assert stream.frames is not None
+    height, width, channels = stream.shape
+    encoding = _ENCODINGS[str(stream.dtype), channels]
+    step = width * channels * stream.dtype.itemsize
+
+    def encode(stamp: int, pixels: np.ndarray) -> bytes:
+        message = _Cdr().header(stamp, frame_id).unsigned(height, width).text(encoding).byte(0).unsigned(step)
+        return bytes(message.sequence(np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)).data)
+
+    return encode
+
+
+def _point_cloud(stream: Stream, frame_id: str) -> _Encode:
+    dtype = stream.dtype
+    step = dtype.itemsize * stream.shape[0]
+
+    def encode(stamp: int, points: np.ndarray) -> bytes:
+        message = _Cdr().header(stamp, frame_id).unsigned(1, len(points), len(stream.names))
+        for column, name in enumerate(stream.names):
+            message.text(name).unsigned(column * dtype.itemsize).byte(_POINT_FIELDS[str(dtype)]).unsigned(1)
+        message.byte(0).unsigned(step, step * len(points))
+        message.sequence(np.ascontiguousarray(points).reshape(-1).view(np.uint8))
+        return bytes(message.byte(int(np.isfinite(points).all())).data)
+
+    return encode
+
+
+class _Cdr:
+    """A message in little-endian CDR: every number lies at a multiple of its own size behind the first 4 bytes."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(b"\0\1\0\0")
+
+    def _align(self, size: int) -> None:
+        self.data += bytes(-(len(self.data) - 4) % size)
+
+    def byte(self, value: int) -> _Cdr:
+        self.data.append(value)
+        return self
+
+    def unsigned(self, *values: int) -> _Cdr:
+        self._align(4)
+        for value in values:
+            self.data += value.to_bytes(4, "little")
+        return self
+
+    def text(self, value: str) -> _Cdr:
+        encoded = value.encode()
+        self.unsigned(len(encoded) + 1)
+        self.data += encoded + b"\0"
+        return self
+
+    def numbers(self, values: np.ndarray) -> _Cdr:
+        """An array of fixed size, or one number."""
+        self._align(values.dtype.itemsize)
+        self.data += values.tobytes()
+        return self
+
+    def sequence(self, values: np.ndarray) -> _Cdr:
+        self.unsigned(values.size)
+        return self.numbers(values) if values.size else self
+
+    def header(self, stamp: int, frame_id: str) -> _Cdr:
+        """A stamp whose seconds do not fit is 0, as one that is not known; the message's log time has it."""
+        seconds, nanoseconds = divmod(stamp, 10**9)
+        self.unsigned(*((seconds, nanoseconds) if seconds < 1 << 31 else (0, 0)))
+        return self.text(frame_id)

@@ -1,0 +1,78 @@
+"""ALOHA's and ACT's HDF5, an episode a file, and what Mobile ALOHA and other recorders made of it.
+
+The schema is what aloha_scripts/record_episodes.py of ALOHA and Mobile ALOHA writes: ``observations/qpos``, ``qvel``, ``effort``,
+``images/CAMERA``, ``action``; images are pixels, or JPEGs with zeros behind them to a common length. There is no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import h5py
+
+from ..errors import FileError
+from .files import natural
+from .formats import RateOptions
+from .hdf5 import (
+    Clock,
+    Column,
+    Tree,
+    attributes,
+    describe,
+    find_files,
+    leave_out_others,
+    nominal,
+    open_file,
+    walk,
+)
+from .images import Kinds
+from .recording import Notes, Recording, Samples, SourceError
+
+_LENGTHS = "lengths of the images' files, which say them themselves"
+_LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
+
+
+def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every file."""
+    root, listing, files = find_files(source, notes)
+    if options.rate_hz is None:
+        raise FileError(
+            f"{source}: ALOHA's files have no clock and name no rate: say it with rate_hz; its own recorders run at 50 Hz"
+        )
+    kinds = Kinds()
+    notes.total = len(files)
+    notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")
+    for path in sorted(files, key=natural):
+        name = str(path.relative_to(root))
+        with notes.reading(name, path), open_file(path) as file:
+            _check_layout(path, file)
+            metadata = {"name": path.stem, "source_file": name, **attributes(file, notes)}
+            tree = walk(path, file, "", notes, _LEFT_OUT)
+            clock = nominal(_count_rows(path, tree), options.rate_hz)
+            metadata |= tree.facts
+            yield Recording(name, str(path), metadata, _read_streams(tree, name, clock, options, kinds, notes))
+    leave_out_others(listing, files, notes)
+
+
+def _check_layout(path: Path, file: h5py.File) -> None:
+    names = list(file)
+    if "observations" not in names and "action" not in names:
+        other = "robomimic" if "data" in names else "droid" if "observation" in names else None
+        hint = f"; format={other!r} reads that" if other else ""
+        raise SourceError(f"{path}: expected observations and action, found {describe(file)}{hint}")
+
+
+def _count_rows(path: Path, tree: Tree) -> int:
+    """How many rows an episode has: as many as actions, or else as the joints' positions, or whatever comes first."""
+    counted = [key for key in ("action", "observations/qpos", *tree.datasets) if key in tree.datasets]
+    if not counted:
+        raise SourceError(f"{path}: no dataset with rows")
+    return int(tree.datasets[counted[0]].shape[0])
+
+
+def _read_streams(
+    tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    for stream, dataset in tree.datasets.items():
+        yield from Column(stream, what, tree.where(stream), dataset, clock, notes).samples(options, kinds)

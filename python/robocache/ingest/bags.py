@@ -1,0 +1,170 @@
+"""Bags of recorded messages, whatever their files are: channels, parts of messages, and what cannot be read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .recording import SourceError, naming
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Messages of one type on one topic.
+
+    topic, schema: its name, and its type's.
+    encoding: what messages are serialised in: "cdr", "ros1", "json", "protobuf".
+    definition_encoding, definition: of the type: "ros2msg", "ros2idl", "ros1msg", "jsonschema", "protobuf"; "" where there is none.
+    """
+
+    topic: str
+    schema: str
+    encoding: str
+    definition_encoding: str
+    definition: bytes
+
+
+@dataclass
+class Messages:
+    """Of one channel, in order: when they were logged and published, int64 nanoseconds, and themselves."""
+
+    log_ns: list[int] = field(default_factory=list)
+    publish_ns: list[int] = field(default_factory=list)
+    payloads: list[memoryview] = field(default_factory=list)
+
+
+class Part:
+    """Messages that were read together, by their channel's number."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, Messages] = {}
+        self.size = 0
+
+    def add(self, channel: int, log_ns: int, publish_ns: int, payload: memoryview) -> None:
+        messages = self.messages.get(channel)
+        if messages is None:
+            messages = self.messages[channel] = Messages()
+        messages.log_ns.append(log_ns)
+        messages.publish_ns.append(publish_ns)
+        messages.payloads.append(payload)
+        self.size += len(payload)
+
+    def extend(self, part: Part) -> None:
+        for channel, more in part.messages.items():
+            messages = self.messages.setdefault(channel, Messages())
+            messages.log_ns += more.log_ns
+            messages.publish_ns += more.publish_ns
+            messages.payloads += more.payloads
+        self.size += part.size
+
+
+class Faults:
+    """Where a pass tells of what it cannot read: the first passes it on, the second has been through it already."""
+
+    def __init__(self, what: str, skip: Callable[[str, SourceError], None] | None) -> None:
+        self._what = what
+        self._skip = skip
+
+    @property
+    def told(self) -> bool:
+        """Whether all was looked at before."""
+        return self._skip is None
+
+    def add(self, what: str, error: SourceError) -> None:
+        """Raises the error, or passes over what it is about."""
+        if self._skip is not None:
+            self._skip(f"{self._what}: {what}", error)
+
+    @contextmanager
+    def reading(self, what: str, where: object) -> Iterator[None]:
+        """As of :class:`Notes`."""
+        try:
+            with naming(where):
+                yield
+        except SourceError as error:
+            self.add(what, error)
+
+
+class Bag:
+    """A recording that is read.
+
+    channels, numbers: what was met, and the number of each.
+    left_out: what is in it and not read, and why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.channels: list[Channel] = []
+        self.numbers: dict[Channel, int] = {}
+        self.left_out: dict[str, str] = {}
+
+    def open(self, faults: Faults) -> None:
+        """Looks at it."""
+        raise NotImplementedError
+
+    def parts(self, faults: Faults) -> Iterator[Part]:
+        """Its messages, in order; called twice."""
+        raise NotImplementedError
+
+    def number(self, channel: Channel) -> int:
+        """The number of a channel, which is met."""
+        if channel not in self.numbers:
+            self.numbers[channel] = len(self.channels)
+            self.channels.append(channel)
+        return self.numbers[channel]
+
+
+# ---- the order of messages ----
+
+# Log times, channels, publish times, payloads of messages, in the order of log time.
+Table = tuple[list[int], list[int], list[int], list[memoryview]]
+# What is held back of chunks that overlap; beyond it the order is given up, and where it shows in stamps the driver says so.
+_HELD = 256 << 20
+
+
+def in_order(logs: list[int], channels: list[int], publishes: list[int], payloads: list[memoryview]) -> Table:
+    """The same in the order of log time; messages of one time stay as they are."""
+    if any(map(int.__gt__, logs, logs[1:])):
+        order = sorted(range(len(logs)), key=logs.__getitem__)
+        logs, channels, publishes = ([column[row] for row in order] for column in (logs, channels, publishes))
+        payloads = [payloads[row] for row in order]
+    return logs, channels, publishes, payloads
+
+
+def merge(chunks: Sequence[tuple[int, Callable[[], Table | None]]]) -> Iterator[Part]:
+    """The messages of chunks in the order of log time, of one time in the order of the chunks.
+
+    chunks: each one's first log time, and what reads it.
+    """
+    order = sorted(range(len(chunks)), key=lambda number: chunks[number][0])
+    held: list[tuple[int, int, int, int, int, bytes]] = []  # log time, chunk, row in it, channel, publish time, payload
+    size = 0
+    for place, number in enumerate(order):
+        table = chunks[number][1]()
+        following = chunks[order[place + 1]][0] if place + 1 < len(order) else 1 << 64
+        if table is not None and not held and table[0][-1] < following:
+            yield _part(*table)
+            continue
+        if table is not None:
+            for row, (log, channel, publish, payload) in enumerate(zip(*table, strict=True)):
+                held.append((log, number, row, channel, publish, bytes(payload)))
+                size += len(payload)
+            held.sort(key=lambda message: message[:3])
+        ready = bisect_left(held, (following,))
+        if size > _HELD:
+            ready = max(ready, len(held) // 2)
+        if ready:
+            logs, _, _, channels, publishes, payloads = (list(column) for column in zip(*held[:ready], strict=True))
+            del held[:ready]
+            size -= sum(map(len, payloads))
+            yield _part(logs, channels, publishes, [memoryview(payload) for payload in payloads])
+
+
+def _part(logs: list[int], channels: list[int], publishes: list[int], payloads: list[memoryview]) -> Part:
+    part = Part()
+    for log, channel, publish, payload in zip(logs, channels, publishes, payloads, strict=True):
+        part.add(channel, log, publish, payload)
+    return part

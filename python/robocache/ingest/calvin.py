@@ -1,0 +1,318 @@
+"""CALVIN: a folder a split, in it a .npz a step, and a table of which steps are an episode's.
+
+The rate is control_freq of the simulation's settings, which lie beside the data, or the user says it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import FileError
+from .files import check_file
+from .formats.calvin import EPISODES, CalvinOptions
+from .images import store_pixels
+from .npz import read_npz
+from .rate import nominal_time_ns, require_rate
+from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
+
+_STEP = re.compile(r"episode_(\d{1,18})\.npz")
+_SETTINGS = Path(".hydra") / "merged_config.yaml"
+_LANGUAGE = Path("lang_annotations") / "auto_lang_ann.npy"
+_RATE = re.compile(r"^\s*control_freq:\s*([0-9.]+)\s*$", re.MULTILINE)
+# Steps and bytes that are read and written at once.
+_STEPS, _BYTES = 64, 2**25
+# Larger than any that CALVIN wrote.
+_LARGEST_PICKLE = 2**29
+
+
+def read(source: Path, options: CalvinOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every episode of every split."""
+    below = sorted(path for path in source.iterdir() if path.is_dir()) if source.is_dir() else []
+    folders = [folder for folder in [source, *below] if os.path.lexists(folder / EPISODES)]
+    if not folders:
+        raise FileError(f"{source}: expected {EPISODES} in it, or in its folders training and validation")
+    layout = _Layout()
+    splits = []
+    for folder in folders:
+        rate_hz, said_by = _find_rate(folder, options)
+        with notes.reading(_name(folder), folder):
+            splits.append(_read_split(folder, rate_hz, options, notes))
+            notes.tell(folder, **{_name(folder): {"rate_hz": rate_hz, "rate_from": said_by}})
+    notes.total = sum(len(split.episodes) for split in splits)
+    for split in splits:
+        for number, (start, stop) in enumerate(split.episodes):
+            what, where = f"{split.name}: episode {number}", f"{split.folder}: episode {number}"
+            metadata = {
+                "split": split.name,
+                "source_episode_index": number,
+                "first_step": start,
+                "last_step": stop - 1,
+                **split.metadata(start, stop),
+            }
+            yield Recording(what, where, metadata, _read_episode(split, start, stop, layout, options, notes))
+
+
+# ---- a split ----
+
+
+@dataclass(frozen=True)
+class _Language:
+    """The annotations, sorted by where they begin.
+
+    starts, stops: int64 ``[n]``, in steps.
+    """
+
+    starts: np.ndarray
+    stops: np.ndarray
+    texts: list[str]
+    tasks: list[str]
+    embeddings: np.ndarray
+
+    def within(self, start: int, stop: int) -> slice:
+        """Those that begin there."""
+        first, last = np.searchsorted(self.starts, [start, stop]).tolist()
+        return slice(first, last)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A folder of steps.
+
+    episodes: (first, behind the last) step of each.
+    digits: of a step's number in its file's name.
+    scenes: (name, first, behind the last) step.
+    """
+
+    folder: Path
+    rate_hz: float
+    episodes: list[tuple[int, int]]
+    digits: int
+    scenes: list[tuple[str, int, int]]
+    language: _Language | None
+
+    @property
+    def name(self) -> str:
+        return _name(self.folder)
+
+    def file(self, step: int) -> Path:
+        return self.folder / f"episode_{step:0{self.digits}d}.npz"
+
+    def metadata(self, start: int, stop: int) -> dict[str, Any]:
+        """What an episode's columns have of the pickles."""
+        columns: dict[str, Any] = {}
+        if self.scenes:
+            columns["scene"] = next((name for name, first, last in self.scenes if first <= start < last), None)
+        if self.language is not None:
+            columns["tasks"] = list(dict.fromkeys(self.language.texts[self.language.within(start, stop)]))
+        return columns
+
+
+def _name(folder: Path) -> str:
+    """Of a split: "training"; of the folder ".", too."""
+    return os.path.basename(os.path.abspath(folder))
+
+
+def _find_rate(folder: Path, options: CalvinOptions) -> tuple[float, str]:
+    """Steps a second, and what says so."""
+    file = folder / _SETTINGS
+    said: set[float] = set()
+    if os.path.lexists(file):
+        try:
+            check_file(file)
+            said = {float(number) for number in _RATE.findall(file.read_text(errors="replace"))}
+        except (SourceError, ValueError) as error:
+            raise FileError(str(error)) from error
+    if len(said) == 1 and options.rate_hz in (None, *said):
+        rate_hz = said.pop()
+        if not 1e-3 <= rate_hz <= 1e6:
+            raise FileError(f"{file}: expected control_freq from 0.001 to 1e6, got {rate_hz}")
+        return rate_hz, f"control_freq in {_SETTINGS}"
+    if said and options.rate_hz is not None:
+        raise FileError(
+            f"{file}: says control_freq {', '.join(f'{rate:g}' for rate in sorted(said))}, rate_hz is {options.rate_hz:g}"
+        )
+    return require_rate(
+        options.rate_hz, folder, f"no control_freq in {_SETTINGS} says at what rate it was recorded"
+    ), "rate_hz"
+
+
+def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Notes) -> _Split:
+    table = folder / EPISODES
+    with naming(table):
+        check_file(table)
+        ids = np.load(table, mmap_mode="r", allow_pickle=False)
+        if ids.ndim != 2 or ids.shape[1] != 2 or ids.dtype.kind not in "iu" or not len(ids):
+            raise SourceError(f"{table}: expected whole numbers [episodes, 2], got {ids.dtype} {list(ids.shape)}")
+        spans = ids.astype(np.int64)
+        bad = np.flatnonzero((spans[:, 0] < 0) | (spans[:, 1] < spans[:, 0]) | (spans[:, 1] > 10**18))
+        if len(bad):
+            raise SourceError(f"{table}: row {bad[0]}: expected a first and a last step, got {spans[bad[0]].tolist()}")
+    episodes = [(first, last + 1) for first, last in spans.tolist()]
+    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
+    shared = np.flatnonzero(ordered[1:, 0] <= ordered[:-1, 1])
+    if len(shared):
+        row = int(shared[0])
+        error = SourceError(f"{table}: steps {ordered[row].tolist()} and {ordered[row + 1].tolist()} overlap")
+        notes.skip(f"{_name(folder)}: that episodes share no steps", error)
+    digits = _count_steps(folder, ordered, notes)
+    scenes: list[tuple[str, int, int]] = []
+    language = None
+    for name in ("scene_info.npy", str(_LANGUAGE)):
+        if os.path.lexists(folder / name) and not options.trust_pickle:
+            notes.leave_out(name, "a pickle, which runs whatever code is in it; trust_pickle loads it")
+    if options.trust_pickle and os.path.lexists(folder / "scene_info.npy"):
+        with notes.reading(f"{_name(folder)}/scene_info.npy", folder / "scene_info.npy"):
+            found = _unpickle(folder / "scene_info.npy")
+            scenes = [(str(name), int(first), int(last) + 1) for name, (first, last) in found.items()]
+    if options.trust_pickle and os.path.lexists(folder / _LANGUAGE):
+        with notes.reading(f"{_name(folder)}/{_LANGUAGE}", folder / _LANGUAGE):
+            language = _read_language(folder / _LANGUAGE)
+            inside = np.searchsorted(language.starts, [spans[:, 0], spans[:, 1] + 1])
+            outside = len(language.starts) - int(np.diff(inside, axis=0).sum())
+            if outside > 0:
+                notes.leave_out(f"{_name(folder)}: {outside} annotations", "they begin in no episode")
+    return _Split(folder, rate_hz, episodes, digits, scenes, language)
+
+
+def _count_steps(folder: Path, spans: np.ndarray, notes: Notes) -> int:
+    """How many digits a step's number has in its file's name; names what is in no episode, and no step."""
+    steps: list[int] = []
+    digits: set[int] = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            match = _STEP.fullmatch(entry.name)
+            if match is not None:
+                steps.append(int(match[1]))
+                digits.add(len(match[1]))
+            elif entry.name not in (EPISODES, "scene_info.npy", _LANGUAGE.parent.name, _SETTINGS.parent.name):
+                notes.leave_out(f"{_name(folder)}/{entry.name}", "no step")
+    if not steps:
+        raise SourceError(f"{folder}: expected a file a step (episode_0000000.npz), found none")
+    found = np.array(steps)
+    place = np.searchsorted(spans[:, 0], found, side="right") - 1
+    orphans = int(np.count_nonzero((place < 0) | (found > spans[np.maximum(place, 0), 1])))
+    if orphans:
+        notes.leave_out(f"{_name(folder)}: {orphans} steps", f"in no episode of {EPISODES}")
+    return min(digits)
+
+
+def _unpickle(file: Path) -> dict[str, Any]:
+    """What a file holds that the user trusts."""
+    check_file(file)
+    if file.stat().st_size > _LARGEST_PICKLE:
+        raise SourceError(f"{file}: expected at most {_LARGEST_PICKLE} bytes")
+    found = np.load(file, allow_pickle=True)
+    content = found.item() if found.ndim == 0 else found
+    if not isinstance(content, dict):
+        raise SourceError(f"{file}: expected a dict, got {type(content).__name__}")
+    return content
+
+
+def _read_language(file: Path) -> _Language:
+    content = _unpickle(file)
+    spans = np.array(content["info"]["indx"], np.int64).reshape(-1, 2)
+    texts, tasks = ([str(text) for text in content["language"][key]] for key in ("ann", "task"))
+    embeddings = np.asarray(content["language"]["emb"], np.float32).reshape(len(spans), -1)
+    if not len(spans) == len(texts) == len(tasks):
+        raise SourceError(f"{file}: expected as many texts as spans, got {len(texts)}, {len(tasks)} and {len(spans)}")
+    order = np.argsort(spans[:, 0], kind="stable")
+    return _Language(
+        spans[order, 0],
+        spans[order, 1] + 1,
+        [texts[place] for place in order],
+        [tasks[place] for place in order],
+        embeddings[order],
+    )
+
+
+# ---- an episode ----
+
+
+@dataclass
+class _Layout:
+    """What the first step that was read has: all others must have the same.
+
+    arrays: dtype and shape of each array.
+    """
+
+    arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = field(default_factory=dict)
+    file: Path | None = None
+
+    def check(self, arrays: dict[str, np.ndarray], file: Path) -> None:
+        """Raises SourceError where it has others."""
+        now = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+        if self.file is None:
+            self.arrays, self.file = now, file
+        if now != self.arrays:
+            name = next(name for name in (now | self.arrays) if now.get(name) != self.arrays.get(name))
+            raise SourceError(
+                f"{file}: {name}: {_told(now.get(name))}, but {_told(self.arrays.get(name))} in {self.file}"
+            )
+
+
+def _told(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
+    return f"{array[0]} {list(array[1])}" if array else "not there"
+
+
+def _read_episode(
+    split: _Split, start: int, stop: int, layout: _Layout, options: CalvinOptions, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    yield from _language_streams(split, start, stop)
+    chunk: list[dict[str, np.ndarray]] = []
+    first = size = 0
+    for step in range(start, stop):
+        file = split.file(step)
+        with naming(file):
+            arrays = read_npz(file)
+        layout.check(arrays, file)
+        chunk.append(arrays)
+        size += sum(array.nbytes for array in arrays.values())
+        if len(chunk) == _STEPS or size >= _BYTES or step == stop - 1:
+            time_ns = nominal_time_ns(first, first + len(chunk), split.rate_hz)
+            for name in arrays:
+                yield from _streams(name, time_ns, np.stack([step[name] for step in chunk]), options, notes)
+            first, size, chunk = first + len(chunk), 0, []
+
+
+def _streams(
+    name: str, time_ns: np.ndarray, rows: np.ndarray, options: CalvinOptions, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    """An array of the steps as streams: a camera, or two sensors' pictures in one array."""
+    channels = {"rgb": 3, "dep": 1}.get(name[:3])
+    pixels = np.uint8 if channels == 3 else np.float32
+    if channels is not None and rows.dtype == pixels and rows.ndim >= 3:
+        images = rows[..., None] if rows.ndim == 3 else rows
+        if images.ndim == 4 and images.shape[3] and images.shape[3] % channels == 0:
+            parts = images.shape[3] // channels
+            for part in range(parts):
+                of_it = images[..., part * channels : (part + 1) * channels]
+                camera = f"{name}/{part}" if parts > 1 else name
+                yield camera, store_pixels(time_ns, of_it, options, "nominal")
+            return
+    if rows.dtype.kind not in "biuf":
+        notes.leave_out(name, f"not numeric: {rows.dtype}")
+        return
+    yield name, Rows(time_ns, rows, None, "nominal")
+
+
+def _language_streams(split: _Split, start: int, stop: int) -> Iterator[tuple[str, Samples]]:
+    """The annotations that begin in an episode, each a row at its first step."""
+    language = split.language
+    if language is None:
+        return
+    these = language.within(start, stop)
+    starts = language.starts[these]
+    if not len(starts):
+        return
+    time_ns = np.concatenate([nominal_time_ns(step, step + 1, split.rate_hz) for step in (starts - start).tolist()])
+    yield "language", Texts(time_ns, language.texts[these], "nominal")
+    yield "language/task", Texts(time_ns, language.tasks[these], "nominal")
+    yield "language/steps", Rows(time_ns, language.stops[these] - starts, None, "nominal", {"units": "steps"})
+    yield "language/embedding", Rows(time_ns, language.embeddings[these], None, "nominal")

@@ -1,0 +1,388 @@
+"""A cloud of points from a file: PLY, PCD, LAS, LAZ, KITTI's and nuScenes' ``.bin``, NPY and NPZ, as columns.
+
+What a header claims is held against the size of the file before anything is made of that size.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+
+from ..errors import Error
+from .recording import Notes, SourceError
+
+# Columns by name: ``[points]``, or ``[points, n]`` where a field has several values.
+Columns = dict[str, np.ndarray]
+
+# A header that ends beyond this is none.
+_HEADER = 1 << 16
+# Bytes that any file may say to hold, and how many times its own size one that is packed may.
+_SMALL, _MOST_PACKED = 1 << 26, 100
+# Lines of text that are read at once.
+_LINES = 1 << 16
+# The x, y, z, intensity of KITTI, and what nuScenes has behind them.
+_BIN_NAMES = ("x", "y", "z", "intensity", "ring")
+
+_PLY_TYPES = {
+    name: np.dtype(code)
+    for names, code in (
+        (("char", "int8"), "i1"),
+        (("uchar", "uint8"), "u1"),
+        (("short", "int16"), "i2"),
+        (("ushort", "uint16"), "u2"),
+        (("int", "int32"), "i4"),
+        (("uint", "uint32"), "u4"),
+        (("float", "float32"), "f4"),
+        (("double", "float64"), "f8"),
+    )
+    for name in names
+}
+_PLY_ORDERS: dict[str, Literal["<", ">"] | None] = {
+    "ascii": None,
+    "binary_little_endian": "<",
+    "binary_big_endian": ">",
+}
+
+
+def read_cloud(file: Path, bin_columns: int, notes: Notes) -> Columns:
+    """The points of a file; what it has besides is left out by name.
+
+    Args:
+        bin_columns: numbers a point where it is a ``.bin``.
+
+    Raises:
+        SourceError: it is damaged, or holds no points.
+        Error: laspy is missing.
+    """
+    kind = file.suffix.lower()
+    if kind in (".las", ".laz"):
+        return _read_las(file, notes)
+    with file.open("rb") as opened:
+        if kind == ".bin":
+            return _read_bin(file, opened, bin_columns)
+        if kind == ".npy":
+            _check_size(file, os.fstat(opened.fileno()).st_size, _size(opened))
+            return _array_columns(file, np.load(file, mmap_mode="r", allow_pickle=False))
+        readers: dict[str, Callable[[Path, BinaryIO, Notes], Columns]]
+        readers = {".ply": _read_ply, ".pcd": _read_pcd, ".npz": _read_npz}
+        return readers[kind](file, opened, notes)
+
+
+def _size(opened: BinaryIO) -> int:
+    """What is left of a file."""
+    return os.fstat(opened.fileno()).st_size - opened.tell()
+
+
+def _check_size(file: Path, claimed: int, stored: int, packed: int = 1) -> None:
+    """Refuses what says that it holds more than its bytes can, be they packed `packed` times."""
+    if claimed > stored * packed and (packed == 1 or claimed > _SMALL):
+        raise SourceError(f"{file}: says that it holds {claimed} bytes of points, of which {stored} are there")
+
+
+def _read_columns(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
+    """`count` points, one behind the other."""
+    _check_size(file, count * dtype.itemsize, _size(opened))
+    points = np.frombuffer(opened.read(count * dtype.itemsize), dtype, count)
+    return {name: points[name].astype(points[name].dtype.newbyteorder("=")) for name in dtype.names or ()}
+
+
+def _read_lines(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
+    """`count` points, a line each."""
+    _check_size(file, 2 * count * len(dtype.descr) - 1, _size(opened))
+    names = dtype.names or ()
+    kinds = [(name, dtype[name].base, int(np.prod(dtype[name].shape, dtype=int))) for name in names]
+    width = sum(size for _, _, size in kinds)
+    columns = {name: np.empty((count, *dtype[name].shape), dtype[name].base) for name in names}
+    for start in range(0, count, _LINES):
+        stop = min(start + _LINES, count)
+        lines = [line.split() for line in islice(opened, stop - start)]
+        for row, line in enumerate(lines):
+            if len(line) != width:
+                raise SourceError(f"{file}: point {start + row}: expected {width} numbers, got {len(line)}")
+        if len(lines) < stop - start:
+            raise SourceError(f"{file}: expected {count} points, got {start + len(lines)}")
+        cells = np.array(lines)
+        at = 0
+        for name, kind, size in kinds:
+            columns[name][start:stop] = _numbers(file, cells[:, at : at + size], kind, start).reshape(
+                columns[name][start:stop].shape
+            )
+            at += size
+    return columns
+
+
+def _numbers(file: Path, cells: np.ndarray, kind: np.dtype[Any], first: int) -> np.ndarray:
+    """Cells of text as numbers of that type, which must hold whole ones exactly."""
+    try:
+        if kind.kind == "f":
+            return cells.astype(np.float64).astype(kind)
+        numbers = np.array([[int(cell) for cell in row] for row in cells.tolist()], object)
+        bounds = np.iinfo(kind)
+        if numbers.size and not bounds.min <= numbers.min() <= numbers.max() <= bounds.max:
+            raise ValueError(f"a number beyond {kind}")
+        return numbers.astype(kind)
+    except ValueError as error:
+        raise SourceError(f"{file}: point {first} or one behind it: {error}") from error
+
+
+# ---- PLY ----
+
+
+def _read_ply(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
+    magic, *lines, _ = _read_header(file, opened, "end_header")
+    if magic != "ply":
+        raise SourceError(f"{file}: expected 'ply' in its first line, got {magic!r:.40}")
+    order: str | None = None
+    elements: list[tuple[str, int, list[tuple[str, str]]]] = []
+    for line in lines:
+        match line.split():
+            case ["format", kind, "1.0"] if kind in _PLY_ORDERS:
+                order = kind
+            case ["element", name, count] if count.isdecimal():
+                elements.append((name, int(count), []))
+            case ["property", "list", _, _, name] if elements:
+                elements[-1][2].append((name, "list"))
+            case ["property", type, name] if elements and type in _PLY_TYPES:
+                elements[-1][2].append((name, type))
+            case ["comment" | "obj_info", *_] | []:
+                pass
+            case _:
+                raise SourceError(f"{file}: a line of its header that is no PLY: {line!r:.80}")
+    if order is None:
+        raise SourceError(f"{file}: expected a format among {', '.join(_PLY_ORDERS)}, got none")
+    columns: Columns | None = None
+    for name, points, properties in elements:
+        if columns is not None:
+            notes.leave_out(f"element {name}", "no points: faces and the like are not kept")
+            continue
+        if any(type == "list" for _, type in properties):
+            raise SourceError(f"{file}: element {name!r} has lists and stands in front of the points or is them")
+        read = _read_columns if order != "ascii" else _read_lines
+        dtype = _struct(file, [(key, _PLY_TYPES[type], 1) for key, type in properties], _PLY_ORDERS[order] or "=")
+        found = read(file, opened, dtype, points)
+        if name == "vertex":
+            columns = found
+        else:
+            notes.leave_out(f"element {name}", "no points: faces and the like are not kept")
+    if columns is None:
+        raise SourceError(f"{file}: expected an element vertex, found {', '.join(name for name, _, _ in elements)}")
+    return columns
+
+
+def _struct(
+    file: Path, fields: list[tuple[str, np.dtype[Any], int]], order: Literal["<", ">", "="]
+) -> np.dtype[np.void]:
+    names = [name for name, _, _ in fields]
+    if len(set(names)) < len(names) or not names:
+        raise SourceError(f"{file}: expected fields of different names, got {', '.join(names) or 'none'}")
+    kinds = [(name, kind.newbyteorder(order), (count,)) for name, kind, count in fields]
+    return np.dtype([(name, kind) if shape == (1,) else (name, kind, shape) for name, kind, shape in kinds])
+
+
+def _read_header(file: Path, opened: BinaryIO, end: str) -> list[str]:
+    """The lines up to the one that begins with `end`."""
+    lines: list[str] = []
+    while opened.tell() < _HEADER and (line := opened.readline(_HEADER)):
+        lines.append(line.decode(errors="backslashreplace").strip())
+        if lines[-1].startswith(end):
+            return lines
+    raise SourceError(f"{file}: expected a header that ends with {end}, got {' / '.join(lines)!r:.80}")
+
+
+# ---- PCD ----
+
+
+def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
+    header: dict[str, list[str]] = {}
+    for line in _read_header(file, opened, "DATA"):
+        key, *values = line.split() or [""]
+        if key and not key.startswith("#"):
+            header[key] = values
+    try:
+        names, sizes, types = header["FIELDS"], header["SIZE"], header["TYPE"]
+        counts = [int(count) for count in header.get("COUNT", ["1"] * len(names))]
+        width, height = int(header["WIDTH"][0]), int(header["HEIGHT"][0])
+        points = int(header["POINTS"][0]) if "POINTS" in header else width * height
+        (data,) = header["DATA"]
+        kinds = [
+            np.dtype(f"{ {'F': 'f', 'I': 'i', 'U': 'u'}[type] }{size}") for type, size in zip(types, sizes, strict=True)
+        ]
+        fields = list(zip(_distinct(names), kinds, counts, strict=True))
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise SourceError(f"{file}: a header that is no PCD: {type(error).__name__}: {error}") from error
+    if width * height != points or points < 0 or not all(0 < count < _HEADER for count in counts):
+        raise SourceError(f"{file}: expected {width} x {height} points, COUNTs of 1 and more, got {points}, {counts}")
+    dtype = _struct(file, fields, "<")
+    if data == "ascii":
+        columns = _read_lines(file, opened, _struct(file, fields, "="), points)
+    elif data == "binary":
+        columns = _read_columns(file, opened, dtype, points)
+    elif data == "binary_compressed":
+        columns = _read_packed(file, opened, dtype, points)
+    else:
+        raise SourceError(f"{file}: expected DATA ascii, binary or binary_compressed, got {data!r:.40}")
+    if height > 1:
+        notes.leave_out(f"the order of clouds in rows of {width}", "points stay in their order, row by row")
+    viewpoint = header.get("VIEWPOINT", [])
+    if viewpoint and [float(number) for number in viewpoint] != [0, 0, 0, 1, 0, 0, 0]:
+        notes.leave_out("viewpoints", "points are in the sensor's frame; where it was differs from cloud to cloud")
+    return {name: column for name, column in columns.items() if not name.startswith("_")}
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """PCL calls all padding "_"."""
+    return [f"_{number}" if name == "_" else name for number, name in enumerate(names)]
+
+
+def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
+    """Fields one behind the other, packed together."""
+    sizes = np.frombuffer(opened.read(8), "<u4")
+    if len(sizes) < 2:
+        raise SourceError(f"{file}: ends in front of its points")
+    packed, size = map(int, sizes)
+    _check_size(file, packed, _size(opened))
+    if size != count * dtype.itemsize or size > packed * _MOST_PACKED:
+        raise SourceError(f"{file}: expected {count * dtype.itemsize} bytes of points, got {size} packed in {packed}")
+    raw = _unpack_lzf(file, opened.read(packed), size)
+    columns, at = {}, 0
+    for name in dtype.names or ():
+        kind = dtype[name]
+        columns[name] = np.frombuffer(raw, kind.base, count * int(np.prod(kind.shape, dtype=int)), at).reshape(
+            count, *kind.shape
+        )
+        at += count * kind.itemsize
+    return columns
+
+
+def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
+    """What liblzf packed: runs of bytes, and references to bytes before."""
+    raw = bytearray()
+    at, end = 0, len(packed)
+    try:
+        while at < end:
+            control = packed[at]
+            at += 1
+            if control < 32:
+                raw += packed[at : at + control + 1]
+                at += control + 1
+                continue
+            length = control >> 5
+            if length == 7:
+                length += packed[at]
+                at += 1
+            start = len(raw) - ((control & 31) << 8) - packed[at] - 1
+            at += 1
+            length += 2
+            if start < 0:
+                raise IndexError
+            piece = raw[start : start + length]
+            # What it refers to may not be there yet in full: then what is there repeats.
+            raw += piece if len(piece) == length else (piece * (length // len(piece) + 1))[:length]
+    except IndexError:
+        raise SourceError(f"{file}: byte {at} of its packed points: refers to what is not there") from None
+    if at != end or len(raw) != size:
+        raise SourceError(f"{file}: expected {size} bytes of points, got {len(raw)}")
+    return raw
+
+
+# ---- arrays ----
+
+
+def _read_bin(file: Path, opened: BinaryIO, columns: int) -> Columns:
+    size = _size(opened)
+    if size % (4 * columns):
+        raise SourceError(f"{file}: expected points of {columns} float32, got {size} bytes")
+    points = np.frombuffer(opened.read(), "<f4").reshape(-1, columns)
+    return dict(zip(_BIN_NAMES, points.T, strict=False))
+
+
+def _read_npz(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
+    with zipfile.ZipFile(opened) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        name = "points" if "points" in members else next(iter(members)) if len(members) == 1 else None
+        if name is None:
+            raise SourceError(f"{file}: expected an array 'points', or one alone, got {', '.join(members) or 'none'}")
+        _check_size(file, members[name].file_size, members[name].compress_size, packed=_MOST_PACKED)
+        with archive.open(members[name]) as member:
+            points = np.load(io.BytesIO(member.read()), allow_pickle=False)
+    for other in members.keys() - {name}:
+        notes.leave_out(other, "not the points")
+    return _array_columns(file, points)
+
+
+def _array_columns(file: Path, points: np.ndarray) -> Columns:
+    """x, y, z and whatever is behind them; or the fields of a structured array."""
+    if points.dtype.names is not None and points.ndim == 1:
+        return {name: np.array(points[name]) for name in points.dtype.names}
+    if points.ndim != 2 or points.shape[1] < 3:
+        raise SourceError(
+            f"{file}: expected points [N, 3] and wider, or an array with fields, got {list(points.shape)}"
+        )
+    names = ["x", "y", "z", *(str(column) for column in range(3, points.shape[1]))]
+    return dict(zip(names, np.array(points).T, strict=True))
+
+
+# ---- LAS and LAZ ----
+
+
+def _read_las(file: Path, notes: Notes) -> Columns:
+    """x, y, z as float64, scaled and moved as the header says, and all that a point has besides."""
+    try:
+        import laspy
+    except ImportError as error:
+        raise Error(f"{error}; pip install 'robocache[lidar]'") from error
+    _check_las_header(file)
+    try:
+        with laspy.open(file, laz_backend=laspy.LazBackend.Lazrs if file.suffix.lower() == ".laz" else None) as reader:
+            header = reader.header
+            stored = file.stat().st_size - int(header.offset_to_point_data)
+            packed = _MOST_PACKED if header.are_points_compressed else 1
+            _check_size(file, header.point_count * header.point_format.size, stored, packed)
+            parts = [_las_columns(points) for points in reader.chunk_iterator(1 << 18)]
+            if not parts:
+                parts = [_las_columns(reader.read_points(0))]
+            for record in header.vlrs:
+                notes.leave_out(f"LAS record {record.user_id} {record.record_id}", "no points")
+    except Error:
+        raise
+    except BaseException as error:  # lazrs panics where its stream is damaged, which is no Exception
+        if isinstance(error, Exception) or type(error).__name__ != "PanicException":
+            raise
+        raise SourceError(f"{file}: {error}") from None
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if len(columns["x"]) != header.point_count:
+        raise SourceError(f"{file}: expected {header.point_count} points, got {len(columns['x'])}")
+    return columns
+
+
+def _check_las_header(file: Path) -> None:
+    """Refuses more records than the file can hold, of which laspy would make every one."""
+    with file.open("rb") as opened:
+        head = opened.read(375).ljust(375, b"\0")
+    size = file.stat().st_size
+    if head[:4] != b"LASF":
+        raise SourceError(f"{file}: expected 'LASF' at its start, got {head[:4]!r}")
+    length, points, records = struct.unpack_from("<HII", head, 94)
+    behind, count = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
+    if not 227 <= length <= points <= size or records * 54 > points - length:
+        raise SourceError(
+            f"{file}: byte 94: a header of {length} bytes and {records} records in front of its points at byte {points} do not "
+            f"fit into {size} bytes"
+        )
+    if count and (behind > size or count * 60 > size - behind):
+        raise SourceError(f"{file}: byte 235: {count} records from byte {behind} on do not fit into {size} bytes")
+
+
+def _las_columns(points: object) -> Columns:
+    record: Columns = points  # type: ignore[assignment]  # laspy has no types: its records are read by name
+    columns = {name: np.array(record[name]) for name in ("x", "y", "z")}
+    names = points.point_format.dimension_names  # type: ignore[attr-defined]
+    return columns | {name: np.array(record[name]) for name in names if name not in ("X", "Y", "Z")}

@@ -1,0 +1,218 @@
+"""Files of point clouds: a folder is an episode, each file a row of the stream ``points``, by the stamps in their names, those
+in a file beside them, or the rate that the user gives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import FileError
+from .cloud_files import Columns, read_cloud
+from .files import check_file, list_files, natural
+from .formats.clouds import CloudOptions, is_cloud
+from .recording import Notes, Ragged, Recording, SourceError
+
+# Files of stamps, in the folder of the clouds or in the one around it.
+_STAMP_FILES = ("timestamps.txt", "times.txt")
+_LONGEST = 1 << 26
+# Since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
+_STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})[._](\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
+_NUMBER = re.compile(r"\d{1,15}(?!.*\d)")
+
+
+def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every folder with clouds."""
+    root = source if source.is_dir() else source.parent
+    listing = list_files(source)
+    listing.note(root, notes)
+    files = [file for file in listing.files if is_cloud(file)]
+    if not files:
+        raise FileError(
+            f"{source}: expected point clouds (*.ply, *.pcd, *.las, *.laz, *.bin, *.npy, *.npz), found none"
+        )
+    files.sort(key=lambda file: (natural(file.parent), file.parent, natural(file)))
+    folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
+    notes.total = len(folders)
+    stamps = {parent / name for folder, _ in folders for parent in (folder, folder.parent) for name in _STAMP_FILES}
+    others = Counter(file.suffix or file.name for file in set(listing.files) - set(files) - stamps)
+    for suffix, count in sorted(others.items()):
+        notes.leave_out(f"*{suffix}", f"no clouds: {count} file{'s' * (count > 1)}")
+    seen = _Seen()
+    for folder, clouds in folders:
+        name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
+        yield Recording(name, str(folder), {"name": name}, _read_folder(folder, clouds, options, seen, notes))
+
+
+def finish(source: Path, options: CloudOptions, notes: Notes) -> None:
+    """Tells how many folders have which clock."""
+    notes.tell(source, clocks=notes.counts.get("clocks", {}))
+
+
+@dataclass
+class _Seen:
+    """The streams that a cloud becomes, by the first one that was read."""
+
+    layout: dict[str, tuple[str, list[str]]] | None = None
+
+
+def _read_folder(
+    folder: Path, clouds: list[Path], options: CloudOptions, seen: _Seen, notes: Notes
+) -> Iterator[tuple[str, Ragged]]:
+    time_ns, source = _read_clock(folder, clouds, options)
+    notes.count("clocks", source)
+    clock: Literal["recorded", "nominal"] = "nominal" if source == "rate_hz" else "recorded"
+    columns = _find_bin_columns(folder, clouds, options)
+    for stamp, file in zip(time_ns, clouds, strict=True):
+        with notes.reading(file.name if folder == file.parent else str(file), file):
+            check_file(file)
+            streams = _streams(file, read_cloud(file, columns, notes))
+            layout = {name: (values.dtype.name, names) for name, (values, names) in streams.items()}
+            seen.layout = seen.layout or layout
+            if layout != seen.layout:
+                raise SourceError(f"{file}: {_told(layout)}, but before it {_told(seen.layout)}")
+            for name, (values, names) in streams.items():
+                offsets = np.array([0, len(values)])
+                yield name, Ragged(stamp[None], values, offsets, names, clock, {"clock_source": source})
+
+
+def _told(layout: dict[str, tuple[str, list[str]]]) -> str:
+    return "; ".join(f"{stream} of {dtype} {' '.join(names)}" for stream, (dtype, names) in layout.items())
+
+
+# ---- points ----
+
+
+def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[str]]]:
+    """What a cloud becomes: ``points``, of float64 where its x is, else float32, which has all columns that this type holds
+    whatever they are; colours that are packed into one number as bytes; the others are streams of their own."""
+    missing = [axis for axis in "xyz" if axis not in columns]
+    if missing:
+        raise SourceError(f"{file}: expected points with x, y and z, got {', '.join(columns)}")
+    dtype = np.dtype(np.float32 if all(_fits(columns[axis], np.dtype(np.float32)) for axis in "xyz") else np.float64)
+    for axis in "xyz":
+        if columns[axis].ndim > 1 or not _fits(columns[axis], dtype):
+            raise SourceError(f"{file}: expected {axis} of a type that float64 holds, got {columns[axis].dtype}")
+    points: list[np.ndarray] = []
+    names: list[str] = []
+    streams: dict[str, tuple[np.ndarray, list[str]]] = {}
+    for name in ["x", "y", "z", *(name for name in columns if name not in "xyz")]:
+        column = columns[name]
+        if column.dtype.kind not in "fiub":
+            raise SourceError(f"{file}: expected numbers, got {name} of {column.dtype}")
+        table = column.reshape(len(column), int(np.prod(column.shape[1:])))
+        labels = [name] if column.ndim == 1 else [f"{name}[{i}]" for i in range(table.shape[1])]
+        if name in ("rgb", "rgba") and column.ndim == 1 and column.dtype.itemsize == 4:
+            packed = np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4)
+            streams[f"points/{name}"] = np.ascontiguousarray(packed[:, [2, 1, 0, 3]]), ["r", "g", "b", "a"]
+        elif _fits(column, dtype):
+            points.append(table)
+            names += labels
+        else:
+            streams[f"points/{name}"] = np.ascontiguousarray(table), labels
+    values = np.empty((len(columns["x"]), len(names)), dtype)
+    np.concatenate(points, axis=1, out=values, casting="safe")
+    return {"points": (values, names)} | streams
+
+
+def _fits(column: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether floats of that type hold every value of the column's type: all integers below 2^24, or 2^53."""
+    size = column.dtype.itemsize
+    return {"f": size <= dtype.itemsize, "b": True}.get(
+        column.dtype.kind, column.dtype.kind in "iu" and 2 * size <= dtype.itemsize
+    )
+
+
+def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -> int:
+    """Numbers a point of ``.bin`` files, where the folder has any."""
+    files = [file for file in clouds if file.suffix.lower() == ".bin"]
+    if options.bin_columns is not None or not files:
+        return options.bin_columns or 4
+    if all(file.name.lower().endswith(".pcd.bin") for file in files):  # as nuScenes names them
+        return 5
+    if any(part.startswith("velodyne") for part in folder.parts[-2:]):  # as KITTI does
+        return 4
+    sizes = [file.stat().st_size for file in files if file.is_file()]
+    fitting = [columns for columns in (4, 5) if all(size % (4 * columns) == 0 for size in sizes)]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise SourceError(
+        f"{files[0]}: points of {' or '.join(map(str, fitting)) or 'neither 4 nor 5'} float32, by the sizes of the files; "
+        "say which with bin_columns"
+    )
+
+
+# ---- clock ----
+
+
+def _read_clock(folder: Path, clouds: list[Path], options: CloudOptions) -> tuple[np.ndarray, str]:
+    """int64 nanoseconds of each cloud, and where they come from."""
+    for file in (parent / name for parent in (folder, folder.parent) for name in _STAMP_FILES):
+        if file.is_file():
+            check_file(file)
+            if file.stat().st_size > _LONGEST:
+                raise SourceError(f"{file}: expected stamps in at most {_LONGEST} bytes, got {file.stat().st_size}")
+            stamps = [
+                _parse_stamp(line, file, row + 1)
+                for row, line in enumerate(file.read_text().split("\n"))
+                if line.strip()
+            ]
+            if len(stamps) != len(clouds):
+                raise SourceError(f"{file}: expected {len(clouds)} stamps, one a cloud, got {len(stamps)}")
+            return _nanoseconds(stamps, file), file.name
+    found = [_STAMP.findall(cloud.name) for cloud in clouds]
+    if all(found):
+        return _nanoseconds([_stamp_ns(*stamps[-1]) for stamps in found], folder), "names of files"
+    if options.rate_hz is not None:
+        period = Decimal(10**9) / Decimal(options.rate_hz)
+        return _nanoseconds([int((period * row).to_integral_value()) for row in _rows(clouds)], folder), "rate_hz"
+    if len(clouds) == 1:
+        return np.zeros(1, np.int64), "none"
+    raise SourceError(
+        f"{folder}: {len(clouds)} clouds without a clock: neither {' nor '.join(_STAMP_FILES)} is there, nor have all names "
+        "a stamp; say how many a second with rate_hz"
+    )
+
+
+def _rows(clouds: list[Path]) -> list[int]:
+    """The numbers in the names, from 0, where they count one by one, so that a cloud that is missing leaves a gap."""
+    found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
+    numbers = [int(number[0]) for number in found if number]
+    steps = {later - earlier for earlier, later in pairwise(numbers)}
+    if len(numbers) == len(clouds) and steps and min(steps) == 1 and numbers[-1] - numbers[0] < 10 * len(clouds):
+        return [number - numbers[0] for number in numbers]
+    return list(range(len(clouds)))
+
+
+def _stamp_ns(seconds: str, decimals: str, whole: str) -> int:
+    if whole:
+        return int(whole.ljust(19, "0"))
+    return int(seconds) * 10**9 + int(decimals.ljust(9, "0"))
+
+
+def _parse_stamp(line: str, file: Path, number: int) -> int:
+    """A date as KITTI writes it, or seconds; rounded to nanoseconds."""
+    text = line.strip()
+    if date := re.fullmatch(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?", text):
+        whole = datetime.fromisoformat(date[1]).replace(tzinfo=timezone.utc)
+        return int(whole.timestamp()) * 10**9 + int((date[2] or "").ljust(9, "0"))
+    if re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,30})?([eE][+-]?\d{1,2})?", text):
+        return int((Decimal(text) * 10**9).to_integral_value())
+    raise SourceError(f"{file}: line {number}: expected a date or seconds, got {text!r:.60}")
+
+
+def _nanoseconds(stamps: list[int], where: Path) -> np.ndarray:
+    try:
+        return np.array(stamps, np.int64)
+    except OverflowError as error:
+        raise SourceError(f"{where}: a time does not fit int64 nanoseconds: {error}") from error

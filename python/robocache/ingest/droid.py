@@ -1,0 +1,291 @@
+"""DROID's raw recordings: a folder an episode, ``trajectory.h5`` in it, ``metadata_*.json`` and ``recordings/MP4``.
+
+The schema is what droid/trajectory_utils/trajectory_writer.py and misc.py write, robot_env.py and
+camera_utils/camera_readers/zed_camera.py say the stamps, and postprocessing/schema.py the metadata. Stamps are milliseconds of the
+recording computer's clock, each part of a step with its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..errors import Error, FileError
+from .files import check_file, list_files, natural
+from .formats import VideoOptions
+from .formats.hdf5 import TRAJECTORY
+from .hdf5 import Clock, Column, Tree, attributes, describe, leave_out_others, open_file, walk
+from .images import Kinds
+from .recording import Frames, Notes, Recording, Samples, SourceError
+
+_STAMPS = "observation/timestamp"
+# Which stamp is whose, of those that are there the first: a state is known when it has been read, an action when it is sent.
+_CLOCKS: dict[str, tuple[str, ...]] = {
+    "observation/robot_state/": ("robot_state/read_end", "robot_state/read_start"),
+    "observation/camera_extrinsics/": ("robot_state/read_end", "robot_state/read_start"),
+    "observation/timestamp/robot_state/": ("robot_state/read_end", "robot_state/read_start"),
+    "action/": ("control/control_start", "control/step_start"),
+    "": ("control/step_start", "robot_state/read_start", "robot_state/read_end"),
+}
+_CAMERA_CLOCKS = ("estimated_capture", "frame_received", "read_end")
+# 2001 to 2128, in milliseconds.
+_EPOCH_MS = (1e12, 5e12)
+_MOST_ROWS = 1 << 22
+_MOST_JSON = 1 << 24
+
+
+def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every folder with a trajectory."""
+    root = source if source.is_dir() else source.parent
+    # A trajectory alone has its folder's videos and metadata all the same.
+    listing = list_files(root)
+    listing.note(root, notes)
+    files = [file for file in listing.files if file == source or (file.name == TRAJECTORY and source.is_dir())]
+    if not files:
+        raise FileError(f"{source}: expected DROID's episodes ({TRAJECTORY}), found none")
+    used = set(files)
+    kinds = Kinds()
+    notes.total = len(files)
+    with _open_videos(root, files, options, kinds, notes) as videos:
+        for path in sorted(files, key=natural):
+            name = path.parent.relative_to(root).as_posix()
+            what = os.path.basename(os.path.abspath(root)) if name == "." else name
+            with notes.reading(what, path):
+                metadata = {"name": what, "source_file": str(path.relative_to(root))} | _read_metadata(
+                    path, what, used, notes
+                )
+                recordings = _find_recordings(path.parent)
+                used.update(recordings.values())
+                with open_file(path) as file:
+                    episode = _open_episode(path, file, what, metadata, notes)
+                    yield Recording(
+                        what,
+                        str(path),
+                        episode.metadata,
+                        _read_streams(episode, recordings, videos, options, kinds, notes),
+                    )
+    if source.is_dir():
+        leave_out_others(listing, used, notes)
+
+
+@dataclass
+class _Episode:
+    """One whose file is open.
+
+    clocks: the stamps, int64 ns, by their paths below observation/timestamp.
+    roles: of the cameras, by their serial numbers: wrist, ext1, ext2.
+    """
+
+    path: Path
+    what: str
+    metadata: dict[str, Any]
+    tree: Tree
+    rows: int
+    clocks: dict[str, np.ndarray] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+
+    def clock(self, stamps: str) -> Clock:
+        """The clock of that name; its attributes say so."""
+        time_ns = self.clocks[stamps]
+        told = stamps
+        for serial, role in self.roles.items():
+            told = told.replace(serial, role)
+        source = {"clock_source": f"{_STAMPS}/{told}"}
+        return Clock(self.rows, lambda start, stop: time_ns[start:stop], "recorded", source)
+
+    def clock_of(self, path: str) -> Clock:
+        """The clock of a dataset, by its path."""
+        wanted = next(stamps for prefix, stamps in _CLOCKS.items() if path.startswith(prefix))
+        for stamps in (*wanted, *_CLOCKS[""]):
+            if stamps in self.clocks:
+                return self.clock(stamps)
+        raise SourceError(f"{self.path}: no stamps for {path}: expected one of {', '.join(wanted)} in {_STAMPS}")
+
+    def stream(self, path: str) -> str:
+        """A dataset's path with the roles of cameras for their serial numbers, so that all robots' streams have one name."""
+        *folders, name = path.split("/")
+        serial, _, rest = name.partition("_")
+        if serial in self.roles:
+            name = "_".join(filter(None, (self.roles[serial], rest)))
+        return "/".join((*folders, name))
+
+
+def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, Any], notes: Notes) -> _Episode:
+    names = list(file)
+    if "observation" not in names and "action" not in names:
+        other = "robomimic" if "data" in names else "aloha" if "observations" in names else None
+        hint = f"; format={other!r} reads that" if other else ""
+        raise SourceError(f"{path}: expected observation and action, found {describe(file)}{hint}")
+    tree = walk(path, file, what, notes)
+    # The file's own attributes are what the metadata are made of, where both say it.
+    metadata = {**attributes(file, notes), **tree.facts, **metadata}
+    counts = Counter(int(dataset.shape[0]) for dataset in tree.datasets.values())
+    if not counts:
+        raise SourceError(f"{path}: no dataset with rows")
+    rows = counts.most_common(1)[0][0]
+    if rows > _MOST_ROWS:
+        raise SourceError(f"{path}: {rows} rows, expected at most {_MOST_ROWS}")
+    said = metadata.get("trajectory_length")
+    if isinstance(said, int) and said != rows:
+        notes.leave_out(f"{what}: trajectory_length", f"the metadata say {said}, {TRAJECTORY} has {rows} rows")
+    episode = _Episode(path, what, metadata, tree, rows)
+    for key, dataset in tree.datasets.items():
+        stamps = key.removeprefix(f"{_STAMPS}/")
+        if stamps != key and stamps.startswith(("robot_state/read_", "control/", "cameras/")):
+            with notes.reading(f"{what}: {key}", tree.where(key)):
+                episode.clocks[stamps] = _read_stamps(tree.where(key), dataset, rows)
+    episode.roles = _find_roles(tree, metadata, what, notes)
+    return episode
+
+
+def _read_stamps(where: str, dataset: h5py.Dataset, rows: int) -> np.ndarray:
+    if dataset.shape != (rows,) or dataset.dtype.kind not in "iuf":
+        raise SourceError(f"{where}: expected stamps [{rows}], got {list(dataset.shape)} of {dataset.dtype}")
+    stamps = np.asarray(dataset[:])
+    if rows and not _EPOCH_MS[0] <= np.median(stamps) <= _EPOCH_MS[1]:
+        raise SourceError(f"{where}: expected milliseconds since 1970, got {np.median(stamps):.16g}")
+    bad = np.flatnonzero(~(np.abs(stamps.astype(np.float64)) < 9e12))
+    if len(bad):
+        raise SourceError(f"{where}: row {bad[0]} is {stamps[bad[0]]}, expected milliseconds since 1970")
+    whole = np.floor(stamps).astype(np.int64)
+    return np.asarray(whole * 1_000_000 + np.rint((stamps - whole).astype(np.float64) * 1e6).astype(np.int64))
+
+
+def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
+    """What each camera is, by its serial number: the metadata say it, or else, as they are made, the types in the file."""
+    said = {
+        str(metadata[f"{role}_cam_serial"]): role
+        for role in ("wrist", "ext1", "ext2")
+        if f"{role}_cam_serial" in metadata
+    }
+    if said:
+        return said
+    roles: dict[str, str] = {}
+    others = iter(("ext1", "ext2"))
+    for key, dataset in sorted(tree.datasets.items()):
+        serial = key.removeprefix("observation/camera_type/")
+        if serial != key and dataset.shape == (dataset.shape[0],) and dataset.shape[0] > 0:
+            with notes.reading(f"{what}: {key}", tree.where(key)):
+                role = "wrist" if int(dataset[0]) == 0 else next(others, None)
+                if role is not None and role not in roles.values():
+                    roles[serial] = role
+    return roles
+
+
+def _read_streams(
+    episode: _Episode,
+    recordings: dict[str, Path],
+    videos: Any,
+    options: VideoOptions,
+    kinds: Kinds,
+    notes: Notes,
+) -> Iterator[tuple[str, Samples]]:
+    for path, dataset in episode.tree.datasets.items():
+        stream, where = episode.stream(path), episode.tree.where(path)
+        with notes.reading(f"{episode.what}: {path}", where):
+            column = Column(stream, episode.what, where, dataset, episode.clock_of(path), notes)
+            yield from column.samples(options, kinds)
+    if not options.video:
+        for name in recordings:
+            notes.leave_out(episode.stream(f"observation/image/{name}"), "video; left out with video=False")
+    elif videos is not None:
+        yield from _read_cameras(episode, recordings, videos, notes)
+
+
+# ---- metadata ----
+
+
+def _read_metadata(path: Path, what: str, used: set[Path], notes: Notes) -> dict[str, Any]:
+    """The scalars and lists of metadata_*.json."""
+    found = sorted(file for file in path.parent.iterdir() if re.fullmatch(r"metadata(_.*)?\.json", file.name))
+    if not found:
+        notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID gives to episodes that are complete")
+        return {}
+    if len(found) > 1:
+        raise SourceError(
+            f"{path.parent}: expected one metadata_*.json, found {', '.join(file.name for file in found)}"
+        )
+    facts: dict[str, Any] = {}
+    with notes.reading(f"{what}: metadata", found[0]):
+        check_file(found[0])
+        used.add(found[0])
+        if found[0].stat().st_size > _MOST_JSON:
+            raise SourceError(f"{found[0]}: more than {_MOST_JSON} bytes")
+        try:
+            parsed = json.loads(found[0].read_bytes().decode("utf-8-sig"), parse_constant=lambda _: None)
+            json.dumps(parsed, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{found[0]}: not JSON: {error}") from error
+        if not isinstance(parsed, dict):
+            raise SourceError(f"{found[0]}: expected an object, got {parsed!s:.60}")
+        for key, value in parsed.items():
+            if _is_plain(value) or (isinstance(value, list) and _are_alike(value)):
+                facts[key or "_"] = value
+            else:
+                notes.leave_out(f"metadata: {key}", "neither a scalar nor a list of scalars")
+    return facts
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _are_alike(values: list[Any]) -> bool:
+    kinds = {type(value) for value in values}
+    return (kinds <= {int, float} or kinds <= {str}) and all(map(_is_plain, values))
+
+
+# ---- cameras ----
+
+
+def _find_recordings(folder: Path) -> dict[str, Path]:
+    """The video files by serial number, those of both eyes side by side as SERIAL_stereo."""
+    listed = list_files(folder / "recordings").files if (folder / "recordings").is_dir() else []
+    return {file.stem.replace("-stereo", "_stereo"): file for file in listed if file.suffix.lower() == ".mp4"}
+
+
+def _open_videos(root: Path, files: list[Path], options: VideoOptions, kinds: Kinds, notes: Notes) -> Any:
+    """What decodes them; nothing where there are none, or none are wanted."""
+    if not options.video or not any(_find_recordings(file.parent) for file in files):
+        return nullcontext()
+    try:
+        from .droid_videos import Videos
+    except ImportError as error:
+        if (error.name or "").startswith("robocache"):
+            raise
+        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False") from error
+    return Videos(options, kinds, notes)
+
+
+def _read_cameras(
+    episode: _Episode, recordings: dict[str, Path], videos: Any, notes: Notes
+) -> Iterator[tuple[str, Frames]]:
+    """A camera's frames, each with the stamp of its row."""
+    begun = []
+    for name, path in sorted(recordings.items()):
+        serial = name.removesuffix("_stereo")
+        stream = episode.stream(f"observation/image/{name}")
+        with notes.reading(f"{episode.what}: {stream}", path):
+            stamps = next(
+                (f"cameras/{serial}_{of}" for of in _CAMERA_CLOCKS if f"cameras/{serial}_{of}" in episode.clocks), None
+            )
+            if stamps is None:
+                raise SourceError(f"{path}: no stamps of camera {serial} in {episode.path}: {_STAMPS}/cameras")
+            clock = episode.clock(stamps)
+            begun.append(
+                videos.begin(stream, episode.what, path, episode.clocks.get(f"cameras/{serial}_frame_received"), clock)
+            )
+    yield from videos.streams(begun)

@@ -1,0 +1,151 @@
+"""DROID's video: which of a file's frames an episode's rows have.
+
+A camera is read once a row while it records, so frame k is row k's, whatever the file's own times, which are only number / rate.
+The only module of the format that needs PyAV.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from ..frames import Encoded
+from .files import check_file
+from .formats import VideoOptions
+from .hdf5 import Clock
+from .images import Kinds, Storage
+from .recording import Frames, Notes, SourceError, ranges
+from .video import Decoders, Ticket, cut_up, index_video
+
+_MOST_JSON = 1 << 26
+
+
+@dataclass
+class _Camera:
+    """One in one episode; `rows` are those that have a frame."""
+
+    stream: str
+    what: str
+    path: Path
+    height: int
+    width: int
+    rows: np.ndarray
+    clock: Clock
+    tickets: list[Ticket]
+
+
+class Videos:
+    """The video of all episodes; a context manager that ends the processes which decode it."""
+
+    def __init__(self, options: VideoOptions, kinds: Kinds, notes: Notes) -> None:
+        self._storage = Storage.of(options)
+        self._kinds = kinds
+        self._notes = notes
+        self._decoders = Decoders(options.jobs)
+
+    def __enter__(self) -> Videos:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._decoders.close()
+
+    def begin(self, stream: str, what: str, path: Path, received_ns: np.ndarray | None, clock: Clock) -> _Camera:
+        """Finds a file's frames and begins to decode them.
+
+        received_ns: int64 ``[rows]``: when each row's frame came, which the file's own list is held against where it has one.
+        """
+        index = index_video(path)
+        self._kinds.check(stream, f"{index.width}x{index.height}", path)
+        frames = self._match(stream, what, path, len(index), received_ns, clock.rows)
+        rows = np.flatnonzero(frames >= 0)
+        if not len(rows):
+            raise SourceError(f"{path}: {clock.rows} rows and {len(index)} frames, of which none is a row's")
+        tickets = [self._decoders.ask(cut) for cut in cut_up(index, frames[rows], self._storage)]
+        return _Camera(stream, what, path, index.height, index.width, rows, clock, tickets)
+
+    def streams(self, cameras: list[_Camera]) -> Iterator[tuple[str, Frames]]:
+        """What was begun; frames that are not taken are dropped."""
+        try:
+            for camera in cameras:
+                resized = self._storage.resized(camera.height, camera.width)
+                clock = camera.clock
+                yield (
+                    camera.stream,
+                    Frames(self._chunks(camera), resized=resized, clock=clock.kind, attributes=clock.attributes),
+                )
+        finally:
+            for camera in cameras:
+                for ticket in camera.tickets:
+                    self._decoders.drop(ticket)
+
+    def _match(
+        self, stream: str, what: str, path: Path, count: int, received_ns: np.ndarray | None, rows: int
+    ) -> np.ndarray:
+        """int64 ``[rows]``: the frame of each row, or -1."""
+        stamps = path.with_name(path.stem.removesuffix("-stereo") + "_timestamps.json")
+        if received_ns is not None and stamps.exists():
+            frames = _find(received_ns, _read_list(stamps)[:count])
+            by = f"the stamps in {stamps.name}"
+        else:
+            frames = np.arange(rows)
+            frames[frames >= count] = -1
+            by = "their order"
+        lacking = np.flatnonzero(frames < 0)
+        told = f"{rows} rows and {count} frames; which is whose is told by {by}"
+        # The export to MP4 ends a frame early.
+        if len(lacking) == 1 and lacking[0] == rows - 1:
+            self._notes.leave_out(
+                f"{stream}: last rows", "no frame, where the video has one less than the episode rows"
+            )
+        elif len(lacking):
+            self._notes.skip(
+                f"{what}: {stream}: rows {ranges(lacking.tolist())}", SourceError(f"{path}: no frame: {told}")
+            )
+        unused = count - len(np.unique(frames[frames >= 0]))
+        if unused:
+            self._notes.leave_out(f"{what}: {stream}: frames", f"{unused} are no row's: {told}")
+        return frames
+
+    def _chunks(self, camera: _Camera) -> Iterator[tuple[np.ndarray, Encoded]]:
+        time_ns = camera.clock.time_ns(0, camera.clock.rows)
+        first = 0
+        for ticket in camera.tickets:
+            decoded = self._decoders.take(ticket)
+            rows = camera.rows[first : first + len(ticket.cut.frames)]
+            first += len(rows)
+            for places, frames in decoded.parts:
+                yield time_ns[rows[places]], frames
+            if decoded.lost:
+                lost = ticket.cut.frames[sorted(decoded.lost)].tolist()
+                reason = f"frame {lost[0]} does not decode: {decoded.lost[min(decoded.lost)]}"
+                self._notes.skip(
+                    f"{camera.what}: {camera.stream}: frames {ranges(lost)}", SourceError(f"{camera.path}: {reason}")
+                )
+
+
+def _find(received_ns: np.ndarray, stamps_ms: list[int]) -> np.ndarray:
+    """The place of each row's stamp in the list, -1 where it is not in it; frames do not go back."""
+    places = {stamp * 1_000_000: place for place, stamp in reversed(list(enumerate(stamps_ms)))}
+    found = np.array([places.get(stamp, -1) for stamp in received_ns.tolist()], np.int64)
+    behind = np.maximum.accumulate(found)
+    return np.where(found == behind, found, -1)
+
+
+def _read_list(path: Path) -> list[int]:
+    check_file(path)
+    if path.stat().st_size > _MOST_JSON:
+        raise SourceError(f"{path}: more than {_MOST_JSON} bytes")
+    try:
+        stamps = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not JSON: {error}") from error
+    if not isinstance(stamps, list) or not all(type(stamp) is int for stamp in stamps):
+        raise SourceError(f"{path}: expected a list of whole milliseconds, got {stamps!s:.60}")
+    return stamps

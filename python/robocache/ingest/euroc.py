@@ -1,0 +1,195 @@
+"""EuRoC's folders, as its MAV datasets have them: a folder of sensors (``mav0``) is an episode, each sensor a stream.
+
+A sensor is a folder with ``data.csv``, read as any CSV log, its stamps in nanoseconds, and ``sensor.yaml``, its calibration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ..errors import FileError
+from .csv import read_log
+from .files import check_file, list_files, natural
+from .formats.csv import CsvOptions
+from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
+from .images import Images, Kinds
+from .recording import Frames, Notes, Recording, Rows, SourceError, naming
+
+# No calibration is longer, nor has it more lists: PyYAML takes minutes for some thousands within one another.
+_LONGEST = 1 << 16
+_MOST_LISTS = 256
+# "a_RS_S_x [m s^-2]"
+_UNIT = re.compile(r"\s*\[(.*)\]$")
+_QUATERNION = re.compile(r"q_\w+_([wxyz])")
+
+
+def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every folder of sensors."""
+    root = source if source.is_dir() else source.parent
+    listing = list_files(source)
+    listing.note(root, notes)
+    sensors = find_sensors(source, listing.files)
+    if not sensors:
+        raise FileError(f"{source}: expected folders with {LOG} and {CALIBRATION}, found none")
+    sensors.sort(key=lambda folder: (natural(folder.parent), folder.parent, natural(folder)))
+    calibrations: dict[Path, dict[str, Any]] = {}
+    for folder in sensors:
+        with notes.reading(str((folder / CALIBRATION).relative_to(root)), folder / CALIBRATION):
+            calibrations[folder] = _read_calibration(folder / CALIBRATION)
+    known = {folder / file for folder in sensors for file in (LOG, CALIBRATION)}
+    for file in set(listing.files) - known:
+        notes.count("others", file.suffix or file.name)
+    reader = _Reader(root, options, notes, _common(calibrations, notes))
+    notes.total = len({folder.parent for folder in sensors})
+    told: dict[str, dict[str, Any]] = {}
+    recordings = []
+    for parent, folders in groupby(sensors, key=lambda folder: folder.parent):
+        name = parent.relative_to(root).as_posix() if parent != root else os.path.basename(os.path.abspath(source))
+        found = list(folders)
+        told[name] = {folder.name: calibrations[folder] for folder in found if folder in calibrations}
+        recordings.append((name, parent, found))
+    notes.tell(source, sensors=told)
+    for name, parent, found in recordings:
+        yield Recording(name, str(parent), {"name": name}, reader.read(found))
+
+
+def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
+    """Tells of files that were not read."""
+    others = Counter(notes.counts.get("others", {}))
+    others.subtract(Counter(notes.seen.get("images", {}).values()))
+    for suffix, count in sorted((+others).items()):
+        notes.leave_out(f"*{suffix}", f"of no sensor: {count} file{'s' * (count > 1)}")
+
+
+class _Reader:
+    """Reads sensors."""
+
+    def __init__(self, root: Path, options: EurocOptions, notes: Notes, common: dict[str, dict[str, Any]]) -> None:
+        self._root, self._options, self._notes, self._common = root, options, notes, common
+        self._kinds = Kinds()
+
+    def read(self, folders: list[Path]) -> Iterator[tuple[str, Rows | Frames]]:
+        for folder in folders:
+            file = folder / LOG
+            what = str(file.relative_to(self._root))
+            with self._notes.reading(what, file):
+                layout, rows, time_ns, images = read_log(file, CsvOptions(time_unit="ns"))
+                calibration = self._common.get(folder.name, {})
+                attributes = {"clock_source": "data.csv"} | ({"sensor": calibration} if calibration else {})
+                for column, reason in layout.left_out.items():
+                    self._notes.leave_out(f"{folder.name}: {column}", reason)
+                if rows is not None:
+                    yield folder.name, _describe(rows, attributes)
+                if images:
+                    for image in filter(os.path.lexists, images):
+                        self._notes.see("images", str(image).encode(errors="backslashreplace").decode(), image.suffix)
+                    frames = self._read_camera(folder.name, what, file, time_ns, images, calibration)
+                    if frames is not None:
+                        yield folder.name, replace(frames, attributes=attributes)
+                elif rows is None:
+                    self._notes.leave_out(
+                        what, f"{len(time_ns)} rows without a number, and no image that they name is there"
+                    )
+
+    def _read_camera(
+        self, name: str, what: str, file: Path, time_ns: np.ndarray, images: list[Path], calibration: dict[str, Any]
+    ) -> Frames | None:
+        read = partial(_read_image, images)
+        frames = Images(name, what, file, time_ns, "recorded", read).stored(self._options, self._kinds, self._notes)
+        if frames is None or not _is_pinhole(calibration):
+            return frames
+        if frames.resized is not None:
+            self._notes.leave_out(f"{name}: intrinsics", "of the frames before their size was changed")
+            return frames
+        fu, fv, cu, cv = calibration["intrinsics"]
+        return replace(frames, intrinsics=[[fu, 0.0, cu], [0.0, fv, cv], [0.0, 0.0, 1.0]])
+
+
+def _read_image(images: list[Path], row: int) -> bytes:
+    check_file(images[row])
+    return images[row].read_bytes()
+
+
+def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
+    """The same, units apart from the names; a quaternion's columns are told."""
+    if rows.names is None:
+        return replace(rows, attributes=attributes)
+    found = [_UNIT.search(name) for name in rows.names]
+    names = [_UNIT.sub("", name) for name in rows.names]
+    if all(found):
+        attributes = attributes | {"units": [unit[1] for unit in found if unit]}
+    components = [(column, match[1]) for column, name in enumerate(names) if (match := _QUATERNION.fullmatch(name))]
+    columns = [column for column, _ in components]
+    if sorted(letter for _, letter in components) == list("wxyz") and columns[-1] - columns[0] == 3:
+        attributes = attributes | {"methods": [[columns[0], columns[0] + 4, "slerp"]]}
+    return replace(rows, names=names, attributes=attributes)
+
+
+# ---- calibration ----
+
+
+def _read_calibration(file: Path) -> dict[str, Any]:
+    """What sensor.yaml says, JSON-able; matrices are lists of rows."""
+    check_file(file)
+    if file.stat().st_size > _LONGEST:
+        raise SourceError(f"{file}: expected a calibration of at most {_LONGEST} bytes, got {file.stat().st_size}")
+    with naming(file):
+        text = file.read_text(encoding="utf-8-sig")
+        text = re.sub(r"\A%YAML:.*", "", text)  # as OpenCV writes it, which is no YAML
+        if (lists := text.count("[") + text.count("{")) > _MOST_LISTS:
+            raise SourceError(f"{file}: expected at most {_MOST_LISTS} lists, got {lists}")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise SourceError(f"{file}: expected a calibration without aliases")
+        values = yaml.safe_load(text)
+        if not isinstance(values, dict):
+            raise SourceError(f"{file}: expected keys and values, got {type(values).__name__}")
+        return {str(key): _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON holds it."""
+    if isinstance(value, dict):
+        if value.keys() == {"rows", "cols", "data"}:
+            return np.array(value["data"], np.float64).reshape(value["rows"], value["cols"]).tolist()
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return value
+    return value if isinstance(value, float) and np.isfinite(value) else str(value)
+
+
+def _is_pinhole(calibration: dict[str, Any]) -> bool:
+    """Whether its intrinsics are fu, fv, cu, cv."""
+    numbers = calibration.get("intrinsics")
+    return (
+        calibration.get("camera_model") == "pinhole"
+        and isinstance(numbers, list)
+        and len(numbers) == 4
+        and all(isinstance(number, int | float) for number in numbers)
+    )
+
+
+def _common(calibrations: dict[Path, dict[str, Any]], notes: Notes) -> dict[str, dict[str, Any]]:
+    """Of each sensor what all recordings say of it alike, for that is what a stream can say."""
+    common: dict[str, dict[str, Any]] = {}
+    for folder, calibration in calibrations.items():
+        known = common.setdefault(folder.name, calibration)
+        common[folder.name] = {key: value for key, value in known.items() if calibration.get(key) == value}
+    for folder, calibration in calibrations.items():
+        for key in sorted(calibration.keys() - common[folder.name].keys()):
+            notes.leave_out(f"{folder.name}: {key}", "differs between recordings; the provenance has each one's")
+    return common

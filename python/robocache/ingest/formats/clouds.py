@@ -1,0 +1,56 @@
+"""Files of point clouds: the sign and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ...errors import ArgumentError
+from ..options import option
+from . import Format, RateOptions
+
+# Files that can only be clouds, and those that are taken for clouds where the user says that they are.
+_CLOUDS = (".ply", ".pcd", ".las", ".laz", ".pcd.bin")
+_ARRAYS = (".bin", ".npy", ".npz")
+
+
+@dataclass(frozen=True)
+class CloudOptions(RateOptions):
+    """What a cloud may not say of itself."""
+
+    title: ClassVar = "point clouds"
+
+    bin_columns: int | None = option(
+        None,
+        help="numbers a point of .bin files: 3 (x y z), 4 (and intensity) or 5 (and ring); default: 4 or 5 where only one can be",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bin_columns not in (None, 3, 4, 5):
+            raise ArgumentError(f"bin_columns: expected 3, 4 or 5, got {self.bin_columns}")
+
+
+def is_cloud(file: Path, arrays: bool = True) -> bool:
+    """Whether a file is taken for a cloud, by its name; `arrays`: those too that may hold anything."""
+    suffixes = _CLOUDS + _ARRAYS if arrays else _CLOUDS
+    name = file.name.lower()
+    in_kitti = name.endswith(".bin") and any(parent.startswith("velodyne") for parent in file.parent.parts[-2:])
+    return (in_kitti or name.endswith(suffixes)) and not name.startswith(".")
+
+
+def _find_cloud(source: Path, files: Sequence[Path]) -> Path | None:
+    return next((file for file in files if is_cloud(file, arrays=False)), None)
+
+
+FORMAT = Format(
+    "clouds",
+    "folder of point clouds",
+    "*.ply, *.pcd, *.las, *.laz",
+    _find_cloud,
+    CloudOptions,
+    "robocache.ingest.clouds",
+    "pip install 'robocache[lidar]'",
+)

@@ -1,0 +1,55 @@
+"""How HDF5 files of one layout are told from those of another before h5py is imported: by name and by their first bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..files import is_readable
+
+SUFFIXES = (".hdf5", ".h5", ".hdf")
+TRAJECTORY = "trajectory.h5"  # DROID's
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+# A file may begin with a block that is not HDF5's, of 512 bytes or a power of two of them.
+_MAGIC_AT = (0, 512, 1024, 2048, 4096)
+_HEAD = 8192
+# A folder holds one layout: a few files tell it, where all would have to be opened.
+_LOOKED_AT = 16
+
+
+def is_hdf5(file: Path) -> bool:
+    """Whether a file in a folder is taken for HDF5, by its name."""
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+
+
+def finder(layout: str) -> Callable[[Path, Sequence[Path]], Path | None]:
+    """`find_sign` of that layout."""
+
+    def find(source: Path, files: Sequence[Path]) -> Path | None:
+        candidates = [file for file in files if file == source or is_hdf5(file)]
+        # All trajectories are of one layout, whatever is in them.
+        trajectory = next((file for file in candidates if file.name == TRAJECTORY), None)
+        others = [file for file in candidates if file.name != TRAJECTORY][:_LOOKED_AT]
+        if layout == "droid":
+            return trajectory
+        return next((file for file in others if _guess(file) == layout), None)
+
+    return find
+
+
+def _guess(file: Path) -> str | None:
+    """The layout of a file that is no trajectory: by the names of its first groups, which lie in its first bytes as it is
+    commonly written, or else by its own."""
+    head = b""
+    if is_readable(file):
+        with file.open("rb") as opened:
+            head = opened.read(_HEAD)
+    if not is_hdf5(file) and not any(head.startswith(_MAGIC, at) for at in _MAGIC_AT):
+        return None
+    if b"\0data\0" in head or b"demo_" in head:
+        return "robomimic"
+    if b"observations" in head or re.match(r"episode_?\d+", file.name):
+        return "aloha"
+    return "robomimic"

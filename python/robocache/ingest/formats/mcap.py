@@ -1,0 +1,50 @@
+"""MCAP files: the sign and the options, which other formats of recorded messages share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from ...errors import ArgumentError
+from ..options import option
+from . import CameraOptions, Format
+
+
+@dataclass(frozen=True)
+class MessageOptions(CameraOptions):
+    """Of recorded messages."""
+
+    title: ClassVar = "recorded messages (MCAP, rosbag2, rosbag1)"
+
+    stamp: Literal["auto", "header", "log", "publish"] = option(
+        "auto",
+        help="a message's time: its header's where all of a topic are sane, else when it was logged (default auto)",
+    )
+    definitions: str | None = option(None, help="a folder of .msg and .idl files, for bags without their definitions")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.definitions is not None and not Path(self.definitions).is_dir():
+            raise ArgumentError(f"definitions: expected a folder of .msg and .idl files, got {self.definitions!r}")
+
+
+def is_mcap(file: Path) -> bool:
+    """Whether a file is taken for MCAP, by its name."""
+    return file.suffix.lower() == ".mcap" and not file.name.startswith(".")
+
+
+def _find_mcap(source: Path, files: Sequence[Path]) -> Path | None:
+    return next(filter(is_mcap, files), None)
+
+
+FORMAT = Format(
+    "mcap",
+    "MCAP files",
+    "*.mcap",
+    _find_mcap,
+    MessageOptions,
+    "robocache.ingest.mcap",
+    "pip install 'robocache[ros]'",
+)

@@ -1,0 +1,36 @@
+"""RLDS datasets, as of Open X-Embodiment, in TFRecord files that TFDS wrote: the sign and the options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from . import Format, RateOptions
+
+# As bridge_dataset-train.tfrecord-00000-of-00512.
+SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})")
+
+
+@dataclass(frozen=True)
+class RldsOptions(RateOptions):
+    """The files say everything but the rate."""
+
+    title: ClassVar = "RLDS dataset"
+
+
+def _find_shard(source: Path, files: Sequence[Path]) -> Path | None:
+    return next((file for file in files if SHARD.fullmatch(file.name)), None)
+
+
+FORMAT = Format(
+    "rlds",
+    "RLDS dataset (TFDS TFRecords, Open X-Embodiment)",
+    "*.tfrecord-00000-of-00001",
+    _find_shard,
+    RldsOptions,
+    "robocache.ingest.rlds",
+    "pip install google-crc32c",
+)

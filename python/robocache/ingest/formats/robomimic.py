@@ -1,0 +1,16 @@
+"""robomimic's HDF5, which MimicGen and Isaac Lab write too: the sign and the options."""
+
+from __future__ import annotations
+
+from . import Format, RateOptions
+from .hdf5 import finder
+
+FORMAT = Format(
+    "robomimic",
+    "robomimic dataset (MimicGen's and Isaac Lab's too)",
+    "*.hdf5 of demos",
+    finder("robomimic"),
+    RateOptions,
+    "robocache.ingest.robomimic",
+    "pip install h5py",
+)

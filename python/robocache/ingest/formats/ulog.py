@@ -1,0 +1,44 @@
+"""PX4's ULog: the sign and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ..files import is_readable
+from . import Format
+
+MAGIC = b"ULog\x01\x12\x35"
+
+
+@dataclass(frozen=True)
+class UlogOptions:
+    """A ULog says everything itself."""
+
+    title: ClassVar = "PX4 ULog"
+
+
+def is_ulog(file: Path) -> bool:
+    """Whether a file in a folder is taken for a log, by its name."""
+    return file.suffix.lower() in (".ulg", ".ulog") and not file.name.startswith(".")
+
+
+def _find_ulog(source: Path, files: Sequence[Path]) -> Path | None:
+    if files == [source] and is_readable(source):
+        with source.open("rb") as opened:
+            if opened.read(len(MAGIC)) == MAGIC:
+                return source
+    return next(filter(is_ulog, files), None)
+
+
+FORMAT = Format(
+    "ulog",
+    "PX4 log",
+    "*.ulg",
+    _find_ulog,
+    UlogOptions,
+    "robocache.ingest.ulog",
+    "pip install robocache",
+)

@@ -1,0 +1,46 @@
+"""Zarr stores as diffusion_policy's ReplayBuffer and UMI write them, folders and zip files: the sign and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from ..options import option
+from . import Format, RateOptions
+
+# Where an episode's rows end, in zarr v2 and in v3, which is refused by name.
+EPISODE_ENDS = (("meta", "episode_ends", ".zarray"), ("meta", "episode_ends", "zarr.json"))
+
+
+@dataclass(frozen=True)
+class ZarrOptions(RateOptions):
+    """What a store may not say of itself."""
+
+    title: ClassVar = "zarr store of episodes"
+
+    missing_chunks: Literal["error", "fill"] = option(
+        "error",
+        help="chunks that are not there: an error (default), or full of the array's fill value, as zarr reads them",
+    )
+
+
+def is_store(file: Path) -> bool:
+    """Whether a file shows a store: a part of its tree, or the zip file that has it."""
+    return file.parts[-3:] in EPISODE_ENDS or file.name.lower().endswith(".zarr.zip")
+
+
+def _find_store(source: Path, files: Sequence[Path]) -> Path | None:
+    return next(filter(is_store, files), None)
+
+
+FORMAT = Format(
+    "zarr",
+    "zarr store of episodes (diffusion_policy, UMI)",
+    "meta/episode_ends or *.zarr.zip",
+    _find_store,
+    ZarrOptions,
+    "robocache.ingest.zarr",
+    "pip install numcodecs",
+)

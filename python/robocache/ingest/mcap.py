@@ -1,0 +1,344 @@
+"""MCAP files: records of an opcode and a length, messages in chunks that may be compressed.
+
+Every record is walked over, so that nothing rests on an index, which a recorder that died did not write; what the summary says is
+held against what was found. Messages come in the order of their log time, as the format says, chunks that overlap merged.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import lz4.frame
+import zstandard
+
+from ..errors import Error
+from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
+from .files import check_file, list_files
+from .formats.mcap import MessageOptions, is_mcap
+from .messages import read_bags
+from .recording import Notes, Recording, SourceError, naming
+
+MAGIC = b"\x89MCAP0\r\n"
+_SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _ATTACHMENT, _STATISTICS, _METADATA, _DATA_END = 3, 4, 5, 6, 9, 11, 12, 15
+_RECORD = struct.Struct("<BQ")
+# A message's opcode and length, channel, sequence, log and publish time.
+_HEAD = struct.Struct("<BQHIQQ")
+_CHUNK_HEAD = struct.Struct("<QQQI")
+_STAMPS = struct.Struct("<QQ")
+# Chunks and messages of more bytes than this are taken for damage: writers make them of a few MB.
+_LARGEST = 256 << 20
+# Messages outside of chunks are read together, so many bytes of them.
+_LOOSE = 8 << 20
+
+
+def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every MCAP file."""
+    listing = list_files(source)
+    root = source if source.is_dir() else source.parent
+    listing.note(root, notes)
+    files = [file for file in listing.files if file == source or is_mcap(file)]
+    beside = {file.with_suffix(".mp4") for file in files}
+    if others := [str(file.relative_to(root)) for file in listing.files if file not in files and file not in beside]:
+        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        notes.leave_out("other files", f"no MCAP: {shown}")
+    bags = [(file.relative_to(root).as_posix(), McapBag([file])) for file in files]
+    yield from read_bags(source, bags, options, notes)
+    for name, bag in bags:
+        _compare_video(name, bag, notes)
+
+
+def _compare_video(name: str, bag: McapBag, notes: Notes) -> None:
+    """Tells of a video of the same name beside a file, of whose frames its messages may be the stamps."""
+    video = bag.path.with_suffix(".mp4")
+    if not video.is_file():
+        return
+    topics = ", ".join(f"{bag.channels[number].topic} {count}" for number, count in sorted(bag.counts.items()))
+    try:
+        from .video import index_video
+
+        frames = f"{len(index_video(video))} frames"
+    except (ImportError, Error) as error:
+        frames = f"frames that cannot be counted: {error}"
+    notes.leave_out(
+        video.name, f"a video beside {name}, not read; it has {frames}, the topics have messages: {topics or 'none'}"
+    )
+
+
+@dataclass
+class _Segment:
+    """Messages that are read together: those of a chunk, or of a stretch of the file.
+
+    at, size: of the chunk's record without its head, or of the stretch.
+    first, last: log times.
+    """
+
+    at: int
+    size: int
+    chunk: bool
+    first: int
+    last: int
+
+
+@dataclass
+class _File:
+    path: Path
+    segments: list[_Segment] = field(default_factory=list)
+    schemas: dict[int, tuple[str, str, bytes]] = field(default_factory=dict)
+    channels: dict[int, int] = field(default_factory=dict)  # the source's number of each
+    counts: Counter[int] = field(default_factory=Counter)
+    expected: dict[int, int] | None = None
+
+
+class McapBag(Bag):
+    """One recording in an MCAP file, or in several, one behind the other.
+
+    counts: messages of each channel that the last pass found.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        super().__init__(paths[0])
+        self.counts: Counter[int] = Counter()
+        self._paths = paths
+        self._files: list[_File] = []
+
+    def open(self, faults: Faults) -> None:
+        """Finds out where the chunks are, of all files."""
+        for path in self._paths:
+            with faults.reading(path.name, path) if len(self._paths) > 1 else naming(path):
+                check_file(path)
+                with path.open("rb") as file:
+                    of_file = _File(path)
+                    self._scan(file, of_file, faults)
+                    self._files.append(of_file)
+
+    def parts(self, faults: Faults) -> Iterator[Part]:
+        """The messages, in the order of log time in each file."""
+        self.counts.clear()
+        for of_file in self._files:
+            of_file.counts.clear()
+            with of_file.path.open("rb") as file:
+                chunks = [
+                    (segment.first, partial(self._read, file, of_file, segment, faults)) for segment in of_file.segments
+                ]
+                yield from merge(chunks)
+            for number, count in of_file.counts.items():
+                self.counts[of_file.channels[number]] += count
+            if of_file.expected is not None:
+                for number, count in of_file.expected.items():
+                    there = of_file.counts[number]
+                    if there != count:
+                        topic = (
+                            self.channels[of_file.channels[number]].topic
+                            if number in of_file.channels
+                            else f"channel {number}"
+                        )
+                        faults.add(
+                            f"{topic}: messages",
+                            SourceError(f"{of_file.path}: {topic}: {there} messages, but its statistics count {count}"),
+                        )
+
+    # ---- the file's records ----
+
+    def _scan(self, file: BinaryIO, of_file: _File, faults: Faults) -> None:
+        path, size = of_file.path, os.fstat(file.fileno()).st_size
+        _check_magic(path, file.read(8))
+        at, summary, ended = 8, False, False
+        while at < size:
+            file.seek(at)
+            head = file.read(_HEAD.size)
+            if len(head) < 9:
+                ended = head == MAGIC
+                break
+            if head[:8] == MAGIC and at == size - 8:
+                ended = True
+                break
+            opcode, length = _RECORD.unpack_from(head)
+            if length > size - at - 9:
+                break
+            where = f"{path}: byte {at}"
+            with naming(where):
+                if opcode == _MESSAGE:
+                    if length < 22 or length > _LARGEST:
+                        raise SourceError(f"{where}: a message of {length} bytes")
+                    self._add_loose(of_file, at, 9 + length, _HEAD.unpack(head)[4])
+                elif opcode == _CHUNK:
+                    if length < 40:
+                        raise SourceError(f"{where}: a chunk of {length} bytes")
+                    first, last = _STAMPS.unpack_from(head, 9)
+                    of_file.segments.append(_Segment(at + 9, length, True, first, last))
+                elif opcode in (_SCHEMA, _CHANNEL, _STATISTICS, _METADATA) and length <= _LARGEST:
+                    file.seek(at + 9)
+                    self._learn(opcode, file.read(length), of_file)
+                elif opcode == _ATTACHMENT:
+                    file.seek(at + 9)
+                    body = file.read(min(length, 1 << 16))
+                    name, _ = _text(body, 16)
+                    self.left_out[f"attachment {name!r}"] = f"{length} bytes; attachments are not read"
+                elif opcode == _DATA_END:
+                    summary = True
+            at += 9 + length
+        if not ended:
+            state = "in its summary" if summary else "without an end, as of a recorder that died"
+            faults.add(
+                f"{self._prefix(path)}from byte {at}",
+                SourceError(
+                    f"{path}: byte {at}: expected a whole record or the magic at the end, got {size - at} bytes: cut off {state}"
+                ),
+            )
+
+    def _prefix(self, path: Path) -> str:
+        return f"{path.name}: " if len(self._paths) > 1 else ""
+
+    def _add_loose(self, of_file: _File, at: int, size: int, log_ns: int) -> None:
+        last = of_file.segments[-1] if of_file.segments else None
+        if last and not last.chunk and last.at + last.size == at and last.size + size <= _LOOSE:
+            last.size += size
+            last.first, last.last = min(last.first, log_ns), max(last.last, log_ns)
+        else:
+            of_file.segments.append(_Segment(at, size, False, log_ns, log_ns))
+
+    def _learn(self, opcode: int, body: bytes, of_file: _File) -> None:
+        """Takes in a record that is no message."""
+        if opcode == _SCHEMA:
+            (number,) = struct.unpack_from("<H", body)
+            name, at = _text(body, 2)
+            encoding, at = _text(body, at)
+            of_file.schemas[number] = name, encoding, body[at + 4 : at + 4 + _u32(body, at)]
+        elif opcode == _CHANNEL:
+            number, schema = struct.unpack_from("<HH", body)
+            topic, at = _text(body, 4)
+            encoding, _ = _text(body, at)
+            if number not in of_file.channels:
+                name, definition_encoding, definition = of_file.schemas.get(schema, ("", "", b""))
+                channel = Channel(topic, name, encoding, definition_encoding, definition)
+                of_file.channels[number] = self.number(channel)
+        elif opcode == _STATISTICS:
+            (size,) = struct.unpack_from("<I", body, 42)
+            pairs = struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10])
+            of_file.expected = dict(pairs)
+        elif opcode == _METADATA:
+            name, _ = _text(body, 0)
+            self.left_out[f"metadata {name!r}"] = f"{len(body)} bytes; metadata records are not read"
+
+    # ---- messages ----
+
+    def _read(self, file: BinaryIO, of_file: _File, segment: _Segment, faults: Faults) -> Table | None:
+        """A segment; None where nothing is in it or it cannot be read."""
+        kind, start = ("chunk", segment.at - 9) if segment.chunk else ("messages", segment.at)
+        where = f"{of_file.path}: byte {start}"
+        file.seek(segment.at)
+        data = memoryview(file.read(segment.size))
+        try:
+            with naming(where):
+                if len(data) != segment.size:
+                    raise SourceError(
+                        f"{where}: expected {segment.size} bytes, got {len(data)}: the file has become shorter"
+                    )
+                if segment.chunk:
+                    data = self._decompress(data, where, check=not faults.told)
+                return self._walk(data, of_file, where)
+        except SourceError as error:
+            faults.add(f"{self._prefix(of_file.path)}{kind} at byte {start}", error)
+            return None
+
+    def _decompress(self, body: memoryview, where: str, check: bool) -> memoryview:
+        _, _, size, crc = _CHUNK_HEAD.unpack_from(body)
+        compression, at = _text(body, _CHUNK_HEAD.size)
+        (stored,) = struct.unpack_from("<Q", body, at)
+        packed = body[at + 8 : at + 8 + stored]
+        if len(packed) != stored or size > _LARGEST:
+            raise SourceError(
+                f"{where}: a chunk of {stored} bytes, {size} when it is decompressed, in a record of {len(body)}"
+            )
+        data = decompress(compression, packed, size, where)
+        if len(data) != size:
+            raise SourceError(f"{where}: expected a chunk of {size} bytes, got {len(data)}")
+        if check and crc and (got := zlib.crc32(data)) != crc:
+            raise SourceError(f"{where}: the chunk's checksum is {got:08x}, expected {crc:08x}: damaged")
+        return memoryview(data)
+
+    def _walk(self, data: memoryview, of_file: _File, where: str) -> Table | None:
+        at, end = 0, len(data)
+        logs: list[int] = []
+        numbers: list[int] = []
+        publishes: list[int] = []
+        payloads: list[memoryview] = []
+        unpack = _HEAD.unpack_from
+        while at < end:
+            if end - at < 9:
+                raise SourceError(f"{where}: a record is cut off at {at} of {end}")
+            if data[at] == _MESSAGE and end - at >= 31:
+                _, length, number, _, log, publish = unpack(data, at)
+                after = at + 9 + length
+                if after > end or length < 22:
+                    raise SourceError(f"{where}: a message of {length} bytes at {at} of {end}")
+                logs.append(log)
+                numbers.append(number)
+                publishes.append(publish)
+                payloads.append(data[at + 31 : after])
+            else:
+                opcode, length = _RECORD.unpack_from(data, at)
+                after = at + 9 + length
+                if after > end:
+                    raise SourceError(f"{where}: a record of {length} bytes at {at} of {end}")
+                if opcode in (_SCHEMA, _CHANNEL):
+                    self._learn(opcode, bytes(data[at + 9 : after]), of_file)
+            at = after
+        if not logs:
+            return None
+        try:
+            channels = [of_file.channels[number] for number in numbers]
+        except KeyError as error:
+            raise SourceError(f"{where}: a message of channel {error}, of which there is no record") from error
+        of_file.counts.update(numbers)
+        if max(logs) >= 1 << 63 or max(publishes) >= 1 << 63:
+            raise SourceError(f"{where}: a log or publish time of 2^63 ns and more")
+        return in_order(logs, channels, publishes, payloads)
+
+
+def decompress(compression: str, packed: memoryview, size: int, where: str) -> memoryview | bytes:
+    """What is `size` bytes when it is decompressed, or an error: never much more than that."""
+    if compression == "":
+        return packed
+    if compression == "zstd":
+        if zstandard.frame_content_size(packed) not in (size, -1):
+            raise SourceError(
+                f"{where}: expected zstd of {size} bytes, its frame says {zstandard.frame_content_size(packed)}"
+            )
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size) if size else b""
+    if compression == "lz4":
+        if lz4.frame.get_frame_info(packed)["content_size"] == size:
+            return bytes(lz4.frame.decompress(packed))
+        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(packed, max_length=size + 1))
+    raise SourceError(f"{where}: compression {compression!r} is none of '', 'lz4' and 'zstd'")
+
+
+def _check_magic(path: Path, head: bytes) -> None:
+    if head == MAGIC:
+        return
+    if head[:7] == b"\x89MCAP0\n":
+        raise SourceError(
+            f"{path}: its first bytes lack the CR of {MAGIC!r}: line ends were converted as in a text file, as by git, and all "
+            "that looked like one with them; copy it anew as a binary file"
+        )
+    raise SourceError(f"{path}: expected MCAP, which begins with {MAGIC!r}, got {head!r}")
+
+
+def _u32(body: bytes | memoryview, at: int) -> int:
+    return int(struct.unpack_from("<I", body, at)[0])
+
+
+def _text(body: bytes | memoryview, at: int) -> tuple[str, int]:
+    """A string, and where it ends."""
+    end = at + 4 + _u32(body, at)
+    if end > len(body):
+        raise ValueError(f"a text that ends at {end} of {len(body)}")
+    return bytes(body[at + 4 : end]).decode(errors="backslashreplace"), end

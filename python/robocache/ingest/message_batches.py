@@ -1,0 +1,119 @@
+"""Messages of one type, many at once, field by field: what they have in common whatever they are serialised in.
+
+A type is a list of :class:`Leaf`; a :class:`Batch` gives each leaf's values of all its messages as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+# A type with more leaves than this is none that a robot has: a definition that holds itself, or arrays of arrays of messages.
+MAX_LEAVES = 20_000
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A field of a message that is no message itself.
+
+    path: its name behind those of the messages that hold it: "pose.position.x".
+    kind: what it holds: a number or an array of always `count`; as many numbers as it likes; a text; texts; messages.
+    dtype: of numbers, native.
+    count: of an array, how many; None of a single number.
+    fields: of messages, theirs.
+    """
+
+    path: str
+    kind: Literal["number", "numbers", "text", "texts", "records"]
+    dtype: np.dtype[Any] | None = None
+    count: int | None = None
+    fields: tuple[Leaf, ...] = ()
+
+
+class Batch(Protocol):
+    """n messages of one type."""
+
+    def __len__(self) -> int: ...
+
+    def numbers(self, leaf: Leaf) -> np.ndarray:
+        """``[n]``, of an array ``[n, count]``."""
+
+    def counts(self, leaf: Leaf) -> np.ndarray:
+        """int64 ``[n]``: how many numbers or records each message has."""
+
+    def sequences(self, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of all messages one behind the other, and where each one's begin: ``[n + 1]``."""
+
+    def texts(self, leaf: Leaf) -> list[str]:
+        """Bytes that are no UTF-8 are escaped."""
+
+    def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]: ...
+
+    def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
+        """The records of all messages one behind the other, and where each one's begin: ``[n + 1]``."""
+
+
+class Decoder(Protocol):
+    """Of messages of one type.
+
+    Attributes:
+        leaves: the type.
+        left_out: fields that it does not give, and why.
+    """
+
+    leaves: tuple[Leaf, ...]
+    left_out: dict[str, str]
+
+    def decode(self, payloads: Sequence[memoryview]) -> tuple[Batch, dict[int, str]]:
+        """Those that can be decoded, in their order; and the others, each with the reason."""
+
+
+def offsets_of(counts: np.ndarray) -> np.ndarray:
+    """Where each begins: int64 ``[n + 1]``."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A batch of messages that are Python objects already: dicts of what JSON has, in which every leaf is found.
+
+    trees: a message each.
+    """
+
+    trees: Sequence[Mapping[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    def _values(self, leaf: Leaf) -> list[Any]:
+        return [tree[leaf.path] for tree in self.trees]
+
+    def numbers(self, leaf: Leaf) -> np.ndarray:
+        return np.array(self._values(leaf), leaf.dtype).reshape(
+            len(self), *(() if leaf.count is None else (leaf.count,))
+        )
+
+    def counts(self, leaf: Leaf) -> np.ndarray:
+        return np.array([len(values) for values in self._values(leaf)], np.int64)
+
+    def sequences(self, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
+        values = self._values(leaf)
+        parts = [
+            np.frombuffer(one, np.uint8) if isinstance(one, bytes) else np.array(one, leaf.dtype) for one in values
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, leaf.dtype), offsets_of(self.counts(leaf))
+
+    def texts(self, leaf: Leaf) -> list[str]:
+        return self._values(leaf)
+
+    def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]:
+        return [tuple(texts) for texts in self._values(leaf)]
+
+    def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
+        values = self._values(leaf)
+        return Trees([record for records in values for record in records]), offsets_of(self.counts(leaf))

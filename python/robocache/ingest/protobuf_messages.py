@@ -1,0 +1,110 @@
+"""Messages in protobuf, by the descriptors that come with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from ..errors import Error
+from .message_batches import MAX_LEAVES, Leaf, Trees
+
+_NUMBERS = {
+    FieldDescriptor.CPPTYPE_BOOL: np.bool_,
+    FieldDescriptor.CPPTYPE_DOUBLE: np.float64,
+    FieldDescriptor.CPPTYPE_ENUM: np.int32,
+    FieldDescriptor.CPPTYPE_FLOAT: np.float32,
+    FieldDescriptor.CPPTYPE_INT32: np.int32,
+    FieldDescriptor.CPPTYPE_INT64: np.int64,
+    FieldDescriptor.CPPTYPE_UINT32: np.uint32,
+    FieldDescriptor.CPPTYPE_UINT64: np.uint64,
+}
+
+
+class ProtobufDecoder:
+    """Of messages of one type.
+
+    A field that is not in a message has its default, as in protobuf: 0, or empty.
+
+    Raises:
+        Error: the descriptors do not describe it.
+    """
+
+    def __init__(self, name: str, descriptors: bytes) -> None:
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
+            pool = descriptor_pool.DescriptorPool()
+            waiting = {file.name: file for file in files.file}
+            while waiting:
+                ready = [file for file in waiting.values() if not any(needed in waiting for needed in file.dependency)]
+                if not ready:
+                    raise Error(f"files that need each other: {', '.join(waiting)}")
+                for file in ready:
+                    pool.Add(file)
+                    del waiting[file.name]
+            descriptor = pool.FindMessageTypeByName(name)
+            self._class = message_factory.GetMessageClass(descriptor)
+        except Exception as error:
+            raise Error(f"its descriptors cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
+        self.left_out: dict[str, str] = {}
+        self.leaves = tuple(self._leaves(descriptor, (), ()))
+        self._readers = [_Reader(leaf, tuple(leaf.path.split("."))) for leaf in self.leaves]
+
+    def _leaves(self, descriptor: Descriptor, path: tuple[str, ...], inside: tuple[str, ...]) -> list[Leaf]:
+        leaves: list[Leaf] = []
+        inside = (*inside, descriptor.full_name)
+        for field in descriptor.fields:
+            name = ".".join((*path, field.name))
+            repeated = field.is_repeated
+            if field.cpp_type in _NUMBERS:
+                leaves.append(Leaf(name, "numbers" if repeated else "number", np.dtype(_NUMBERS[field.cpp_type])))
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                leaves.append(Leaf(name, "texts" if repeated else "text"))
+            elif field.type == FieldDescriptor.TYPE_BYTES and not repeated:
+                leaves.append(Leaf(name, "numbers", np.dtype(np.uint8)))
+            elif (
+                field.message_type is None
+                or field.message_type.full_name in inside
+                or field.message_type.GetOptions().map_entry
+            ):
+                self.left_out[name] = "a map, a message in itself, or several of bytes"
+            elif repeated:
+                inner = [leaf for leaf in self._leaves(field.message_type, (), inside) if leaf.kind != "records"]
+                leaves.append(Leaf(name, "records", fields=tuple(inner)))
+            else:
+                leaves += self._leaves(field.message_type, (*path, field.name), inside)
+            if len(leaves) > MAX_LEAVES:
+                raise Error(f"more than {MAX_LEAVES} fields")
+        return leaves
+
+    def decode(self, payloads: Sequence[memoryview]) -> tuple[Trees, dict[int, str]]:
+        """As of :class:`Decoder`."""
+        bad: dict[int, str] = {}
+        trees: list[dict[str, Any]] = []
+        for index, payload in enumerate(payloads):
+            try:
+                message = self._class.FromString(bytes(payload))
+                trees.append({reader.leaf.path: reader(message) for reader in self._readers})
+            except (DecodeError, ValueError) as error:
+                bad[index] = f"no such message: {error}"
+        return Trees(trees), bad
+
+
+class _Reader:
+    """Gives a leaf of a message."""
+
+    def __init__(self, leaf: Leaf, path: tuple[str, ...]) -> None:
+        self.leaf = leaf
+        self._path = path
+        self._inner = [_Reader(inner, tuple(inner.path.split("."))) for inner in leaf.fields]
+
+    def __call__(self, message: Any) -> Any:
+        for name in self._path:
+            message = getattr(message, name)
+        if self.leaf.kind == "records":
+            return [{reader.leaf.path: reader(record) for reader in self._inner} for record in message]
+        return message

@@ -1,0 +1,368 @@
+"""RLDS datasets: TFRecord shards that TFDS wrote, an episode a record, as those of Open X-Embodiment.
+
+features.json says what is in an Example, dataset_info.json how many records there should be. Nothing tells the rate.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import Error, FileError
+from .files import check_file, list_files
+from .formats.rlds import SHARD, RldsOptions
+from .images import Images, Kinds, store_pixels
+from .rate import nominal_time_ns, require_rate
+from .recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming, ranges
+from .rlds_features import Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
+from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
+
+# Larger than any that TFDS wrote.
+_LARGEST_JSON = 2**26
+# What a chunk of decoded tensors takes.
+_AT_ONCE = 2**25
+# More numbers than the episodes table should have in a cell.
+_LARGEST_CELL = 4096
+# Steps' text that is what the robot was told to do.
+_INSTRUCTIONS = ("language_instruction", "natural_language_instruction")
+
+# Columns of the episodes table that are not the dataset's own.
+_COLUMNS = {"tasks", "split", "source_file", "source_record", "episode_index", "start_ns", "end_ns"}
+
+
+def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every record of every shard, split by split."""
+    rate_hz = require_rate(options.rate_hz, source, "RLDS does not say at what rate it was recorded")
+    files = list_files(source)
+    files.note(source if source.is_dir() else source.parent, notes)
+    found = [file for file in files.files if SHARD.fullmatch(file.name)]
+    folders = sorted({file.parent for file in found})
+    if len(folders) != 1:
+        these = "; ingest one of them: " + ", ".join(map(str, folders)) if folders else ""
+        raise FileError(f"{source}: expected the shards (*.tfrecord-00000-of-00001) of one dataset{these}")
+    info = _read_info(folders[0], notes)
+    shards = [shard for file in found if (shard := _scan(file, notes)) is not None]
+    if source.is_dir():
+        _check_shards(folders[0], found, info, notes)
+    _check_counts(shards, info, notes)
+    notes.total = sum(len(shard.offsets) for shard in shards)
+    records: Counter[str] = Counter()
+    for shard in shards:
+        records[_split(shard.file)] += len(shard.offsets)
+    notes.tell(source, **info.facts, splits=dict(records), rate_hz=rate_hz)
+    for file in files.files:
+        if file not in found and file.name not in ("features.json", "dataset_info.json"):
+            notes.leave_out(file.name, "not a shard of the dataset")
+    dataset = _Dataset(rate_hz, options, notes, _read_features(folders[0], shards, notes))
+    for shard in shards:
+        for number in range(len(shard.offsets)):
+            what, where = f"{shard.file.name}: record {number}", f"{shard.file}: record {number}"
+            recording = None if notes.wants(notes.position) else Recording(what, where, {}, ())
+            with notes.reading(what, where):
+                recording = recording or _read_record(shard, number, dataset, what, where)
+            if recording is None:
+                notes.position += 1
+            else:
+                yield recording
+
+
+def _read_record(shard: Shard, number: int, dataset: _Dataset, what: str, where: str) -> Recording:
+    example = parse_example(read_record(shard, number))
+    facts = {"split": _split(shard.file), "source_file": shard.file.name, "source_record": number}
+    return Recording(what, where, dataset.metadata(example) | facts, dataset.streams(example, what, where))
+
+
+def _split(shard: Path) -> str:
+    parts = SHARD.fullmatch(shard.name)
+    assert parts is not None
+    return parts["split"]
+
+
+# ---- the files ----
+
+
+@dataclass(frozen=True)
+class _Info:
+    """What dataset_info.json says.
+
+    facts: for the provenance.
+    lengths: of each split, the number of records in each shard.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    lengths: dict[str, list[int]] = field(default_factory=dict)
+
+
+def _read_json(file: Path) -> Any:
+    check_file(file)
+    size = file.stat().st_size
+    if size > _LARGEST_JSON:
+        raise SourceError(f"{file}: expected JSON of at most {_LARGEST_JSON} bytes, got {size}")
+    return json.loads(file.read_bytes())
+
+
+def _read_info(folder: Path, notes: Notes) -> _Info:
+    """Empty where there is none, or it was skipped."""
+    file = folder / "dataset_info.json"
+    if not os.path.lexists(file):
+        notes.leave_out("dataset_info.json", "not there: the number of records is not checked")
+        return _Info()
+    with notes.reading(file.name, file):
+        content = _read_json(file)
+        if not isinstance(content, dict):
+            raise SourceError(f"{file}: expected an object, got {content!r:.60}")
+        texts = ("name", "version", "description", "citation", "moduleName")
+        facts = {key: content[key] for key in texts if isinstance(content.get(key), str)}
+        json.dumps(facts, ensure_ascii=False).encode()
+        splits = {split["name"]: split for split in content.get("splits", [])}
+        return _Info(facts, {name: [int(length) for length in split["shardLengths"]] for name, split in splits.items()})
+    return _Info()
+
+
+def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feature]:
+    """What features.json says, or where there is none the first record."""
+    file = folder / "features.json"
+    try:
+        if os.path.lexists(file):
+            with naming(file):
+                features, left_out = parse_features(_read_json(file))
+        else:
+            notes.leave_out("features.json", "not there: shapes are flat, and whole numbers int64")
+            first = next((shard for shard in shards if len(shard.offsets)), None)
+            if first is None:
+                raise FileError(f"{folder}: no records")
+            with naming(f"{first.file}: record 0"):
+                features, left_out = infer_features(parse_example(read_record(first, 0)))
+    except SourceError as error:
+        raise FileError(str(error)) from error  # nothing to skip to
+    for key, why in left_out.items():
+        notes.leave_out(key, why)
+    return features
+
+
+def _scan(file: Path, notes: Notes) -> Shard | None:
+    shard = None
+    with notes.reading(file.name, file):
+        check_file(file)
+        shard = scan_shard(file)
+    if shard is not None and shard.damage is not None:
+        notes.skip(f"{file.name}: record {len(shard.offsets)} and what is behind it", shard.damage)
+    return shard
+
+
+def _check_shards(folder: Path, found: list[Path], info: _Info, notes: Notes) -> None:
+    """Names the shards that are not there."""
+    numbers: defaultdict[tuple[str, str, int], set[int]] = defaultdict(set)
+    for file in found:
+        parts = SHARD.fullmatch(file.name)
+        assert parts is not None
+        numbers[parts["name"], parts["split"], int(parts["count"])].add(int(parts["number"]))
+    for (name, split, count), there in numbers.items():
+        if len(there) != count or max(there) >= count:
+            missing = _gaps(sorted(there), count)
+            what = f"{name}-{split}.tfrecord-*-of-{count:05d}: shards {missing}"
+            notes.skip(what, SourceError(f"{folder}: {name}-{split}: expected {count} shards, {missing} are not there"))
+    for split, lengths in info.lengths.items():
+        if sum(lengths) and not any(split == there for _, there, _ in numbers):
+            error = SourceError(f"{folder}: split {split!r} of {sum(lengths)} records has no shards here")
+            notes.skip(f"split {split}", error)
+
+
+def _gaps(there: list[int], count: int) -> str:
+    """The numbers below `count` that are not there, as "3-5, 7"."""
+    bounds = [-1, *(number for number in there if number < count), count]
+    runs = [(low + 1, high - 1) for low, high in pairwise(bounds) if high - low > 1]
+    return ", ".join(f"{low}-{high}" if low < high else str(low) for low, high in runs) or ranges(
+        [number for number in there if number >= count]
+    )
+
+
+def _check_counts(shards: list[Shard], info: _Info, notes: Notes) -> None:
+    """Holds the number of records against that in dataset_info.json."""
+    for shard in shards:
+        parts = SHARD.fullmatch(shard.file.name)
+        assert parts is not None
+        lengths = info.lengths.get(parts["split"], [])
+        number = int(parts["number"])
+        if shard.damage is None and len(lengths) == int(parts["count"]) > number:
+            expected, got = lengths[number], len(shard.offsets)
+            if expected != got:
+                message = f"{shard.file}: expected {expected} records, by dataset_info.json, got {got}"
+                notes.skip(f"{shard.file.name}: number of records", SourceError(message))
+
+
+# ---- an episode ----
+
+
+class _Dataset:
+    """Makes of Examples what the cache takes."""
+
+    def __init__(self, rate_hz: float, options: RldsOptions, notes: Notes, features: list[Feature]) -> None:
+        self._rate_hz = rate_hz
+        self._options = options
+        self._notes = notes
+        self._features = features
+        self._kinds = Kinds()
+
+    def metadata(self, example: Mapping[str, Values | None]) -> dict[str, Any]:
+        """Columns of the episodes table: what is no step's, and the instructions of the steps as `tasks`."""
+        known = {key for feature in self._features for key in feature.keys}
+        told = {omission.what for omission in self._notes.left_out}
+        for key in example:
+            if key not in known and not any(key == one or key.startswith(f"{one}/") for one in told):
+                self._notes.leave_out(key, "in no features.json")
+        columns: dict[str, Any] = {}
+        tasks: dict[str, None] = {}
+        for feature in self._features:
+            if feature.name in _COLUMNS and not feature.in_steps:
+                self._notes.leave_out(feature.key, "the episodes table has a column of that name")
+            elif not feature.in_steps:
+                cell = self._cell(feature, example)
+                if cell is not ...:
+                    columns[feature.name] = cell
+            elif feature.kind == "text" and feature.key.endswith(_INSTRUCTIONS):
+                tasks.update(dict.fromkeys(self._texts(feature, take_values(feature, example))))
+        if any(feature.kind == "text" and feature.key.endswith(_INSTRUCTIONS) for feature in self._features):
+            columns["tasks"] = [task for task in tasks if task]
+        return columns
+
+    def _cell(self, feature: Feature, example: Mapping[str, Values | None]) -> Any:
+        """A value of the episodes table; ... where it cannot hold it."""
+        values = take_values(feature, example)
+        if feature.encoding != "none" or len(values) > _LARGEST_CELL:
+            self._notes.leave_out(feature.key, "too large for the episodes table")
+            return ...
+        if isinstance(values, list):
+            cells: list[Any] = self._texts(feature, values)
+        else:
+            cells = to_dtype(feature, values).tolist()
+            if feature.dtype == np.bool_ and feature.shape:
+                cells = [int(cell) for cell in cells]
+        if len(cells) == 1 and not feature.shape:
+            return None if isinstance(cells[0], float) and not math.isfinite(cells[0]) else cells[0]
+        if not all(math.isfinite(cell) for cell in cells if isinstance(cell, float)):
+            self._notes.leave_out(feature.key, "a list that has NaN or infinity")
+            return ...
+        return cells
+
+    def streams(self, example: Mapping[str, Values | None], what: str, where: str) -> Iterator[tuple[str, Samples]]:
+        """An episode's streams; a camera's and a large tensor's in parts."""
+        features = [feature for feature in self._features if feature.in_steps]
+        steps = self._count_steps(features, example)
+        time_ns = nominal_time_ns(0, steps, self._rate_hz)
+        for feature in features:
+            values = take_values(feature, example)
+            if steps == 0:
+                continue
+            if feature.kind == "image":
+                yield from self._images(feature, values, time_ns, what, where)
+            elif feature.kind == "text":
+                texts = self._texts(feature, values)
+                yield feature.name, Texts(time_ns, texts, "nominal", _attributes(feature))
+            else:
+                yield from self._numbers(feature, example, values, time_ns)
+
+    def _count_steps(self, features: list[Feature], example: Mapping[str, Values | None]) -> int:
+        """How many steps the record has; raises Error where its lists disagree."""
+        counted: dict[str, int] = {}
+        for feature in features:
+            size, length = feature.row_size, len(take_values(feature, example))
+            if size is None:
+                continue
+            if length % size:
+                raise Error(f"{feature.key}: {length} values are no rows of {list(feature.shape)}")
+            counted[feature.key] = length // size
+        first = next(iter(counted), None)
+        if first is None:
+            raise Error("expected a feature of a known shape, to tell how many steps there are")
+        for key, steps in counted.items():
+            if steps != counted[first]:
+                raise Error(f"{key}: {steps} steps, but {counted[first]} in {first}")
+        return counted[first]
+
+    def _texts(self, feature: Feature, values: Values) -> list[str]:
+        try:
+            return [str(value, "utf-8") for value in values]
+        except UnicodeDecodeError:
+            self._notes.leave_out(f"{feature.key}: bytes that are no UTF-8", "escaped, as \\xff")
+            return [str(value, "utf-8", "backslashreplace") for value in values]
+
+    def _images(
+        self, feature: Feature, values: Values, time_ns: np.ndarray, what: str, where: str
+    ) -> Iterator[tuple[str, Samples]]:
+        """A camera, without the rows whose image is empty, which is how TFDS writes that there is none."""
+        there = [row for row, value in enumerate(values) if len(value)]
+        if len(there) < len(values):
+            self._notes.leave_out(f"{feature.name}: rows whose image is empty", "TFDS writes so that there is none")
+        images = [values[row] for row in there]
+        camera = Images(feature.name, what, where, time_ns[there], "nominal", lambda row: bytes(images[row]))
+        frames = camera.stored(self._options, self._kinds, self._notes)
+        if frames is not None:
+            yield feature.name, frames
+
+    def _numbers(
+        self, feature: Feature, example: Mapping[str, Values | None], values: Values, time_ns: np.ndarray
+    ) -> Iterator[tuple[str, Samples]]:
+        steps = len(time_ns)
+        attributes = _attributes(feature)
+        if isinstance(values, list):
+            yield from self._tensors(feature, values, time_ns)
+            return
+        numbers = to_dtype(feature, values)
+        if feature.ragged or None in feature.shape:
+            size = math.prod(size for size in feature.shape if size is not None)
+            elements, odd = divmod(len(numbers), size)
+            if feature.ragged:
+                lengths = np.asarray(take_values(feature, example, feature.keys[1]))
+            else:
+                lengths = np.full(steps, elements // steps)
+            if odd or len(lengths) != steps or (lengths < 0).any() or lengths.sum() != elements:
+                raise Error(
+                    f"{feature.key}: {len(numbers)} values in {len(lengths)} lists of {int(lengths.sum())} elements of "
+                    f"{size}, expected {steps} lists"
+                )
+            shape = (elements, *(size for size in feature.shape if size is not None))
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            yield feature.name, Ragged(time_ns, numbers.reshape(shape), offsets, None, "nominal", attributes)
+            return
+        rows = numbers.reshape(steps, *(size or 0 for size in feature.shape))
+        if feature.dtype == np.uint8 and rows.ndim == 4 and rows.shape[3] == 3:
+            yield feature.name, store_pixels(time_ns, rows, self._options, "nominal")
+        else:
+            yield feature.name, Rows(time_ns, rows, None, "nominal", attributes)
+
+    def _tensors(
+        self, feature: Feature, values: list[memoryview], time_ns: np.ndarray
+    ) -> Iterator[tuple[str, Samples]]:
+        """Rows whose tensors are strings of bytes, in parts."""
+        picture = feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[2] == 3
+        tensors: list[np.ndarray] = []
+        start = size = 0
+        for row, value in enumerate(values, 1):
+            tensors.append(decode_tensor(feature, row - 1, value))
+            size += tensors[-1].nbytes
+            if size < _AT_ONCE and row < len(values):
+                continue
+            part = time_ns[start:row]
+            if None in feature.shape:
+                offsets = np.concatenate([[0], np.cumsum([len(tensor) for tensor in tensors])]).astype(np.int64)
+                elements = np.concatenate(tensors)
+                yield feature.name, Ragged(part, elements, offsets, None, "nominal", _attributes(feature))
+            elif picture:
+                yield feature.name, store_pixels(part, np.stack(tensors), self._options, "nominal")
+            else:
+                yield feature.name, Rows(part, np.stack(tensors), None, "nominal", _attributes(feature))
+            tensors, start, size = [], row, 0
+
+
+def _attributes(feature: Feature) -> dict[str, str]:
+    return {"description": feature.description} if feature.description else {}

@@ -1,0 +1,251 @@
+"""What features.json says of an RLDS dataset's episodes: which lists of an Example are which rows, and of what shape.
+
+An Example is flat: the feature ``steps/observation/state`` of shape [7] has the 7 numbers of each step one behind the other.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import Error
+from .tfrecord import Values
+
+STEPS = "steps/"
+# The most that a compressed tensor may become, where the features do not say its size.
+_LARGEST_TENSOR = 2**28
+_TEXT = np.dtype(object)
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A leaf of the tree that features.json is.
+
+    key: the list's name in an Example.
+    kind: "numbers", "text", or "image": JPEGs and PNGs.
+    dtype, shape: of a step's numbers; None in front where each step has another number of them, or each episode.
+    encoding: "none", or "bytes" and "zlib" where each step's tensor is a string of bytes.
+    ragged: whether the list has a second one beside it, of how many of them a step has.
+    description: what the dataset's author says of it.
+    """
+
+    key: str
+    kind: Literal["numbers", "text", "image"]
+    dtype: np.dtype[Any] = _TEXT
+    shape: tuple[int | None, ...] = ()
+    encoding: str = "none"
+    ragged: bool = False
+    description: str = ""
+
+    @property
+    def in_steps(self) -> bool:
+        return self.key.startswith(STEPS)
+
+    @property
+    def name(self) -> str:
+        """Of the stream, or of the column of the episodes table."""
+        return self.key.removeprefix(STEPS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The lists in an Example that it is made of."""
+        return (f"{self.key}/ragged_flat_values", f"{self.key}/ragged_row_lengths_0") if self.ragged else (self.key,)
+
+    @property
+    def row_size(self) -> int | None:
+        """How many values of its list a step has; None where only the list's length tells."""
+        if self.ragged:
+            return None
+        if self.kind != "numbers" or self.encoding != "none":
+            return 1
+        return None if None in self.shape else math.prod(size or 0 for size in self.shape)
+
+
+def parse_features(tree: Any) -> tuple[list[Feature], dict[str, str]]:
+    """The features of a features.json that are kept, and the keys of those that are not, each with why.
+
+    Raises:
+        Error: it is not what TFDS writes.
+    """
+    kept: list[Feature] = []
+    left_out: dict[str, str] = {}
+    for key, node, levels in _leaves(tree, "", 0):
+        found = _parse_leaf(key, node, levels - key.startswith(STEPS))
+        if isinstance(found, str):
+            left_out[key] = found
+        elif levels and not found.in_steps:  # a list of the episode
+            kept.append(replace(found, shape=(None, *found.shape)))
+        else:
+            kept.append(found)
+    return kept, left_out
+
+
+def _leaves(node: Any, key: str, levels: int) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """(key, node, how many sequences it lies in) of every leaf."""
+    if not isinstance(node, dict) or "pythonClassName" not in node:
+        raise Error(f"feature {key!r}: expected an object with pythonClassName, as TFDS 4 writes it, got {node!r:.60}")
+    if "featuresDict" in node:
+        for name, child in node["featuresDict"].get("features", {}).items():
+            yield from _leaves(child, f"{key}/{name}" if key else name, levels)
+    elif "sequence" in node:
+        yield from _leaves(node["sequence"].get("feature"), key, levels + 1)
+    else:
+        yield key, node, levels
+
+
+def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | str:
+    """The feature, or why it is left out; `sequences` of those that lie within a step, or an episode's metadata."""
+    in_steps = key.startswith(STEPS)
+    if sequences > 1:
+        return "sequences within sequences"
+    ragged = in_steps and sequences == 1
+    description = node.get("description", "")
+    facts: dict[str, Any] = {"ragged": ragged, "description": description if isinstance(description, str) else ""}
+    if "text" in node:
+        return "a number of texts a step" if ragged else Feature(key, "text", **facts)
+    if "classLabel" in node:
+        return Feature(key, "numbers", np.dtype(np.int64), **facts)
+    if "boundingBox" in node:
+        return Feature(key, "numbers", np.dtype(np.float32), (4,), **facts)
+    content = node.get("tensor", node.get("image"))
+    if content is None:
+        return f"a feature of type {str(node['pythonClassName']).rpartition('.')[2]}"
+    shape = _parse_shape(key, content)
+    name = content.get("dtype", "uint8")
+    if "image" in node:
+        if ragged or not in_steps:
+            return "images that are not one a step"
+        if name not in ("uint8", "uint16") or (shape and shape[-1] not in (1, 3, None)):
+            return f"images of {name} {_told(shape)}"
+        return Feature(key, "image", np.dtype(name), shape, **facts)
+    if name in ("string", "object", "bytes"):
+        if ragged or math.prod(size or 0 for size in shape) != 1:
+            return f"texts {_told(shape)} a step" if in_steps else f"texts {_told(shape)}"
+        return Feature(key, "text", **facts)
+    try:
+        dtype = np.dtype("float32" if name == "bfloat16" else name)
+    except TypeError:
+        return f"a tensor of {name}"
+    if dtype.kind not in "biuf":
+        return f"a tensor of {name}"
+    if 0 in shape or None in shape[1:] or (None in shape and ragged):
+        return f"a tensor {_told(shape)}"
+    encoding = content.get("encoding", "none")
+    if encoding not in ("none", "bytes", "zlib") or (encoding != "none" and (ragged or name == "bfloat16")):
+        return f"a tensor of {name} in encoding {encoding}"
+    return Feature(key, "numbers", dtype, shape, encoding, **facts)
+
+
+def _parse_shape(key: str, content: Mapping[str, Any]) -> tuple[int | None, ...]:
+    sizes = [int(size) for size in content.get("shape", {}).get("dimensions", [])]
+    if any(size < -1 for size in sizes) or math.prod(max(1, size) for size in sizes) > 2**40:
+        raise Error(f"feature {key!r}: expected a shape, got {sizes}")
+    return tuple(None if size == -1 else size for size in sizes)
+
+
+def _told(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature], dict[str, str]]:
+    """The same of a dataset without features.json, by an Example of it: shapes are flat, whole numbers int64.
+
+    Raises:
+        Error: it does not tell how many steps there are.
+    """
+    marks = (example.get(STEPS + name) for name in ("is_first", "is_last", "is_terminal", "reward", "discount"))
+    steps = next((len(mark) for mark in marks if mark is not None and len(mark)), None)
+    if steps is None:
+        raise Error("expected features.json beside the data, or steps/is_first to tell how many steps there are")
+    kept: list[Feature] = []
+    left_out: dict[str, str] = {}
+    for key, values in example.items():
+        if values is None or not len(values):
+            left_out[key] = "empty in the first episode, and no features.json says what it is"
+        elif isinstance(values, list):
+            first = next((bytes(value[:8]) for value in values if len(value)), b"")
+            image = first.startswith(_MAGIC)
+            if image and not key.startswith(STEPS):
+                left_out[key] = "images that are not one a step"
+            else:
+                kept.append(Feature(key, "image" if image else "text"))
+        elif not key.startswith(STEPS):
+            kept.append(Feature(key, "numbers", values.dtype, (None,) if len(values) > 1 else ()))
+        elif len(values) % steps:
+            left_out[key] = f"{len(values)} values in {steps} steps, and no features.json says how many belong to each"
+        else:
+            size = len(values) // steps
+            kept.append(Feature(key, "numbers", values.dtype, (size,) if size > 1 else ()))
+    return kept, left_out
+
+
+def take_values(feature: Feature, example: Mapping[str, Values | None], key: str | None = None) -> Values:
+    """A feature's list in an Example; `key` is one of its `keys`.
+
+    Raises:
+        Error: it is not there, or of another type than declared.
+    """
+    key = key or feature.keys[0]
+    if key not in example:
+        raise Error(f"{key}: declared in features.json, but not in the record")
+    values = example[key]
+    in_bytes = feature.kind != "numbers" or feature.encoding != "none"
+    expected = list if in_bytes else np.ndarray
+    if values is None or len(values) == 0:
+        return [] if in_bytes else np.zeros(0, np.int64 if feature.dtype.kind in "biu" else np.float32)
+    floats = not in_bytes and feature.dtype.kind == "f" and key == feature.keys[0]
+    if not isinstance(values, expected) or (isinstance(values, np.ndarray) and (values.dtype.kind == "f") != floats):
+        got = "bytes" if isinstance(values, list) else str(values.dtype)
+        raise Error(f"{key}: declared as {feature.kind} of {feature.dtype}, but stored as {got}")
+    return values
+
+
+def to_dtype(feature: Feature, values: np.ndarray) -> np.ndarray:
+    """Numbers of an Example, float32 or int64, in the feature's dtype.
+
+    Raises:
+        Error: a number that does not fit it.
+    """
+    if values.dtype.kind == "f" or feature.dtype == np.int64:
+        return values.astype(feature.dtype, copy=False)
+    if feature.dtype == np.uint64:  # its bits
+        return values.view(np.uint64)
+    lowest, highest = (0, 1) if feature.dtype == np.bool_ else _bounds(feature.dtype)
+    bad = np.flatnonzero((values < lowest) | (values > highest))
+    if len(bad):
+        raise Error(f"{feature.key}: value {bad[0]} is {values[bad[0]]}, expected {feature.dtype}")
+    return values.astype(feature.dtype)
+
+
+def _bounds(dtype: np.dtype[Any]) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def decode_tensor(feature: Feature, row: int, content: memoryview) -> np.ndarray:
+    """A step's tensor that is stored as bytes, ``[...]`` of the feature's shape.
+
+    Raises:
+        Error: it has another size, or does not decompress.
+    """
+    known = math.prod(size for size in feature.shape if size is not None) * feature.dtype.itemsize
+    raw = bytes(content)
+    if feature.encoding == "zlib":
+        most = _LARGEST_TENSOR if None in feature.shape else known
+        stream = zlib.decompressobj()
+        try:
+            raw = stream.decompress(raw, most + 1)
+        except zlib.error as error:
+            raise Error(f"{feature.key}: row {row}: {error}") from error
+        if len(raw) > most or not stream.eof:
+            raise Error(f"{feature.key}: row {row}: expected {most} bytes at most, compressed and whole")
+    if len(raw) % known or (None not in feature.shape and len(raw) != known):
+        raise Error(f"{feature.key}: row {row}: expected {feature.dtype} {_told(feature.shape)}, got {len(raw)} bytes")
+    shape = [len(raw) // known if size is None else size for size in feature.shape]
+    return np.frombuffer(raw, feature.dtype.newbyteorder("<")).astype(feature.dtype, copy=False).reshape(shape)

@@ -1,0 +1,230 @@
+"""robomimic's HDF5, an episode a group ``data/demo_N``; MimicGen's, Isaac Lab's and other relatives' too.
+
+The schema is what robomimic/scripts/dataset_states_to_obs.py and file_utils.py, and Isaac Lab's
+isaaclab/utils/datasets/hdf5_dataset_file_handler.py write. There is no clock: rows are at k / rate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..errors import FileError
+from .files import natural
+from .formats import RateOptions
+from .hdf5 import (
+    Clock,
+    Column,
+    Tree,
+    attributes,
+    child,
+    describe,
+    escaped,
+    find_files,
+    leave_out_others,
+    nominal,
+    open_file,
+    place,
+    walk,
+)
+from .images import Kinds
+from .recording import Notes, Recording, Samples, SourceError, naming
+
+_LEFT_OUT = {"next_obs": "obs of the row behind it, written a second time"}
+# What MimicGen says of an episode as a whole, in as many numbers as it takes.
+_LISTS = ("src_demo_inds",)
+_INITIAL = "initial_state"
+_MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model_sha256"}
+
+
+def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every demo of every file."""
+    root, listing, files = find_files(source, notes)
+    kinds = Kinds()
+    told: dict[str, Any] = {}
+    for path in sorted(files, key=natural):
+        name = str(path.relative_to(root))
+        with notes.reading(name, path), open_file(path) as file:
+            data = _find_data(path, file)
+            facts = attributes(data, notes)
+            rate_hz, said_by = _find_rate(path, facts, options.rate_hz)
+            told[name] = {**facts, "rate_hz": rate_hz, "rate_from": said_by}
+            demos = sorted(data, key=natural)
+            masks = _read_masks(path, file, demos, notes)
+            notes.total += len(demos)
+            prefix = "" if len(files) == 1 else f"{name}: "
+            rows = 0
+            for demo in demos:
+                what = prefix + escaped(demo)
+                with notes.reading(what, place(path, data)):
+                    group = child(data, demo)
+                    if not isinstance(group, h5py.Group):
+                        notes.leave_out(f"data/{escaped(demo)}", "no group, so no demo")
+                        continue
+                    metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
+                    metadata |= attributes(group, notes, _MODEL) | _model_hash(group)
+                    tree = walk(path, group, what, notes, _LEFT_OUT)
+                    lists = {key: _read_list(tree, key) for key in _LISTS if key in tree.datasets}
+                    clock = nominal(_count_rows(tree, metadata), rate_hz)
+                    rows += clock.rows
+                    metadata |= tree.facts | lists
+                    yield Recording(
+                        what,
+                        tree.base,
+                        metadata,
+                        _read_streams(tree, what, clock, options, kinds, notes),
+                    )
+            total = facts.get("total")
+            if isinstance(total, int) and total != rows:
+                notes.leave_out(f"{name}: data: attribute total", f"says {total}, the demos have {rows} rows")
+            _leave_out_rest(file, notes)
+    notes.tell(source, files=told)
+    leave_out_others(listing, files, notes)
+
+
+def _find_data(path: Path, file: h5py.File) -> h5py.Group:
+    if "data" not in list(file):
+        other = "aloha" if "observations" in list(file) else "droid" if "observation" in list(file) else None
+        hint = f"; format={other!r} reads that" if other else ""
+        raise SourceError(f"{path}: expected a group data with demos in it, found {describe(file)}{hint}")
+    data = child(file, "data")
+    if not isinstance(data, h5py.Group):
+        raise SourceError(f"{path}: expected a group data with demos in it, found a dataset of shape {data.shape}")
+    return data
+
+
+def _leave_out_rest(file: h5py.File, notes: Notes) -> None:
+    for name in file:
+        if name not in ("data", "mask"):
+            notes.leave_out(escaped(name), "beside the demos")
+    if len(file.attrs):
+        notes.leave_out("attributes of the file", ", ".join(map(escaped, file.attrs)))
+
+
+# ---- the rate ----
+
+
+def _find_rate(path: Path, facts: Mapping[str, Any], asked_hz: float | None) -> tuple[float, str]:
+    """Rows a second, and what says so."""
+    said = dict(_said_rates(path, facts))
+    if asked_hz is not None:
+        for by, rate_hz in said.items():
+            if abs(rate_hz - asked_hz) > 1e-6 * asked_hz:
+                raise FileError(f"{path}: {by} says {rate_hz:g} Hz, rate_hz {asked_hz:g}")
+        return asked_hz, "rate_hz"
+    if not said:
+        raise FileError(
+            f"{path}: no clock, and its attributes name no rate (control_freq, or dt and decimation): say it with rate_hz; "
+            f"env_args: {facts.get('env_args', 'none')!s:.200}"
+        )
+    if len({round(rate_hz, 6) for rate_hz in said.values()}) > 1:
+        raise FileError(f"{path}: its attributes name several rates, in Hz: {said}; they contradict each other")
+    by, rate_hz = next(iter(said.items()))
+    return rate_hz, by
+
+
+def _said_rates(path: Path, facts: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    if _is_rate(facts.get("fps")):
+        yield "attribute fps", float(facts["fps"])
+    try:
+        env_args = json.loads(facts.get("env_args", "{}"))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SourceError(f"{path}: /data: attribute env_args: expected JSON: {error}") from error
+    if not isinstance(env_args, dict):
+        return
+    places = {"env_args": env_args, **{f"env_args.{key}": part for key, part in env_args.items()}}
+    for name, part in places.items():
+        if not isinstance(part, dict):
+            continue
+        if _is_rate(part.get("control_freq")):
+            yield f"{name}.control_freq", float(part["control_freq"])
+        decimation = part.get("decimation", env_args.get("decimation"))
+        if _is_rate(part.get("dt")) and _is_rate(decimation):
+            # Steps of the simulator are given as decimals: 0.005 * 4 is 50 Hz, not 49.99999999999999.
+            yield f"{name}.dt and decimation", float(f"{1 / (part['dt'] * decimation):.12g}")
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-6 <= value <= 1e9
+
+
+# ---- demos ----
+
+
+def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> dict[str, list[str]]:
+    """The filters that name each demo."""
+    masks: dict[str, list[str]] = defaultdict(list)
+    if "mask" not in list(file):
+        return masks
+    with notes.reading("mask", path):
+        tree = walk(path, child(file, "mask"), "mask", notes)
+        # A filter of one demo is a single text.
+        named = {key: [value] for key, value in tree.facts.items()}
+        for key, dataset in tree.datasets.items():
+            with notes.reading(f"mask/{key}", tree.where(key)):
+                named[key] = _read_names(tree.where(key), dataset)
+        there = set(demos)
+        for key, names in sorted(named.items()):
+            for demo in dict.fromkeys(names):
+                if demo in there:
+                    masks[demo].append(key)
+                else:
+                    notes.leave_out(f"mask/{key}: {demo}", "no such demo")
+    return masks
+
+
+def _read_names(where: str, dataset: h5py.Dataset) -> list[str]:
+    if not h5py.check_string_dtype(dataset.dtype) or dataset.ndim != 1 or dataset.nbytes > 1 << 26:
+        raise SourceError(f"{where}: expected names of demos, got {list(dataset.shape)} of {dataset.dtype}")
+    return [name.decode(errors="backslashreplace") for name in map(bytes, dataset[:])]
+
+
+def _model_hash(group: h5py.Group) -> dict[str, str]:
+    if "model_file" not in group.attrs:
+        return {}
+    with naming(f"{group.file.filename}: {escaped(group.name)}: attribute model_file"):
+        model = group.attrs["model_file"]
+        return {"model_sha256": hashlib.sha256(model if isinstance(model, bytes) else str(model).encode()).hexdigest()}
+
+
+def _read_list(tree: Tree, key: str) -> list[Any]:
+    dataset = tree.datasets.pop(key)
+    if dataset.ndim != 1 or dataset.dtype.kind not in "iuf" or dataset.size > 4096:
+        raise SourceError(
+            f"{tree.where(key)}: expected a list of numbers, got {list(dataset.shape)} of {dataset.dtype}"
+        )
+    values: list[Any] = np.asarray(dataset[:]).tolist()
+    return values
+
+
+def _count_rows(tree: Tree, metadata: Mapping[str, Any]) -> int:
+    """How many rows a demo has: as many as actions, or else as the observation that comes first."""
+    counted = [key for key in tree.datasets if key == "actions" or key.startswith("actions/")]
+    counted += [key for key in tree.datasets if key.startswith("obs/")]
+    counted += [key for key in tree.datasets if not key.startswith(f"{_INITIAL}/")]
+    said = metadata.get("num_samples")
+    if not counted:
+        return 0
+    rows = int(tree.datasets[counted[0]].shape[0])
+    # Isaac Lab writes 0 where there are no actions.
+    if isinstance(said, int) and said != rows and (said or counted[0].startswith("actions")):
+        raise SourceError(f"{tree.base}: attribute num_samples says {said}, {counted[0]} has {rows} rows")
+    return rows
+
+
+def _read_streams(
+    tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    if clock.rows == 0:
+        return
+    for stream, dataset in tree.datasets.items():
+        # Isaac Lab's state after the reset is a single row, at the start.
+        own = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
+        yield from Column(stream, what, tree.where(stream), dataset, own, notes).samples(options, kinds)

@@ -1,0 +1,245 @@
+"""ROS 1 bags: records of a header and data, messages in chunks that may be compressed with bz2 or lz4."""
+
+from __future__ import annotations
+
+import bz2
+import os
+import struct
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import lz4.frame
+
+from ..errors import Error
+from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
+from .files import check_file, list_files
+from .formats.mcap import MessageOptions
+from .formats.rosbag1 import is_bag
+from .messages import read_bags
+from .recording import Notes, Recording, SourceError, naming
+
+MAGIC = b"#ROSBAG V2.0\n"
+_MESSAGE, _BAG, _CHUNK, _INFO, _CONNECTION = 2, 3, 5, 6, 7
+_U32 = struct.Struct("<I")
+_PAIR = struct.Struct("<II")
+# Chunks of more bytes are taken for damage: rosbag makes them of 768 KB.
+_LARGEST = 256 << 20
+_LARGEST_HEADER = 1 << 20
+
+
+def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every bag."""
+    listing = list_files(source)
+    root = source if source.is_dir() else source.parent
+    listing.note(root, notes)
+    files = [file for file in listing.files if file == source or is_bag(file)]
+    if others := [str(file.relative_to(root)) for file in listing.files if file not in files]:
+        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        notes.leave_out("other files", f"no bags: {shown}")
+    yield from read_bags(source, [(file.relative_to(root).as_posix(), RosBag1(file)) for file in files], options, notes)
+
+
+@dataclass
+class _Chunk:
+    """Where a chunk's data lie, and how they are compressed."""
+
+    at: int
+    stored: int
+    compression: str
+    size: int
+    first: int = 0
+
+
+class RosBag1(Bag):
+    """One bag."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._chunks: list[_Chunk] = []
+        self._connections: dict[int, int] = {}
+        self._expected: Counter[int] | None = None
+        self._counts: Counter[int] = Counter()
+
+    def open(self, faults: Faults) -> None:
+        path = self.path
+        check_file(path)
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+            if head != MAGIC:
+                hint = (
+                    ": a bag of another version, `rosbag fix` may bring it up to date"
+                    if head.startswith(b"#ROS")
+                    else ""
+                )
+                raise SourceError(f"{path}: expected a bag, which begins with {MAGIC!r}, got {head!r}{hint}")
+            self._scan(file, os.fstat(file.fileno()).st_size, faults)
+
+    def _scan(self, file: BinaryIO, size: int, faults: Faults) -> None:
+        at, indexed = len(MAGIC), False
+        infos: dict[int, tuple[int, dict[int, int]]] = {}
+        while at < size:
+            where = f"{self.path}: byte {at}"
+            try:
+                with naming(where):
+                    header, data_at, data_size = _read_record(file, at, size)
+                    op = header["op"][0]
+                    if op == _BAG:
+                        indexed = struct.unpack("<Q", header["index_pos"])[0] != 0
+                        if header.get("encryptor"):
+                            raise SourceError(f"{where}: an encrypted bag")
+                    elif op == _CHUNK:
+                        compression = header["compression"].decode(errors="backslashreplace")
+                        self._chunks.append(_Chunk(data_at, data_size, compression, _U32.unpack(header["size"])[0]))
+                        infos.setdefault(at, (0, {}))
+                    elif op == _CONNECTION:
+                        file.seek(data_at)
+                        self._connect(header, file.read(min(data_size, _LARGEST)))
+                    elif op == _INFO:
+                        (place,) = struct.unpack("<Q", header["chunk_pos"])
+                        file.seek(data_at)
+                        pairs = dict(_PAIR.iter_unpack(file.read(min(data_size - data_size % 8, _LARGEST_HEADER))))
+                        infos[place] = _time(header["start_time"]), pairs
+                        self._expected = self._expected or Counter()
+                        self._expected.update(pairs)
+            except SourceError as error:
+                faults.add(f"from byte {at}", error)
+                indexed = True  # that is said
+                break
+            at = data_at + data_size
+        for chunk, (first, _) in zip(self._chunks, [info for place, info in sorted(infos.items())], strict=False):
+            chunk.first = first
+        if self._expected is None or len(infos) != len(self._chunks):
+            for number, chunk in enumerate(self._chunks):
+                chunk.first = number  # as they lie in the file
+        if not indexed:
+            no_index = SourceError(
+                f"{self.path}: no index, as of a recorder that died: its end may be missing; `rosbag reindex` makes one"
+            )
+            faults.add("index", no_index)
+
+    def _connect(self, header: dict[str, bytes], data: bytes) -> None:
+        (number,) = _U32.unpack(header["conn"])
+        if number not in self._connections:
+            said = _fields(data)
+            topic, kind = (text.decode(errors="backslashreplace") for text in (header["topic"], said["type"]))
+            self._connections[number] = self.number(
+                Channel(topic, kind, "ros1", "ros1msg", said.get("message_definition", b""))
+            )
+
+    def parts(self, faults: Faults) -> Iterator[Part]:
+        self._counts.clear()
+        with self.path.open("rb") as file:
+            yield from merge([(chunk.first, partial(self._read, file, chunk, faults)) for chunk in self._chunks])
+        for number, count in (self._expected or {}).items():
+            there = self._counts[number]
+            if there != count:
+                topic = (
+                    self.channels[self._connections[number]].topic
+                    if number in self._connections
+                    else f"connection {number}"
+                )
+                faults.add(
+                    f"{topic}: messages",
+                    SourceError(f"{self.path}: {topic}: {there} messages, but its index counts {count}"),
+                )
+
+    def _read(self, file: BinaryIO, chunk: _Chunk, faults: Faults) -> Table | None:
+        where = f"{self.path}: byte {chunk.at}"
+        try:
+            with naming(where):
+                if max(chunk.size, chunk.stored) > _LARGEST:
+                    raise SourceError(f"{where}: a chunk of {chunk.stored} bytes, {chunk.size} when it is decompressed")
+                file.seek(chunk.at)
+                data = file.read(chunk.stored)
+                if len(data) == chunk.stored:
+                    data = _decompress(chunk.compression, data, chunk.size, where)
+                if len(data) != chunk.size:
+                    raise SourceError(f"{where}: expected a chunk of {chunk.size} bytes, got {len(data)}")
+                return self._walk(memoryview(data), where)
+        except SourceError as error:
+            faults.add(f"chunk at byte {chunk.at}", error)
+            return None
+
+    def _walk(self, data: memoryview, where: str) -> Table | None:
+        logs: list[int] = []
+        numbers: list[int] = []
+        payloads: list[memoryview] = []
+        at, end = 0, len(data)
+        while at < end:
+            (size,) = _U32.unpack_from(data, at)
+            start = at + 4
+            after = start + size + 4
+            if size > _LARGEST_HEADER or after > end:
+                raise SourceError(f"{where}: a record's header of {size} bytes at {at} of {end}")
+            header = _fields(data[start : start + size])
+            (length,) = _U32.unpack_from(data, after - 4)
+            at = after + length
+            if at > end:
+                raise SourceError(f"{where}: a record of {length} bytes at {start} of {end}")
+            op = header["op"][0]
+            if op == _MESSAGE:
+                numbers.append(_U32.unpack(header["conn"])[0])
+                logs.append(_time(header["time"]))
+                payloads.append(data[after:at])
+            elif op == _CONNECTION:
+                self._connect(header, bytes(data[after:at]))
+        if not logs:
+            return None
+        self._counts.update(numbers)
+        try:
+            channels = [self._connections[number] for number in numbers]
+        except KeyError as error:
+            raise SourceError(f"{where}: a message of connection {error}, of which there is no record") from error
+        return in_order(logs, channels, logs, payloads)
+
+
+def _read_record(file: BinaryIO, at: int, size: int) -> tuple[dict[str, bytes], int, int]:
+    """A record's header, where its data begin, and how many bytes they are."""
+    file.seek(at)
+    head = file.read(4)
+    length = _U32.unpack(head)[0] if len(head) == 4 else 0
+    if len(head) < 4 or length > _LARGEST_HEADER or at + 8 + length > size:
+        raise SourceError(
+            f"{file.name}: byte {at}: expected a record, got a header of {length} bytes {size - at} before the end"
+        )
+    rest = file.read(length + 4)
+    (data_size,) = _U32.unpack_from(rest, length)
+    if at + 8 + length + data_size > size:
+        raise SourceError(
+            f"{file.name}: byte {at}: a record of {data_size} bytes is cut off {size - at} bytes behind its begin"
+        )
+    return _fields(memoryview(rest)[:length]), at + 8 + length, data_size
+
+
+def _fields(data: bytes | memoryview) -> dict[str, bytes]:
+    """A header: fields of "name=value", each behind its length."""
+    fields: dict[str, bytes] = {}
+    at = 0
+    while at < len(data):
+        (size,) = _U32.unpack_from(data, at)
+        if size > len(data) - at - 4:
+            raise Error(f"a header's field of {size} bytes in {len(data)}")
+        name, _, value = bytes(data[at + 4 : at + 4 + size]).partition(b"=")
+        fields[name.decode(errors="backslashreplace")] = value
+        at += 4 + size
+    return fields
+
+
+def _time(stamp: bytes) -> int:
+    seconds, nanoseconds = _PAIR.unpack(stamp)
+    return int(seconds) * 10**9 + int(nanoseconds)
+
+
+def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
+    """No more than one byte more than `size`."""
+    if compression == "none":
+        return data
+    if compression == "bz2":
+        return bz2.BZ2Decompressor().decompress(data, size + 1)
+    if compression == "lz4":
+        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1))
+    raise SourceError(f"{where}: compression {compression!r} is none of none, bz2 and lz4")

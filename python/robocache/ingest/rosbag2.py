@@ -1,0 +1,213 @@
+"""ROS 2 bags: a folder with metadata.yaml and its SQLite or MCAP files, one behind the other, or a bare .db3."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import zstandard
+from ruamel.yaml import YAML
+
+from .bags import Bag, Channel, Faults, Part
+from .files import check_file, list_files
+from .formats.mcap import MessageOptions, is_mcap
+from .formats.rosbag2 import is_database, is_metadata
+from .mcap import McapBag
+from .messages import read_bags
+from .recording import Notes, Recording, SourceError, naming
+
+# Rows of a database that are read together.
+_AT_ONCE = 4 << 20
+# More of YAML, or of one message, is taken for damage.
+_LARGEST_YAML, _LARGEST = 16 << 20, 256 << 20
+
+
+def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every bag: each folder with metadata.yaml, and each file that none of these names."""
+    listing = list_files(source)
+    root = source if source.is_dir() else source.parent
+    listing.note(root, notes)
+    folders = {file.parent: file for file in listing.files if is_metadata(file)}
+    if source.name == "metadata.yaml":
+        folders[root] = source
+    bags: dict[Path, Bag] = {folder: RosBag(folder, metadata) for folder, metadata in folders.items()}
+    for file in listing.files:
+        if file.parent in folders:
+            continue
+        if is_mcap(file):
+            bags[file] = McapBag([file])
+        elif is_database(file) or file == source:
+            bags[file] = _Database([file])
+    others = [file for file in listing.files if file not in bags and file.parent not in folders]
+    if others:
+        shown = ", ".join(str(file.relative_to(root)) for file in others[:5])
+        notes.leave_out("other files", f"of no bag: {shown}{f' and {len(others) - 5} more' if len(others) > 5 else ''}")
+    named = [
+        (path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag)
+        for path, bag in sorted(bags.items())
+    ]
+    yield from read_bags(source, named, options, notes)
+
+
+class RosBag(Bag):
+    """A folder with metadata.yaml."""
+
+    def __init__(self, folder: Path, metadata: Path) -> None:
+        super().__init__(folder)
+        self._metadata = metadata
+        self._inner: Bag | None = None
+        self._expected: dict[str, int] = {}
+
+    def open(self, faults: Faults) -> None:
+        check_file(self._metadata)
+        with naming(self._metadata):
+            said = _read_yaml(self._metadata)
+        mode = said.get("compression_mode") or ""
+        files: list[Path] = []
+        for name in said["relative_file_paths"]:
+            with faults.reading(str(name), self._metadata):
+                files.append(self._file(str(name)))
+        if not files:
+            raise SourceError(
+                f"{self._metadata}: none of the files that it names is there: {said['relative_file_paths']}"
+            )
+        for file in sorted(self.path.iterdir()):
+            if file not in files and (is_database(file) or is_mcap(file)):
+                self.left_out[file.name] = "metadata.yaml does not name it"
+        for topic in said.get("topics_with_message_count") or []:
+            self._expected[str(topic["topic_metadata"]["name"])] = int(topic["message_count"])
+        if mode.upper() == "FILE" or files[0].suffix == ".zstd":
+            raise SourceError(
+                f"{files[0]}: compressed as a whole; `zstd -d` makes files that can be read, metadata.yaml must name these"
+            )
+        if all(is_mcap(file) for file in files):
+            inner: Bag = McapBag(files)
+        else:
+            inner = _Database(files, compressed=mode.upper() == "MESSAGE")
+        inner.open(faults)
+        self._inner, self.channels, self.numbers = inner, inner.channels, inner.numbers
+        inner.left_out.update(self.left_out)
+        self.left_out = inner.left_out
+
+    def _file(self, name: str) -> Path:
+        """Old versions named the folder too."""
+        place = Path(name)
+        if place.is_absolute() or ".." in place.parts:
+            raise SourceError(f"{self._metadata}: expected files beside it, got {name!r}")
+        for file in (self.path / place, self.path / place.name):
+            if os.path.lexists(file):
+                check_file(file)
+                return file
+        raise SourceError(f"{self._metadata}: {name} is not there")
+
+    def parts(self, faults: Faults) -> Iterator[Part]:
+        assert self._inner is not None
+        counts: Counter[str] = Counter()
+        for part in self._inner.parts(faults):
+            for number, messages in part.messages.items():
+                counts[self.channels[number].topic] += len(messages.payloads)
+            yield part
+        for topic, count in self._expected.items():
+            if counts[topic] != count:
+                faults.add(
+                    f"{topic}: messages",
+                    SourceError(f"{self.path}: {topic}: {counts[topic]} messages, but metadata.yaml counts {count}"),
+                )
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        text = file.read(_LARGEST_YAML)
+    said = YAML(typ="safe", pure=True).load(text)["rosbag2_bagfile_information"]
+    if not isinstance(said, dict) or not isinstance(said.get("relative_file_paths"), list):
+        raise SourceError(f"{path}: expected rosbag2_bagfile_information with relative_file_paths")
+    return said
+
+
+class _Database(Bag):
+    """SQLite files, one behind the other."""
+
+    def __init__(self, paths: list[Path], compressed: bool = False) -> None:
+        super().__init__(paths[0])
+        self._paths = paths
+        self._compressed = compressed
+        self._open: list[tuple[Path, dict[int, int]]] = []
+
+    def open(self, faults: Faults) -> None:
+        for path in self._paths:
+            with faults.reading(path.name, path) if len(self._paths) > 1 else naming(path):
+                check_file(path)
+                with path.open("rb") as file:
+                    magic = file.read(16)
+                if magic != b"SQLite format 3\0":
+                    raise SourceError(
+                        f"{path}: expected an SQLite database, which begins with 'SQLite format 3', got {magic!r}"
+                    )
+                log = path.with_name(f"{path.name}-wal")
+                if log.is_file() and log.stat().st_size:
+                    faults.add(
+                        f"{log.name}",
+                        SourceError(
+                            f"{log}: {log.stat().st_size} bytes of rows that are not in the database yet; "
+                            f"`sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'` puts them there"
+                        ),
+                    )
+                with closing(_connect(path)) as database:
+                    self._open.append((path, self._topics(database)))
+
+    def _topics(self, database: sqlite3.Connection) -> dict[int, int]:
+        """The channel of each topic's id."""
+        definitions: dict[str, tuple[str, bytes]] = {}
+        if database.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'"
+        ).fetchone():
+            rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
+            definitions = {name: (encoding, str(text).encode()) for name, encoding, text in rows}
+        topics = {}
+        for number, name, kind, serialization in database.execute(
+            "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+        ):
+            encoding, text = definitions.get(kind, ("", b""))
+            topics[number] = self.number(
+                Channel(str(name), str(kind), str(serialization), str(encoding) if text else "", text)
+            )
+        return topics
+
+    def parts(self, faults: Faults) -> Iterator[Part]:
+        decompressor = zstandard.ZstdDecompressor() if self._compressed else None
+        for path, topics in self._open:
+            part = Part()
+            with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
+                for identity, topic, time_ns, data in database.execute(
+                    "SELECT id, topic_id, timestamp, data FROM messages ORDER BY timestamp, id"
+                ):
+                    if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
+                        error = SourceError(
+                            f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}"
+                        )
+                        faults.add(f"{path.name}: message {identity}", error)
+                        continue
+                    if decompressor is not None:
+                        if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
+                            raise SourceError(f"{path}: message {identity}: expected zstd that says its size")
+                        data = decompressor.decompress(data)
+                    part.add(topics[topic], time_ns, time_ns, memoryview(data))
+                    if part.size > _AT_ONCE:
+                        yield part
+                        part = Part()
+            yield part
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Read-only, and so that nothing is written beside it."""
+    database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
+    if sys.version_info >= (3, 11):
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
+    return database

@@ -1,0 +1,225 @@
+"""TFRecord files, and the tf.train.Example in each record, without TensorFlow.
+
+A record is its length as u64, a masked crc32c of these 8 bytes, the payload, a masked crc32c of the payload; all little-endian.
+An Example is a map from names to lists of bytes, float32 or int64, in the wire format of Protocol Buffers.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from ..errors import Error
+from .recording import SourceError
+
+_HEADER = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+
+# Kinds of fields on the wire.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+# What a feature's list is made of: numbers as arrays, bytes as views of the record.
+Values = np.ndarray | list[memoryview]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file's records.
+
+    offsets, lengths: int64 ``[n]`` bytes, of the payloads.
+    damage: why the file cannot be read behind them, or None where they are all.
+    """
+
+    file: Path
+    offsets: np.ndarray
+    lengths: np.ndarray
+    damage: SourceError | None
+
+
+def scan_shard(file: Path) -> Shard:
+    """Finds a file's records by their headers; no payload is read."""
+    offsets: list[int] = []
+    lengths: list[int] = []
+    damage = None
+    with file.open("rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        at = 0
+        while at < size:
+            try:
+                length = _read_length(stream.fileno(), at, size)
+            except Error as error:
+                damage = SourceError(f"{file}: byte {at}: record {len(offsets)}: {error}")
+                break
+            offsets.append(at + _HEADER.size)
+            lengths.append(length)
+            at += _HEADER.size + length + _CRC.size
+    return Shard(file, np.array(offsets, np.int64), np.array(lengths, np.int64), damage)
+
+
+def _read_length(file: int, at: int, size: int) -> int:
+    header = os.pread(file, _HEADER.size, at)
+    if len(header) < _HEADER.size:
+        raise Error(f"expected a header of {_HEADER.size} bytes, the file ends after {len(header)}")
+    length, checksum = _HEADER.unpack(header)
+    if _masked_crc(header[:8]) != checksum:
+        raise Error("the checksum of its length is wrong: damaged, compressed or no TFRecord")
+    left = size - at - _HEADER.size - _CRC.size
+    if length > left:
+        raise Error(f"expected {length} bytes, the file has {max(0, left)} more")
+    return int(length)
+
+
+def read_record(shard: Shard, number: int) -> bytes:
+    """A record's payload, its checksum checked."""
+    offset, length = int(shard.offsets[number]), int(shard.lengths[number])
+    with shard.file.open("rb", buffering=0) as stream:
+        content = b""
+        while len(content) < length + _CRC.size:
+            part = os.pread(stream.fileno(), length + _CRC.size - len(content), offset + len(content))
+            if not part:
+                raise SourceError(f"{shard.file}: byte {offset}: record {number}: the file has become shorter")
+            content = content + part if content else part  # more than 2 GiB come in parts
+    payload = content[:length]
+    if _masked_crc(payload) != _CRC.unpack_from(content, length)[0]:
+        raise SourceError(f"{shard.file}: byte {offset}: record {number}: the checksum of its {length} bytes is wrong")
+    return payload
+
+
+def _masked_crc(content: bytes) -> int:
+    crc: int = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def parse_example(record: bytes) -> dict[str, Values | None]:
+    """The features of a serialized tf.train.Example; None of those whose list has no type, as empty ones may have.
+
+    Raises:
+        Error: naming the byte in the record.
+    """
+    features: dict[str, Values | None] = {}
+    whole = memoryview(record)
+    for start, stop in _messages(whole, 0, len(record), 1, "Example"):
+        for entry, end in _messages(whole, start, stop, 1, "Features"):
+            name, values = _parse_entry(whole, entry, end)
+            if name in features:
+                raise Error(f"byte {entry}: feature {name!r} is there twice")
+            features[name] = values
+    return features
+
+
+def _parse_entry(record: memoryview, at: int, stop: int) -> tuple[str, Values | None]:
+    """A pair of the map: field 1 is the name, field 2 the values."""
+    name, values = "", None
+    for number, kind, start, end in _fields(record, at, stop):
+        if kind != _BYTES or number not in (1, 2):
+            raise Error(f"byte {start}: expected a feature's name or values, got field {number} of kind {kind}")
+        if number == 1:
+            name = bytes(record[start:end]).decode()
+        else:
+            values = _parse_feature(record, start, end)
+    return name, values
+
+
+def _parse_feature(record: memoryview, at: int, stop: int) -> Values | None:
+    values: Values | None = None
+    for number, kind, start, end in _fields(record, at, stop):
+        if kind != _BYTES or not 1 <= number <= 3 or values is not None:
+            raise Error(f"byte {start}: expected one list of bytes, floats or int64s, got field {number}")
+        if number == 1:
+            values = _parse_bytes(record, start, end)
+        else:
+            values = _parse_floats(record, start, end) if number == 2 else _parse_ints(record, start, end)
+    return values
+
+
+def _parse_bytes(record: memoryview, at: int, stop: int) -> list[memoryview]:
+    values = []
+    while at < stop:
+        if record[at] != 1 << 3 | _BYTES:
+            raise Error(f"byte {at}: expected a string of bytes, got field {record[at] >> 3} of kind {record[at] & 7}")
+        length, start = _varint(record, at + 1, stop)
+        at = start + length
+        if at > stop:
+            raise Error(f"byte {start}: expected {length} bytes, {stop - start} are left")
+        values.append(record[start:at])
+    return values
+
+
+def _parse_floats(record: memoryview, at: int, stop: int) -> np.ndarray:
+    parts = []
+    for number, kind, start, end in _fields(record, at, stop):
+        if number != 1 or kind not in (_BYTES, _FIXED32) or (end - start) % 4:
+            raise Error(f"byte {start}: expected float32s, got field {number} of kind {kind}, {end - start} bytes")
+        parts.append(np.frombuffer(record[start:end], "<f4"))
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.float32), *parts])
+
+
+def _parse_ints(record: memoryview, at: int, stop: int) -> np.ndarray:
+    parts = []
+    for number, kind, start, end in _fields(record, at, stop):
+        if number != 1 or kind not in (_BYTES, _VARINT):
+            raise Error(f"byte {start}: expected int64s, got field {number} of kind {kind}")
+        parts.append(_parse_varints(record[start:end], start))
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _parse_varints(packed: memoryview, at: int) -> np.ndarray:
+    """int64s of 7 bits a byte, the lowest first; a byte of 128 and more is not the last of its number."""
+    content = np.frombuffer(packed, np.uint8)
+    last = content < 128
+    if last.all():
+        return content.astype(np.int64)
+    if not last[-1]:
+        raise Error(f"byte {at + len(content)}: a number without its end")
+    starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
+    place = np.arange(len(content)) - np.repeat(starts, np.diff(np.append(starts, len(content))))
+    if place.max() > 9:
+        raise Error(f"byte {at + int(place.argmax())}: a number of more than 64 bits")
+    bits = (content & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.bitwise_or.reduceat(bits, starts).view(np.int64)
+
+
+def _messages(record: memoryview, at: int, stop: int, expected: int, of: str) -> Iterator[tuple[int, int]]:
+    """Where the fields `expected` begin and end, in a message that has no others."""
+    for number, kind, start, end in _fields(record, at, stop):
+        if number != expected or kind != _BYTES:
+            raise Error(f"byte {start}: expected {of} of tf.train.Example, got field {number} of kind {kind}")
+        yield start, end
+
+
+def _fields(record: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, kind, where its content begins, where it ends) of each field."""
+    while at < stop:
+        key, at = _varint(record, at, stop)
+        kind, start = key & 7, at
+        if kind == _BYTES:
+            length, start = _varint(record, at, stop)
+            at = start + length
+        elif kind == _VARINT:
+            _, at = _varint(record, at, stop)
+        elif kind in (_FIXED32, _FIXED64):
+            at += 4 if kind == _FIXED32 else 8
+        else:
+            raise Error(f"byte {start}: no field is of kind {kind}")
+        if at > stop:
+            raise Error(f"byte {start}: expected {at - start} bytes, {stop - start} are left")
+        yield key >> 3, kind, start, at
+
+
+def _varint(record: memoryview, at: int, stop: int) -> tuple[int, int]:
+    """A number and where it ends."""
+    value = shift = 0
+    while at < stop and shift < 64:
+        byte = record[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise Error(f"byte {at}: a number without its end")

@@ -1,0 +1,246 @@
+"""Zarr stores of episodes, as diffusion_policy's ReplayBuffer and UMI write them: all episodes' rows one behind the other.
+
+`data/<key>` are arrays ``[rows, ...]``, `meta/episode_ends` says where each episode ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import FileError
+from .files import list_files
+from .formats.zarr import ZarrOptions, is_store
+from .images import store_pixels
+from .rate import nominal_time_ns, require_rate
+from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
+from .zarr_store import Array, Store, Zip, open_array, open_store, parts, read_json
+
+_DATA, _META = "data/", "meta/"
+_ENDS = "meta/episode_ends"
+# Columns of the episodes table that are not the store's own.
+_COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
+# Bytes that are read and written at once.
+_AT_ONCE = 2**25
+# Rows by which a camera of floats is told.
+_LOOKED_AT = 16
+# Below what int64 nanoseconds hold.
+_LARGEST_S = 9.2e9
+
+
+def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every episode."""
+    root = _find_root(source, notes)
+    with closing(open_store(root)) as store:
+        ends = _read_ends(store)
+        episodes = list(zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True))
+        arrays = _open_arrays(store, int(ends[-1]), options, notes)
+        columns = _read_columns(store, len(ends), notes)
+        clock = _find_clock(arrays, root, options)
+        if clock.stamps is not None:
+            arrays.remove(clock.stamps)
+            notes.leave_out(clock.stamps.key, "the clock, time_ns of every stream")
+        if isinstance(store, Zip) and store.repeated:
+            notes.leave_out(f"{root.name}: {store.repeated} members", "written anew behind them, as zarr does")
+        told = {"attributes": read_json(store, ".zattrs") or {}, "rate_hz": clock.rate_hz}
+        notes.tell(root, **told, episodes=len(ends), rows=int(ends[-1]))
+        cameras = [array.key for array in arrays if _is_camera_of_floats(array, root)]
+        notes.total = len(ends)
+        for number, (start, stop) in enumerate(episodes):
+            what, where = f"episode {number}", f"{root}: episode {number}"
+            metadata = {"source_episode_index": number, **{name: column[number] for name, column in columns.items()}}
+            yield Recording(what, where, metadata, _read_episode(arrays, start, stop, clock, cameras, options))
+
+
+def _find_root(source: Path, notes: Notes) -> Path:
+    """The store's folder or zip file."""
+    if not source.is_dir():
+        return source
+    listing = list_files(source)
+    listing.note(source, notes)
+    roots = {file if file.suffix.lower() == ".zip" else file.parents[2] for file in listing.files if is_store(file)}
+    if len(roots) != 1:
+        these = "; ingest one of them: " + ", ".join(map(str, sorted(roots))) if roots else ""
+        raise FileError(f"{source}: expected one zarr store with {_ENDS}{these}")
+    (root,) = roots
+    outside = sorted({file.relative_to(source).parts[0] for file in listing.files if root not in (file, *file.parents)})
+    for name in outside:
+        notes.leave_out(name, "not in the store")
+    return root
+
+
+def _read_ends(store: Store) -> np.ndarray:
+    """int64 ``[episodes]``: the row behind each episode's last."""
+    try:
+        if store.read(f"{_ENDS}/zarr.json", 2**24) is not None:
+            raise SourceError(
+                f"{store.place(_ENDS)}: a store of zarr v3, expected v2, as diffusion_policy and UMI write it"
+            )
+        array = open_array(store, _ENDS, fills=False)
+        if isinstance(array, str) or len(array.shape) != 1 or array.dtype.kind not in "iu":
+            raise SourceError(f"{store.place(_ENDS)}: expected whole numbers [episodes]")
+        if not 1 <= array.shape[0] <= 2**24:
+            raise SourceError(f"{array.place}: expected 1 to {2**24} episodes, got {array.shape[0]}")
+        ends = array.rows(0, array.shape[0])
+        if ends.max() > 2**62:
+            raise SourceError(f"{array.place}: expected numbers of rows, got {ends.max()}")
+        ends = ends.astype(np.int64)
+    except SourceError as error:
+        raise FileError(str(error)) from error  # nothing to skip to
+    back = np.flatnonzero(np.diff(ends, prepend=0) < 0)
+    if len(back):
+        raise FileError(f"{array.place}: row {back[0]}: {ends[back[0]]} is before the end of the episode before it")
+    return ends
+
+
+def _open_arrays(store: Store, rows: int, options: ZarrOptions, notes: Notes) -> list[Array]:
+    """Those of `data` that are kept; what is not is told of."""
+    arrays: list[Array] = []
+    for key in store.arrays():
+        if not key.startswith(_DATA):
+            if not key.startswith(_META):
+                notes.leave_out(key, "neither in data nor in meta")
+            continue
+        with notes.reading(key, store.place(key)):
+            array = open_array(store, key, options.missing_chunks == "fill")
+            if isinstance(array, str):
+                notes.leave_out(key, array)
+                continue
+            if array.shape[0] < rows:
+                raise SourceError(f"{array.place}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
+            if array.shape[0] > rows:
+                message = f"{array.place}: {array.shape[0]} rows, of which {_ENDS} gives {rows} to episodes"
+                notes.skip(f"{key}: rows {rows}-{array.shape[0] - 1}", SourceError(message))
+            arrays.append(array)
+    return arrays
+
+
+def _name(array: Array) -> str:
+    return array.key.removeprefix(_DATA)
+
+
+def _read_columns(store: Store, episodes: int, notes: Notes) -> dict[str, list[Any]]:
+    """What `meta` has of each episode beside its end."""
+    columns: dict[str, list[Any]] = {}
+    for key in store.arrays():
+        if not key.startswith(_META) or key == _ENDS:
+            continue
+        with notes.reading(key, store.place(key)):
+            array = open_array(store, key, fills=False)
+            if isinstance(array, str) or array.shape != (episodes,):
+                notes.leave_out(
+                    key, array if isinstance(array, str) else f"expected one a episode, got {list(array.shape)}"
+                )
+                continue
+            if key.removeprefix(_META) in _COLUMNS:
+                notes.leave_out(key, "the episodes table has a column of that name")
+                continue
+            cells = array.rows(0, episodes)
+            if cells.dtype.kind == "f":
+                columns[key.removeprefix(_META)] = [float(cell) if np.isfinite(cell) else None for cell in cells]
+            else:
+                columns[key.removeprefix(_META)] = _texts(cells) if cells.dtype.kind in "US" else cells.tolist()
+    return columns
+
+
+# ---- the clock ----
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """Either an array of seconds, or a rate."""
+
+    stamps: Array | None
+    rate_hz: float | None
+
+    @property
+    def kind(self) -> Literal["recorded", "nominal"]:
+        return "nominal" if self.stamps is None else "recorded"
+
+    def time_ns(self, start: int, stop: int, begin: int) -> np.ndarray:
+        """int64 nanoseconds of these rows, of an episode that begins at `begin`."""
+        if self.stamps is None:
+            assert self.rate_hz is not None
+            return nominal_time_ns(start - begin, stop - begin, self.rate_hz)
+        seconds = self.stamps.rows(start, stop).reshape(-1)
+        bad = np.flatnonzero(~(np.abs(seconds) < _LARGEST_S))
+        if len(bad):
+            raise SourceError(f"{self.stamps.place}: row {start + bad[0]} is {seconds[bad[0]]}, expected seconds")
+        whole = np.floor(seconds)  # the product alone would be rounded to 256 ns
+        time_ns: np.ndarray = whole.astype(np.int64) * 10**9 + np.rint((seconds - whole) * 1e9).astype(np.int64)
+        return time_ns
+
+
+def _find_clock(arrays: list[Array], root: Path, options: ZarrOptions) -> _Clock:
+    """`data/timestamp` where the user gave no rate."""
+    if options.rate_hz is None:
+        for array in arrays:
+            if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
+                return _Clock(array, None)
+    return _Clock(None, require_rate(options.rate_hz, root, "no data/timestamp (float64, seconds) is its clock"))
+
+
+# ---- an episode ----
+
+
+def _read_episode(
+    arrays: list[Array], start: int, stop: int, clock: _Clock, cameras: list[str], options: ZarrOptions
+) -> Iterator[tuple[str, Samples]]:
+    """An episode's streams, large ones in parts."""
+    for array in arrays:
+        for first, last in parts(start, stop, array.row_bytes, _AT_ONCE):
+            rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
+            yield _name(array), _samples(array, rows, first, time_ns, clock.kind, cameras, options)
+
+
+def _samples(
+    array: Array,
+    rows: np.ndarray,
+    first: int,
+    time_ns: np.ndarray,
+    clock: Literal["recorded", "nominal"],
+    cameras: list[str],
+    options: ZarrOptions,
+) -> Samples:
+    if rows.dtype.kind in "US":
+        return Texts(time_ns, _texts(rows.reshape(-1)), clock)
+    if array.key in cameras:
+        pixels = _whole_pixels(rows)
+        if pixels is None:
+            bad = next(row for row in range(len(rows)) if _whole_pixels(rows[row]) is None)
+            raise SourceError(
+                f"{array.place}: row {first + bad}: expected whole numbers 0 to 255, as in the first rows"
+            )
+        rows = pixels
+    if rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1)):
+        return store_pixels(time_ns, rows, options, clock)
+    return Rows(time_ns, rows, None, clock)
+
+
+def _texts(cells: np.ndarray) -> list[str]:
+    return [cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell for cell in cells.tolist()]
+
+
+def _is_camera_of_floats(array: Array, root: Path) -> bool:
+    """Whether its rows are pictures that were made floats, as PushT's: whole numbers 0 to 255."""
+    if array.dtype.kind != "f" or len(array.shape) != 4 or array.shape[3] != 3 or not array.shape[0]:
+        return False
+    try:
+        with naming(root):
+            rows = array.rows(0, min(_LOOKED_AT, array.shape[0]))
+    except SourceError:  # whoever reads the episode names it
+        return False
+    return _whole_pixels(rows) is not None and bool(rows.max() > 1)
+
+
+def _whole_pixels(rows: np.ndarray) -> np.ndarray | None:
+    """The same as uint8, or None where that would be something else."""
+    if not (rows.min(initial=0) >= 0 and rows.max(initial=0) <= 255):  # NaN neither
+        return None
+    pixels = rows.astype(np.uint8)
+    return pixels if np.array_equal(pixels, rows) else None

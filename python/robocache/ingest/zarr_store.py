@@ -1,0 +1,423 @@
+"""Zarr v2, read: a tree of folders, or a zip file of one, in which an array is a description and a file a chunk.
+
+The layout is simple, and what comes from anybody is read with care: nothing is taken to be larger than its array's
+description says, objects are never unpickled, and a chunk that is not there is told of.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import math
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol
+
+import numcodecs.blosc
+import numcodecs.lz4
+import numcodecs.zstd
+import numpy as np
+
+from ..errors import Error, FileError
+from .files import check_file, list_files
+from .formats.zarr import EPISODE_ENDS
+from .recording import SourceError
+
+# Larger than any description.
+_LARGEST_JSON = 2**24
+# Larger than chunks are: they are read whole.
+_LARGEST_CHUNK = 2**28
+
+
+# ---- where the files lie ----
+
+
+class Store(Protocol):
+    """A tree of files by their keys, as ``data/action/.zarray``."""
+
+    def place(self, key: str) -> str:
+        """What begins the message of whatever is wrong with it."""
+
+    def read(self, key: str, most: int) -> bytes | None:
+        """A file's bytes; None where there is none.
+
+        Raises:
+            SourceError: it cannot be read, or has more than `most` bytes.
+        """
+
+    def arrays(self) -> list[str]:
+        """The keys of all arrays."""
+
+    def close(self) -> None: ...
+
+
+class Folder:
+    """A store in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def place(self, key: str) -> str:
+        return str(self._root / key)
+
+    def read(self, key: str, most: int) -> bytes | None:
+        file = self._root / key
+        if not os.path.lexists(file):
+            return None
+        check_file(file)
+        with file.open("rb") as stream:
+            content = stream.read(most + 1)
+        if len(content) > most:
+            raise SourceError(f"{file}: expected at most {most} bytes, got {file.stat().st_size}")
+        return content
+
+    def arrays(self) -> list[str]:
+        files = list_files(self._root).files
+        return [file.parent.relative_to(self._root).as_posix() for file in files if file.name == ".zarray"]
+
+    def close(self) -> None:
+        pass
+
+
+class Zip:
+    """A store in a zip file, at its root or in a folder.
+
+    Raises:
+        SourceError: no zip file, or one with a member that is a symlink, or encrypted, or lies outside of it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        check_file(file)
+        self._file = file
+        try:
+            self._archive = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
+            raise SourceError(f"{file}: {error}") from error
+        self._members = {entry.filename: entry for entry in self._archive.infolist()}
+        self.repeated = len(self._archive.infolist()) - len(self._members)
+        for name, entry in self._members.items():
+            if name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
+                raise SourceError(f"{file}: member {name!r}: expected a path inside the archive")
+            if stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1:
+                raise SourceError(f"{file}: member {name!r}: expected a file, got a symlink or an encrypted one")
+        ends = [name for name in self._members if tuple(name.split("/")[-3:]) in EPISODE_ENDS]
+        if len(ends) != 1:
+            raise SourceError(f"{file}: expected one meta/episode_ends in it, found {len(ends)}")
+        self._root = ends[0].rpartition("meta/episode_ends/")[0]
+
+    def place(self, key: str) -> str:
+        return f"{self._file}: {self._root}{key}"
+
+    def read(self, key: str, most: int) -> bytes | None:
+        entry = self._members.get(self._root + key)
+        if entry is None:
+            return None
+        if entry.file_size > most:
+            raise SourceError(f"{self.place(key)}: expected at most {most} bytes, got {entry.file_size}")
+        try:
+            with self._archive.open(entry) as stream:
+                content = stream.read(entry.file_size)
+                if len(content) < entry.file_size or stream.read(1):
+                    raise SourceError(f"{self.place(key)}: expected {entry.file_size} bytes, it has another size")
+        except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, RuntimeError) as error:
+            raise SourceError(f"{self.place(key)}: {error}") from error
+        return content
+
+    def arrays(self) -> list[str]:
+        keys = (name.removeprefix(self._root) for name in self._members if name.startswith(self._root))
+        return sorted(key.removesuffix("/.zarray") for key in keys if key.endswith("/.zarray"))
+
+    def close(self) -> None:
+        self._archive.close()
+
+
+def read_json(store: Store, key: str) -> dict[str, Any] | None:
+    """An object; None where there is no such file.
+
+    Raises:
+        SourceError: it is something else.
+    """
+    content = store.read(key, _LARGEST_JSON)
+    if content is None:
+        return None
+    try:
+        parsed = json.loads(content, parse_constant=lambda _: None)  # NaN, which no cache holds
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{store.place(key)}: {error}") from error
+    if not isinstance(parsed, dict):
+        raise SourceError(f"{store.place(key)}: expected an object, got {parsed!r:.60}")
+    return parsed
+
+
+# ---- arrays ----
+
+
+@dataclass
+class Array:
+    """An array of rows.
+
+    chunks: the shape of a chunk.
+    decode: turns a chunk's bytes into what it is given, an array of that shape.
+    fill: what a chunk is full of that is not there; None where that is an error.
+    """
+
+    store: Store
+    key: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: np.dtype[Any]
+    order: str
+    separator: str
+    decode: Callable[[bytes, np.ndarray], None]
+    fill: Any
+    _held: tuple[int, np.ndarray] | None = None
+
+    @property
+    def place(self) -> str:
+        return self.store.place(self.key)
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """``[stop - start, ...]``, in the machine's order of bytes. Chunks are decoded once where rows are read in order.
+
+        Raises:
+            SourceError: naming the chunk that is not there or does not decode.
+        """
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype.newbyteorder("="))
+        length = self.chunks[0]
+        for number in range(start // length, -(-stop // length)):
+            if self._held is None or self._held[0] != number:
+                self._held = None  # not two at once
+                self._held = number, self._row_of_chunks(number)
+            first, last = max(start, number * length), min(stop, (number + 1) * length)
+            out[first - start : last - start] = self._held[1][first - number * length : last - number * length]
+        return out
+
+    def _row_of_chunks(self, number: int) -> np.ndarray:
+        """All chunks of the same rows, ``[chunks[0], ...]``."""
+        counts = [-(-size // chunk) for size, chunk in zip(self.shape[1:], self.chunks[1:], strict=True)]
+        if all(count == 1 for count in counts):
+            inside = (slice(None), *map(slice, self.shape[1:]))
+            return self._chunk((number,) + (0,) * len(counts))[inside]
+        out = np.empty((self.chunks[0], *self.shape[1:]), self.dtype)
+        for place in product(*map(range, counts)):
+            sides = zip(place, self.chunks[1:], strict=True)
+            there = (slice(None), *(slice(at * size, (at + 1) * size) for at, size in sides))
+            part = out[there]
+            part[...] = self._chunk((number, *place))[tuple(map(slice, part.shape))]
+        return out
+
+    def _chunk(self, place: tuple[int, ...]) -> np.ndarray:
+        key = f"{self.key}/{self.separator.join(map(str, place))}"
+        size = math.prod(self.chunks) * self.dtype.itemsize
+        content = self.store.read(key, 2 * size + 2**16)
+        if content is None:
+            if self.fill is None:
+                raise SourceError(
+                    f"{self.store.place(key)}: no such chunk; where the writer left out those that have the fill value "
+                    "alone, missing_chunks='fill' (--missing-chunks fill) reads them so"
+                )
+            return np.full(self.chunks, self.fill, self.dtype)
+        out = np.empty(self.chunks if self.order == "C" else self.chunks[::-1], self.dtype)
+        try:
+            self.decode(content, out)
+        except Exception as error:  # a codec's own
+            what = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+            raise SourceError(f"{self.store.place(key)}: {what}") from error
+        return out if self.order == "C" else out.T
+
+
+def open_array(store: Store, key: str, fills: bool) -> Array | str:
+    """An array; or why it cannot be streams, as of objects. `fills`: chunks that are not there have the fill value.
+
+    Raises:
+        SourceError: its description is none of zarr v2, or of more than is read at once.
+    """
+    place = store.place(f"{key}/.zarray")
+    description = read_json(store, f"{key}/.zarray")
+    if description is None:
+        raise SourceError(f"{place}: no such file")
+    if description.get("zarr_format") != 2:
+        raise SourceError(f"{place}: expected zarr_format 2, got {description.get('zarr_format')!r}")
+    shape, chunks = (_sizes(description.get(name), lowest) for name, lowest in (("shape", 0), ("chunks", 1)))
+    if shape is None or chunks is None or len(shape) != len(chunks):
+        raise SourceError(
+            f"{place}: expected shape and chunks, got {description.get('shape')!r:.60}, {description.get('chunks')!r:.60}"
+        )
+    kind, filters = description.get("dtype"), description.get("filters")
+    if not shape:
+        return "a single number"
+    if not isinstance(kind, str):
+        return "a structure"
+    try:
+        dtype = np.dtype(kind)
+    except TypeError as error:
+        raise SourceError(f"{place}: dtype: {error}") from error
+    if dtype.kind not in "biufUS" or dtype.itemsize == 0:
+        return f"{'objects' if dtype.hasobject else 'not numeric'}: {kind}"
+    if dtype.kind in "US" and math.prod(shape[1:]) != 1:
+        return f"texts {list(shape[1:])} a row"
+    if filters:
+        return f"filters: {filters!r:.60}"
+    largest = max(math.prod(chunks), chunks[0] * math.prod(shape[1:])) * dtype.itemsize
+    if largest > _LARGEST_CHUNK:
+        raise SourceError(
+            f"{place}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {largest} in {list(chunks)}"
+        )
+    order, separator = description.get("order"), description.get("dimension_separator", ".")
+    if order not in ("C", "F") or separator not in (".", "/"):
+        raise SourceError(
+            f"{place}: expected order C or F and dimension_separator . or /, got {order!r}, {separator!r}"
+        )
+    compressor = description.get("compressor")
+    try:
+        decode = find_decoder(compressor)
+        fill = None if not fills or description.get("fill_value") is None else dtype.type(description["fill_value"])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SourceError(f"{place}: {error}") from error
+    if decode is None:
+        return f"compressor {compressor!r:.60}"
+    return Array(store, key, shape, chunks, dtype, order, separator, decode, fill)
+
+
+def _sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
+    """Sides of an array; None where they are none."""
+    whole = isinstance(sizes, list) and all(
+        isinstance(size, int) and not isinstance(size, bool) and lowest <= size < 2**62 for size in sizes
+    )
+    return tuple(sizes) if whole and len(sizes) <= 32 else None
+
+
+# ---- codecs ----
+
+
+def find_decoder(compressor: Any) -> Callable[[bytes, np.ndarray], None] | None:
+    """What decodes chunks of that compressor; None where nothing here does.
+
+    Raises:
+        Error: the package that does is missing.
+    """
+    if compressor is None:
+        return _copy
+    name = str(compressor.get("id")) if isinstance(compressor, dict) else ""
+    if name in _DECODERS:
+        return _DECODERS[name]
+    if name in _IMAGES:
+        try:
+            import imagecodecs
+        except ImportError as error:
+            raise Error(f"compressor {name}: {error}; pip install imagecodecs") from error
+        decode = _decode_jpeg2k if name == "imagecodecs_jpeg2k" else _decode_image
+        return partial(decode, getattr(imagecodecs, _IMAGES[name]))
+    return None
+
+
+def _expect(size: int, out: np.ndarray) -> None:
+    """Before anything of that size is made."""
+    if size != out.nbytes:
+        raise Error(f"expected {out.nbytes} bytes in the chunk, it says {size}")
+
+
+def _copy(content: bytes, out: np.ndarray) -> None:
+    _expect(len(content), out)
+    out.reshape(-1).view(np.uint8)[:] = np.frombuffer(content, np.uint8)
+
+
+def _decode_blosc(content: bytes, out: np.ndarray) -> None:
+    if len(content) < 16:
+        raise Error(f"expected a header of Blosc of 16 bytes, got {len(content)}")
+    size, _, compressed = struct.unpack_from("<III", content, 4)
+    _expect(size, out)
+    if compressed != len(content):  # it would read on
+        raise Error(f"expected {compressed} bytes, as it says, got {len(content)}")
+    numcodecs.blosc.decompress(content, out)
+
+
+def _decode_lz4(content: bytes, out: np.ndarray) -> None:
+    if len(content) < 4:
+        raise Error(f"expected a header of 4 bytes, got {len(content)}")
+    _expect(struct.unpack_from("<i", content)[0], out)
+    numcodecs.lz4.decompress(content, out)
+
+
+def _decode_zstd(content: bytes, out: np.ndarray) -> None:
+    """Only frames that say their size, as numcodecs writes them."""
+    if len(content) < 5 or content[:4] != b"\x28\xb5\x2f\xfd":
+        raise Error("expected a frame of Zstandard")
+    flags = content[4]
+    single, dictionary = flags >> 5 & 1, (0, 1, 2, 4)[flags & 3]
+    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    if width == 0:
+        raise Error("expected a frame of Zstandard that says its size")
+    at = 5 + (not single) + dictionary
+    size = int.from_bytes(content[at : at + width], "little") + (256 if width == 2 else 0)
+    _expect(size, out)
+    numcodecs.zstd.decompress(content, out)
+
+
+def _decode_stream(make: Callable[[], Any], content: bytes, out: np.ndarray) -> None:
+    stream = make()
+    found = stream.decompress(content, out.nbytes + 1)
+    if not stream.eof:
+        raise Error(f"expected {out.nbytes} bytes in the chunk, it has more or lacks its end")
+    _copy(found, out)
+
+
+def _decode_image(decode: Callable[..., Any], content: bytes, out: np.ndarray) -> None:
+    """An image a chunk."""
+    decode(content, out=out.squeeze())
+
+
+def _decode_jpeg2k(decode: Callable[..., Any], content: bytes, out: np.ndarray) -> None:
+    """The same; this decoder takes memory before it looks at what it is given."""
+    size = content.find(b"\xff\x4f\xff\x51")
+    if size < 0 or len(content) < size + 24:
+        raise Error("expected a JPEG 2000")
+    right, bottom, left, top = struct.unpack_from(">4I", content, size + 8)
+    shape = out.squeeze().shape
+    if (bottom - top, right - left) != shape[:2]:
+        raise Error(f"expected an image {list(shape)}, got {right - left}x{bottom - top}")
+    _decode_image(decode, content, out)
+
+
+_DECODERS: dict[str, Callable[[bytes, np.ndarray], None]] = {
+    "blosc": _decode_blosc,
+    "lz4": _decode_lz4,
+    "zstd": _decode_zstd,
+    "zlib": partial(_decode_stream, zlib.decompressobj),
+    "gzip": partial(_decode_stream, partial(zlib.decompressobj, 31)),
+    "bz2": partial(_decode_stream, bz2.BZ2Decompressor),
+    "lzma": partial(_decode_stream, partial(lzma.LZMADecompressor, memlimit=2**28)),
+}
+_IMAGES = {f"imagecodecs_{name}": f"{name}_decode" for name in ("jpegxl", "jpeg2k", "png")}
+
+
+def parts(start: int, stop: int, row_bytes: int, most: int) -> Iterator[tuple[int, int]]:
+    """The rows from `start` to `stop` in parts of about `most` bytes."""
+    step = max(1, most // max(1, row_bytes))
+    for first in range(start, stop, step):
+        yield first, min(first + step, stop)
+
+
+def open_store(source: Path) -> Store:
+    """The store in a folder that it is, or in a zip file.
+
+    Raises:
+        FileError: it cannot be opened.
+    """
+    try:
+        return Folder(source) if source.is_dir() else Zip(source)
+    except SourceError as error:
+        raise FileError(str(error)) from error  # nothing to skip to

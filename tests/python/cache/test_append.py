@@ -1,0 +1,403 @@
+"""Episodes behind those of a finished cache: the result is what one writer had made, whatever goes wrong it is the old one."""
+
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from soak import rounds
+
+import robocache
+
+FORK = multiprocessing.get_context("fork")
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache"
+
+
+def add_episode(writer, e, rows=4000):
+    """Row r of episode e holds e, in every kind of stream."""
+    rng = np.random.default_rng(e)
+    with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as ep:
+        ep.append("joint", np.arange(rows + e) * 10 + rng.integers(0, 5, rows + e), rng.normal(size=(rows + e, 40)))
+        ep.append("camera", np.arange(3), np.full((3, 8, 8, 3), e, np.uint8), codec="png")
+        ep.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
+        ep.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
+        ep.append("cloud", np.arange(2), np.full((e + 300, 3), e, np.float32), offsets=[0, e, e + 300])
+        ep.append("said", [5], [f"ä{e}"])
+        if e > 1:
+            ep.append(f"since {e}", [0], [e])
+
+
+def describe(writer):
+    writer.stream("joint", attributes={"units": "rad"})
+    writer.stream("depth", unit_m=0.001, intrinsics=np.eye(3))
+    writer.stream("cloud", clock="nominal", names=["x", "y", "z"])
+
+
+def write(path, episodes, **options):
+    with robocache.Writer(path, **options) as w:
+        describe(w)
+        w.provenance["by"] = "hand"
+        for e in episodes:
+            add_episode(w, e)
+
+
+def check(dataset):
+    """All episodes that it has, whole."""
+    dataset.verify()
+    count = len(dataset)
+    assert dataset.episodes["number"].to_pylist() == list(range(count))
+    assert [name for name in dataset.streams if name.startswith("since")] == [f"since {e}" for e in range(2, count)]
+    for e in range(count):
+        rows = dataset.episode(e)
+        assert len(rows["joint"][0]) == 4000 + e
+        assert (rows["camera"][1][:] == e).all() and (rows["cloud"][1].values == e).all()
+        assert rows["said"][1][:] == [f"ä{e}"]
+    assert dataset.stats["joint"].count[0] == sum(4000 + e for e in range(count))
+
+
+def contents(path):
+    """Every file's bytes by its name without the generation."""
+    found = {}
+    for file in Path(path).rglob("*"):
+        if file.is_file() and file.name != "manifest.json":
+            first, *_, last = file.name.split(".")
+            found[str(file.relative_to(path).with_name(f"{first}.{last}"))] = file.read_bytes()
+    return found
+
+
+def names(path):
+    return sorted(str(file.relative_to(path)) for file in Path(path).rglob("*"))
+
+
+# ---- what comes of it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [[[0], [1], [2, 3]], [[], [0, 1, 2, 3]], [[0, 1, 2, 3], []], [[0, 1], [], [2], [3]]])
+def test_a_and_then_b_is_a_and_b_at_once(path, parts):
+    write(path, parts[0])
+    for part in parts[1:]:
+        write(path, part, append=True)
+    write(path.parent / "at once", [e for part in parts for e in part])
+    dataset, at_once = robocache.open(path), robocache.open(path.parent / "at once")
+    check(dataset)
+    assert contents(path) == contents(path.parent / "at once")
+    assert list(dataset.streams) == list(at_once.streams)
+    for name, stream in dataset.streams.items():
+        other = at_once.streams[name]
+        assert (stream.findings, stream.attributes, stream.names) == (other.findings, other.attributes, other.names)
+        assert (stream.clock, stream.kind, repr(stream.frames)) == (other.clock, other.kind, repr(other.frames))
+    assert dataset.provenance == {"by": "hand"}
+    generation = len(parts) - 1
+    assert f"episodes.{generation}.jsonl" in names(path) and "writer.lock" not in names(path)
+    assert "episodes.jsonl" not in names(path) and len(names(path)) == len(names(path.parent / "at once"))
+    assert np.load(path / "streams/joint/values.npy").shape == dataset.streams["joint"].values.shape
+
+
+def test_provenance_begins_as_the_caches_own(path):
+    write(path, [0])
+    with robocache.Writer(path, append=True) as w:
+        assert w.provenance == {"by": "hand"}
+        w.provenance["more"] = [1]
+        add_episode(w, 1)
+    assert robocache.open(path).provenance == {"by": "hand", "more": [1]}
+
+
+def test_an_episode_that_is_dropped_takes_back_its_rows(path):
+    write(path, [0, 1])
+    opened = robocache.open(path)
+    with robocache.Writer(path, append=True) as w:
+        with pytest.raises(RuntimeError), w.episode() as ep:
+            ep.append("joint", np.arange(90_000), np.zeros((90_000, 40)))  # many blocks
+            ep.append("new", [0], [1])
+            raise RuntimeError
+        check(opened)
+        check(robocache.open(path))
+        add_episode(w, 2)
+    check(opened)
+    check(robocache.open(path))
+    write(path.parent / "at once", [0, 1, 2])
+    assert contents(path) == contents(path.parent / "at once")
+
+
+def test_what_other_people_put_there_stays(path):
+    write(path, [0])
+    mine = ["README.txt", "streams/joint/notes.txt", "streams/joint/stats.old.npy", "episodes.first.jsonl"]
+    for name in mine:
+        (path / name).write_text("mine")
+    write(path, [1], append=True)
+    assert [(path / name).read_text() for name in mine] == ["mine"] * 4
+
+
+def test_an_aborted_append_leaves_every_byte(path):
+    write(path, [0, 1])
+    before, files = contents(path), names(path)
+    manifest = (path / "manifest.json").read_bytes()
+    with pytest.raises(RuntimeError), robocache.Writer(path, append=True) as w:
+        add_episode(w, 2)
+        add_episode(w, 3)
+        raise RuntimeError
+    assert contents(path) == before and names(path) == files
+    assert (path / "manifest.json").read_bytes() == manifest
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_the_streams_there_are_is_refused(path):
+    write(path, [0])
+    with robocache.Writer(path, append=True) as w, w.episode(number=1) as ep:
+        for stream, values, options, message in (
+            ("joint", np.zeros((1, 40), np.float32), {}, "expected values of float64"),
+            ("joint", np.zeros((1, 39)), {}, r"expected values of shape \[n, 40\]"),
+            ("joint", np.zeros((1, 8, 8, 3), np.uint8), {"codec": "png"}, "expected numbers"),
+            ("camera", np.zeros((1, 8, 8, 3), np.uint8), {"codec": "jpeg"}, "expected png frames of rgb"),
+            ("camera", np.zeros((1, 9, 8, 3), np.uint8), {"codec": "png"}, "expected values of shape"),
+            ("cloud", np.zeros((1, 4), np.float32), {"offsets": [0, 1]}, "expected values of shape"),
+            ("said", np.zeros((1, 3)), {}, "expected text"),
+        ):
+            with pytest.raises(robocache.Error, match=f"stream '{stream}': {message}"):
+                ep.append(stream, [0], values, **options)
+        for stream, told, message in (
+            ("cloud", {"names": ["y", "x", "z"]}, "expected the names that it has in "),
+            ("joint", {"attributes": {"units": "deg"}}, "expected the attributes that it has in .*rad.*deg"),
+            (
+                "depth",
+                {"unit_m": 0.002, "intrinsics": np.eye(3)},
+                "expected unit_m, intrinsics and resized that it has",
+            ),
+            ("joint", {"unit_m": 0.002}, "expected frames, as it was described"),
+        ):
+            with pytest.raises(robocache.ArgumentError, match=f"stream '{stream}': {message}"):
+                w.stream(stream, **told)
+        w.stream("cloud", clock="nominal")
+        w.stream("joint", clock="nominal", attributes={"units": "rad"})  # what was recorded stays so
+        w.stream("depth", unit_m=0.001, intrinsics=np.eye(3))
+    streams = robocache.open(path, verify=True).streams
+    assert (streams["cloud"].names, streams["cloud"].clock) == (["x", "y", "z"], "nominal")
+    assert (streams["joint"].attributes, streams["joint"].clock) == ({"units": "rad"}, "recorded")
+
+
+def test_columns_keep_their_types(path):
+    write(path, [0])
+    with robocache.Writer(path, append=True) as w:
+        with pytest.raises(robocache.ArgumentError, match="'number': expected int64 as in the episodes before"):
+            w.episode(number="one").__enter__()
+        add_episode(w, 1)
+
+
+def test_what_is_no_cache_to_append_to(path, golden=Path(__file__).parents[2] / "golden"):
+    for make in (lambda: None, path.mkdir, lambda: (path / "manifest.json").write_text("{}")):
+        make()
+        with pytest.raises(robocache.FileError, match=f"{path}: expected a cache to append to, got none"):
+            robocache.Writer(path, append=True)
+    with pytest.raises(robocache.ArgumentError, match="append: goes without overwrite"):
+        robocache.Writer(path, append=True, overwrite=True)
+    shutil.rmtree(path)
+    shutil.copytree(golden / "cache_v1", path)
+    with pytest.raises(
+        robocache.FileError, match=r"manifest.json: expected a cache of schema version 2 or later .* got 1"
+    ):
+        robocache.Writer(path, append=True)
+    assert contents(path) == contents(golden / "cache_v1") and "writer.lock" not in names(path)
+
+
+def test_a_cache_of_version_2_becomes_one_of_the_last(path, golden=Path(__file__).parents[2] / "golden"):
+    shutil.copytree(golden / "cache_v2", path)
+    opened = robocache.open(path)
+    with robocache.Writer(path, append=True) as w, w.episode(task="more") as ep:
+        ep.append("joint.position", [1], np.ones((1, 3), np.float32))
+        ep.append("said", [1], ["more"])
+    dataset = robocache.open(path, verify=True)
+    assert '"schema_version": 3' in (path / "manifest.json").read_text()
+    assert len(opened) == 4 and len(dataset) == 5
+    assert dataset.streams["joint.position"].rows == 5 and dataset.streams["top"].frames == opened.streams["top"].frames
+    assert dataset.streams["joint.position"].names == ["shoulder", "elbow", "wrist"]
+    opened.verify()
+
+
+@pytest.mark.parametrize("stream", ["joint/values.npy", "cloud/blob_offsets.npy", "camera/values.npy"])
+def test_damage_at_the_end_is_not_covered_by_a_new_checksum(path, stream):
+    write(path, [0, 1])
+    file = path / "streams" / stream
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(robocache.FileError, match=f"{file}: at byte .* expected CRC-32"):
+        robocache.Writer(path, append=True)
+    assert file.read_bytes() == content
+
+
+def test_one_writer_at_a_time(path):
+    write(path, [0])
+    first = robocache.Writer(path, append=True)
+    with pytest.raises(robocache.FileError, match="another writer is at work on it"):
+        robocache.Writer(path, append=True)
+    other = robocache.Writer(path, overwrite=True)
+    with other.episode() as ep:
+        ep.append("other", [0], [0])
+    with pytest.raises(robocache.FileError, match="another writer is at work on it"):
+        other.close()
+    add_episode(first, 1)
+    first.close()
+    check(robocache.open(path))
+    other.close()
+    assert list(robocache.open(path).streams) == ["other"]
+
+
+# ---- whoever has it open ---------------------------------------------------------------------------------------------
+
+
+def in_another_process(work, *arguments):
+    process = FORK.Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("residency", ["device", "mapped"])
+def test_a_loader_in_the_middle_of_an_epoch_goes_on(path, residency):
+    write(path, [0, 1])
+    options = {
+        "delta_timestamps": {"joint": [-1e-8, 0.0], "camera": [0.0]},
+        "batch_size": 512,
+        "device": "cpu",
+        "framework": "numpy",
+        "anchor": "joint",
+        "residency": residency,
+    }
+    expected = [
+        {key: array.copy() for key, array in b.items()} for b in robocache.Loader(robocache.open(path), **options)
+    ]
+    loader = robocache.Loader(robocache.open(path), **options)
+    batches = iter(loader)
+    got = [next(batches)]
+    for e in range(2, 5):
+        in_another_process(_append, path, e)
+        got.append(next(batches))
+    got.extend(batches)
+    assert len(got) == len(expected) > 10
+    for one, other in zip(got, expected, strict=True):
+        assert all(np.array_equal(one[key], other[key]) for key in other)
+    check(loader.dataset)
+    assert len(loader.dataset) == 2 and len(robocache.open(path)) == 5
+    check(robocache.open(path))
+
+
+def _append(path, e):
+    write(path, [e], append=True)
+
+
+@pytest.mark.soak
+def test_opened_while_it_is_appended_to(path):
+    """Every reader has the old episodes or the new ones, and keeps them."""
+    write(path, [0])
+    begun = FORK.Event()
+    process = FORK.Process(target=append_for_ever, args=(path, begun, 1, 12))
+    process.start()
+    assert begun.wait(60)
+    opened = [robocache.open(path)]
+    while process.is_alive():
+        opened.append(robocache.open(path))
+        assert len(opened[-1]) >= len(opened[-2])
+        check(opened[-1])
+    assert process.exitcode == 0 and len(robocache.open(path)) == 12
+    assert len({len(dataset) for dataset in opened}) > 3
+    for dataset in opened[:: max(1, len(opened) // 20)]:
+        check(dataset)
+
+
+# ---- killed, and full disks ------------------------------------------------------------------------------------------
+
+
+def append_for_ever(path, begun, first, end=10_000):
+    begun.set()
+    for e in range(first, end):
+        write(path, [e], append=True)
+
+
+@pytest.mark.soak
+def test_killed_at_any_moment_of_appending(path):
+    dice = random.Random(0)
+    write(path, [0])
+    started = time.perf_counter()
+    write(path, [1], append=True)
+    taken = time.perf_counter() - started
+    held = [robocache.open(path)]
+    for _ in range(rounds(20)):
+        if len(held[-1]) > 25:  # begin again: an append reads all that there is
+            shutil.rmtree(path)
+            write(path, [0])
+            held = [robocache.open(path)]
+        before = len(held[-1])
+        begun = FORK.Event()
+        process = FORK.Process(target=append_for_ever, args=(path, begun, before))
+        process.start()
+        assert begun.wait(60)
+        time.sleep(dice.uniform(0, 2.5 * taken))
+        process.kill()
+        process.join()
+        held.append(robocache.open(path))
+        assert len(held[-1]) >= before
+        check(held[-1])
+    check(held[0])
+    count = len(held[-1])
+    write(path, [count], append=True)
+    check(robocache.open(path))
+    write(path.parent / "at once", range(count + 1))
+    assert contents(path) == contents(path.parent / "at once")
+    assert len(names(path)) == len(names(path.parent / "at once"))
+
+
+@pytest.mark.soak
+def test_a_full_disk_at_any_byte_leaves_the_cache_as_it_was(path):
+    """The largest file that the system allows stands for the disk that is left."""
+    dice = random.Random(1)
+    write(path, [0])
+    before, files = contents(path), names(path)
+    most = os.path.getsize(path / "streams/joint/values.npy")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for _ in range(rounds(10)):
+            limit = dice.choice([dice.randint(0, 3000), dice.randint(most, 2 * most)])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+            try:
+                with pytest.raises(robocache.FileError, match="File too large"):
+                    write(path, [1], append=True)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            check(robocache.open(path))
+            assert names(path) == files
+            if limit >= most:
+                assert contents(path) == before
+    finally:
+        signal.signal(signal.SIGXFSZ, handler)
+    write(path, [1], append=True)
+    check(robocache.open(path))
+
+
+def test_close_may_be_tried_again(path):
+    write(path, [0])
+    writer = robocache.Writer(path, append=True)
+    add_episode(writer, 1)
+    (path / "manifest.json.new").mkdir()
+    with pytest.raises(robocache.FileError, match=r"manifest\.json\.new"):
+        writer.close()
+    check(robocache.open(path))
+    assert len(robocache.open(path)) == 1
+    (path / "manifest.json.new").rmdir()
+    writer.close()
+    assert len(robocache.open(path)) == 2
+    check(robocache.open(path))

@@ -1,0 +1,286 @@
+"""Exports to LeRobot v3.0: as documented, read by pyarrow, and the same rows when they are read again."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from robocache.cli import main
+
+import robocache
+
+
+def write_cache(path, rng, rate_hz=30, counts=(7, 5), start=10**18):
+    with robocache.Writer(path) as writer:
+        for number, count in enumerate(counts):
+            with writer.episode(task=f"task {number % 2}", success=bool(number)) as episode:
+                t = start + np.array([round(k * 1e9 / rate_hz) for k in range(count)])
+                episode.append("observation/state", t, rng.normal(size=(count, 3)).astype(np.float32))
+                episode.append("action", t, rng.normal(size=(count, 2)))
+                episode.append("reward", t, rng.integers(-(2**62), 2**62, count))
+                episode.append("touch", t, rng.normal(size=(count, 2, 3)).astype(np.float32))
+                episode.append("done", t, np.arange(count) == count - 1)
+                episode.append("top", t, rng.integers(0, 255, (count, 6, 8, 3)).astype(np.uint8), codec="jpeg")
+                episode.append("wrist", t, rng.integers(0, 255, (count, 6, 8, 1)).astype(np.uint8), codec="raw")
+        writer.stream("action", names=["a", "b"])
+    return path
+
+
+def table(folder):
+    return pq.read_table(folder / "data/chunk-000/file-000.parquet")
+
+
+def values(column):
+    return np.array(column.to_pylist())
+
+
+def test_the_dataset_is_as_documented(rng, tmp_path):
+    cache = robocache.open(write_cache(tmp_path / "cache", rng))
+    robocache.export(cache, tmp_path / "out", to="lerobot")
+    info = json.loads((tmp_path / "out/meta/info.json").read_text())
+    assert {key: info[key] for key in ("codebase_version", "fps", "total_episodes", "total_frames", "total_tasks")} == {
+        "codebase_version": "v3.0",
+        "fps": 30,
+        "total_episodes": 2,
+        "total_frames": 12,
+        "total_tasks": 2,
+    }
+    assert info["features"]["observation.state"] == {"dtype": "float32", "shape": [3], "names": None}
+    assert info["features"]["action"] == {"dtype": "float64", "shape": [2], "names": ["a", "b"]}
+    assert info["features"]["reward"] == {"dtype": "int64", "shape": [1], "names": None}
+    assert info["features"]["touch"]["shape"] == [2, 3]
+    assert info["features"]["top"] == {"dtype": "image", "shape": [6, 8, 3], "names": ["height", "width", "channels"]}
+    assert info["features"].keys() == set(table(tmp_path / "out").column_names)
+    rows = table(tmp_path / "out")
+    assert rows.schema.field("timestamp").type == pa.float32()
+    assert rows["index"].to_pylist() == list(range(12))
+    assert rows["frame_index"].to_pylist() == [*range(7), *range(5)]
+    assert rows["episode_index"].to_pylist() == [0] * 7 + [1] * 5
+    assert rows["task_index"].to_pylist() == [0] * 7 + [1] * 5
+    assert np.array_equal(values(rows["timestamp"]).astype("f4"), (values(rows["frame_index"]) / 30).astype("f4"))
+    tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet")
+    assert tasks.to_pylist() == [{"task_index": 0, "task": "task 0"}, {"task_index": 1, "task": "task 1"}]
+    assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
+    episodes = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    assert [row["tasks"] for row in episodes] == [["task 0"], ["task 1"]]
+    assert [(row["dataset_from_index"], row["dataset_to_index"], row["length"]) for row in episodes] == [
+        (0, 7, 7),
+        (7, 12, 5),
+    ]
+    assert [row["first_stamp_ns"] for row in episodes] == [10**18] * 2
+    assert [row["success"] for row in episodes] == [False, True]
+
+
+def test_numbers_and_frames_are_the_caches_bit_for_bit(rng, tmp_path):
+    cache = robocache.open(write_cache(tmp_path / "cache", rng))
+    report = robocache.export(cache, tmp_path / "out", to="lerobot")
+    rows = table(tmp_path / "out")
+    for name in ("observation/state", "action", "reward", "touch", "done"):
+        stream = cache.streams[name]
+        assert np.array_equal(values(rows[name.replace("/", ".")]).astype(stream.dtype), stream.values)
+    jpegs = [cell["bytes"] for cell in rows["top"].to_pylist()]
+    assert jpegs == [cache.streams["top"].values.file(row).tobytes() for row in range(12)]
+    for row, cell in enumerate(rows["wrist"].to_pylist()):
+        assert np.array_equal(
+            np.array(Image.open(io.BytesIO(cell["bytes"]))), cache.streams["wrist"].values[row][..., 0]
+        )
+    assert {omission.what for omission in report.left_out} == {"stamps", "attributes, findings and provenance"}
+    again = robocache.ingest(tmp_path / "out", tmp_path / "again")
+    assert again.rows == {"observation.state": 12, "action": 12, "reward": 12, "touch": 12, "done": 12, "task_index": 12, "top": 12, "wrist": 12}  # fmt: skip
+    second = robocache.open(tmp_path / "again")
+    for name, stream in second.streams.items():
+        if name != "task_index":
+            first = cache.streams["observation/state" if name == "observation.state" else name]
+            assert np.array_equal(np.asarray(stream.values), np.asarray(first.values))
+            assert np.array_equal(stream.time_ns, first.time_ns - 10**18)
+    robocache.export(second, tmp_path / "third", to="lerobot")
+    for file in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet"):
+        one, other = (pq.read_table(tmp_path / place / file) for place in ("out", "third"))
+        assert one.equals(other.select(one.column_names))
+
+
+def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
+    cache = robocache.open(write_cache(tmp_path / "cache", rng))
+    robocache.export(cache, tmp_path / "out", to="lerobot")
+    found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out")
+    assert (len(found), found.num_episodes, found.fps) == (12, 2, 30)
+    for row in range(12):
+        item = found[row]
+        assert item["task"] == f"task {row // 7}"
+        for name in ("observation/state", "action", "reward", "touch", "done"):
+            expected = np.asarray(cache.streams[name].values[row])
+            number = item[name.replace("/", ".")].numpy()
+            assert np.array_equal(number, expected.astype(number.dtype))
+        for name in ("top", "wrist"):
+            pixels = np.rint(item[name].numpy().transpose(1, 2, 0) * 255)
+            assert np.array_equal(pixels, cache.streams[name].frame(row))
+    assert np.allclose(found.meta.stats["action"]["mean"], cache.streams["action"].values.mean(axis=0))
+
+
+def test_statistics_are_those_of_the_rows(rng, tmp_path):
+    cache = robocache.open(write_cache(tmp_path / "cache", rng))
+    robocache.export(cache, tmp_path / "out", to="lerobot")
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
+    state = cache.streams["observation/state"].values.astype(float)
+    assert np.allclose(stats["observation.state"]["mean"], state.mean(axis=0), rtol=1e-12)
+    assert np.allclose(stats["observation.state"]["std"], state.std(axis=0), rtol=1e-12)
+    assert np.allclose(stats["observation.state"]["q10"], np.quantile(state, 0.1, axis=0), rtol=1e-12)
+    assert stats["observation.state"]["count"] == [12]
+    assert np.shape(stats["touch"]["max"]) == (2, 3)
+    assert np.shape(stats["top"]["mean"]) == (3, 1, 1) and 0.4 < np.mean(stats["top"]["mean"]) < 0.6
+    episodes = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    assert np.allclose(episodes[1]["stats/observation.state/min"], state[7:].min(axis=0))
+
+
+def mixed(path, rng):
+    """A fast stream, a slow one and a camera, each from and to another time."""
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        fast, slow, pictures = (
+            np.arange(500) * 2_000_000,
+            5_000_000 + np.arange(90) * 10_000_000,
+            np.arange(31) * 33_333_333,
+        )
+        turns = rng.normal(size=(500, 4))
+        episode.append("pose", fast, np.concatenate([rng.normal(size=(500, 3)), turns], axis=1))
+        episode.append("mode", slow, rng.integers(0, 9, 90))
+        episode.append("top", pictures, rng.integers(0, 255, (31, 4, 4, 3)).astype(np.uint8), codec="png")
+        episode.append("words", slow, ["x"] * 90)
+        writer.stream("pose", attributes={"methods": [[3, 7, "slerp"]]})
+    return path
+
+
+def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
+    cache = robocache.open(mixed(tmp_path / "cache", rng))
+    with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
+        robocache.export(cache, tmp_path / "out", to="lerobot")
+    with pytest.raises(robocache.ArgumentError, match="no method is given"):
+        robocache.export(cache, tmp_path / "out", to="lerobot", fps=20)
+    methods = {"pose": "linear", "mode": "previous", "top": "nearest"}
+    report = robocache.export(cache, tmp_path / "out", to="lerobot", fps=20, methods=methods)
+    assert "words" in {omission.what for omission in report.left_out}
+    rows = table(tmp_path / "out")
+    targets = 5_000_000 + np.arange((895_000_000 - 5_000_000) // 50_000_000 + 1) * 50_000_000
+    assert len(rows) == len(targets) == 18
+    (fast, pose), (slow, mode), (pictures, top) = (cache.episode(0)[name] for name in ("pose", "mode", "top"))
+    for axis in range(3):
+        assert np.allclose(values(rows["pose"])[:, axis], np.interp(targets, fast, pose[:, axis]), rtol=1e-12)
+    assert np.allclose(np.linalg.norm(values(rows["pose"])[:, 3:], axis=1), 1)  # slerp, not between components
+    assert rows["mode"].to_pylist() == mode[np.searchsorted(slow, targets, side="right") - 1].tolist()
+    nearest = np.abs(pictures[None] - targets[:, None]).argmin(axis=1)
+    assert [cell["bytes"] for cell in rows["top"].to_pylist()] == [top.file(row).tobytes() for row in nearest]
+    with pytest.raises(robocache.ArgumentError, match="mode"):
+        robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods=methods | {"mode": "linear"})
+    with pytest.raises(robocache.ArgumentError, match="expected previous or nearest for a camera"):
+        robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods="linear", streams=["pose", "top"])
+    with pytest.raises(robocache.ArgumentError, match="no stream nose"):
+        robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods={"nose": "linear"})
+    for fps in (0, 2.5, True):
+        with pytest.raises(robocache.ArgumentError, match="fps"):
+            robocache.export(cache, tmp_path / "b", to="lerobot", fps=fps, methods=methods)
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_does_not_fit_is_refused_by_name(rng, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer:
+        with writer.episode() as episode:
+            episode.append("a", [0, 100_000_000], [1.0, 2.0])
+            episode.append("b", [0, 100_000_000], [1.0, 2.0])
+        with writer.episode() as episode:
+            episode.append("a", [0, 100_000_000], [1.0, 2.0])
+    with pytest.raises(robocache.FileError, match="episode 1: b: no rows"):
+        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=10)
+    assert robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["a"]).rows == {"a": 4}
+    with robocache.Writer(tmp_path / "uneven") as writer, writer.episode() as episode:
+        episode.append("a/b", [0, 100_000_000, 150_000_000], [1.0, 2.0, 3.0])
+        episode.append("a.b", [0, 100_000_000, 150_000_000], [1.0, 2.0, 3.0])
+        episode.append("t", [0], ["x"])
+    with pytest.raises(robocache.ArgumentError, match="would be of one name"):
+        robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot")
+    with pytest.raises(robocache.ArgumentError, match="not those of a whole number of rows a second"):
+        robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot", streams=["a/b"])
+    with pytest.raises(robocache.ArgumentError, match="nothing among them"):
+        robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot", streams=["t"])
+
+
+def test_cameras_as_video(rng, tmp_path):
+    av = pytest.importorskip("av")
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for count in (9, 6):
+            with writer.episode() as episode:
+                t = np.array([round(k * 1e9 / 25) for k in range(count)])
+                shades = np.arange(count, dtype=np.uint8)[:, None, None, None] * 20 + 10
+                episode.append("state", t, rng.normal(size=(count, 2)))
+                episode.append("top", t, np.broadcast_to(shades, (count, 32, 48, 3)).copy(), codec="png")
+                episode.append("grey", t, np.broadcast_to(shades, (count, 32, 48, 1)).copy(), codec="raw")
+    report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", video=True)
+    assert "frames as they are stored" in {omission.what for omission in report.left_out}
+    info = json.loads((tmp_path / "out/meta/info.json").read_text())
+    assert info["features"]["grey"]["dtype"] == "video" and info["features"]["grey"]["shape"] == [32, 48, 3]
+    assert "top" not in table(tmp_path / "out").column_names
+    row = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()[1]
+    assert [row[f"videos/top/{key}"] for key in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")] == [
+        0,
+        1,
+        0,
+        6 / 25,
+    ]
+    for camera in ("top", "grey"):
+        with av.open(str(tmp_path / f"out/videos/{camera}/chunk-000/file-000.mp4")) as container:
+            found = [
+                (float(frame.pts * frame.time_base), frame.to_ndarray(format="rgb24").mean())
+                for frame in container.decode(video=0)
+            ]
+        assert np.allclose([time for time, _ in found], np.arange(9) / 25)
+        assert np.allclose([shade for _, shade in found], np.arange(9) * 20 + 10, atol=3)
+    again = robocache.ingest(tmp_path / "out", tmp_path / "again", image_codec="raw")
+    assert again.rows == {"state": 15, "top": 15, "grey": 15, "task_index": 15}
+    first, second = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "again")
+    difference = np.asarray(first.streams["top"].values).astype(int) - np.asarray(second.streams["top"].values)
+    assert np.abs(difference).max() <= 4
+    with robocache.Writer(tmp_path / "odd.cache") as writer, writer.episode() as episode:
+        episode.append("top", [0, 10**8], np.zeros((2, 5, 4, 3), np.uint8), codec="png")
+    with pytest.raises(robocache.ArgumentError, match="even height and width, got 5x4"):
+        robocache.export(tmp_path / "odd.cache", tmp_path / "b", to="lerobot", video=True)
+
+
+def test_on_the_command_line(rng, tmp_path, capsys):
+    cache = mixed(tmp_path / "cache", rng)
+    command = ["export", str(cache), str(tmp_path / "out"), "--to", "lerobot"]
+    assert main(command) == 2
+    assert "say fps" in capsys.readouterr().err
+    assert main([*command, "--fps", "20", "--method", "previous", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == {"pose": 18, "mode": 18, "top": 18}
+    assert main(["export", str(cache), str(tmp_path / "mcap"), "--to", "mcap", "--streams", "pose", "mode"]) == 0
+    assert "590 rows" in capsys.readouterr().out
+    assert main([*command, "--method", "a=linear", "--method", "linear"]) == 2
+
+
+def test_real_robots_come_back(real_data, tmp_path):
+    for name, video in (("unitree_g1_real", True), ("gr00t_gr1_pnp_sim", False)):
+        source = real_data("lerobot_v2") / name
+        options = {"on_error": "skip", "video": video, "image_size": "64x48"} if video else {"video": False}
+        robocache.ingest(source, tmp_path / f"{name}.cache", **options)
+        first = robocache.open(tmp_path / f"{name}.cache")
+        streams = [
+            name
+            for name, stream in first.streams.items()
+            if np.all(np.diff(stream.row_offsets)) and stream.frames is None
+        ]
+        robocache.export(first, tmp_path / name, to="lerobot", streams=streams)
+        robocache.ingest(tmp_path / name, tmp_path / f"{name}.again")
+        second = robocache.open(tmp_path / f"{name}.again")
+        assert len(second) == len(first)
+        for stream in set(streams) - {"task_index"}:
+            assert np.array_equal(second.streams[stream].values, first.streams[stream].values)
+            assert np.array_equal(second.streams[stream].time_ns, first.streams[stream].time_ns)
+        texts = [opened.provenance["lerobot"]["tasks"] for opened in (first, second)]
+        tasks = [
+            [known[str(index)] for index in np.ravel(opened.streams["task_index"].values).tolist()]
+            for opened, known in zip((first, second), texts, strict=True)
+        ]
+        assert tasks[0] == tasks[1]

@@ -1,0 +1,156 @@
+"""Exports to MCAP hold every bit of what a cache holds, as the mcap package and its decoder of ROS 2 read them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import robocache
+
+reader = pytest.importorskip("mcap.reader")
+decoder = pytest.importorskip("mcap_ros2.decoder")
+
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+CODES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
+
+
+def read(path):
+    """By topic a list of (log_time, message), and of each its channel."""
+    messages, channels = {}, {}
+    with path.open("rb") as opened:
+        made = reader.make_reader(opened, validate_crcs=True, decoder_factories=[decoder.DecoderFactory()])
+        for _, channel, message, decoded in made.iter_decoded_messages():
+            assert message.publish_time == message.log_time
+            channels[channel.topic] = channel
+            messages.setdefault(channel.topic, []).append((message.log_time, decoded))
+        metadata = {record.name: record.metadata for record in made.iter_metadata()}
+    return messages, channels, metadata
+
+
+def bits(values):
+    return np.ascontiguousarray(values).tobytes()
+
+
+@pytest.fixture
+def cache(rng, tmp_path):
+    """A cache with streams of all kinds on clocks of their own; NaN and infinity among them."""
+    path = tmp_path / "cache"
+    with robocache.Writer(path) as writer:
+        for number in range(2):
+            with writer.episode(task="pick", success=bool(number)) as episode:
+                for rate, dtype in enumerate(DTYPES, 1):
+                    count = 4 + rate + number
+                    values = (rng.normal(size=(count, 3)) * 100).astype(dtype)
+                    if values.dtype.kind == "f":
+                        values[0] = np.nan, np.inf, -0.0
+                    elif dtype != "bool":
+                        values[0] = np.iinfo(dtype).min, np.iinfo(dtype).max, 0
+                    episode.append(f"of/{dtype}", 10**18 + np.arange(count) * rate * 1_000_003, values)
+                t = np.arange(4) * 10**9
+                episode.append("scalar", t + 1, np.arange(4.0))
+                episode.append("table", t, rng.normal(size=(4, 2, 3)))
+                episode.append("text", t, ["", "ü\n", "a\0b", "x" * 300])
+                offsets = np.array([0, 3, 3, 7, 9])
+                episode.append("cloud", t, rng.normal(size=(9, 4)).astype("f4"), offsets=offsets)
+                episode.append("contacts", t, rng.integers(0, 9, (9, 2)), offsets=offsets)
+                for codec in ("jpeg", "png", "raw"):
+                    pixels = rng.integers(0, 255, (4, 6, 5, 3)).astype(np.uint8)
+                    episode.append(f"camera.{codec}", t, pixels, codec=codec)
+                episode.append("depth", t, rng.normal(size=(4, 6, 5, 1)).astype("f4"), codec="raw")
+        writer.stream("cloud", names=["x", "y", "z", "i"], attributes={"frame_id": "lidar"})
+        writer.stream("depth", unit_m=1.0)
+        writer.provenance["source"] = "here"
+    return path
+
+
+def test_every_number_comes_back_bit_for_bit(cache, tmp_path):
+    report = robocache.export(cache, tmp_path / "out", to="mcap")
+    opened = robocache.open(cache)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["episode_000000.mcap", "episode_000001.mcap"]
+    assert report.rows == {name: stream.rows for name, stream in opened.streams.items()}
+    for number in range(2):
+        messages, channels, metadata = read(tmp_path / f"out/episode_{number:06d}.mcap")
+        assert messages.keys() == opened.streams.keys()
+        assert json.loads(metadata["robocache"]["episode"]) == opened.episodes.to_pylist()[number]
+        assert json.loads(metadata["robocache"]["provenance"])["source"] == "here"
+        for name, (time_ns, values) in opened.episode(number).items():
+            stream = opened.streams[name]
+            times, found = zip(*messages[name], strict=True)
+            assert list(times) == time_ns.tolist(), name
+            facts = {key: json.loads(value) for key, value in channels[name].metadata.items()}
+            assert facts["robocache.dtype"] == str(stream.dtype)
+            assert facts["robocache.shape"] == list(stream.shape)
+            assert facts["robocache.names"] == list(stream.names)
+            assert facts["robocache.attributes"] == stream.attributes
+            for row, message in enumerate(found):
+                check_row(name, stream, values, row, message)
+
+
+def check_row(name, stream, values, row, message):
+    if name == "text":
+        assert message.data == values[row]
+    elif name == "cloud":
+        points = np.frombuffer(message.data, CODES[message.fields[0].datatype]).reshape(message.width, 4)
+        assert bits(points) == bits(values[row])
+        assert [(f.name, f.offset) for f in message.fields] == [("x", 0), ("y", 4), ("z", 8), ("i", 12)]
+        assert (message.header.frame_id, message.point_step, message.is_dense) == ("lidar", 16, True)
+    elif stream.frames is not None and stream.frames.codec == "raw":
+        assert bits(np.frombuffer(message.data, stream.dtype)) == bits(values[row])
+        assert (message.height, message.width, message.step) == (6, 5, 5 * stream.shape[2] * stream.dtype.itemsize)
+        assert message.encoding == {3: "rgb8", 1: "32FC1"}[stream.shape[2]]
+    elif stream.frames is not None:
+        assert bytes(message.data) == bits(values.file(row))
+        assert message.format == stream.frames.codec
+    elif name == "scalar":
+        assert message.value == values[row]
+    else:
+        wide = np.dtype("float32") if stream.dtype == np.float16 else stream.dtype
+        raw = isinstance(message.values, bytes)  # as the decoder gives 8 bits
+        found = np.frombuffer(message.values, wide) if raw else np.array(message.values, wide)
+        assert bits(found) == bits(np.asarray(values[row]).astype(wide))
+    if hasattr(message, "header"):
+        assert message.header.stamp.sec == row
+
+
+def test_messages_are_in_the_order_of_time(cache, tmp_path):
+    robocache.export(cache, tmp_path / "out", to="mcap")
+    with (tmp_path / "out/episode_000000.mcap").open("rb") as opened:
+        times = [m.log_time for _, _, m in reader.make_reader(opened).iter_messages(log_time_order=False)]
+    assert times == sorted(times) and len(times) > 100
+
+
+def test_streams_may_be_chosen_and_what_exists_stays(cache, tmp_path):
+    report = robocache.export(cache, tmp_path / "out", to="mcap", streams=["scalar"])
+    assert report.rows == {"scalar": 8}
+    assert "cloud" in {omission.what for omission in report.left_out}
+    with pytest.raises(robocache.FileError, match="exists"):
+        robocache.export(cache, tmp_path / "out", to="mcap")
+    for options, words in (
+        ({"streams": ["x"]}, "no stream 'x'"),
+        ({"fps": 3}, "for LeRobot alone"),
+        ({"to": "bag"}, "expected one of lerobot, mcap"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=words):
+            robocache.export(cache, tmp_path / "other", **{"to": "mcap"} | options)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_times_before_0_are_refused_and_leave_nothing(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("a", [-5, 0], [1.0, 2.0])
+    with pytest.raises(robocache.FileError, match="a: a stamp of -5 ns"):
+        robocache.export(tmp_path / "cache", tmp_path / "out", to="mcap")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]

@@ -1,0 +1,167 @@
+"""Writes HDF5 recordings as the recorders of each kind lay them out, and reads a reader's streams back whole."""
+
+import json
+
+import h5py
+import numpy as np
+from robocache.ingest import registry
+from robocache.ingest.options import make_options
+from robocache.ingest.recording import Frames, Notes, Ragged, Texts
+
+IMAGE = (24, 32)
+SERIALS = {"wrist": "13062452", "ext1": "20036094", "ext2": "25455306"}
+
+
+def make_demo(rng, rows, image=IMAGE):
+    return {
+        "actions": rng.normal(size=(rows, 7)),
+        "rewards": rng.normal(size=rows),
+        "dones": np.arange(rows) == rows - 1,
+        "states": rng.normal(size=(rows, 32)),
+        "obs/robot0_eef_pos": rng.normal(size=(rows, 3)),
+        "obs/robot0_gripper_qpos": rng.normal(size=(rows, 2)).astype(np.float32),
+        "obs/agentview_image": rng.integers(0, 256, (rows, *image, 3), np.uint8),
+    }
+
+
+def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, **options):
+    """{name: {path in the demo: array}}; `options` are those of the datasets."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["total"] = sum(len(demo.get("actions", [])) for demo in demos.values())
+        kwargs = {"control_freq": control_freq, "robots": "Panda"} if control_freq else {}
+        args = {"env_name": "Lift", "type": 1, "env_kwargs": kwargs} if env_args is None else env_args
+        data.attrs["env_args"] = json.dumps(args)
+        for name, demo in demos.items():
+            group = data.create_group(name)
+            group.attrs["num_samples"] = len(demo.get("actions", []))
+            group.attrs["model_file"] = "<mujoco/>"
+            for key, values in demo.items():
+                group.create_dataset(key, data=values, **options)
+                if key.startswith("obs/"):
+                    group.create_dataset(f"next_{key}", data=np.roll(values, -1, axis=0))
+        for name, named in (masks or {}).items():
+            file[f"mask/{name}"] = np.array(named, dtype="S")
+    return path
+
+
+def write_aloha(path, episode, sim=False, lengths=None):
+    """{path: array}; {camera: list of files} is padded as Mobile ALOHA pads it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w", rdcc_nbytes=1 << 21) as root:
+        root.attrs["sim"] = sim
+        for key, values in episode.items():
+            if isinstance(values, list):
+                padded = np.zeros((len(values), max(map(len, values)) + 5), np.uint8)
+                for row, file in enumerate(values):
+                    padded[row, : len(file)] = np.frombuffer(file, np.uint8)
+                root.create_dataset(key, data=padded, chunks=(1, padded.shape[1]))
+            elif values.ndim == 4:
+                root.create_dataset(key, data=values, chunks=(1, *values.shape[1:]))
+            else:
+                root.create_dataset(key, data=values.astype(np.float32))  # as h5py takes it where no type is said
+        if lengths is not None:
+            root.create_dataset("compress_len", data=np.array(lengths, np.float32))
+    return path
+
+
+def make_aloha(rng, rows, image=IMAGE):
+    return {
+        "observations/qpos": rng.normal(size=(rows, 14)),
+        "observations/qvel": rng.normal(size=(rows, 14)),
+        "observations/effort": rng.normal(size=(rows, 14)),
+        "observations/images/cam_high": rng.integers(0, 256, (rows, *image, 3), np.uint8),
+        "action": rng.normal(size=(rows, 14)),
+    }
+
+
+def make_droid(rng, rows, start_ms=1_690_000_000_000):
+    """A step after the other, each key growing by a row as DROID's writer does; stamps with jitter."""
+    step = start_ms + np.cumsum(rng.integers(60, 75, rows))
+    trajectory = {
+        "action/cartesian_position": rng.normal(size=(rows, 6)),
+        "action/gripper_position": rng.normal(size=rows),
+        "action/robot_state/joint_positions": rng.normal(size=(rows, 7)),
+        "observation/robot_state/joint_positions": rng.normal(size=(rows, 7)),
+        "observation/robot_state/gripper_position": rng.normal(size=rows),
+        "observation/robot_state/prev_command_successful": rng.integers(0, 2, rows) > 0,
+        "observation/controller_info/success": np.arange(rows) == rows - 1,
+        "observation/timestamp/skip_action": rng.integers(0, 2, rows) > 0,
+        "observation/timestamp/robot_state/read_start": step + 1,
+        "observation/timestamp/robot_state/read_end": step + 3,
+        "observation/timestamp/robot_state/robot_timestamp_seconds": step // 1000,
+        "observation/timestamp/robot_state/robot_timestamp_nanos": step % 1000 * 1_000_000,
+        "observation/timestamp/control/step_start": step,
+        "observation/timestamp/control/policy_start": step + 20,
+        "observation/timestamp/control/control_start": step + 30,
+        "observation/timestamp/control/step_end": step + 40,
+    }
+    for role, serial in SERIALS.items():
+        trajectory |= {
+            f"observation/camera_type/{serial}": np.full(rows, 0 if role == "wrist" else 1),
+            f"observation/camera_extrinsics/{serial}_left": rng.normal(size=(rows, 6)),
+            f"observation/camera_intrinsics/{serial}_left": rng.normal(size=(rows, 3, 3)),
+            f"observation/timestamp/cameras/{serial}_read_start": step + 4,
+            f"observation/timestamp/cameras/{serial}_read_end": step + 12,
+            f"observation/timestamp/cameras/{serial}_frame_received": step + 10,
+            f"observation/timestamp/cameras/{serial}_estimated_capture": step + 10 - 41,
+        }
+    return trajectory
+
+
+def write_droid(folder, trajectory, metadata=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    with h5py.File(folder / "trajectory.h5", "w") as file:
+        file.attrs["success"] = True
+        file.attrs["building"] = "lab"
+        for key, values in trajectory.items():
+            dataset = file.create_dataset(key, (1, *values.shape[1:]), values.dtype, maxshape=(None, *values.shape[1:]))
+            dataset.resize(len(values), axis=0)
+            dataset[:] = values
+    if metadata:
+        told = {
+            "uuid": "AUTOLab+0d4edc83+2023-07-22",
+            "success": True,
+            "current_task": "put the marker in the cup",
+            "trajectory_length": len(trajectory["action/cartesian_position"]),
+            **{f"{role}_cam_serial": serial for role, serial in SERIALS.items()},
+            "wrist_cam_extrinsics": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+        }
+        (folder / "metadata_AUTOLab+0d4edc83+2023-07-22.json").write_text(json.dumps(told))
+    return folder
+
+
+def read_all(source, format=None, on_error="stop", **options):
+    """[(recording, {stream: (time_ns, values)})] and the notes: each stream's parts put together, without a cache."""
+    entry = registry.find_format(source) if format is None else registry.FORMATS[format]
+    notes = Notes(entry.name, {}, on_error)
+    recordings = []
+    for recording in entry.load().read(source, make_options(entry.options, entry.name, options), notes):
+        parts = {}
+        with notes.reading(recording.what, recording.where):
+            for name, samples in recording.streams:
+                parts.setdefault(name, []).extend(_parts(samples))
+            recordings.append((recording, {name: _join(found) for name, found in parts.items()}))
+    return recordings, notes
+
+
+def _parts(samples):
+    if isinstance(samples, Frames):
+        return list(samples.chunks)
+    if isinstance(samples, Texts):
+        return [(samples.time_ns, list(samples.texts))]
+    if isinstance(samples, Ragged):
+        return [(samples.time_ns, np.split(samples.values, samples.offsets[1:-1]))]
+    assert samples.values.dtype.isnative
+    return [(samples.time_ns, samples.values)]
+
+
+def _join(parts):
+    time_ns = np.concatenate([time_ns for time_ns, _ in parts])
+    first = parts[0][1]
+    if isinstance(first, list):
+        return time_ns, [row for _, rows in parts for row in rows]
+    if hasattr(first, "codec"):
+        return time_ns, [encoded for _, encoded in parts]
+    return time_ns, np.concatenate([values for _, values in parts])

@@ -1,0 +1,124 @@
+"""A source behind what a cache has: as if both had been ingested together, or the cache stays as it was."""
+
+import json
+
+import numpy as np
+import pytest
+from lerobot_files import make_episodes, write_lerobot
+
+import robocache
+from robocache import cli
+
+
+def log(path, rows, first=0.0, columns="a,b"):
+    path.mkdir(parents=True, exist_ok=True)
+    width = columns.count(",") + 1
+    lines = [f"{first + i / 10:.1f}," + ",".join(str(i + c) for c in range(width)) for i in range(rows)]
+    (path / "joints.csv").write_text("\n".join([f"time,{columns}", *lines]) + "\n")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    log(tmp_path / "one", 30)
+    robocache.ingest(tmp_path / "one", tmp_path / "cache", time_unit="s")
+    return tmp_path / "cache"
+
+
+def test_append_reports_what_it_wrote(cache, tmp_path):
+    log(tmp_path / "two", 20)
+    (tmp_path / "two" / "notes.txt").write_text("x")
+    report = robocache.ingest(tmp_path / "two", cache, time_unit="s", append=True)
+    assert (report.episodes, report.rows) == (1, {"joints": 20})
+    ds = robocache.open(cache, verify=True)
+    assert len(ds) == 2 and ds.streams["joints"].row_offsets.tolist() == [0, 30, 50]
+    assert ds.provenance["source"].endswith("one") and ds.provenance["format"] == "csv"
+    (told,) = ds.provenance["appended"]
+    assert told["source"].endswith("two") and told["format"] == "csv" and "streams" in told["csv"]
+    assert [omission["what"] for omission in told["left_out"]] == ["*.txt"] and ds.provenance["left_out"] == []
+    log(tmp_path / "three", 5)
+    robocache.ingest(tmp_path / "three", cache, append=True)
+    assert len(robocache.open(cache).provenance["appended"]) == 2
+    assert robocache.open(cache).stats["joints"].count.tolist() == [55, 55]
+
+
+def test_what_does_not_fit_leaves_the_cache_as_it_was(cache, tmp_path):
+    before = {file: file.read_bytes() for file in cache.rglob("*") if file.is_file()}
+    log(tmp_path / "two", 20, columns="a,c")
+    with pytest.raises(robocache.FileError, match=r"joints.*expected the names that it has in"):
+        robocache.ingest(tmp_path / "two", cache, append=True)
+    log(tmp_path / "three", 20, columns="a,b,c")
+    with pytest.raises(robocache.FileError, match="joints"):
+        robocache.ingest(tmp_path / "three", cache, append=True)
+    assert {file: file.read_bytes() for file in cache.rglob("*") if file.is_file()} == before
+
+
+def test_a_clock_is_recorded_where_it_was(cache, tmp_path):
+    log(tmp_path / "two", 20)
+    robocache.ingest(tmp_path / "two", cache, append=True)
+    assert robocache.open(cache).streams["joints"].clock == "recorded"
+
+
+def test_the_command(cache, tmp_path, capsys):
+    log(tmp_path / "two", 20)
+    (tmp_path / "two" / "notes.txt").write_text("x")
+    assert cli.main(["append", str(tmp_path / "two"), str(cache), "--time-unit", "s"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 episodes behind 1" in " ".join(shown.split()) and "left out *.txt" in shown
+    assert cli.main(["append", str(tmp_path / "two"), str(cache), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == {"joints": 20}
+    assert cli.main(["inspect", str(cache)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("appended ") == 2 and shown.count("left out *.txt") == 2
+    assert cli.main(["append", str(tmp_path / "two"), str(tmp_path / "none")]) == 1
+    assert "none: expected a cache to append to, got none" in capsys.readouterr().err
+
+
+def test_overwrite_and_append_are_one_too_many(cache, tmp_path):
+    with pytest.raises(robocache.ArgumentError, match="append: goes without overwrite"):
+        robocache.ingest(tmp_path / "one", cache, overwrite=True, append=True)
+    with pytest.raises(robocache.ArgumentError, match="append: goes without workers, got 2"):
+        robocache.ingest(tmp_path / "one", cache, workers=2, append=True)
+
+
+@pytest.fixture
+def lerobot(tmp_path, rng):
+    write_lerobot(tmp_path / "lerobot", make_episodes(rng))
+    robocache.ingest(tmp_path / "lerobot", tmp_path / "lerobot.cache")
+    return tmp_path / "lerobot", tmp_path / "lerobot.cache"
+
+
+def test_lerobots_tasks_keep_their_numbers(lerobot, tmp_path, rng):
+    source, cache = lerobot
+    before = robocache.open(cache)
+    robocache.ingest(source, cache, append=True)
+    ds = robocache.open(cache, verify=True)
+    assert len(ds) == 6 and ds.streams["action"].rows == 40
+    assert np.array_equal(ds.streams["action"].values[20:], before.streams["action"].values)
+    assert ds.provenance["lerobot"] == before.provenance["lerobot"]
+
+    more = make_episodes(rng, (4, 5))
+    more[1].tasks = ["place it"]
+    write_lerobot(tmp_path / "more", more)
+    robocache.ingest(tmp_path / "more", cache, append=True)
+    ds = robocache.open(cache)
+    assert ds.provenance["lerobot"]["tasks"] == {"0": "pick the cup", "1": "place it"}
+    loader = robocache.Loader(ds, delta_timestamps={"action": [0.0]}, task_text=True, batch_size=49, device="cpu")
+    batch = next(loader)
+    assert {task for e, task in zip(batch["episode_index"].tolist(), batch["task"], strict=True) if e == 7} == {
+        "place it"
+    }
+
+    more[0].tasks = ["something else"]
+    write_lerobot(tmp_path / "other", more)
+    with pytest.raises(robocache.FileError, match=r"task_index 0 is 'something else', but 'pick the cup' in the cache"):
+        robocache.ingest(tmp_path / "other", cache, append=True)
+    assert len(robocache.open(cache, verify=True)) == 8
+
+
+def test_index_columns_are_refused(lerobot, tmp_path):
+    source, cache = lerobot
+    with pytest.raises(robocache.ArgumentError, match="append: goes without index_columns"):
+        robocache.ingest(source, cache, append=True, index_columns=True)
+    robocache.ingest(source, tmp_path / "indexed", index_columns=True)
+    with pytest.raises(robocache.ArgumentError, match="has the index columns of one LeRobot dataset"):
+        robocache.ingest(source, tmp_path / "indexed", append=True)

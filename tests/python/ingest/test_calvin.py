@@ -1,0 +1,273 @@
+"""CALVIN: every array of every step as numpy reads it, pickles only where they are trusted."""
+
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from reads import Reading, pixels
+from soak import rounds
+
+import robocache
+
+RATE = "env:\n  control_freq: 30\n  cameras:\n    fps: 7\n"
+
+
+def make_step(number, rng):
+    return {
+        "actions": np.full(7, number, np.float64),
+        "rel_actions": rng.random(7),
+        "robot_obs": rng.random(15),
+        "scene_obs": rng.random(24),
+        "rgb_static": rng.integers(0, 256, (12, 10, 3), np.uint8),
+        "rgb_gripper": rng.integers(0, 256, (8, 8, 3), np.uint8),
+        "rgb_tactile": rng.integers(0, 256, (6, 4, 6), np.uint8),
+        "depth_static": rng.random((12, 10), np.float32),
+        "depth_tactile": rng.random((6, 4, 2), np.float32),
+    }
+
+
+def write_calvin(folder, episodes, settings=RATE, extra=(), save=np.savez_compressed):
+    """The steps by their numbers."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "ep_start_end_ids.npy", np.array(episodes))
+    if settings is not None:
+        (folder / ".hydra").mkdir(exist_ok=True)
+        (folder / ".hydra" / "merged_config.yaml").write_text(settings)
+    steps = {}
+    for number in [step for first, last in episodes for step in range(first, last + 1)] + list(extra):
+        steps[number] = make_step(number, rng)
+        save(folder / f"episode_{number:07d}.npz", **steps[number])
+    return steps
+
+
+def refused(source, *words, **options):
+    with pytest.raises(robocache.FileError) as caught:
+        Reading("calvin", source, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_every_array_of_every_step(tmp_path):
+    steps = write_calvin(tmp_path / "d" / "training", [[100, 169], [7, 9]], extra=[11, 500])
+    write_calvin(tmp_path / "d" / "validation", [[0, 0]])
+    found = Reading("calvin", tmp_path / "d", image_codec="png")
+    assert list(found.episodes) == ["training: episode 0", "training: episode 1", "validation: episode 0"]
+    assert found.metadata["training: episode 1"] == {
+        "split": "training",
+        "source_episode_index": 1,
+        "first_step": 7,
+        "last_step": 9,
+    }
+    assert found.notes.total == 3
+    assert found.left_out == {"training: 2 steps": "in no episode of ep_start_end_ids.npy"}
+    assert found.provenance["calvin"]["training"]["rate_hz"] == 30
+    assert found.clocks == {"nominal"}
+    for number, numbers in enumerate([range(100, 170), range(7, 10)]):
+        wanted = {key: np.stack([steps[step][key] for step in numbers]) for key in steps[7]}
+        streams = found[number]
+        time_ns = np.rint(np.arange(len(numbers)) * 1e9 / 30).astype(np.int64)
+        for time, *_ in streams.values():
+            np.testing.assert_array_equal(time, time_ns)
+        for key in ("actions", "rel_actions", "robot_obs", "scene_obs"):
+            np.testing.assert_array_equal(streams[key][1], wanted[key])
+        for key in ("rgb_static", "rgb_gripper"):
+            np.testing.assert_array_equal(pixels(streams[key][1]), wanted[key])
+        np.testing.assert_array_equal(pixels(streams["depth_static"][1])[..., 0], wanted["depth_static"])
+        for part in range(2):
+            tactile = wanted["rgb_tactile"][..., 3 * part : 3 * part + 3]
+            np.testing.assert_array_equal(pixels(streams[f"rgb_tactile/{part}"][1]), tactile)
+            depth = pixels(streams[f"depth_tactile/{part}"][1])[..., 0]
+            np.testing.assert_array_equal(depth, wanted["depth_tactile"][..., part])
+
+
+def test_the_rate_is_of_the_settings_or_asked_for(tmp_path):
+    write_calvin(tmp_path / "a", [[0, 2]], None)
+    refused(tmp_path / "a", "control_freq", "--rate-hz")
+    found = Reading("calvin", tmp_path / "a", rate_hz=10)
+    assert found[0]["actions"][0].tolist() == [0, 100_000_000, 200_000_000]
+    assert found.provenance["calvin"]["a"] == {"rate_hz": 10, "rate_from": "rate_hz"}
+    write_calvin(tmp_path / "b", [[0, 2]])
+    assert Reading("calvin", tmp_path / "b", rate_hz=30).provenance["calvin"]["b"]["rate_hz"] == 30
+    refused(tmp_path / "b", "merged_config.yaml: says control_freq 30, rate_hz is 10", rate_hz=10)
+    write_calvin(tmp_path / "c", [[0, 2]], "control_freq: 30\ncontrol_freq: 15\n")
+    refused(tmp_path / "c", "control_freq")
+
+
+def write_pickles(folder):
+    (folder / "lang_annotations").mkdir(exist_ok=True)
+    annotations = {
+        "language": {
+            "ann": ["open it", "push it", "lift it", "nowhere"],
+            "task": ["open_drawer", "push", "lift", "none"],
+            "emb": np.arange(4 * 3, dtype=np.float64).reshape(4, 1, 3),
+        },
+        "info": {"indx": [(4, 6), (0, 2), (11, 12), (50, 51)], "episodes": []},
+    }
+    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", annotations)
+    np.save(folder / "scene_info.npy", {"calvin_scene_A": [0, 9], "calvin_scene_B": [10, 20]})
+
+
+def test_pickles_are_loaded_where_they_are_trusted(tmp_path):
+    write_calvin(tmp_path / "d", [[0, 7], [10, 12]])
+    write_pickles(tmp_path / "d")
+    found = Reading("calvin", tmp_path / "d", trust_pickle=True)
+    streams = found[0]
+    time_ns = [0, round(4e9 / 30)]
+    assert streams["language"] == (pytest.approx(time_ns, abs=1), ["push it", "open it"])
+    assert streams["language/task"][1] == ["push", "open_drawer"]
+    assert streams["language/steps"][1].tolist() == [3, 3]
+    assert streams["language/embedding"][1].tolist() == [[3, 4, 5], [0, 1, 2]]
+    assert found[1]["language"][0].tolist() == [round(1e9 / 30)]
+    assert [metadata["scene"] for metadata in found.metadata.values()] == ["calvin_scene_A", "calvin_scene_B"]
+    assert [metadata["tasks"] for metadata in found.metadata.values()] == [["push it", "open it"], ["lift it"]]
+    assert "d: 1 annotations" in found.left_out
+
+
+def test_pickles_are_not_loaded_where_they_are_not_trusted(tmp_path):
+    write_calvin(tmp_path / "d", [[0, 2]])
+    write_pickles(tmp_path / "d")
+    ran = tmp_path / "ran"
+
+    class Attack:
+        def __reduce__(self):
+            return ran.touch, ()
+
+    for file in ("scene_info.npy", "lang_annotations/auto_lang_ann.npy", "episode_0000001.npz"):
+        content = io.BytesIO()
+        np.lib.format.write_array(content, np.array(Attack(), object), allow_pickle=True)
+        if file.endswith("npz"):
+            with zipfile.ZipFile(tmp_path / "d" / file, "w") as archive:
+                archive.writestr("actions.npy", content.getvalue())
+        else:
+            (tmp_path / "d" / file).write_bytes(content.getvalue())
+    refused(tmp_path / "d", "episode_0000001.npz", "got objects, which are pickled")
+    found = Reading("calvin", tmp_path / "d", on_error="skip")
+    assert {"scene_info.npy", "lang_annotations/auto_lang_ann.npy"} <= found.left_out.keys()
+    assert not ran.exists()
+    np.save(tmp_path / "d" / "ep_start_end_ids.npy", np.array([Attack()], object))
+    refused(tmp_path / "d", "ep_start_end_ids.npy")
+    assert not ran.exists()
+
+
+def test_a_cache_of_it(tmp_path):
+    steps = write_calvin(tmp_path / "d" / "training", [[0, 69], [70, 72]])
+    write_pickles(tmp_path / "d" / "training")
+    report = robocache.ingest(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
+    assert (report.format, report.episodes) == ("calvin", 2)
+    dataset = robocache.open(tmp_path / "cache", verify=True)
+    wanted = np.stack([steps[step]["depth_static"] for step in range(70)])
+    np.testing.assert_array_equal(np.asarray(dataset.episode(0)["depth_static"][1])[..., 0], wanted)
+    assert dataset.streams["depth_static"].frames.color_space == "depth"
+    assert dataset.streams["rgb_tactile/1"].rows == 73
+    assert list(dataset.episode(0)["language"][1]) == ["push it", "open it", "lift it", "nowhere"]
+    assert dataset.streams["actions"].clock == "nominal"
+
+
+# ---- faults ----
+
+
+def header(shape, dtype="<f8"):
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return content.getvalue()
+
+
+def zipped(**members):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, member in members.items():
+            archive.writestr(name.replace("__", "."), member)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        (b"", "zip"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (zipped(actions__npy=header((2**40, 2**20))), "expected at most"),
+        (zipped(actions__npy=header((-7,))), "expected at most"),
+        (zipped(actions__npy=header((7,)) + bytes(55)), "it has another size"),
+        (zipped(actions__npy=header((7,)) + bytes(10**7)), "it has another size"),
+        (zipped(actions__npy=b"\x93NUMPY\x09\x00"), "version"),
+        (zipped(actions__npy=b"not it"), "magic"),
+        (zipped(notes__txt=b"x"), "expected arrays"),
+        (zipped(actions__npy=header((8,)) + bytes(64)), "actions: float64 [8], but float64 [7] in"),
+        (pickle.dumps({}), "zip"),
+    ],
+)
+def test_steps_that_cannot_be_read(content, words, tmp_path):
+    write_calvin(tmp_path / "d", [[0, 1], [2, 4]])
+    file = tmp_path / "d" / "episode_0000003.npz"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    refused(tmp_path / "d", "episode_0000003.npz", words)
+    found = Reading("calvin", tmp_path / "d", on_error="skip")
+    assert list(found.skipped) == ["d: episode 1"] and list(found.episodes) == ["d: episode 0"]
+
+
+def test_a_bomb_is_not_blown_up(tmp_path):
+    """A member that says less of itself than it has."""
+    write_calvin(tmp_path / "d", [[0, 0]])
+    content = bytearray(zipped(actions__npy=header((7,)) + bytes(3 * 10**8)))
+    small = (len(header((7,))) + 56).to_bytes(4, "little")
+    big = (len(header((7,))) + 3 * 10**8).to_bytes(4, "little")
+    assert content.count(big) == 2
+    (tmp_path / "d" / "episode_0000000.npz").write_bytes(content.replace(big, small))
+    import tracemalloc
+
+    tracemalloc.start()
+    refused(tmp_path / "d", "episode_0000000.npz")
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (np.array([[0, 1, 2]]), "[episodes, 2]"),
+        (np.array([[0.0, 1.0]]), "[episodes, 2]"),
+        (np.array([[5, 2]]), "row 0: expected a first and a last step, got [5, 2]"),
+        (np.array([[-5, 2]]), "row 0"),
+        (np.zeros((0, 2), int), "[episodes, 2]"),
+        (np.array([[0, 2], [1, 3]]), "overlap"),
+        (np.array([[0, 10**17]]), "episode_0000004.npz"),
+    ],
+)
+def test_tables_that_cannot_be_right(table, words, tmp_path):
+    write_calvin(tmp_path / "d", [[0, 3]])
+    np.save(tmp_path / "d" / "ep_start_end_ids.npy", table)
+    refused(tmp_path / "d", "ep_start_end_ids.npy" if "npz" not in words else "", words)
+
+
+def test_no_steps_and_no_table(tmp_path):
+    write_calvin(tmp_path / "d", [[0, 1]])
+    for file in (tmp_path / "d").glob("*.npz"):
+        file.unlink()
+    refused(tmp_path / "d", "expected a file a step")
+    (tmp_path / "d" / "ep_start_end_ids.npy").unlink()
+    refused(tmp_path / "d", "expected ep_start_end_ids.npy")
+
+
+@pytest.mark.soak
+def test_changed_bytes_are_named(tmp_path, rng):
+    write_calvin(tmp_path / "d", [[0, 0], [1, 1]], save=np.savez)
+    write_pickles(tmp_path / "d")
+    files = [tmp_path / "d" / name for name in ("episode_0000001.npz", "ep_start_end_ids.npy")]
+    sound = [file.read_bytes() for file in files]
+    for _ in range(rounds(60)):
+        which = int(rng.integers(2))
+        changed = bytearray(sound[which])
+        for at in rng.integers(len(changed), size=rng.integers(1, 5)):
+            changed[at] ^= 1 << int(rng.integers(8))
+        files[which].write_bytes(changed[: rng.integers(len(changed))] if rng.random() < 0.2 else changed)
+        try:
+            Reading("calvin", tmp_path / "d")
+        except robocache.FileError as error:
+            assert str(tmp_path / "d") in str(error)
+        files[which].write_bytes(sound[which])

@@ -1,0 +1,531 @@
+"""Point clouds: every point of every file, bit for bit, on the clock that names, stamps or the user give."""
+
+import random
+import resource
+import struct
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from robocache.ingest import registry
+from yields import Yields, outcome
+
+import robocache
+from tests.soak import rounds
+
+laspy = pytest.importorskip("laspy")
+
+FIELDS = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("intensity", "f4"), ("ring", "u2"), ("id", "i4")]
+PLY = {"f4": "float", "f8": "double", "u1": "uchar", "u2": "ushort", "i4": "int"}
+
+
+def cloud(rng, count, fields=FIELDS):
+    points = np.zeros(count, fields)
+    for name, kind in fields:
+        numbers = rng.normal(size=count) * 50 if kind[0] == "f" else rng.integers(0, 255, count)
+        points[name] = numbers
+    return points
+
+
+def texts(points):
+    return "".join(" ".join(repr(cell.item()) for cell in point) + "\n" for point in points)
+
+
+def described(points):
+    """(name, type) of each field."""
+    return [(name, points.dtype[name].str[1:]) for name in points.dtype.names]
+
+
+def write_ply(path, points, order="<", behind=b"", extra=""):
+    kind = {"<": "binary_little_endian", ">": "binary_big_endian", "": "ascii"}[order]
+    properties = "".join(f"property {PLY[kind]} {name}\n" for name, kind in described(points))
+    head = f"ply\nformat {kind} 1.0\ncomment x\nelement vertex {len(points)}\n{properties}{extra}end_header\n"
+    body = points.astype(points.dtype.newbyteorder(order)).tobytes() if order else texts(points).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(head.encode() + body + behind)
+    return path
+
+
+def pack_lzf(raw):
+    """As liblzf's format has it, by the longest match at the last place of three equal bytes."""
+    packed, literals, last, at = bytearray(), bytearray(), {}, 0
+
+    def flush():
+        for start in range(0, len(literals), 32):
+            part = literals[start : start + 32]
+            packed.append(len(part) - 1)
+            packed.extend(part)
+        literals.clear()
+
+    while at < len(raw):
+        key = raw[at : at + 3]
+        before = last.get(key)
+        last[key] = at
+        if len(key) == 3 and before is not None and at - before <= 8192:
+            length = 3
+            while length < 264 and at + length < len(raw) and raw[before + length] == raw[at + length]:
+                length += 1
+            flush()
+            back = at - before - 1
+            if length < 9:
+                packed.append((length - 2) << 5 | back >> 8)
+            else:
+                packed.extend((7 << 5 | back >> 8, length - 9))
+            packed.append(back & 255)
+            at += length
+        else:
+            literals.append(raw[at])
+            at += 1
+    flush()
+    return bytes(packed)
+
+
+def write_pcd(path, points, data="binary", width=None, height=1, viewpoint="0 0 0 1 0 0 0", names=None):
+    fields = described(points)
+    head = (
+        "# .PCD v0.7 - Point Cloud Data file format\nVERSION 0.7\n"
+        f"FIELDS {' '.join(names or [name for name, _ in fields])}\n"
+        f"SIZE {' '.join(kind[1:] for _, kind in fields)}\n"
+        f"TYPE {' '.join(kind[0].upper() for _, kind in fields)}\n"
+        f"COUNT {' '.join('1' for _ in fields)}\n"
+        f"WIDTH {len(points) if width is None else width}\nHEIGHT {height}\nVIEWPOINT {viewpoint}\n"
+        f"POINTS {len(points)}\nDATA {data}\n"
+    ).encode()
+    if data == "ascii":
+        body = texts(points).encode()
+    elif data == "binary":
+        body = points.tobytes()
+    else:
+        raw = b"".join(points[name].tobytes() for name, _ in fields)
+        packed = pack_lzf(raw)
+        body = struct.pack("<2I", len(packed), len(raw)) + packed
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(head + body)
+    return path
+
+
+def same(streams, points, row=0):
+    """The streams hold these points, whatever their types became."""
+    values = streams["points"][1][row]
+    assert values.dtype == np.float32
+    for column, name in enumerate(("x", "y", "z", "intensity", "ring")):
+        assert np.array_equal(values[:, column], points[name], equal_nan=True)
+    assert streams["points/id"][1][row].dtype == np.int32
+    assert np.array_equal(streams["points/id"][1][row][:, 0], points["id"])
+
+
+# ---- files ----
+
+
+@pytest.mark.parametrize("order", ["<", ">", ""])
+def test_ply(order, rng, tmp_path):
+    points = cloud(rng, 300)
+    yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, order))
+    same(yields.only(), points)
+    assert yields.only()["points"][0].tolist() == [0]
+    assert yields.facts["points"]["names"] == ["x", "y", "z", "intensity", "ring"]
+    assert yields.facts["points/id"]["names"] == ["id"]
+
+
+def test_faces_and_what_is_in_front_of_the_points(rng, tmp_path):
+    points = cloud(rng, 4)
+    extra = "element face 1\nproperty list uchar int vertex_indices\n"
+    yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, extra=extra, behind=b"\3" + bytes(12)))
+    same(yields.only(), points)
+    assert list(yields.left_out) == ["element face"]
+    file = write_ply(tmp_path / "a.ply", points)
+    head, body = file.read_bytes().split(b"end_header\n")
+    vertex = head[head.index(b"element") :]
+    start = head[: head.index(b"element")]
+    file.write_bytes(start + b"element camera 2\nproperty double f\n" + vertex + b"end_header\n" + bytes(16) + body)
+    same(Yields("clouds", file).only(), points)
+    file.write_bytes(start + extra.encode() + vertex + b"end_header\n" + bytes(16) + body)
+    assert "'face' has lists" in outcome("clouds", file)
+
+
+@pytest.mark.parametrize("data", ["ascii", "binary", "binary_compressed"])
+def test_pcd(data, rng, tmp_path):
+    points = cloud(rng, 500)
+    points["x"][3] = np.nan
+    points["intensity"][:300] = 1.0  # something to pack, longer than any reference
+    yields = Yields("clouds", write_pcd(tmp_path / "a.pcd", points, data))
+    same(yields.only(), points)
+
+
+def test_pcd_that_is_organised_padded_seen_from_elsewhere_and_coloured(rng, tmp_path):
+    fields = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("pad", "u1"), ("rgb", "f4"), ("label", "u4"), ("far", "f8")]
+    points = cloud(rng, 12, fields)
+    points["rgb"] = np.full(12, 0x00112233, "<u4").view("<f4")
+    names = ["x", "y", "z", "_", "rgb", "label", "far"]
+    file = write_pcd(tmp_path / "a.pcd", points, width=4, height=3, viewpoint="1 0 0 1 0 0 0", names=names)
+    yields = Yields("clouds", file)
+    streams = yields.only()
+    assert yields.facts["points"]["names"] == ["x", "y", "z"]
+    assert streams["points/rgb"][1][0].tolist() == [[0x11, 0x22, 0x33, 0]] * 12
+    assert yields.facts["points/rgb"]["names"] == ["r", "g", "b", "a"]
+    assert streams["points/label"][1][0].dtype == np.uint32
+    assert np.array_equal(streams["points/far"][1][0][:, 0], points["far"])
+    assert set(yields.left_out) == {"the order of clouds in rows of 4", "viewpoints"}
+
+
+def test_float64_points_hold_integers_of_32_bits_and_no_more(rng, tmp_path):
+    fields = [("x", "f8"), ("y", "f8"), ("z", "f8"), ("i", "u4"), ("stamp", "u8")]
+    points = cloud(rng, 3, fields)
+    points["i"], points["stamp"] = 2**32 - 1, 2**64 - 1
+    for data in ("ascii", "binary"):
+        streams = Yields("clouds", write_pcd(tmp_path / "a.pcd", points, data)).only()
+        values = streams["points"][1][0]
+        assert values.dtype == np.float64
+        for column, name in enumerate(("x", "y", "z", "i")):
+            assert np.array_equal(values[:, column], points[name])
+        assert streams["points/stamp"][1][0].tolist() == [[2**64 - 1]] * 3
+
+
+@pytest.mark.parametrize("suffix", ["las", "laz"])
+def test_las(suffix, rng, tmp_path):
+    header = laspy.LasHeader(point_format=3, version="1.4")
+    header.scales, header.offsets = [0.01, 0.001, 1e-7], [1e6, -2, 0.5]
+    header.add_extra_dim(laspy.ExtraBytesParams("stamp", np.uint64))
+    las = laspy.LasData(header)
+    las.X, las.Y, las.Z = rng.integers(-(2**31), 2**31, (3, 1000), dtype=np.int32)
+    las.gps_time = rng.normal(size=1000)
+    las.stamp = np.full(1000, 2**64 - 1, np.uint64)
+    las.write(str(tmp_path / f"a.{suffix}"))
+    yields = Yields("clouds", tmp_path / f"a.{suffix}")
+    values, names = yields.only()["points"][1][0], yields.facts["points"]["names"]
+    assert values.dtype == np.float64
+    assert np.array_equal(values[:, 0], np.array(las.X) * 0.01 + 1e6)
+    assert np.array_equal(np.rint((values[:, 2] - 0.5) / 1e-7), las.Z)  # the integers can be had again
+    assert np.array_equal(values[:, names.index("gps_time")], las.gps_time)
+    assert yields.only()["points/stamp"][1][0].dtype == np.uint64
+    assert set(yields.only()["points/stamp"][1][0].ravel().tolist()) == {2**64 - 1}
+
+
+def test_bin_files_of_kitti_and_nuscenes(rng, tmp_path):
+    numbers = rng.normal(size=(20, 5)).astype("<f4")
+    (tmp_path / "velodyne").mkdir()
+    for path, columns in (("velodyne/000000.bin", 4), ("a.pcd.bin", 5), ("b.bin", None)):
+        (tmp_path / path).write_bytes(numbers.tobytes())
+        if columns:
+            values = Yields("clouds", tmp_path / path).only()["points"][1][0]
+            assert np.array_equal(values, numbers.reshape(-1, columns))
+    assert "say which with bin_columns" in outcome("clouds", tmp_path / "b.bin")
+    yields = Yields("clouds", tmp_path / "b.bin", bin_columns=5)
+    assert yields.facts["points"]["names"] == ["x", "y", "z", "intensity", "ring"]
+    (tmp_path / "b.bin").write_bytes(numbers[:3].tobytes())  # 60 bytes are no points of 4
+    assert Yields("clouds", tmp_path / "b.bin").only()["points"][1][0].shape == (3, 5)
+    (tmp_path / "b.bin").write_bytes(b"xyz")
+    assert "neither 4 nor 5" in outcome("clouds", tmp_path / "b.bin")
+    with pytest.raises(robocache.ArgumentError, match="bin_columns"):
+        Yields("clouds", tmp_path / "b.bin", bin_columns=7)
+
+
+def test_arrays(rng, tmp_path):
+    numbers = rng.normal(size=(20, 4))
+    np.save(tmp_path / "a.npy", numbers)
+    yields = Yields("clouds", tmp_path / "a.npy")
+    assert np.array_equal(yields.only()["points"][1][0], numbers)
+    assert yields.facts["points"]["names"] == ["x", "y", "z", "3"]
+    np.savez_compressed(tmp_path / "b.npz", points=numbers.astype("f4"), pose=np.eye(4))
+    yields = Yields("clouds", tmp_path / "b.npz")
+    assert np.array_equal(yields.only()["points"][1][0], numbers.astype("f4"))
+    assert yields.left_out == {"pose": "not the points"}
+    points = cloud(rng, 7)
+    np.save(tmp_path / "c.npy", points)
+    same(Yields("clouds", tmp_path / "c.npy").only(), points)
+    np.save(tmp_path / "d.npy", np.array([{}], object), allow_pickle=True)
+    assert "objects in dtype" in outcome("clouds", tmp_path / "d.npy")
+    np.save(tmp_path / "d.npy", np.zeros((3, 2)))
+    assert "expected points [N, 3]" in outcome("clouds", tmp_path / "d.npy")
+    np.savez(tmp_path / "e.npz", a=numbers, b=numbers)
+    assert "expected an array 'points'" in outcome("clouds", tmp_path / "e.npz")
+
+
+# ---- folders and clocks ----
+
+
+def folder(path, names, rng):
+    clouds = [cloud(rng, 2 + number) for number in range(len(names))]
+    for name, points in zip(names, clouds, strict=True):
+        write_ply(path / name, points)
+    return clouds
+
+
+def times(source, **options):
+    yields = Yields("clouds", source, **options)
+    (clock,) = set(yields.clocks.values())
+    return yields.only()["points"][0].tolist(), clock, yields.facts["points"]["attributes"]["clock_source"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["1403715273262142976.ply", "1403715273312143104.ply"], [1403715273262142976, 1403715273312143104]),
+        (
+            ["n8__TOP__1532402927647951.ply", "n9__TOP__1532402927747951.ply"],
+            [1532402927647951000, 1532402927747951000],
+        ),
+        (["1532402927647.ply", "1532402927747.ply"], [1532402927647000000, 1532402927747000000]),
+        (["1532402927.000000001.ply", "1532402927.5.ply"], [1532402927000000001, 1532402927500000000]),
+    ],
+)
+def test_stamps_in_names(names, expected, rng, tmp_path):
+    clouds = folder(tmp_path / "run", names, rng)
+    assert times(tmp_path / "run") == (expected, "recorded", "names of files")
+    streams = Yields("clouds", tmp_path / "run").only()
+    for row, points in enumerate(clouds):
+        same(streams, points, row)
+
+
+def test_stamps_in_a_file_beside_the_clouds(rng, tmp_path):
+    folder(tmp_path / "velodyne_points/data", ["0000.ply", "0001.ply"], rng)
+    stamps = tmp_path / "velodyne_points/timestamps.txt"
+    stamps.write_text("2011-09-26 13:02:25.951199337\n2011-09-26 13:02:26\n")
+    assert times(tmp_path) == ([1317042145951199337, 1317042146000000000], "recorded", "timestamps.txt")
+    assert Yields("clouds", tmp_path).left_out == {}
+    stamps.write_text("0.000000e+00\n1.036224e-01\n")
+    assert times(tmp_path)[0] == [0, 103622400]
+    for text, words in (
+        ("1\n", "expected 2 stamps, one a cloud, got 1"),
+        ("1\nx\n", "line 2: expected a date"),
+        ("1\n1e11\n", "fit int64"),
+    ):
+        stamps.write_text(text)
+        assert words in outcome("clouds", tmp_path)
+
+
+def test_a_rate_is_given_or_asked_for(rng, tmp_path):
+    folder(tmp_path / "run", ["a_1.ply", "a_2.ply", "a_10.ply"], rng)
+    assert "say how many a second with rate_hz" in outcome("clouds", tmp_path / "run")
+    assert times(tmp_path / "run", rate_hz=3.0) == ([0, 333333333, 3000000000], "nominal", "rate_hz")
+    (tmp_path / "run/a_1.ply").unlink()
+    assert times(tmp_path / "run", rate_hz=10.0)[0] == [0, 100000000]  # steps of 8 are no numbers of clouds
+
+
+def test_folders_are_episodes_in_natural_order(rng, tmp_path):
+    for number in (10, 9):
+        folder(tmp_path / f"run_{number}", ["a.ply"], rng)
+    (tmp_path / "notes.txt").write_text("x")
+    yields = Yields("clouds", tmp_path)
+    assert list(yields.episodes) == ["run_9", "run_10"]
+    assert yields.told == {"clocks": {"none": 2}}
+    assert yields.left_out == {"*.txt": "no clouds: 1 file"}
+
+
+def test_a_cloud_of_other_fields_is_refused_or_named(rng, tmp_path):
+    folder(tmp_path, ["1.ply", "2.ply", "3.ply"], rng)
+    write_ply(tmp_path / "2.ply", cloud(rng, 3, FIELDS[:4]))
+    assert "2.ply: points of float32 x y z intensity, but before it" in outcome("clouds", tmp_path, rate_hz=10.0)
+    yields = Yields("clouds", tmp_path, on_error="skip", rate_hz=10.0)
+    assert yields.only()["points"][0].tolist() == [0, 200000000]
+    assert len(yields.skipped) == 1
+
+
+def test_an_empty_cloud_is_a_row(rng, tmp_path):
+    for name, write in (("a.ply", write_ply), ("a.pcd", write_pcd)):
+        streams = Yields("clouds", write(tmp_path / name, cloud(rng, 0))).only()
+        assert streams["points"][1][0].shape == (0, 5)
+
+
+def test_clouds_are_known_by_their_names(rng, tmp_path):
+    folder(tmp_path / "run", ["a.ply"], rng)
+    assert registry.find_format(tmp_path / "run").name == "clouds"
+    np.save(tmp_path / "a.npy", np.zeros((3, 3)))  # it may be anything
+    (tmp_path / "run/a.ply").unlink()
+    with pytest.raises(robocache.FileError, match="found none"):
+        registry.find_format(tmp_path)
+
+
+# ---- into the cache and the operations ----
+
+
+def test_clouds_from_a_cache_go_into_the_voxel_operations(rng, tmp_path):
+    clouds = folder(tmp_path / "run", ["0.ply", "1.ply", "2.ply"], rng)
+    report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
+    assert (report.format, report.rows) == ("clouds", {"points": 3, "points/id": 3})
+    _, rows = robocache.open(tmp_path / "cache").episode(0)["points"]
+    grid = {"grid_min": (-100, -100, -100), "voxel_size": 10.0, "grid_size": (20, 20, 20)}
+    for row, points in enumerate(clouds):
+        expected = np.zeros((20, 20, 20), bool)
+        cells = np.floor((np.stack([points[axis] for axis in "xyz"], axis=1) + 100) / 10).astype(int)
+        inside = ((cells >= 0) & (cells < 20)).all(axis=1)
+        expected[tuple(cells[inside].T)] = True
+        assert np.array_equal(robocache.voxelize_pointcloud(np.asarray(rows[row])[:, :3], **grid), expected)
+    batch = robocache.voxelize_pointcloud(rows.values[:, :3], batch_offsets=rows.offsets, **grid)
+    assert batch.shape == (3, 20, 20, 20)
+
+
+# ---- damage ----
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.ply", b"", "ends with end_header, got ''"),
+        ("a.ply", b"plx\nend_header\n", "expected 'ply'"),
+        ("a.ply", b"ply\nformat ascii 2.0\nend_header\n", "no PLY: 'format ascii 2.0'"),
+        ("a.ply", b"ply\nend_header\n", "expected a format"),
+        ("a.ply", b"ply\nformat ascii 1.0\nend_header\n", "expected an element vertex"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float a\nend_header\n1\n", "x, y and z, got a"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float x\nend_header\n1 1", "different names"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 99999999999999\nproperty float x\nend_header\n1\n", "says that it holds"),
+        ("a.ply", b"ply\nformat binary_little_endian 1.0\nelement vertex 9999999999\nproperty float x\nend_header\n1\n", "says that it holds"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\nend_header\n1\n2 3\n", "point 1: expected 1 numbers, got 2"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\nend_header\n1111\n", "expected 2 points, got 1"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty uchar x\nend_header\n256\n", "beyond uint8"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nend_header\nabc\n", "could not convert"),
+        ("a.pcd", b"", "ends with DATA, got ''"),
+        ("a.pcd", b"VERSION 0.7\nDATA ascii\n", "no PCD: KeyError"),
+        ("a.pcd", b"FIELDS x\nSIZE 3\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "no PCD: TypeError"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 2\nHEIGHT 1\nPOINTS 1\nDATA ascii\n1\n", "expected 2 x 1 points"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nCOUNT 0\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "COUNTs of 1"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA zip\n1\n", "got 'zip'"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 99999999\nHEIGHT 1\nDATA binary_compressed\n\5\0\0\0\xfc\x83\xd7\x1712345", "packed in 5"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA binary_compressed\n\3\0\0\0\4\0\0\0\x40\5\5", "refers to what is not there"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA binary_compressed\n\2\0\0\0\4\0\0\0\1a", "expected 4 bytes of points, got 1"),
+        ("a.las", b"LASF", "a.las"),
+        ("a.laz", b"no", "a.laz"),
+        ("a.npy", b"\x93NUMPY\1\0", "a.npy"),
+        ("a.npz", b"PK", "a.npz"),
+        ("a.ply", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    ],
+)  # fmt: skip
+def test_what_is_damaged_is_refused(name, content, words, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    assert words in outcome("clouds", tmp_path / name)
+
+
+def test_what_says_to_be_huge_is_refused_at_once(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 3)))
+    content = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(content.replace(b"(3, 3), }      ", b"(3000000000, 3)}"[:15] + b"}"))
+    assert outcome("clouds", tmp_path / "a.npy")
+    with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("points.npy", bytes(100_000_000))
+    assert "says that it holds" in outcome("clouds", tmp_path / "b.npz")
+    for suffix in ("las", "laz"):
+        las = laspy.LasData(laspy.LasHeader(point_format=3, version="1.2"))
+        las.X = np.arange(100)
+        las.write(str(tmp_path / f"c.{suffix}"))
+        content = bytearray((tmp_path / f"c.{suffix}").read_bytes())
+        struct.pack_into("<I", content, 107, 2**32 - 1)
+        (tmp_path / f"c.{suffix}").write_bytes(content)
+        assert "says that it holds" in outcome("clouds", tmp_path / f"c.{suffix}")
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "number", "words"),
+    [(100, "<I", 2**30, "byte 94"), (94, "<H", 60000, "byte 94"), (235, "<QI", (400, 2**31), "byte 235"), (0, "4s", b"FASL", "expected 'LASF'")],
+)  # fmt: skip
+def test_las_records_that_cannot_be_there_are_refused_at_once(at, form, number, words, tmp_path):
+    las = laspy.LasData(laspy.LasHeader(point_format=6, version="1.4"))
+    las.X = np.arange(100)
+    las.write(str(tmp_path / "a.las"))
+    content = bytearray((tmp_path / "a.las").read_bytes())
+    struct.pack_into(form, content, at, *(number if isinstance(number, tuple) else (number,)))
+    (tmp_path / "a.las").write_bytes(content)
+    assert words in outcome("clouds", tmp_path / "a.las")
+
+
+def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path):
+    points = cloud(rng, 200)
+    sources = [write_ply(tmp_path / "source.ply", points, order).read_bytes() for order in ("<", "")]
+    sources = [(".ply", source) for source in sources]
+    for data in ("ascii", "binary", "binary_compressed"):
+        sources.append((".pcd", write_pcd(tmp_path / "source.pcd", points, data).read_bytes()))
+    for name in ("simple.las", "simple.laz", "extrabytes.las"):
+        sources.append((name[-4:], (real_data("lidar/laspy") / name).read_bytes()))
+    np.savez(tmp_path / "source.npz", points=points)
+    np.save(tmp_path / "source.npy", points)
+    sources += [(suffix, (tmp_path / f"source{suffix}").read_bytes()) for suffix in (".npz", ".npy")]
+    draw = random.Random(16)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(rounds(400)):
+        suffix, content = draw.choice(sources)
+        content = bytearray(content)
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(draw.choice((len(content), min(400, len(content)))))
+            match draw.randrange(4):
+                case 0:
+                    del content[at + 1 :]
+                case 1:
+                    content[at] ^= 1 << draw.randrange(8)
+                case 2:
+                    content[at : at + 8] = bytes(len(content[at : at + 8]))
+                case 3:
+                    content[at : at + 4] = b"\xff" * len(content[at : at + 4])
+        path = tmp_path / f"mutated{suffix}"
+        path.write_bytes(content)
+        started = time.process_time()
+        outcome("clouds", path)
+        assert time.process_time() - started < 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 300 << 10  # KiB
+
+
+# ---- real clouds ----
+
+
+@pytest.mark.parametrize("name", ["simple.las", "simple.laz", "autzen_trim.laz", "extrabytes.las", "simple1_4.las", "vegetation_1_3.las", "unregistered_extra_bytes.las", "file_with_both_wkt_and_geotiff_vlrs.las"])  # fmt: skip
+def test_real_las_holds_what_laspy_reads(name, real_data):
+    file = real_data("lidar/laspy") / name
+    las, yields = laspy.read(str(file)), Yields("clouds", file)
+    columns = {}
+    for stream, (_, (values,)) in yields.only().items():
+        columns |= {column: values[:, i] for i, column in enumerate(yields.facts[stream]["names"])}
+    for column in ("x", "y", "z"):
+        assert np.array_equal(columns.pop(column), getattr(las, column))
+    for dimension in las.point_format.dimension_names:
+        if dimension not in ("X", "Y", "Z"):
+            table = np.array(las[dimension]).reshape(len(las), -1)
+            names = (
+                [dimension]
+                if np.array(las[dimension]).ndim == 1
+                else [f"{dimension}[{i}]" for i in range(table.shape[1])]
+            )
+            for i, column in enumerate(names):
+                assert np.array_equal(columns.pop(column).astype(table.dtype), table[:, i])
+    assert not columns
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_a_real_ply(name, real_data):
+    file = real_data("lidar/small_gicp") / f"{name}.ply"
+    head, body = file.read_bytes().split(b"end_header\n", 1)
+    points = np.frombuffer(body, "<f4").reshape(-1, 4)
+    assert f"element vertex {len(points)}".encode() in head
+    (values,) = Yields("clouds", file).only()["points"][1]
+    assert values.tobytes() == points.tobytes()
+
+
+def unpack_slowly(packed, size):
+    """The first `size` bytes of what liblzf packed, byte by byte."""
+    raw, at = bytearray(), 0
+    while len(raw) < size:
+        control, at = packed[at], at + 1
+        if control < 32:
+            for _ in range(control + 1):
+                raw.append(packed[at])
+                at += 1
+            continue
+        length = control >> 5
+        if length == 7:
+            length, at = length + packed[at], at + 1
+        back = (control & 31) << 8 | packed[at]
+        at += 1
+        for _ in range(length + 2):
+            raw.append(raw[-back - 1])
+    return bytes(raw[:size])
+
+
+@pytest.mark.parametrize(("name", "stream", "kind"), [("pcl_mosd_kinect/learn/learn13.pcd", "points/label", "<u4"), ("pcl_terrain_als/CSite4_orig-utm.pcd", "points", "<f4")])  # fmt: skip
+def test_a_real_pcd(name, stream, kind, real_data):
+    file = real_data("lidar") / name
+    _, body = file.read_bytes().split(b"DATA binary_compressed\n", 1)
+    first = np.frombuffer(unpack_slowly(body[8:], 200_000), kind)  # fields lie one behind the other
+    streams = Yields("clouds", file).only()
+    assert np.array_equal(streams[stream][1][0][: len(first), 0], first)
+    if "kinect" in name:
+        assert streams["points"][1][0].shape == (307200, 3)
+        assert np.isnan(streams["points"][1][0]).any()
+        assert streams["points/rgba"][1][0].shape == (307200, 4)

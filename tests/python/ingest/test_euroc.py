@@ -1,0 +1,185 @@
+"""EuRoC folders: all sensors of a recording in one episode, with their calibration, each on its own clock."""
+
+import shutil
+
+import numpy as np
+import pytest
+from robocache.ingest import registry
+from yields import Yields, outcome
+
+import robocache
+
+yaml = pytest.importorskip("yaml")
+
+MATRIX = "{rows: 2, cols: 2, data: [1, 2, 3, 4.5]}"
+CAMERA = "sensor_type: camera\ncamera_model: pinhole\nintrinsics: [40.5, 50, 3, 2] # fu, fv, cu, cv\n"
+POSES = (
+    "#timestamp, p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []\n"
+    "1403715273262142976,1,2,3,1,0,0,0\n"
+)
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def sensor(folder, calibration, log):
+    write(folder / "sensor.yaml", f"%YAML:1.0\n{calibration}")
+    write(folder / "data.csv", log)
+
+
+def camera(folder, picture, count=3, calibration=CAMERA, missing=()):
+    """A camera whose images are `picture`."""
+    stamps = range(1403715273262142976, 1403715273262142976 + count * 50_000_000, 50_000_000)
+    sensor(folder, calibration, "#timestamp [ns],filename\n" + "".join(f"{t},{t}.png\n" for t in stamps))
+    for row, t in enumerate(stamps):
+        if row not in missing:
+            (folder / "data").mkdir(exist_ok=True)
+            shutil.copy(picture, folder / "data" / f"{t}.png")
+    return list(stamps)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """A PNG of 8x6."""
+    encoded = robocache.frames.encode(np.arange(48, dtype=np.uint8).reshape(1, 6, 8, 1), codec="png")
+    path = tmp_path / "picture.png"
+    path.write_bytes(bytes(encoded.data))
+    return path
+
+
+def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
+    mav = tmp_path / "MH_01/mav0"
+    stamps = camera(mav / "cam0", picture)
+    imu = "#timestamp [ns],w_x [rad s^-1],a_x [m s^-2]\n1403715273262142976,0.25,-1\n1403715273267142911,0.5,2\n"
+    sensor(mav / "imu0", f"rate_hz: 200\nT_BS: {MATRIX}\nnoise: 1.5e-4\n", imu)
+    sensor(mav / "state_groundtruth_estimate0", f"T_BS: {MATRIX}\n", POSES)
+    write(mav / "body.yaml", "comment: x\n")
+    yields = Yields("euroc", tmp_path / "MH_01")
+    assert list(yields.episodes) == ["mav0"]
+    streams = yields.only()
+    assert streams["imu0"][0].tolist() == [1403715273262142976, 1403715273267142911]
+    assert streams["imu0"][1].tolist() == [[0.25, -1], [0.5, 2]]
+    assert yields.facts["imu0"] == {
+        "names": ["w_x", "a_x"],
+        "attributes": {
+            "clock_source": "data.csv",
+            "sensor": {"rate_hz": 200, "T_BS": [[1, 2], [3, 4.5]], "noise": 1.5e-4},
+            "units": ["rad s^-1", "m s^-2"],
+        },
+    }
+    poses = yields.facts["state_groundtruth_estimate0"]
+    assert poses["names"] == ["p_RS_R_x", "p_RS_R_y", "p_RS_R_z", "q_RS_w", "q_RS_x", "q_RS_y", "q_RS_z"]
+    assert poses["attributes"]["methods"] == [[3, 7, "slerp"]]
+    assert poses["attributes"]["units"] == ["m", "m", "m", "", "", "", ""]
+    assert streams["cam0"][0].tolist() == stamps
+    assert yields.facts["cam0"]["intrinsics"] == [[40.5, 0, 3], [0, 50, 2], [0, 0, 1]]
+    assert set(streams["cam0"][1]) == {picture.read_bytes()}
+    assert yields.told["sensors"]["mav0"]["imu0"]["noise"] == 1.5e-4
+    assert yields.left_out == {"*.yaml": "of no sensor: 1 file"}
+
+
+def test_a_whole_cache_holds_them(picture, tmp_path):
+    for number in (10, 9):
+        camera(tmp_path / f"set/V1_{number}/mav0/cam0", picture, count=number)
+    report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
+    cache = robocache.open(tmp_path / "cache")
+    assert (report.format, report.rows) == ("euroc", {"cam0": 19})
+    assert cache.episodes["name"].to_pylist() == ["V1_9/mav0", "V1_10/mav0"]
+    assert cache.streams["cam0"].frames.codec == "png"
+    assert np.array_equal(cache.streams["cam0"].frames.intrinsics, [[40.5, 0, 3], [0, 50, 2], [0, 0, 1]])
+
+
+def test_calibrations_that_differ_stay_with_their_recordings(picture, tmp_path):
+    camera(tmp_path / "a/mav0/cam0", picture)
+    camera(tmp_path / "b/mav0/cam0", picture, calibration=CAMERA.replace("40.5", "41"))
+    yields = Yields("euroc", tmp_path)
+    assert yields.facts["cam0"]["intrinsics"] is None
+    assert yields.facts["cam0"]["attributes"]["sensor"] == {"sensor_type": "camera", "camera_model": "pinhole"}
+    assert yields.left_out["cam0: intrinsics"].startswith("differs between recordings")
+    assert [told["cam0"]["intrinsics"][0] for told in yields.told["sensors"].values()] == [40.5, 41]
+
+
+def test_frames_of_another_size_have_no_intrinsics_of_before(picture, tmp_path):
+    camera(tmp_path / "mav0/cam0", picture)
+    yields = Yields("euroc", tmp_path, image_size="4x4")
+    assert yields.facts["cam0"]["intrinsics"] is None
+    assert yields.facts["cam0"]["resized"]["from"] == [6, 8]
+    assert "cam0: intrinsics" in yields.left_out
+
+
+def test_images_that_are_listed_and_missing_are_refused_or_named(picture, tmp_path):
+    stamps = camera(tmp_path / "mav0/cam0", picture, count=4, missing=(0, 2))
+    camera(tmp_path / "mav0/cam1", picture, count=4, missing=range(4))
+    assert f"{stamps[0]}.png" in outcome("euroc", tmp_path)
+    yields = Yields("euroc", tmp_path, on_error="skip")
+    assert yields.only()["cam0"][0].tolist() == [stamps[1], stamps[3]]
+    assert list(yields.skipped) == ["mav0/cam0/data.csv: cam0: rows 0, 2"]
+    assert yields.left_out["mav0/cam1/data.csv"].startswith("4 rows without a number, and no image")
+
+
+def test_an_image_outside_of_its_folder_is_refused(picture, tmp_path):
+    camera(tmp_path / "mav0/cam0", picture)
+    file = tmp_path / "mav0/cam0/data.csv"
+    for name in ("../../../picture.png", str(picture)):
+        file.write_text(file.read_text() + f"1403715274000000000,{name}\n")
+        assert "expected the name of an image in" in outcome("euroc", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected keys and values"),
+        ("- 1\n", "expected keys and values"),
+        ("a: [1\n", "ParserError"),
+        ("a: &x [1]\nb: *x\n", "without aliases"),
+        ("a: !!python/object/apply:os.system [ls]\n", "ConstructorError"),
+        ("T_BS: {rows: 4, cols: 4, data: [1]}\n", "cannot reshape"),
+        ("T_BS: {rows: 1, cols: 1, data: [x]}\n", "ValueError"),
+        ("a: " + "[" * 5000 + "]" * 5000, "at most 256 lists, got 5000"),
+        ("- " * 20_000, "RecursionError"),
+        ("a: " + "x" * 300_000, "at most 65536 bytes"),
+        ("\x00", "ReaderError"),
+    ],
+)
+def test_a_calibration_that_cannot_be_read_is_refused_or_named(text, words, tmp_path):
+    sensor(tmp_path / "mav0/pose0", text, POSES)
+    assert words in outcome("euroc", tmp_path)
+    yields = Yields("euroc", tmp_path, on_error="skip")
+    assert list(yields.skipped) == ["mav0/pose0/sensor.yaml"]
+    assert len(yields.only()["pose0"][0]) == 1
+
+
+def test_what_json_does_not_hold_is_told_as_text(tmp_path):
+    sensor(tmp_path / "mav0/pose0", "on: 2020-01-01\nno: .nan\nbig: 99999999999999999999\n2: null\n", POSES)
+    report = robocache.ingest(tmp_path, tmp_path / "cache", on_error="stop")
+    assert report.rows == {"pose0": 1}
+    told = Yields("euroc", tmp_path).told["sensors"]["mav0"]["pose0"]
+    assert told == {"True": "2020-01-01", "False": "nan", "big": "99999999999999999999", "2": None}
+
+
+def test_it_is_known_by_its_sensors(tmp_path):
+    sensor(tmp_path / "set/mav0/imu0", "a: 1\n", POSES)
+    assert registry.find_format(tmp_path / "set").name == "euroc"
+    assert registry.find_format(tmp_path / "set/mav0").name == "euroc"
+    assert registry.find_format(tmp_path / "set/mav0/imu0").name == "csv"  # a sensor alone is a log
+    assert "expected folders with data.csv" in outcome("euroc", tmp_path / "set/mav0/imu0")
+
+
+def test_the_real_slice(real_data):
+    source = real_data("logs_csv/euroc_micro")
+    yields = Yields("euroc", source, on_error="skip")
+    streams = yields.only()
+    assert sorted(streams) == ["cam0", "imu0"]
+    lines = (source / "mav0/imu0/data.csv").read_text().splitlines()[1:]
+    assert streams["imu0"][0].tolist() == [int(line.split(",")[0]) for line in lines]
+    assert streams["imu0"][1].tolist() == [[float(cell) for cell in line.split(",")[1:]] for line in lines]
+    images = sorted((source / "mav0/cam0/data").iterdir())
+    assert streams["cam0"][0].tolist() == [int(image.stem) for image in images]
+    assert streams["cam0"][1] == [image.read_bytes() for image in images]
+    known = yaml.safe_load((source / "mav0/cam0/sensor.yaml").read_text().removeprefix("%YAML:1.0"))
+    told = yields.facts["cam0"]["attributes"]["sensor"]
+    assert np.array_equal(told["T_BS"], np.reshape(known["T_BS"]["data"], (4, 4)))
+    assert told["distortion_coefficients"] == known["distortion_coefficients"]
+    assert yields.left_out["mav0/cam1/data.csv"].startswith("99 rows")

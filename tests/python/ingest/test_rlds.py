@@ -1,0 +1,563 @@
+"""RLDS TFRecords: every number, text and image as TFDS wrote it, by a parser of Google's as the oracle where there is one."""
+
+import io
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from reads import Reading, pixels
+from rlds_files import (
+    crc,
+    example,
+    feature,
+    field,
+    group,
+    image,
+    label,
+    record,
+    sequence,
+    tensor,
+    text,
+    write_rlds,
+)
+from soak import rounds
+
+import robocache
+from robocache import frames
+
+OCTO = "rlds/octo_bridge_debug/bridge_dataset/1.0.0"
+STEPS = 4
+
+
+def png(value, height=6, width=8):
+    encoded = frames.encode(np.full((1, height, width, 3), value, np.uint8), codec="png")
+    return bytes(encoded.data)
+
+
+def toy_features(**steps):
+    return group(
+        steps=sequence(
+            group(
+                action=tensor("float32", 2),
+                is_first=tensor("bool"),
+                language_instruction=text(),
+                observation=group(state=tensor("float64", 3), image=image(6, 8, 3)),
+                **steps,
+            )
+        ),
+        episode_metadata=group(file_path=text(), success=tensor("bool"), pose=tensor("float32", 2)),
+    )
+
+
+def toy_example(value, steps=STEPS, **changed):
+    lists = {
+        "steps/action": np.arange(2 * steps, dtype=np.float32) + value,
+        "steps/is_first": np.arange(steps) == 0,
+        "steps/language_instruction": ["push"] * steps,
+        "steps/observation/state": np.arange(3 * steps, dtype=np.float32) * value,
+        "steps/observation/image": [png(value + step) for step in range(steps)],
+        "episode_metadata/file_path": ["/data/é"],
+        "episode_metadata/success": np.array([1]),
+        "episode_metadata/pose": np.array([1.5, np.pi], np.float32),
+    }
+    lists.update({key.replace("__", "/"): values for key, values in changed.items()})
+    return {key: values for key, values in lists.items() if values is not None}
+
+
+def write_toy(folder, *examples, features=None, **options):
+    examples = examples or (toy_example(1),)
+    return write_rlds(folder, {"train": [[example(one) for one in examples]]}, features or toy_features(), **options)
+
+
+def refused(source, *words, **options):
+    with pytest.raises(robocache.FileError) as caught:
+        Reading("rlds", source, **{"rate_hz": 5, **options})
+    for word in words:
+        assert word in str(caught.value)
+    return str(caught.value)
+
+
+# ---- what is kept ----
+
+
+def test_every_list_is_a_stream_of_its_shape(tmp_path):
+    split = {"train": [[example(toy_example(1))], [example(toy_example(2, 7))]], "val": [[example(toy_example(3))]]}
+    found = Reading("rlds", write_rlds(tmp_path / "toy", split, toy_features()), rate_hz=8)
+    assert list(found.episodes) == [
+        "toy-train.tfrecord-00000-of-00002: record 0",
+        "toy-train.tfrecord-00001-of-00002: record 0",
+        "toy-val.tfrecord-00000-of-00001: record 0",
+    ]
+    assert found.notes.total == 3 and not found.left_out and not found.skipped
+    assert found.clocks == {"nominal"}
+    for number, (value, steps) in enumerate([(1, 4), (2, 7), (3, 4)]):
+        streams, wanted = found[number], toy_example(value, steps)
+        assert list(streams) == [
+            "action",
+            "is_first",
+            "language_instruction",
+            "observation/state",
+            "observation/image",
+        ]
+        time_ns = np.arange(steps) * 125_000_000
+        for time, *_ in streams.values():
+            np.testing.assert_array_equal(time, time_ns)
+        np.testing.assert_array_equal(streams["action"][1], wanted["steps/action"].reshape(steps, 2))
+        assert streams["action"][1].dtype == np.float32
+        assert streams["is_first"][1].dtype == np.bool_ and streams["is_first"][1].tolist() == [True] + [False] * (
+            steps - 1
+        )
+        assert streams["observation/state"][1].dtype == np.float64
+        np.testing.assert_array_equal(streams["observation/state"][1], wanted["steps/observation/state"].reshape(-1, 3))
+        assert streams["language_instruction"][1] == ["push"] * steps
+        (camera,) = streams["observation/image"][1]
+        assert camera.codec == "png"
+        np.testing.assert_array_equal(pixels([camera])[:, 0, 0, 0], value + np.arange(steps))
+    metadata = found.metadata["toy-train.tfrecord-00001-of-00002: record 0"]
+    assert metadata == {
+        "episode_metadata/file_path": "/data/é",
+        "episode_metadata/success": True,
+        "episode_metadata/pose": [1.5, float(np.float32(np.pi))],
+        "tasks": ["push"],
+        "split": "train",
+        "source_file": "toy-train.tfrecord-00001-of-00002",
+        "source_record": 0,
+    }
+    assert found.provenance["rlds"]["splits"] == {"train": 2, "val": 1}
+    assert found.provenance["rlds"]["rate_hz"] == 8
+
+
+def test_the_rate_is_asked_for(tmp_path):
+    refused(write_toy(tmp_path / "toy"), "toy", "--rate-hz", rate_hz=None)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_numbers_packed_or_not(packed, tmp_path):
+    numbers = np.array([0, 1, 127, 128, 2**31 - 1, -1, -(2**31), 300], np.int64)
+    features = toy_features(number=tensor("int32", 2), small=tensor("int64"), big=tensor("uint64"))
+    lists = toy_example(1, steps__number=numbers, steps__small=numbers[:4], steps__big=-numbers[:4])
+    folder = write_rlds(tmp_path / "toy", {"train": [[example(lists, packed)]]}, features)
+    streams = Reading("rlds", folder, rate_hz=1)[0]
+    assert streams["number"][1].dtype == np.int32
+    np.testing.assert_array_equal(streams["number"][1], numbers.reshape(4, 2))
+    np.testing.assert_array_equal(streams["small"][1], numbers[:4])
+    np.testing.assert_array_equal(streams["big"][1], (-numbers[:4]).view(np.uint64))
+    np.testing.assert_array_equal(streams["action"][1].reshape(-1), np.arange(8) + 1)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50), st.booleans())
+@settings(max_examples=40)
+def test_whole_numbers_of_all_sizes(numbers, packed):
+    from robocache.ingest.tfrecord import parse_example
+
+    values = parse_example(example({"x": np.array(numbers, np.int64)}, packed))["x"]
+    assert values.dtype == np.int64 and values.tolist() == numbers
+
+
+def test_tensors_of_bytes_and_ragged_ones(tmp_path):
+    rng = np.random.default_rng(0)
+    depth = rng.random((STEPS, 5, 6), np.float32)
+    clouds = [rng.random((count, 3)) for count in (2, 0, 5, 1)]
+    features = toy_features(
+        depth=tensor("float32", 5, 6, encoding="zlib"),
+        mask=tensor("uint8", 5, 6, encoding="bytes"),
+        cloud=tensor("float64", None, 3, encoding="bytes"),
+        contacts=sequence(tensor("float32", 2)),
+        pixels=tensor("uint8", 5, 6, 3),
+        kind=label(),
+    )
+    photo = rng.integers(0, 256, (STEPS, 5, 6, 3), np.uint8)
+    lists = toy_example(
+        1,
+        steps__depth=[zlib.compress(one.tobytes()) for one in depth],
+        steps__mask=[(one * 255).astype(np.uint8).tobytes() for one in depth],
+        steps__cloud=[one.tobytes() for one in clouds],
+        steps__contacts__ragged_flat_values=np.arange(12, dtype=np.float32),
+        steps__contacts__ragged_row_lengths_0=np.array([1, 0, 3, 2]),
+        steps__pixels=photo,
+        steps__kind=np.array([0, 2, 1, 2]),
+    )
+    streams = Reading("rlds", write_toy(tmp_path / "toy", lists, features=features), rate_hz=1, image_codec="png")[0]
+    np.testing.assert_array_equal(streams["depth"][1], depth)
+    np.testing.assert_array_equal(streams["mask"][1], (depth * 255).astype(np.uint8))
+    assert streams["cloud"][2].tolist() == [0, 2, 2, 7, 8]
+    np.testing.assert_array_equal(streams["cloud"][1], np.concatenate(clouds))
+    assert streams["contacts"][2].tolist() == [0, 1, 1, 4, 6]
+    np.testing.assert_array_equal(streams["contacts"][1], np.arange(12).reshape(6, 2))
+    np.testing.assert_array_equal(pixels(streams["pixels"][1]), photo)
+    assert streams["kind"][1].tolist() == [0, 2, 1, 2]
+
+
+def test_instructions_that_change_are_all_tasks(tmp_path):
+    texts = ["push", "push", "", "pull"]
+    found = Reading("rlds", write_toy(tmp_path / "toy", toy_example(1, steps__language_instruction=texts)), rate_hz=1)
+    assert found[0]["language_instruction"][1] == texts
+    (metadata,) = found.metadata.values()
+    assert metadata["tasks"] == ["push", "pull"]
+
+
+def test_lists_of_an_episode_are_columns(tmp_path):
+    features = toy_features()
+    children = features["featuresDict"]["features"]
+    children |= {
+        "words": sequence(text()),
+        "numbers": sequence(tensor("int64")),
+        "flag": tensor("bool"),
+        "split": text(),
+    }
+    examples = [
+        toy_example(1, words=["a"], numbers=np.array([], np.int64), flag=np.array([0]), split=["x"]),
+        toy_example(1, words=["b", "c"], numbers=np.array([3]), flag=np.array([1]), split=["x"]),
+    ]
+    found = Reading("rlds", write_toy(tmp_path / "toy", *examples, features=features), rate_hz=1)
+    first, second = found.metadata.values()
+    assert (first["words"], first["numbers"], first["flag"], first["split"]) == (["a"], [], False, "train")
+    assert (second["words"], second["numbers"], second["flag"]) == (["b", "c"], [3], True)
+    assert found.left_out == {"split": "the episodes table has a column of that name"}
+
+
+def test_empty_images_are_rows_without_one(tmp_path):
+    images = [b"", png(2), b"", png(4)]
+    found = Reading("rlds", write_toy(tmp_path / "toy", toy_example(1, steps__observation__image=images)), rate_hz=10)
+    time_ns, chunks = found[0]["observation/image"]
+    assert time_ns.tolist() == [100_000_000, 300_000_000]
+    assert pixels(chunks)[:, 0, 0, 0].tolist() == [2, 4]
+    assert "observation/image: rows whose image is empty" in found.left_out
+
+
+def test_without_features_json_shapes_are_flat(tmp_path):
+    folder = write_toy(tmp_path / "toy")
+    (folder / "features.json").unlink()
+    found = Reading("rlds", folder, rate_hz=1)
+    streams = found[0]
+    assert streams["action"][1].shape == (STEPS, 2) and streams["observation/state"][1].dtype == np.float32
+    assert streams["is_first"][1].tolist() == [1, 0, 0, 0]
+    assert pixels(streams["observation/image"][1]).shape == (STEPS, 6, 8, 3)
+    assert streams["language_instruction"][1] == ["push"] * STEPS
+    assert "features.json" in found.left_out
+
+
+def test_what_is_not_kept_is_named(tmp_path):
+    features = toy_features(
+        sound={"pythonClassName": "x.Audio", "audio": {}},
+        words=sequence(text()),
+        deep=sequence(sequence(tensor("float32"))),
+        hdr=image(6, 8, 3, dtype="float32"),
+        rgba=image(6, 8, 4),
+        odd=tensor("complex64"),
+        open=tensor("float32", 2, None),
+    )
+    lists = toy_example(1, steps__sound=[b"x"] * STEPS, steps__extra=np.zeros(4, np.float32))
+    lists["episode_metadata/pose"] = np.array([np.nan, 1], np.float32)
+    found = Reading("rlds", write_toy(tmp_path / "toy", lists, features=features), rate_hz=1)
+    names = ("sound", "words", "deep", "hdr", "rgba", "odd", "open", "extra")
+    assert found.left_out.keys() == {"episode_metadata/pose", *(f"steps/{name}" for name in names)}
+    assert not {*names} & found[0].keys()
+
+
+def test_one_shard_alone(tmp_path):
+    folder = write_rlds(
+        tmp_path / "toy", {"train": [[example(toy_example(1))], [example(toy_example(2))]]}, toy_features()
+    )
+    found = Reading("rlds", folder / "toy-train.tfrecord-00001-of-00002", rate_hz=1)
+    np.testing.assert_array_equal(found[0]["action"][1].reshape(-1), np.arange(8) + 2)
+
+
+# ---- faults ----
+
+
+def test_missing_shards_and_records_are_named(tmp_path):
+    shards = [[example(toy_example(value))] * 2 for value in range(6)]
+    folder = write_rlds(
+        tmp_path / "toy", {"train": shards}, toy_features(), lengths={"train": [2, 2, 2, 2, 3, 2], "val": [4]}
+    )
+    for number in (1, 2, 5):
+        (folder / f"toy-train.tfrecord-{number:05d}-of-00006").unlink()
+    refused(folder, "toy-train", "expected 6 shards, 1-2, 5 are not there")
+    found = Reading("rlds", folder, on_error="skip", rate_hz=1)
+    assert len(found.episodes) == 6
+    assert found.skipped["toy-train.tfrecord-00004-of-00006: number of records"].endswith(
+        "expected 3 records, by dataset_info.json, got 2"
+    )
+    assert "split 'val' of 4 records has no shards here" in found.skipped["split val"]
+
+
+@pytest.mark.parametrize(
+    ("at", "episodes", "words"),
+    [
+        (0, [1, 2], "checksum of its length"),  # the first record's length
+        (40, [0, 2], "checksum of its"),  # its payload
+        (-2, [0, 1], "checksum of its"),  # the last one's checksum
+    ],
+)
+def test_checksums(at, episodes, words, tmp_path):
+    records = [example(toy_example(value)) for value in range(3)]
+    folder = write_rlds(tmp_path / "toy", {"train": [records]}, toy_features())
+    (shard,) = folder.glob("*tfrecord*")
+    content = bytearray(shard.read_bytes())
+    if at == 40:
+        at += len(record(records[0]))
+    content[at] ^= 4
+    shard.write_bytes(content)
+    refused(folder, str(shard), "byte", words)
+    found = Reading("rlds", folder, on_error="skip", rate_hz=1)
+    kept = [int(streams["action"][1][0, 0]) for streams in found.episodes.values()]
+    assert kept == ([] if at == 0 else episodes)
+    assert found.skipped
+
+
+def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
+    folder = write_toy(tmp_path / "toy")
+    (shard,) = folder.glob("*tfrecord*")
+    length = struct.pack("<Q", 2**62)
+    whole = shard.read_bytes()
+    shard.write_bytes(whole + length + crc(length) + b"x" * 40)
+    refused(folder, f"byte {len(whole)}: record 1: expected {2**62} bytes, the file has 36 more")
+    found = Reading("rlds", folder, on_error="skip", rate_hz=1)
+    assert len(found.episodes) == 1 and list(found.skipped) == [f"{shard.name}: record 1 and what is behind it"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps__action": np.zeros(7, np.float32)}, "steps/action: 7 values are no rows of [2]"),
+        ({"steps__action": np.zeros(6, np.float32)}, "steps, but"),
+        ({"steps__action": None}, "steps/action: declared in features.json, but not in the record"),
+        ({"steps__action": np.zeros(8, np.int64)}, "declared as numbers of float32, but stored as int64"),
+        ({"steps__action": [b"x"] * 8}, "stored as bytes"),
+        ({"steps__is_first": np.full(4, 2)}, "steps/is_first: value 0 is 2, expected bool"),
+        ({"steps__observation__image": [b"x" * 30] * 4}, "observation/image: row 0"),
+        ({"steps__observation__image": [png(1)] * 3 + [png(1, 8, 8)]}, "observation/image: row 3: frames of 8x8"),
+        ({"steps__small": np.full(4, 300)}, "steps/small: value 0 is 300, expected uint8"),
+        ({"steps__zip": [zlib.compress(bytes(10**6))] * 4}, "steps/zip: row 0: expected 4 bytes at most"),
+        ({"steps__zip": [zlib.compress(bytes(4))[:-2]] * 4}, "steps/zip: row 0"),
+        ({"steps__zip": [b"no"] * 4}, "steps/zip: row 0"),
+        ({"steps__raw": [b"123"] * 4}, "steps/raw: row 0: expected float32 [1], got 3 bytes"),
+        ({"steps__list__ragged_row_lengths_0": np.array([1, 2, 3, 4])}, "steps/list: 4 values"),
+        ({"steps__list__ragged_row_lengths_0": np.array([-1, 5, 0, 0])}, "steps/list: 4 values"),
+    ],
+)
+def test_records_that_are_not_as_declared(changed, words, tmp_path):
+    more = {
+        "steps__small": np.zeros(4, np.int64),
+        "steps__zip": [zlib.compress(bytes(4))] * 4,
+        "steps__raw": [bytes(4)] * 4,
+        "steps__list__ragged_flat_values": np.zeros(4, np.float32),
+        "steps__list__ragged_row_lengths_0": np.ones(4, np.int64),
+    }
+    features = toy_features(
+        small=tensor("uint8"),
+        zip=tensor("float32", 1, encoding="zlib"),
+        raw=tensor("float32", 1, encoding="bytes"),
+        list=sequence(tensor("float32")),
+    )
+    good, bad = toy_example(1, **more), toy_example(2, **(more | changed))
+    folder = write_toy(tmp_path / "toy", good, bad, features=features)
+    refused(folder, "toy-train.tfrecord-00000-of-00001: record 1", words)
+    found = Reading("rlds", folder, on_error="skip", rate_hz=1)
+    assert found.skipped and "toy-train.tfrecord-00000-of-00001: record 0" in found.episodes
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"\x0b\x0c", "no field is of kind 3"),
+        (b"\x0a\xff\xff\xff\xff\x0f", "expected 4294967295 bytes, 0 are left"),
+        (b"\x12\x00", "expected Example of tf.train.Example, got field 2"),
+        (b"\xff" * 20, "a number without its end"),
+        (field(1, field(1, field(1, b"a") + field(2, feature(np.ones(1)))) * 2), "'a' is there twice"),
+        (field(1, field(1, field(1, b"\xff"))), "utf-8"),
+        (field(1, field(1, field(2, field(2, field(1, b"abc"))))), "expected float32s"),
+        (field(1, field(1, field(2, field(3, field(1, b"\x80"))))), "a number without its end"),
+        (field(1, field(1, field(2, field(3, field(1, b"\x80" * 12 + b"\x01"))))), "more than 64 bits"),
+        (field(1, field(1, field(2, field(1, b"") + field(2, b"")))), "expected one list"),
+        (b"", "not in the record"),
+    ],
+)
+def test_payloads_that_are_no_example(payload, words, tmp_path):
+    folder = write_rlds(tmp_path / "toy", {"train": [[payload]]}, toy_features())
+    refused(folder, "record 0", words)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("features.json", b"{", "features.json: JSONDecodeError"),
+        ("features.json", b"[" * 100_000, "features.json"),
+        ("features.json", b'{"type": "x", "content": {}}', "pythonClassName"),
+        ("features.json", json.dumps(group(a=tensor("float32", -7))).encode(), "expected a shape"),
+        ("features.json", json.dumps(group(a=tensor("float32", 2**60))).encode(), "expected a shape"),
+        ("features.json", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("dataset_info.json", b"[]", "dataset_info.json: expected an object"),
+        ("dataset_info.json", b'{"splits": [{"name": 1}]}', "dataset_info.json"),
+    ],
+)
+def test_descriptions_that_cannot_be_read(file, content, words, tmp_path):
+    folder = write_toy(tmp_path / "toy")
+    (folder / file).write_bytes(content)
+    refused(folder, file, words)
+
+
+def test_two_datasets_are_refused(tmp_path):
+    write_toy(tmp_path / "both" / "1.0.0")
+    write_toy(tmp_path / "both" / "1.1.0")
+    refused(tmp_path / "both", "1.0.0", "1.1.0", "ingest one of them")
+
+
+# ---- in a cache ----
+
+
+def test_a_cache_of_it(tmp_path):
+    shards = {"train": [[example(toy_example(1)), example(toy_example(2, 7))]]}
+    source = write_rlds(tmp_path / "data" / "toy" / "1.0.0", shards, toy_features())
+    report = robocache.ingest(tmp_path / "data", tmp_path / "cache", rate_hz=8)
+    assert (report.format, report.episodes, report.rows["action"]) == ("rlds", 2, 11)
+    dataset = robocache.open(tmp_path / "cache", verify=True)
+    assert {stream.clock for stream in dataset.streams.values()} == {"nominal"}
+    assert dataset.episodes["tasks"].to_pylist() == [["push"], ["push"]]
+    np.testing.assert_array_equal(dataset.episode(1)["action"][1].reshape(-1), np.arange(14) + 2)
+    assert list(dataset.episode(1)["language_instruction"][1]) == ["push"] * 7
+    (source / "toy-train.tfrecord-00000-of-00001").unlink()
+    with pytest.raises(robocache.FileError):
+        robocache.ingest(tmp_path / "data", tmp_path / "none", rate_hz=8)
+    assert not (tmp_path / "none").exists()
+
+
+def test_records_are_shared_out(tmp_path):
+    """Each process reads its own alone, also behind some that cannot be read."""
+    records = [example(toy_example(value)) for value in range(6)]
+    records[1] = records[1][:-9]
+    source = write_rlds(tmp_path / "toy", {"train": [records[:4], records[4:]]}, toy_features())
+    for name, workers in (("one", 1), ("two", 2)):
+        report = robocache.ingest(source, tmp_path / name, rate_hz=8, on_error="skip", workers=workers)
+        assert [omission.what for omission in report.skipped] == ["toy-train.tfrecord-00000-of-00002: record 1"]
+        dataset = robocache.open(tmp_path / name, verify=True)
+        assert dataset.episodes["source_record"].to_pylist() == [0, 2, 3, 0, 1]
+        assert [dataset.episode(number)["action"][1][0, 0] for number in range(5)] == [0, 2, 3, 4, 5]
+
+
+# ---- real data ----
+
+
+def test_octo_bridge_against_protobuf(real_data):
+    """Sample by sample, by Google's own parser."""
+    parse = protobuf_parser()
+    found = Reading("rlds", real_data(OCTO), rate_hz=5)
+    assert len(found.episodes) == found.notes.total == 50
+    assert not found.left_out and not found.skipped
+    for what, streams in found.episodes.items():
+        shard, _, number = what.partition(": record ")
+        content, at = (real_data(OCTO) / shard).read_bytes(), 0
+        for _ in range(int(number)):
+            at += struct.unpack_from("<Q", content, at)[0] + 16
+        lists = parse(content[at + 12 : at + 12 + struct.unpack_from("<Q", content, at)[0]])
+        for key, values in lists.items():
+            if not key.startswith("steps/"):
+                assert [found.metadata[what][key]] == [
+                    value.decode() if isinstance(value, bytes) else value for value in values
+                ]
+                continue
+            time_ns, kept = streams.pop(key.removeprefix("steps/"))
+            assert time_ns.tolist() == [step * 200_000_000 for step in range(10)]
+            if "image" in key:
+                wanted = np.stack([np.asarray(Image.open(io.BytesIO(value))) for value in values])
+                np.testing.assert_array_equal(pixels(kept), wanted)
+            elif isinstance(values[0], bytes):
+                assert kept == [value.decode() for value in values]
+            else:
+                np.testing.assert_array_equal(np.asarray(kept).reshape(-1), np.array(values, kept.dtype))
+        assert not streams
+        assert found.metadata[what]["tasks"] == [lists["steps/language_instruction"][0].decode()] * bool(
+            lists["steps/language_instruction"][0]
+        )
+
+
+def protobuf_parser():
+    """{name: list} of a serialized Example, by the package `protobuf`."""
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    from google.protobuf import descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="x", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def message(owner, name, *members):
+        made = owner.add(name=name)
+        for number, (member, kind, count, of) in enumerate(members, 1):
+            made.field.add(name=member, number=number, type=kind, label=count, type_name=of)
+        return made
+
+    many, one, inner = kinds.LABEL_REPEATED, kinds.LABEL_OPTIONAL, kinds.TYPE_MESSAGE
+    for name, kind in (("B", kinds.TYPE_BYTES), ("F", kinds.TYPE_FLOAT), ("I", kinds.TYPE_INT64)):
+        message(file.message_type, name, ("value", kind, many, None))
+    message(file.message_type, "Feature", *((name, inner, one, f".x.{name.upper()}") for name in "bfi"))
+    features = message(file.message_type, "Features", ("feature", inner, many, ".x.Features.FeatureEntry"))
+    entry = message(
+        features.nested_type, "FeatureEntry", ("key", kinds.TYPE_STRING, one, None), ("value", inner, one, ".x.Feature")
+    )
+    entry.options.map_entry = True
+    message(file.message_type, "Example", ("features", inner, one, ".x.Features"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("x.Example"))
+
+    def parse(content):
+        parsed = made.FromString(content)
+        return {
+            key: list(getattr(value, value.ListFields()[0][0].name).value)
+            for key, value in parsed.features.feature.items()
+        }
+
+    return parse
+
+
+@pytest.mark.soak
+def test_changed_bytes_are_named(real_data, tmp_path, rng):
+    """Real shards with something changed at random: an error that names the file, or what is left of it."""
+    source = next(real_data(OCTO).glob("*train*"))
+    content = source.read_bytes()[:500_000]
+    (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
+    shard = tmp_path / source.name
+    for _ in range(rounds(25)):
+        changed = bytearray(content)
+        kind, at = rng.integers(4), int(rng.integers(len(content)))
+        if kind == 0:
+            changed[at] ^= 1 << int(rng.integers(8))
+        elif kind == 1:
+            del changed[at:]
+        elif kind == 2:
+            changed[at : at + 1000] = bytes(len(changed[at : at + 1000]))
+        else:
+            del changed[at : at + 7]
+        shard.write_bytes(changed)
+        assert_named(tmp_path, shard)
+
+
+@pytest.mark.soak
+def test_changed_examples_are_named(real_data, tmp_path, rng):
+    """The same behind sound checksums, where the parser is all there is."""
+    content = next(real_data(OCTO).glob("*train*")).read_bytes()
+    payload = content[12 : 12 + struct.unpack_from("<Q", content)[0]]
+    (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
+    shard = tmp_path / "x-train.tfrecord-00000-of-00001"
+    for _ in range(rounds(40)):
+        changed = bytearray(payload)
+        for at in rng.integers(len(changed), size=rng.integers(1, 60)):
+            changed[at] = rng.integers(256)
+        shard.write_bytes(record(bytes(changed[: rng.integers(len(changed))] if rng.random() < 0.2 else changed)))
+        assert_named(tmp_path, shard)
+
+
+def assert_named(source, shard):
+    try:
+        Reading("rlds", source, on_error="skip", rate_hz=1)
+    except robocache.FileError as error:
+        assert str(source) in str(error)
+    try:
+        Reading("rlds", source, rate_hz=1)
+    except robocache.FileError as error:
+        assert shard.name in str(error)

@@ -1,0 +1,419 @@
+"""Zarr stores of episodes: every number as the package `zarr` reads it, from folders and zip files, in all their codecs."""
+
+import json
+import lzma
+import os
+import stat
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reads import Reading, pixels
+from soak import rounds
+
+import robocache
+
+zarr = pytest.importorskip("zarr", minversion="3")
+numcodecs = pytest.importorskip("numcodecs")
+imagecodecs = pytest.importorskip("imagecodecs")
+
+ENDS = [3, 10, 10, 17]
+
+
+def write_store(
+    path, arrays=None, ends=ENDS, *, chunks=4, compressor="default", order="C", separator=".", attributes=None
+):
+    """A store of zarr v2, in a zip file where `path` ends so; `arrays` beside two of numbers."""
+    arrays = {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)} | (arrays or {})
+    store = zarr.storage.ZipStore(path, mode="w") if path.suffix == ".zip" else zarr.storage.LocalStore(path)
+    root = zarr.group(store=store, zarr_format=2, attributes=attributes or {})
+    how = {} if compressor == "default" else {"compressors": compressor}
+    how |= {"order": order, "chunk_key_encoding": {"name": "v2", "separator": separator}}
+    how |= {"config": {"write_empty_chunks": True}}
+    for name, values in {
+        **{f"data/{name}": array for name, array in arrays.items()},
+        "meta/episode_ends": ends,
+    }.items():
+        values = np.asarray(values)
+        shape = (chunks, *values.shape[1:]) if isinstance(chunks, int) else chunks[: values.ndim]
+        made = root.create_array(name, shape=values.shape, chunks=shape, dtype=values.dtype, **how)
+        made[...] = values
+    if path.suffix == ".zip":
+        store.close()
+    return path
+
+
+def images(count=17, height=8, width=6):
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (count, height, width, 3), np.uint8)
+
+
+def write_images(path, values, encode, codec):
+    """A camera a chunk a frame, as UMI writes it: the codec's name and what encodes a frame."""
+    folder = path / "data" / "camera0_rgb"
+    folder.mkdir(parents=True)
+    description = {
+        "zarr_format": 2, "shape": list(values.shape), "chunks": [1, *values.shape[1:]], "dtype": values.dtype.str,
+        "compressor": {"id": codec}, "fill_value": 0, "order": "C", "filters": None,
+    }  # fmt: skip
+    (folder / ".zarray").write_text(json.dumps(description))
+    for row, frame in enumerate(values):
+        (folder / f"{row}.0.0.0").write_bytes(encode(frame))
+
+
+def zip_tree(folder, file, prefix=""):
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                archive.write(path, prefix + path.relative_to(folder).as_posix())
+    return file
+
+
+def refused(source, *words, **options):
+    with pytest.raises(robocache.FileError) as caught:
+        Reading("zarr", source, **{"rate_hz": 10, **options})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def check(found, arrays, ends=ENDS):
+    """Every row of every episode, in its order."""
+    begins = [0, *ends[:-1]]
+    assert found.notes.total == len(ends)
+    for number, (start, stop) in enumerate(zip(begins, ends, strict=True)):
+        streams = found[number]
+        for name, values in arrays.items() if stop > start else ():
+            kept = streams[name][1]
+            kept = pixels(kept) if isinstance(kept, list) and not isinstance(kept[0], str) else kept
+            np.testing.assert_array_equal(kept, values[start:stop])
+            assert isinstance(kept, list) or kept.dtype == values.dtype.newbyteorder("=")
+        assert (not streams) == (stop == start)
+
+
+# ---- what is kept ----
+
+COMPRESSORS = [
+    None,
+    *(numcodecs.Blosc(name, shuffle=shuffle) for name, shuffle in (("zstd", 2), ("lz4", 1), ("zlib", 0), ("blosclz", 1))),
+    numcodecs.Zstd(), numcodecs.LZ4(), numcodecs.Zlib(), numcodecs.GZip(), numcodecs.BZ2(), numcodecs.LZMA(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+@pytest.mark.parametrize("kind", ["folder.zarr", "file.zarr.zip"])
+def test_every_compressor(compressor, kind, tmp_path):
+    wanted = {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)}
+    found = Reading("zarr", write_store(tmp_path / kind, compressor=compressor), rate_hz=10)
+    check(found, wanted)
+    assert found[1]["state"][0].tolist() == [row * 100_000_000 for row in range(7)]
+    assert found.clocks == {"nominal"} and not found.left_out and not found.skipped
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f4", ">i2", "<u8", "|b1", "|i1"])
+@pytest.mark.parametrize(
+    ("chunks", "order", "separator"),
+    [((4, 2, 2), "C", "."), ((5, 3, 3), "F", "/"), ((17, 1, 2), "F", "."), ((1, 3, 5), "C", "/")],
+)
+def test_every_layout(dtype, chunks, order, separator, tmp_path):
+    values = (np.arange(17 * 3 * 5).reshape(17, 3, 5) % 120).astype(dtype)
+    store = write_store(tmp_path / "a", {"x": values}, chunks=chunks, order=order, separator=separator)
+    check(Reading("zarr", store, rate_hz=10), {"x": values})
+
+
+@pytest.mark.parametrize("kind", ["jpegxl", "jpeg2k", "png"])
+def test_images_of_imagecodecs(kind, tmp_path):
+    values = images()
+    store = write_store(tmp_path / "s")
+    write_images(store, values, getattr(imagecodecs, f"{kind}_encode"), f"imagecodecs_{kind}")
+    options = {"jpegxl": {"lossless": True}, "jpeg2k": {"level": 0}}.get(kind, {})
+    if options:
+        for row, frame in enumerate(values):
+            encoded = getattr(imagecodecs, f"{kind}_encode")(frame, **options)
+            (store / "data" / "camera0_rgb" / f"{row}.0.0.0").write_bytes(encoded)
+    first = getattr(imagecodecs, f"{kind}_decode")((store / "data" / "camera0_rgb" / "3.0.0.0").read_bytes())
+    np.testing.assert_array_equal(np.asarray(first), values[3])
+    for source in (
+        store,
+        zip_tree(store, tmp_path / "dataset.zarr.zip"),
+        zip_tree(store, tmp_path / "x.zarr.zip", "a/b/"),
+    ):
+        check(Reading("zarr", source, rate_hz=10, image_codec="png"), {"camera0_rgb": values})
+
+
+def test_what_becomes_of_arrays(tmp_path):
+    floats = images().astype(np.float32)
+    arrays = {
+        "img": floats,
+        "depth": np.arange(17 * 20, dtype=np.uint16).reshape(17, 4, 5, 1) * 100,
+        "rgb": images(),
+        "mask": images()[..., 0],
+        "prompt": np.array(["lift", "ça"] * 8 + ["x"]),
+        "float": floats / 255,
+    }
+    found = Reading(
+        "zarr",
+        write_store(tmp_path / "s", arrays, attributes={"robot": "ur5", "gain": np.nan}),
+        rate_hz=10,
+        image_codec="png",
+    )
+    streams = found[1]
+    np.testing.assert_array_equal(pixels(streams["img"][1]), images()[3:10])
+    np.testing.assert_array_equal(pixels(streams["rgb"][1]), images()[3:10])
+    np.testing.assert_array_equal(pixels(streams["depth"][1]), arrays["depth"][3:10])
+    np.testing.assert_array_equal(streams["mask"][1], arrays["mask"][3:10])
+    np.testing.assert_array_equal(streams["float"][1], arrays["float"][3:10])
+    assert streams["prompt"][1] == arrays["prompt"][3:10].tolist()
+    assert found.provenance["zarr"]["attributes"] == {"robot": "ur5", "gain": None}
+
+
+def test_timestamps_are_the_clock(tmp_path):
+    stamps = 1.7e9 + np.arange(17)[:, None] * 0.1
+    store = write_store(tmp_path / "s", {"timestamp": stamps})
+    found = Reading("zarr", store)
+    exact = [int(float(stamp) * 2**24) * 10**9 // 2**24 for stamp in stamps[:3, 0]]
+    assert found[0]["action"][0].tolist() == pytest.approx(exact, abs=1)
+    assert found.clocks == {"recorded"} and "timestamp" not in found[0]
+    assert found.left_out == {"data/timestamp": "the clock, time_ns of every stream"}
+    found = Reading("zarr", store, rate_hz=10)
+    assert found.clocks == {"nominal"} and found[0]["timestamp"][1].tolist() == stamps[:3].tolist()
+    stamps[5] = np.nan
+    refused(write_store(tmp_path / "t", {"timestamp": stamps}), "data/timestamp: row 5 is nan", rate_hz=None)
+
+
+@pytest.mark.parametrize("stamps", [np.arange(17), np.arange(17, dtype=np.float32), np.zeros((17, 2))])
+def test_a_rate_is_asked_for(stamps, tmp_path):
+    refused(write_store(tmp_path / "s", {"timestamp": stamps}), "no data/timestamp", "--rate-hz", rate_hz=None)
+
+
+def test_meta_becomes_columns(tmp_path):
+    store = write_store(tmp_path / "s")
+    meta = zarr.open_group(store, zarr_format=2)["meta"]
+    meta.create_array("success", data=np.array([1, 0, 1, 1]))
+    meta.create_array("score", data=np.array([0.5, np.nan, 1, 2]))
+    meta.create_array("wide", data=np.zeros((4, 2)))
+    found = Reading("zarr", store, rate_hz=10)
+    assert list(found.metadata.values())[1] == {"source_episode_index": 1, "success": 0, "score": None}
+    assert "meta/wide" in found.left_out
+
+
+def test_a_folder_with_one_store_and_other_things(tmp_path):
+    write_store(tmp_path / "d" / "replay_buffer.zarr")
+    (tmp_path / "d" / "videos").mkdir()
+    (tmp_path / "d" / "videos" / "0.mp4").write_bytes(b"x")
+    found = Reading("zarr", tmp_path / "d", rate_hz=10)
+    assert len(found.episodes) == 4 and found.left_out == {"videos": "not in the store"}
+    write_store(tmp_path / "d" / "other.zarr.zip")
+    refused(tmp_path / "d", "replay_buffer.zarr", "other.zarr.zip", "ingest one of them")
+
+
+@pytest.mark.parametrize("kind", ["replay_buffer.zarr", "dataset.zarr.zip"])
+def test_a_cache_of_it(kind, tmp_path):
+    (tmp_path / "d").mkdir()
+    write_store(tmp_path / "d" / kind, {"rgb": images(), "timestamp": np.arange(17.0), "prompt": np.array(["a"] * 17)})
+    report = robocache.ingest(tmp_path / "d", tmp_path / "cache", image_size="4x4")
+    assert (report.format, report.episodes, report.rows["rgb"]) == ("zarr", 3, 17)
+    assert [omission.what for omission in report.left_out] == ["data/timestamp", "episode 2"]  # which has no rows
+    dataset = robocache.open(tmp_path / "cache", verify=True)
+    assert dataset.streams["action"].clock == "recorded"
+    assert dataset.episode(1)["action"][0].tolist() == [row * 10**9 for row in range(3, 10)]
+    assert dataset.streams["rgb"].frames.resized == {"size": [4, 4], "fit": "stretch", "from": [8, 6]}
+    assert dataset.episodes["source_episode_index"].to_pylist() == [0, 1, 3]
+
+
+# ---- faults ----
+
+
+def test_chunks_that_are_not_there(tmp_path):
+    store = write_store(tmp_path / "s", {"x": np.full((17, 2), 7.0)})
+    (store / "data" / "x" / "1.0").unlink()
+    refused(store, "data/x/1.0: no such chunk", "--missing-chunks fill")
+    found = Reading("zarr", store, on_error="skip", rate_hz=10)
+    assert list(found.episodes) == ["episode 0", "episode 2", "episode 3"]
+    filled = Reading("zarr", store, rate_hz=10, missing_chunks="fill")
+    wanted = zarr.open_group(store, mode="r")["data/x"][...]
+    assert (wanted[4:8] == 0).all()
+    check(filled, {"x": wanted})
+
+
+def change(store, key, **facts):
+    file = store / key / ".zarray"
+    description = json.loads(file.read_bytes())
+    file.write_text(json.dumps(description | facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"zarr_format": 3}, "expected zarr_format 2, got 3"),
+        ({"shape": [18, 2]}, "18 rows, of which meta/episode_ends gives 17"),
+        ({"shape": [16, 2]}, "expected 17 rows, by meta/episode_ends, got 16"),
+        ({"shape": [17, -2]}, "expected shape and chunks"),
+        ({"shape": [17]}, "expected shape and chunks"),
+        ({"shape": [2**70, 2]}, "expected shape and chunks"),
+        ({"shape": "17"}, "expected shape and chunks"),
+        ({"chunks": [0, 2]}, "expected shape and chunks"),
+        ({"chunks": [4, 2**40]}, "expected chunks of at most"),
+        ({"chunks": [2**30, 2]}, "expected chunks of at most"),
+        ({"chunks": [8, 2]}, "bytes in the chunk"),
+        ({"dtype": "<f8"}, "bytes in the chunk"),
+        ({"dtype": "what"}, "dtype"),
+        ({"order": "X"}, "expected order"),
+        ({"dimension_separator": "../"}, "expected order"),
+        ({"compressor": {"id": "lz4"}}, "data/action/0.0"),
+        ({"compressor": None}, "bytes in the chunk"),
+    ],
+)
+def test_descriptions_that_are_wrong(facts, words, tmp_path):
+    store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
+    change(store, "data/action", **facts)
+    refused(store, "data/action", words)
+    skipping = Reading("zarr", store, on_error="skip", rate_hz=10)
+    assert skipping.skipped
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"dtype": "|O"}, "objects: |O"),
+        ({"dtype": "<M8[ns]"}, "not numeric: <M8[ns]"),
+        ({"dtype": [["a", "<f4"]]}, "a structure"),
+        ({"filters": [{"id": "delta", "dtype": "<f4"}]}, "filters"),
+        ({"compressor": {"id": "pickle"}}, "compressor {'id': 'pickle'}"),
+        ({"compressor": {"id": ["a"]}}, "compressor"),
+    ],
+)
+def test_what_is_not_kept_is_named(facts, reason, tmp_path):
+    store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
+    change(store, "data/action", **facts)
+    found = Reading("zarr", store, rate_hz=10)
+    assert found.left_out["data/action"].startswith(reason)
+    assert list(found[0]) == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ([3, 2, 17], "row 1: 2 is before"),
+        ([-1, 17], "row 0"),
+        (np.array([3.0, 17.0]), "expected whole numbers"),
+        (np.zeros((2, 2), int), "expected whole numbers"),
+        (np.zeros(0, int), "expected 1 to"),
+        ([3, 18], "expected 18 rows"),
+        (np.array([2**63 + 5], np.uint64), "expected numbers of rows"),
+    ],
+)
+def test_ends_that_are_wrong(ends, words, tmp_path):
+    refused(write_store(tmp_path / "s", ends=ends), words)
+
+
+def test_zarr_v3_is_refused_by_name(tmp_path):
+    root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "s"), zarr_format=3)
+    root.create_array("meta/episode_ends", data=np.array([3]))
+    refused(tmp_path / "s", "a store of zarr v3, expected v2")
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        ("/etc/x", "inside the archive"),
+        ("a/../../x", "inside the archive"),
+        ("a\\..\\x", "inside the archive"),
+        ("other/meta/episode_ends/.zarray", "expected one meta/episode_ends"),
+        (zipfile.ZipInfo("data/link"), "symlink"),
+    ],
+)
+def test_zip_files_that_lead_elsewhere(member, words, tmp_path):
+    file = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip")
+    if isinstance(member, zipfile.ZipInfo):
+        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(member, "/etc/passwd")
+    refused(file, "s.zarr.zip", words)
+
+
+def test_zip_files_that_are_none(tmp_path):
+    whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
+    for content in (b"", whole[: len(whole) // 2], whole[:-10], b"version https://git-lfs.github.com/spec/v1\n"):
+        (tmp_path / "s.zarr.zip").write_bytes(content)
+        refused(tmp_path / "s.zarr.zip", "s.zarr.zip")
+    os.mkfifo(tmp_path / "fifo.zarr.zip")
+    refused(tmp_path / "fifo.zarr.zip", "expected a regular file")
+
+
+def test_members_written_anew_are_the_last(tmp_path):
+    store = write_store(tmp_path / "s", compressor=None)
+    file = zip_tree(store, tmp_path / "s.zarr.zip")
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("data/state/0", np.full(4, 9.0).tobytes())
+    found = Reading("zarr", file, rate_hz=10)
+    assert found[0]["state"][1].tolist() == [9, 9, 9]
+    assert "s.zarr.zip: 1 members" in found.left_out
+
+
+@pytest.mark.parametrize(
+    "codec", [numcodecs.Blosc(), numcodecs.Zstd(), numcodecs.LZ4(), numcodecs.Zlib(), numcodecs.BZ2()], ids=str
+)
+def test_chunks_of_another_size(codec, tmp_path):
+    """Fewer numbers than the array has would leave whatever lay in memory."""
+    store = write_store(tmp_path / "s", {"x": np.zeros(17)}, compressor=codec)
+    for values in (np.ones(3), np.ones(5), np.ones(0)):
+        (store / "data" / "x" / "0").write_bytes(codec.encode(values))
+        refused(store, "data/x/0: ", "bytes in the chunk")
+    whole = codec.encode(np.arange(4.0))
+    (store / "data" / "x" / "0").write_bytes(whole[:-5])
+    refused(store, "data/x/0: ", "as it says" if codec.codec_id == "blosc" else "")
+
+
+def test_bombs_are_not_blown_up(tmp_path):
+    """Chunks that become more than their array has, by what each codec does before it looks."""
+    big = bytes(3 * 10**8)
+    size = struct.pack("<I", 64)
+    blosc = bytearray(numcodecs.Blosc().encode(big))
+    zstd, lz4 = numcodecs.Zstd().encode(big), numcodecs.LZ4().encode(big)
+    photo = imagecodecs.jpeg2k_encode(np.zeros((64, 64), np.uint8))
+    siz = photo.index(b"\xff\x4f\xff\x51") + 8
+    photo = photo[:siz] + struct.pack(">II", 40_000, 40_000) + photo[siz + 8 :]
+    bombs = {
+        "blosc": [blosc, blosc[:4] + size + blosc[8:]],
+        "zstd": [zstd],
+        "lz4": [lz4, size + lz4[4:]],
+        "zlib": [numcodecs.Zlib().encode(big)],
+        "gzip": [numcodecs.GZip().encode(big)],
+        "lzma": [lzma.compress(big, preset=0)],
+        "imagecodecs_jpeg2k": [photo],
+    }
+    del big
+    store = write_store(tmp_path / "s", {"x": np.zeros(17)}, chunks=8)
+    for codec, contents in bombs.items():
+        change(store, "data/x", compressor={"id": codec})
+        for content in contents:
+            (store / "data" / "x" / "0").write_bytes(content)
+            tracemalloc.start()
+            refused(store, "data/x/0")
+            assert tracemalloc.get_traced_memory()[1] < 20_000_000, codec
+            tracemalloc.stop()
+
+
+@pytest.mark.soak
+def test_changed_bytes_are_named(tmp_path, rng):
+    store = write_store(tmp_path / "s", {"rgb": images()}, compressor=numcodecs.Blosc("zstd", shuffle=2))
+    write_images(store, images(), lambda frame: imagecodecs.jpeg2k_encode(frame, level=0), "imagecodecs_jpeg2k")
+    file = zip_tree(store, tmp_path / "s.zarr.zip")
+    whole = file.read_bytes()
+    sources = [path for path in store.rglob("*") if path.is_file()]
+    for _ in range(rounds(60)):
+        target = file if rng.random() < 0.3 else sources[rng.integers(len(sources))]
+        sound = whole if target is file else target.read_bytes()
+        changed = bytearray(sound)
+        for at in rng.integers(len(changed), size=rng.integers(1, 5)):
+            changed[at] ^= 1 << int(rng.integers(8))
+        target.write_bytes(changed[: rng.integers(len(changed))] if rng.random() < 0.2 else changed)
+        source = file if target is file else store
+        try:
+            Reading("zarr", source, rate_hz=10)
+        except robocache.FileError as error:
+            assert source.name in str(error)
+        target.write_bytes(sound)
