@@ -23,12 +23,13 @@ def contest(
     device: str,
     quick: bool,
     waiting: Collection[str] = (),
+    count: int = 100,
 ) -> None:
     """Fills in a case of which case["bytes"] is declared: contenders, failures, floor_us and how they compare.
 
     inputs: the arguments of a call, as many sets as make a rotation cold. verify: of our output and a peer's on the first
     set, raises AssertionError, or returns what it found. waiting: the contenders that wait for the device, or do not run
-    on it, and so cannot be part of a graph.
+    on it, and so cannot be part of a graph. count: the calls of a round of a measure that knows no graph.
 
     Where case["read_bytes"] is declared too, read_floor_us is what a copy of the inputs alone would take.
     """
@@ -44,7 +45,7 @@ def contest(
 
     rounds = 3 if quick else ROUNDS[device]
     if device == "cuda":
-        count = 10 if quick else 100
+        count = 10 if quick else count
         # A large case needs fewer calls in a graph: what each of them returns is kept.
         least_calls = max(8, min(40, math.ceil(4e9 / case["bytes"])))
         measures = {

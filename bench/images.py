@@ -1,28 +1,47 @@
-"""Frames of cameras: JPEGs to pixels against Pillow, random crops normalised against torch, and both against a copy.
+"""Cameras: JPEGs to pixels, pixels to a batch, whole batches out of each tier, and a training step that is fed.
 
-python bench/images.py --device cuda
-python bench/images.py --device cpu --threads 2
+    python bench/images.py --device cuda
+    python bench/images.py --device cpu --threads 2
+
+Frames of 224x224 are JPEGs of quality 95 of some 18 KB each, as those of real videos. A whole batch is a state of 14 features,
+16 actions of as many and a frame of one or two cameras, normalised, in bfloat16. A peer is checked before it is timed, and what
+is decoded is libjpeg-turbo's to the bit.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import statistics
+import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
 import torch
-from contest import contest, largest_error_over_bound
-from measure import rotations
+from contest import OURS, contest, largest_error_over_bound
+from measure import copy_timers, endless, link_timers, median_us, queued_timer, rotations, wait_for_device
+from peers import loader_images
+from peers.libjpeg_turbo import Decoder
+from peers.read_frames import Reader
 from PIL import Image
 from record import Report, arguments
+from residency import STEP_MS, Step, batch_us, shortest, steps_us
 from robocache.ops.decode_jpeg import ResidentJpegs
 
 import robocache
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+NVJPEG, TURBO, READING = "nvJPEG by torchvision", "libjpeg-turbo alone", "reading alone"
+TIERS = ["device", "pinned", "mapped"]
+PERIOD_S, CHUNK, FEATURES = 1 / 30, 16, 14
+FED_BATCH = 64  # of the step that is fed
 
 
 @dataclass(frozen=True)
@@ -30,36 +49,83 @@ class Case:
     name: str
     batch: int
     size: int
-    crop: int | None  # of a case that crops; else it decodes
+    crop: int | None = None  # of a case that crops; else it decodes
+    floats: bool = False  # of one that decodes: to float32, channels first
 
     def parameters(self) -> dict:
-        return {"batch": self.batch, "height": self.size, "width": self.size, "crop": self.crop}
+        return {"batch": self.batch, "height": self.size, "width": self.size, "crop": self.crop, "floats": self.floats}
 
 
-CASES = [
-    Case("decode, 64 x 224x224", 64, 224, None),
-    Case("decode, 256 x 224x224", 256, 224, None),
-    Case("crop and normalise, 64 x 256x256", 64, 256, 224),
-    Case("crop and normalise, 256 x 256x256", 256, 256, 224),
-]
-QUICK = [Case("decode, 4 x 48x48", 4, 48, None), Case("crop and normalise, 4 x 48x48", 4, 48, 40)]
+CASES = {
+    "cuda": [
+        *(Case(f"decode, {batch} x 224x224", batch, 224) for batch in (64, 256, 1024)),
+        *(Case(f"crop and normalise, {batch} x 256x256", batch, 256, 224) for batch in (64, 256, 1024)),
+    ],
+    "cpu": [
+        Case("decode, 256 x 224x224", 256, 224),
+        Case("decode to float32, 256 x 224x224", 256, 224, floats=True),
+        Case("crop and normalise, 64 x 256x256", 64, 256, 224),
+    ],
+}
+QUICK = {
+    "cuda": [Case("decode, 4 x 48x48", 4, 48), Case("crop and normalise, 4 x 48x48", 4, 48, 40)],
+    "cpu": [
+        Case("decode, 4 x 48x48", 4, 48),
+        Case("decode to float32, 4 x 48x48", 4, 48, floats=True),
+        Case("crop and normalise, 4 x 48x48", 4, 48, 40),
+    ],
+}
 
-# Written before the first measurement.
-PREDICTED = {
-    "cuda": {"crop and normalise, 256 x 256x256": {"times_the_copy": 1.5, "faster_than": {"torch eager": 8}}},
+AIMS = {
+    "cuda": {
+        "crop and normalise, 1024 x 256x256": {"frames_per_s": 6e6},
+        "decode, 64 x 224x224": {"frames_per_s": 1e6, "faster_than": {NVJPEG: 20.0}},
+        "decode, 256 x 224x224": {"frames_per_s": 2.8e6, "faster_than": {NVJPEG: 50.0}},
+        "decode, 1024 x 224x224": {"frames_per_s": 4e6, "faster_than": {NVJPEG: 50.0}},
+        "to a batch of 256, pinned": {"share_of_the_lesser": 0.8},
+        "to a batch of 256, mapped, cold": {"share_of_reading": 0.8},
+        **{
+            f"batches of {batch}, {cameras}, device": {"faster_than": {"torch DataLoader": 100.0}}
+            for batch in (64, 256)
+            for cameras in ("1 camera", "2 cameras")
+        },
+        **{f"a step, {tier}": {"grown_by": 0.02} for tier in TIERS},
+    },
     "cpu": {
-        "decode, 64 x 224x224": {"faster_than": {"Pillow": 1.8, "Pillow, on threads": 1.0}},
+        "decode, 256 x 224x224": {"share_of_libjpeg_turbo": 0.85},
+        "decode to float32, 256 x 224x224": {"share_of_libjpeg_turbo": 0.7},
+    },
+}
+# Written before the first measurement of each.
+PREDICTED = {
+    "cuda": {
+        "decode, 64 x 224x224": {"frames_per_s": 0.8e6, "faster_than": {NVJPEG: 17}},
+        "decode, 256 x 224x224": {"frames_per_s": 2.1e6, "faster_than": {NVJPEG: 45}},
+        "decode, 1024 x 224x224": {"frames_per_s": 2.9e6, "faster_than": {NVJPEG: 60}},
+        "crop and normalise, 256 x 256x256": {"frames_per_s": 5e6, "times_the_copy": 1.5},
+        "crop and normalise, 1024 x 256x256": {"frames_per_s": 7.5e6, "times_the_copy": 1.3},
+        "to a batch of 256, pinned": {"share_of_the_lesser": 0.75},
+        "to a batch of 256, mapped, warm": {"frames_per_s": 0.35e6, "share_of_reading": 0.3},
+        "to a batch of 256, mapped, cold": {"share_of_reading": 0.9},
+        "batches of 256, 2 cameras, device": {"samples_per_s": 0.7e6, "faster_than": {"torch DataLoader": 100}},
+        "batches of 256, 2 cameras, mapped": {"samples_per_s": 0.15e6, "faster_than": {"torch DataLoader": 25}},
+        **{f"a step, {tier}": {"grown_by": 0.02} for tier in TIERS},
+    },
+    "cpu": {
+        "decode, 256 x 224x224": {"share_of_libjpeg_turbo": 0.95, "faster_than": {"Pillow, on threads": 1.1}},
+        "decode to float32, 256 x 224x224": {"share_of_libjpeg_turbo": 0.8},
         "crop and normalise, 64 x 256x256": {"times_the_copy": 2, "faster_than": {"torch eager": 5}},
+        "batches of 64, 2 cameras, device": {"faster_than": {"torch DataLoader": 2}},
     },
 }
 
 
-def pictures(case: Case, seed: int) -> np.ndarray:
+def pictures(batch: int, size: int, seed: int) -> np.ndarray:
     """uint8 [B, H, W, 3]: large soft patches under a camera's noise, 18 KB each as JPEG of quality 95 at 224x224."""
     rng = np.random.default_rng(seed)
-    patches = torch.from_numpy(rng.uniform(0, 255, (case.batch, 3, 8, 8)))
-    soft = torch.nn.functional.interpolate(patches, size=(case.size, case.size), mode="bilinear")
-    noise = rng.normal(0, 3, (case.batch, case.size, case.size, 1))
+    patches = torch.from_numpy(rng.uniform(0, 255, (batch, 3, 8, 8)))
+    soft = torch.nn.functional.interpolate(patches, size=(size, size), mode="bilinear")
+    noise = rng.normal(0, 2.6, (batch, size, size, 1))
     return np.ascontiguousarray((soft.permute(0, 2, 3, 1).numpy() + noise).clip(0, 255), np.uint8)
 
 
@@ -70,20 +136,42 @@ class Files:
     """A batch's JPEGs, in memory: as robocache takes them, and as bytes each."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
-        encoded = robocache.frames.encode(pictures(case, seed), quality=95)
+        encoded = robocache.frames.encode(pictures(case.batch, case.size, seed), quality=95)
         self.blobs, self.offsets = torch.from_numpy(encoded.data), torch.from_numpy(encoded.offsets)
         self.each = [
-            encoded.data[begin:end].tobytes()
-            for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True)
+            self.blobs[begin:end] for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True)
         ]
         self.shape = (case.batch, *encoded.shape)
         if device == "cuda":
             self.resident = ResidentJpegs(self.blobs, self.offsets, device=device)
             self.rows = torch.arange(case.batch, device=device)
+        elif case.floats:
+            self.batches = endless(self.loader(encoded))
+
+    def loader(self, encoded: robocache.frames.Encoded) -> robocache.Loader:
+        """The whole batch over and over, in its order."""
+        with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+            with robocache.Writer(Path(folder) / "cache") as writer, writer.episode() as episode:
+                files = [file.numpy().tobytes() for file in self.each]
+                episode.append("camera", np.arange(len(files)) * 33_000_000, files)
+            return robocache.Loader(
+                robocache.open(Path(folder) / "cache"),
+                batch_size=len(self.each),
+                delta_timestamps={"camera": None},
+                residency="device",
+                shuffle=False,
+                prefetch=0,
+                reuse_buffers=True,
+                device="cpu",
+            )
 
 
 def decode(files: Files) -> torch.Tensor:
     return robocache.decode_jpeg(files.blobs, files.offsets)
+
+
+def decode_to_floats(files: Files) -> torch.Tensor:
+    return next(files.batches)["camera"]
 
 
 def decode_on_device(files: Files) -> torch.Tensor:
@@ -97,14 +185,34 @@ def by_pillow(mapped: Callable, files: Files) -> torch.Tensor:
     out = np.empty(files.shape, np.uint8)
 
     def decode_one(place: int) -> None:
-        out[place] = Image.open(io.BytesIO(files.each[place]))
+        out[place] = Image.open(io.BytesIO(files.each[place].numpy()))
 
     list(mapped(decode_one, range(len(out))))
     return torch.from_numpy(out)
 
 
-def equal(ours: torch.Tensor, theirs: torch.Tensor) -> dict:
-    """Refuses a peer that has other pixels."""
+def by_nvjpeg(files: Files) -> torch.Tensor:
+    """[B, 3, H, W] views, a frame each, stacked by nobody: as a program takes them."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    return decode_jpeg(files.each, ImageReadMode.RGB, device="cuda")
+
+
+def by_turbo(decoder: Decoder, files: Files) -> torch.Tensor:
+    return decoder(files.blobs, files.offsets, files.shape)
+
+
+def same_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -> dict:
+    """Refuses a peer that has other pixels; nvJPEG brings chroma to full size its own way, and may be 8 off in the mean."""
+    if isinstance(theirs, list):
+        apart = (
+            (torch.stack(theirs).permute(0, 2, 3, 1).float() - ours.to(theirs[0].device).float()).abs().mean().item()
+        )
+        if apart > 8:
+            raise AssertionError(f"pixels differ from robocache's by {apart:.2f} in the mean")
+        return {"largest_error_over_bound": apart / 8, "mean_difference": apart}
+    if ours.dtype.is_floating_point:
+        ours = (ours * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
     if not torch.equal(ours.cpu(), theirs):
         raise AssertionError("has other pixels than robocache")
     return {"largest_error_over_bound": 0.0}
@@ -117,21 +225,21 @@ class Frames:
     """Decoded frames, which of them a batch takes, and the corners of their crops: peers need draw none."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
-        self.frames = torch.from_numpy(pictures(case, seed)).to(device)
+        self.frames = torch.from_numpy(pictures(case.batch, case.size, seed)).to(device)
         self.rows = torch.randperm(case.batch, generator=torch.Generator().manual_seed(seed)).to(device)
-        self.options = {"crop": (case.crop, case.crop), "seed": seed}
-        row, column = torch.meshgrid(*[torch.arange(case.size, dtype=torch.uint8)] * 2, indexing="ij")
+        self.crop, self.seed = case.crop, seed
+        row, column = torch.meshgrid(*[torch.arange(case.size, dtype=torch.int16).to(torch.uint8)] * 2, indexing="ij")
         places = torch.stack([row, column, column], -1)[None].repeat(case.batch, 1, 1, 1).to(device)
-        cropped = robocache.image_batch(places, self.rows, dtype="uint8", layout="hwc", **self.options)
+        crop = (case.crop, case.crop)
+        cropped = robocache.image_batch(places, self.rows, crop=crop, seed=seed, dtype="uint8", layout="hwc")
         self.corners = cropped[:, 0, 0, :2].long()
         self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        self.options = robocache.ImageOptions(crop=crop, mean="imagenet", std="imagenet", dtype=self.dtype)
         self.mean, self.std = (torch.tensor(x, device=device) for x in (MEAN, STD))
 
 
 def batch(frames: Frames) -> torch.Tensor:
-    return robocache.image_batch(
-        frames.frames, frames.rows, mean="imagenet", std="imagenet", dtype=frames.dtype, **frames.options
-    )
+    return robocache.image_batch(frames.frames, frames.rows, options=frames.options, seed=frames.seed)
 
 
 def torch_batch(frames: torch.Tensor, rows: torch.Tensor, corners: torch.Tensor, mean, std, crop: int, dtype):
@@ -143,41 +251,251 @@ def torch_batch(frames: torch.Tensor, rows: torch.Tensor, corners: torch.Tensor,
 
 
 def by_torch(call: Callable, frames: Frames) -> torch.Tensor:
-    crop = frames.options["crop"][0]
-    return call(frames.frames, frames.rows, frames.corners, frames.mean, frames.std, crop, frames.dtype)
+    return call(frames.frames, frames.rows, frames.corners, frames.mean, frames.std, frames.crop, frames.dtype)
 
 
-# ---- cases ----
+# ---- a call ----
 
 
-def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
+def run_case(case: Case, device: str, quick: bool, threads: int, filled: dict) -> None:
     torch._dynamo.reset()
+    peers: dict[str, Callable] = {}
     if case.crop is None:
         first = Files(case, device, seed=0)
-        made, ours, verify = Files, decode_on_device if device == "cuda" else decode, equal
-        filled["bytes"] = len(first.blobs) + case.batch * case.size**2 * 3
+        made, verify = Files, same_pixels
+        ours = decode_on_device if device == "cuda" else decode_to_floats if case.floats else decode
+        filled["bytes"] = len(first.blobs) + case.batch * case.size**2 * 3 * (4 if case.floats else 1)
         filled["bytes_a_frame"] = len(first.blobs) / case.batch
-        pool = ThreadPoolExecutor(robocache.num_threads())
-        peers = {"Pillow": partial(by_pillow, map), "Pillow, on threads": partial(by_pillow, pool.map)}
+        pool = ThreadPoolExecutor(threads)
+        filled["same_as_libjpeg_turbo"] = same_pixels(ours(first), by_pillow(pool.map, first))
+        if device == "cuda":
+            peers[NVJPEG] = by_nvjpeg
+        else:
+            peers[TURBO] = partial(by_turbo, Decoder(threads))
+        peers["Pillow, on threads"] = partial(by_pillow, pool.map)
         waiting = set(peers)
     else:
         made, ours, waiting = Frames, batch, set()
         first = Frames(case, device, seed=0)
         filled["bytes"] = case.batch * case.crop**2 * 3 * (1 + first.dtype.itemsize)
         verify = partial(largest_error_over_bound, largest=1 / min(STD))
-        peers = {"torch eager": partial(by_torch, torch_batch)}
+        peers["torch eager"] = partial(by_torch, torch_batch)
         if not quick:
             peers["torch.compile"] = partial(by_torch, torch.compile(torch_batch, dynamic=False))
     count = 2 if quick else rotations(filled["bytes"], device, most=64)
     inputs = [(first,), *((made(case, device, seed),) for seed in range(1, count))]
-    contest(filled, inputs, ours, peers, verify, device, quick, waiting)
+    contest(filled, inputs, ours, peers, verify, device, quick, waiting, count=max(10, min(100, 4096 // case.batch)))
+    mine = filled["contenders"][OURS]
+    mine["frames_per_s"] = case.batch / mine["gpu_us" if device == "cuda" else "wall_us"] * 1e6
+    if TURBO in filled["contenders"]:
+        filled["share_of_libjpeg_turbo"] = filled["faster_than"][TURBO]
+
+
+# ---- out of each tier ----
+
+
+class Recording:
+    """An episode of two cameras, state and actions on one clock, as a cache; pictures come again, their files do not."""
+
+    def __init__(self, folder: Path, rows: int, size: int) -> None:
+        self.folder, self.size = folder, size
+        rng = np.random.default_rng(7)
+        self.time_ns = np.round(np.arange(rows) * PERIOD_S * 1e9).astype(np.int64)
+        with robocache.Writer(folder) as writer, writer.episode() as episode:
+            for name in ("state", "action"):
+                episode.append(name, self.time_ns, rng.standard_normal((rows, FEATURES), np.float32))
+            for camera in range(2):
+                encoded = robocache.frames.encode(pictures(min(rows, 1024), size, seed=camera), quality=95)
+                blobs, places = encoded.data.tobytes(), encoded.offsets
+                which = rng.permutation(rows) % (len(places) - 1)
+                files = [blobs[places[i] : places[i + 1]] for i in which]
+                episode.append(f"camera_{camera}", self.time_ns, files)
+        self.dataset = robocache.open(folder)
+        self.frame_bytes = int(self.dataset.streams["camera_0"].values.offsets[-1]) / rows
+
+    def loader(self, device: str, tier: str, batch_size: int, cameras: int, **options) -> robocache.Loader:
+        windows = {f"camera_{i}": None for i in range(cameras)}
+        windows |= {"state": None, "action": [k * PERIOD_S for k in range(CHUNK)]}
+        images = {"mean": "imagenet", "std": "imagenet", **options.pop("images", {})}
+        return robocache.Loader(
+            self.dataset,
+            batch_size=batch_size,
+            delta_timestamps=options.pop("windows", windows),
+            images=robocache.ImageOptions(**images),
+            residency={f"camera_{i}": tier for i in range(cameras)},
+            dtype="bfloat16",
+            device=device,
+            framework="torch",
+            **options,
+        )
+
+    def rows(self, cameras: int) -> loader_images.Rows:
+        return loader_images.Rows(self.folder, [f"camera_{i}" for i in range(cameras)], CHUNK, MEAN, STD)
+
+    def of(self, batch: dict[str, torch.Tensor]) -> np.ndarray:
+        return np.searchsorted(self.time_ns, batch["time_ns"].cpu().numpy())
+
+    def drop(self) -> None:
+        """Asks the page cache to let go of the files, and so the disk to have them."""
+        for file in self.folder.rglob("*.npy"):
+            with open(file, "rb") as opened:
+                os.fsync(opened.fileno())
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, report: Report, case: dict) -> None:
+    """Frames of one camera, a random crop, normalised; of each tier beside what bounds it."""
+    size, state = (256, tier.split(", ")[-1]) if not quick else (4, tier.split(", ")[-1])
+    crop = recording.size * 13 // 14 // 8 * 8
+    loader = recording.loader(
+        "cuda", tier.split(",")[0], size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}
+    )
+    case["explained"] = str(loader.explain())
+    batches = endless(loader)
+    check = next(
+        endless(recording.loader("cpu", "device", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}))
+    )
+    if not torch.equal(next(batches)["camera_0"].cpu(), check["camera_0"]):
+        raise AssertionError("other pixels than the CPU's")
+    case["bytes_read"] = int(size * recording.frame_bytes)
+    case["bytes"] = case["bytes_read"] + size * 3 * crop**2 * 2
+    case["contenders"], case["failures"] = {OURS: {}}, {}
+    rounds = 3 if quick else 9
+    if not tier.startswith("mapped"):
+        case["copies_us"] = link_us = median_us(link_timers(case["bytes_read"]), rounds, seconds=0.3)
+        taken = median_us({OURS: queued_timer([partial(next, batches)] * (4 if quick else 64))}, rounds)[OURS]
+        case["contenders"][OURS] = {"gpu_us": taken, "frames_per_s": size / taken * 1e6}
+        if tier == "pinned":
+            bounds = {"the link": shortest(link_us, "copy")}
+            resident = report.case("to a batch of 256, device")
+            if resident:
+                bounds["decoding"] = resident["contenders"][OURS]["gpu_us"]
+            case["bounds_us"] = bounds
+            case["share_of_the_lesser"] = max(bounds.values()) / taken
+        print(f"  {case['contenders'][OURS]}, {case.get('share_of_the_lesser')}", flush=True)
+        return
+    reader = Reader(recording.folder / "streams" / "camera_0", threads)
+    order = np.random.default_rng(3).permutation(len(recording.time_ns)).reshape(-1, size)
+    most = max(4, len(order) // 2)
+    times: dict[str, list[float]] = {OURS: [], READING: []}
+    for _ in range(2 if quick else 5):
+        if state == "cold":
+            recording.drop()
+        start = time.perf_counter()
+        read = reader(order[:most].ravel())
+        times[READING].append((time.perf_counter() - start) / most * 1e6)
+        if read < most * size * 0.9 * recording.frame_bytes:
+            raise AssertionError(f"read {read} bytes")
+        if state == "cold":
+            recording.drop()
+            batches = endless(
+                recording.loader("cuda", "mapped", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)})
+            )
+            next(batches)
+        times[OURS].append(batch_us(batches, 2, most, 1.0, "cuda"))
+    for name, us in times.items():
+        wall = statistics.median(us)
+        case["contenders"][name] = {"wall_us": wall, "slowest_us": max(us), "frames_per_s": size / wall * 1e6}
+    case["share_of_reading"] = case["contenders"][READING]["wall_us"] / case["contenders"][OURS]["wall_us"]
+    print(f"  {case['share_of_reading']:.2f} of what reading takes", flush=True)
+
+
+def verify(ours: dict[str, torch.Tensor], recording: Recording, cameras: int) -> dict:
+    """A peer's samples of the batch's first rows, within what rounding may do."""
+    rows = recording.rows(cameras)
+    theirs = loader_images.collate([rows[row] for row in recording.of(ours)[:16]])
+    found = [largest_error_over_bound(ours[key][:16].cpu(), x, largest=8.0) for key, x in theirs.items()]
+    return max(found, key=lambda one: one["largest_error_over_bound"])
+
+
+def run_batches(
+    recording: Recording, tier: str, batch_size: int, cameras: int, options, known: dict, case: dict
+) -> None:
+    device, workers, quick = options.device, options.workers, options.quick
+    loader = recording.loader(device, tier, batch_size, cameras)
+    case["explained"] = str(loader.explain())
+    batches = endless(loader)
+    ours = next(batches)
+    verified = verify(ours, recording, cameras)
+    case["bytes"] = int(sum(x.nbytes for x in ours.values()) + batch_size * cameras * recording.frame_bytes)
+    peer = f"torch DataLoader, {workers} workers"
+    seconds = 0.2 if quick else 1.0
+    taken = {OURS: statistics.median(batch_us(batches, 4, 1 << 30, seconds, device) for _ in range(1 if quick else 3))}
+    if (batch_size, cameras) not in known:
+        theirs = iter(loader_images.dataloader(recording.rows(cameras), batch_size, workers, device == "cuda"))
+        known[batch_size, cameras] = batch_us(theirs, 4 * workers, 1 << 30, 2 * seconds, device)
+        del theirs
+    taken[peer] = known[batch_size, cameras]
+    case["decoder_of_the_peer"] = loader_images.decoder()
+    case["contenders"], case["failures"] = {}, {}
+    for name, us in taken.items():
+        case["contenders"][name] = {
+            **verified,
+            "wall_us": us,
+            "samples_per_s": batch_size / us * 1e6,
+            "frames_per_s": batch_size * cameras / us * 1e6,
+        }
+    case["copies_us"] = median_us(copy_timers(case["bytes"], device), 5, seconds=0.2)
+    case["floor_us"] = shortest(case["copies_us"], "copy")
+    case["times_the_copy"] = taken[OURS] / case["floor_us"]
+    case["faster_than"] = {peer: taken[peer] / taken[OURS]}
+    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+
+
+def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:
+    """A training step with two cameras, of a batch again and again, and fed."""
+    loader = recording.loader("cuda", tier, 4 if quick else FED_BATCH, 2)
+    case["explained"] = str(loader.explain())
+    batches = ({"vision": batch["camera_0"]} for batch in endless(loader))
+    step = Step(1.0 if quick else STEP_MS)
+    again = repeat(next(batches))
+    taken: dict[str, list[float]] = {"alone": [], "fed": []}
+    for _ in range(2 if quick else 7):
+        taken["alone"].append(steps_us(step, again, 5 if quick else 40))
+        taken["fed"].append(steps_us(step, batches, 5 if quick else 40))
+    alone, fed = (statistics.median(taken[name]) for name in ("alone", "fed"))
+    case["taken_us"] = taken
+    case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
+    print(f"  {case['figures']}", flush=True)
 
 
 def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    report = Report("images", options, PREDICTED[options.device])
-    for case in QUICK if options.quick else CASES:
-        report.run(case.name, case.parameters(), partial(run_case, case, options.device, options.quick))
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, help="frames of each camera; 20480 beside a GPU, else 2048")
+    parser.add_argument("--workers", type=int, help="DataLoader workers; 16 beside a GPU, else 2")
+    options = parser.parse_args()
+    cuda, quick = options.device == "cuda", options.quick
+    if options.workers is None:
+        options.workers = 16 if cuda and not quick else 2
+    if options.rows is None:
+        options.rows = 64 if quick else 20480 if cuda else 2048
+    report = Report("images", options, PREDICTED[options.device], AIMS[options.device])
+    for case in (QUICK if quick else CASES)[options.device]:
+        work = partial(run_case, case, options.device, quick, options.threads)
+        report.run(case.name, case.parameters(), work)
+
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        recording = Recording(folder / "cache", options.rows, 48 if quick else 224)
+        report.content["bytes_a_frame"] = recording.frame_bytes
+        parameters = {"rows": options.rows, "height": recording.size, "bytes_a_frame": recording.frame_bytes}
+        if cuda:
+            for tier in ("device", "pinned", "mapped, warm", "mapped, cold"):
+                work = partial(run_to_batch, recording, tier, options.threads, quick, report)
+                report.run(f"to a batch of 256, {tier}", {**parameters, "batch": 256}, work)
+        known: dict = {}
+        for batch_size in (4,) if quick else (64, 256):
+            for cameras in (1, 2):
+                for tier in TIERS if cuda else ("device", "mapped"):
+                    work = partial(run_batches, recording, tier, batch_size, cameras, options, known)
+                    name = f"batches of {batch_size}, {cameras} camera{'s' * (cameras > 1)}, {tier}"
+                    report.run(name, {**parameters, "batch": batch_size, "workers": options.workers}, work)
+        if cuda:
+            for tier in TIERS:
+                report.run(f"a step, {tier}", parameters, partial(run_step, recording, tier, quick))
+    finally:
+        wait_for_device()
+        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

@@ -187,7 +187,7 @@ def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
         source = torch.randint(0, 255, (size,), dtype=torch.uint8).pin_memory()
         pairs.append((source, torch.empty(size, dtype=torch.uint8, device="cuda")))
     kinds = {"copy by memcpy": lambda source, target: target.copy_(source, non_blocking=True)}
-    return _copies(kinds | _triton_copies("read"), pairs, _queued_timer)
+    return _copies(kinds | _triton_copies("read"), pairs, queued_timer)
 
 
 def _copies(
@@ -205,7 +205,7 @@ def _copies(
     return timers
 
 
-def _queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
+def queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
     """Device time of one call, of calls that take far longer than it takes to queue them: without a graph."""
     for call in calls:
         call()

@@ -1,4 +1,4 @@
-"""Renders bench/results/*.json into README.md and docs/benchmarks.md, between their markers.
+"""Renders bench/results/*.json into README.md, docs/benchmarks.md and docs/images.md, between their markers.
 
 python bench/render.py            # rewrite them, and draw the sweep where matplotlib is
 python bench/render.py --check    # exit 1 if one of them is out of date
@@ -66,6 +66,18 @@ HEADLINES = [
         "`integrate_tsdf`: a depth image of 640 x 480 into 256^3 voxels",
         "gpu_us",
     ),
+    (
+        "nvidia-h200-images",
+        "decode, 1024 x 224x224",
+        "`decode_jpeg`: 1024 JPEGs of 224 x 224 in device memory to pixels",
+        "frames_per_s",
+    ),
+    (
+        "nvidia-h200-images",
+        "batches of 256, 2 cameras, device",
+        "a training batch: 256 samples of state, 16 actions and two cameras of 224 x 224, from JPEGs",
+        "samples_per_s",
+    ),
 ]
 
 # What the page calls each benchmark, in its order.
@@ -80,7 +92,7 @@ TITLES = {
     "fuse": "fuse_multimodal",
     "voxelize": "voxelize_pointcloud, voxelize_sparse, voxel_downsample",
     "tsdf": "integrate_tsdf",
-    "images": "decode_jpeg, image_batch",
+    "images": "Cameras",
 }
 
 # The measures of ours that the page shows, in the order of the columns.
@@ -88,6 +100,7 @@ COLUMNS = {
     "gpu_us": "device alone",
     "wall_us": "in a loop",
     "samples_per_s": "samples/s",
+    "frames_per_s": "frames/s",
     "read_bytes_per_s": "bytes read/s",
 }
 
@@ -161,7 +174,7 @@ def readme(found: Results) -> str:
             raise SystemExit(f"{of}.json: expected {measure} of the case '{name}', which the README shows")
         faster = "; ".join(f"{times(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
         ours = case["contenders"][OURS][measure]
-        counted = " samples" if "samples" in measure else " points"
+        counted = next(f" {what}" for what in ("samples", "frames", "points") if what in measure or what == "points")
         speed = rate(ours, counted) if measure.endswith("_per_s") else duration(ours)
         rows.append([words, hardware(found[of]), speed, number(case["times_the_copy"]), faster])
     return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
@@ -275,6 +288,10 @@ WORDS = {
     "times_float32": "time over that of float32 values",
     "beyond_the_launch_us": "host time beyond the bare launch",
     "share_of_the_link": "share of the host link's speed",
+    "share_of_the_lesser": "share of the slower of link and decoding",
+    "share_of_reading": "share of reading alone",
+    "share_of_libjpeg_turbo": "share of libjpeg-turbo alone",
+    "frames_per_s": "frames/s",
     "share_of_linear": "share of linear",
     "trained_samples_per_s": "samples/s in training",
     "trained_share_of_linear": "share of linear in training",
@@ -283,6 +300,49 @@ WORDS = {
     "open_bytes": "memory of that",
     "start_s": "a loader starts in",
 }
+
+
+# ---- docs/images.md ----
+
+
+def cameras(found: Results) -> str:
+    """A line a case of the benchmark of cameras: what came, and what was aimed at."""
+    parts = []
+    for result in found.values():
+        if result["bench"] != "images" or result["quick"]:
+            continue
+        rows = [
+            [case["name"], came(case), "; ".join(beside(case)), "; ".join(aimed(result["aims"].get(case["name"], {})))]
+            for case in result["cases"]
+        ]
+        parts.append(
+            f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {result['commit']}; JPEGs of "
+            f"{number(result['bytes_a_frame'] / 1000)} KB a frame:\n\n" + table(["", "", "beside it", "aim"], rows)
+        )
+    return "\n".join(parts)
+
+
+def came(case: dict) -> str:
+    if "figures" in case:
+        return f"a step grows by {shown('grown_by', case['figures']['grown_by'])}"
+    per_s = case.get("contenders", {}).get(OURS, {}).get("frames_per_s")
+    return "" if per_s is None else rate(per_s, " frames")
+
+
+def beside(case: dict) -> Iterator[str]:
+    for peer, ratio in case.get("faster_than", {}).items():
+        yield f"{times(ratio)} {peer}"
+    for measure, words in WORDS.items():
+        if "share" in measure and measure in case:
+            yield f"{shown(measure, case[measure])}, {words}"
+
+
+def aimed(aims: dict) -> Iterator[str]:
+    for what, aim in aims.items():
+        if what == "faster_than":
+            yield from (f"{times(ratio)} {peer}" for peer, ratio in aim.items())
+        else:
+            yield rate(aim, " frames") if what == "frames_per_s" else shown(what, aim)
 
 
 def sweep(result: dict) -> str:
@@ -359,7 +419,7 @@ def replaced(path: Path, block: str) -> str:
     return f"{before}{BEGIN}\n{block}{END}{rest.split(END)[1]}"
 
 
-PAGES = {"README.md": readme, "docs/benchmarks.md": page}
+PAGES = {"README.md": readme, "docs/benchmarks.md": page, "docs/images.md": cameras}
 
 
 def main() -> int:

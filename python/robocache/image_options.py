@@ -62,10 +62,14 @@ class ImageOptions:
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
+        self.__dict__["json"] = self._to_json()  # once: calls in a loop want it again and again
         _check(self.to_json())
 
     def to_json(self) -> str:
         """What the library reads; what is not asked for is left out."""
+        return str(self.__dict__["json"])
+
+    def _to_json(self) -> str:
         asked = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name, value in asked.items():
             try:

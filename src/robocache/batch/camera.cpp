@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
@@ -38,6 +39,17 @@ void read_bytes(const StreamRows& rows, int64_t begin, int64_t bytes, void* to) 
       std::memcpy(at, static_cast<const char*>(rows.values) + begin + first, size);
     }
   });
+}
+
+// A row's bytes: those in memory, or read to `memory`.
+std::span<const uint8_t> file_of(const ResidentStream& resident, int64_t row, std::vector<uint8_t>& memory) {
+  const StreamRows rows = resident.rows();
+  const auto [begin, end] = resident.bytes_of(row);
+  const auto bytes = static_cast<size_t>(end - begin);
+  if (rows.values != nullptr) return {static_cast<const uint8_t*>(rows.values) + begin, bytes};
+  if (memory.size() < bytes) memory.resize(bytes);
+  read_rows(rows.file, begin, bytes, memory.data());
+  return {memory.data(), bytes};
 }
 
 // "[3, 224, 224]".
@@ -92,16 +104,9 @@ const Camera::Source* Camera::source_of(int64_t number) const {
 // The frame of a row, or false where it does not decode and may be padding.
 bool Camera::decode(const Source& source, int64_t row, std::vector<uint8_t>& blob, std::vector<uint8_t>& frame) const {
   const Stream& stream = stream_of(source.frames);
-  const StreamRows rows = source.frames.resident->rows();
-  const auto [begin, end] = source.frames.resident->bytes_of(row);
-  const auto* bytes = static_cast<const uint8_t*>(rows.values) + begin;
-  if (rows.values == nullptr) {
-    blob.resize(static_cast<size_t>(end - begin));
-    read_rows(rows.file, begin, blob.size(), blob.data());
-    bytes = blob.data();
-  }
+  const auto bytes = file_of(*source.frames.resident, row, blob);
   try {
-    decode_frame(stream.frames->codec, {bytes, static_cast<size_t>(end - begin)}, source.shape, frame.data());
+    decode_frame(stream.frames->codec, bytes, source.shape, frame.data());
     return true;
   } catch (const FrameError& error) {
     if (pad_bad_frames_) {
@@ -146,8 +151,7 @@ void Camera::fill(const Batch& batch) const {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t sample = i / batch.steps;
           const int64_t step = i % batch.steps;
-          ImageDraw draw = batch.first;
-          draw.sample = batch.samples.empty() ? draw.sample + sample : batch.samples[static_cast<size_t>(sample)];
+          const ImageDraw draw = batch.draw_of(sample);
           const int64_t number = batch.numbers[i];
           const Source* const source = source_of(number);
           bool there = source != nullptr;
@@ -169,7 +173,6 @@ void Camera::fill(const Batch& batch) const {
 std::string Camera::not_for_device() const {
   const Stream& first = stream_of(any_->frames);
   if (first.frames->codec == Codec::kPng) return "PNG is decoded by the host";
-  if (has_intrinsics_) return "the host works out the camera's matrix";
   for (const std::optional<Source>& source : sources_) {
     if (!source) continue;
     const Stream& other = stream_of(source->frames);
@@ -180,13 +183,93 @@ std::string Camera::not_for_device() const {
   return "";
 }
 
+bool Camera::is_jpeg() const { return stream_of(any_->frames).frames->codec == Codec::kJpeg; }
+
 void Camera::bring_to(Device device, Tier tier) {
   device_ = device;
-  if (stream_of(any_->frames).frames->codec == Codec::kJpeg) {
+  bring_matrices(device);
+  if (is_jpeg()) {
     bring_jpegs(device, tier);
   } else {
     bring_pixels(device, tier);
   }
+}
+
+void Camera::bring_matrices(Device device) {
+  if (!has_intrinsics_) return;
+  std::vector<CameraMatrix> matrices;
+  for (const std::optional<Source>& source : sources_) {
+    if (!source || source->again) continue;
+    CameraMatrix& of_source = matrices.emplace_back(CameraMatrix{source->first_number, {}});
+    std::ranges::copy(stream_of(source->frames).frames->intrinsics, of_source.matrix);
+  }
+  matrices_ = DeviceBuffer(device, matrices.size() * sizeof(CameraMatrix));
+  matrices_.fill_from_host(matrices.data(), matrices_.bytes());
+}
+
+std::string Camera::bring_by_batch(Device device, int64_t frames) {
+  std::string why = not_for_device();
+  if (!why.empty()) return why;
+  int64_t largest = 0;
+  for (const std::optional<Source>& source : sources_) {
+    if (!source || source->again) continue;
+    largest = std::max(largest, source->frames.resident->largest_row_bytes());
+  }
+  constexpr int64_t kHeader = 65536;
+  if (largest > 2 * frame_bytes_ + kHeader) return "a file is larger than twice its pixels";
+  device_ = device;
+  if (is_jpeg()) {
+    bring_damage(device);
+    packed_bytes_ = packed_jpegs_bytes(any_->shape, frames, largest);
+  } else {
+    packed_bytes_ = frames * frame_bytes_;
+  }
+  return "";
+}
+
+PackedJpegs Camera::pack(const Batch& batch, void* memory) const {
+  const int64_t frames = batch.count * batch.steps;
+  std::vector<std::pair<const Source*, int64_t>> wanted(static_cast<size_t>(frames));  // a source's row
+  std::vector<int64_t> bytes(static_cast<size_t>(frames));
+  for (int64_t i = 0; i < frames; ++i) {
+    const int64_t number = batch.numbers[i];
+    const int64_t sample = i / batch.steps;
+    const int64_t step = i % batch.steps;
+    const Source* const source = source_of(number);
+    if (batch.intrinsics != nullptr && (per_frame_ || step == 0)) {
+      write_intrinsics(source, batch.draw_of(sample), step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
+    }
+    if (source == nullptr) continue;
+    const int64_t row = number - source->first_number;
+    const auto [begin, end] = source->frames.resident->bytes_of(row);
+    wanted[static_cast<size_t>(i)] = {source, row};
+    bytes[static_cast<size_t>(i)] = std::max<int64_t>(1, end - begin);  // an empty file is a damaged one
+  }
+  const auto read = [&](int64_t i, std::vector<uint8_t>& to) {
+    const auto& [source, row] = wanted[static_cast<size_t>(i)];
+    return file_of(*source->frames.resident, row, to);
+  };
+  if (is_jpeg()) {
+    const auto refuse = [&](int64_t i, const FrameError& error) {
+      const auto& [source, row] = wanted[static_cast<size_t>(i)];
+      if (!pad_bad_frames_) throw bad_frame(*source, row, error.what());
+      ++bad_frames_;
+      batch.numbers[i] = 0;
+      batch.is_pad[i] = true;
+    };
+    return pack_jpegs(any_->shape, bytes, read, refuse, memory);
+  }
+  parallel_for(frames, 1, [&](int64_t first, int64_t end) {
+    std::vector<uint8_t> pixels;
+    for (int64_t i = first; i < end; ++i) {
+      const bool there = bytes[static_cast<size_t>(i)] > 0;
+      batch.numbers[i] = there ? i : -1;
+      if (there) std::ranges::copy(read(i, pixels), static_cast<uint8_t*>(memory) + i * frame_bytes_);
+    }
+  });
+  PackedJpegs packed{};
+  packed.bytes = frames * frame_bytes_;
+  return packed;
 }
 
 void Camera::bring_jpegs(Device device, Tier tier) {
@@ -210,9 +293,13 @@ void Camera::bring_jpegs(Device device, Tier tier) {
   });
   blobs = {};
   ResidentJpegs resident(frames, device, tier);
+  bring_damage(device);
+  jpegs_.emplace(std::move(resident));
+}
+
+void Camera::bring_damage(Device device) {
   damage_ = PinnedBuffer(device, sizeof(JpegDamage));
   *static_cast<JpegDamage*>(damage_.data()) = {};
-  jpegs_.emplace(std::move(resident));
 }
 
 // So many copies of the frames are in host memory at once, and one more where they stay there. Where a control group is full
@@ -267,37 +354,51 @@ void Camera::bring_pixels(Device device, Tier tier) {
 }
 
 int64_t Camera::scratch_bytes(int64_t frames) const {
-  return jpegs_ ? aligned(frames * frame_bytes_) + jpegs_->workspace_bytes(frames) : 0;
+  if (!is_jpeg()) return 0;
+  return aligned(frames * frame_bytes_) +
+         (jpegs_ ? jpegs_->workspace_bytes(frames) : packed_jpegs_workspace_bytes(any_->shape, frames));
 }
 
-void Camera::fill_on_device(const Batch& batch, void* scratch, CudaStream stream) const {
+void Camera::fill_on_device(const Batch& batch, const PackedJpegs& packed, const void* memory, void* scratch,
+                            CudaStream stream) const {
   const int64_t frames = batch.count * batch.steps;
   const void* pixels = pixels_;
   int64_t of_pixels = numbers_ + 1;
   const int64_t* rows = batch.numbers;
-  if (jpegs_) {
+  if (is_jpeg()) {
     auto* const decoded = static_cast<uint8_t*>(scratch);
-    jpegs_->decode(batch.numbers, frames, decoded, nullptr, decoded + aligned(frames * frame_bytes_), stream,
-                   {.first_row = 1,
-                    .is_pad = pad_bad_frames_ ? batch.is_pad : nullptr,
-                    .found = static_cast<JpegDamage*>(damage_.on_device())});
+    uint8_t* const workspace = decoded + aligned(frames * frame_bytes_);
+    const JpegMarks marks{.first_row = 1,
+                          .is_pad = pad_bad_frames_ ? batch.is_pad : nullptr,
+                          .found = static_cast<JpegDamage*>(damage_.on_device())};
+    if (jpegs_) {
+      jpegs_->decode(batch.numbers, frames, decoded, nullptr, workspace, stream, marks);
+    } else {
+      decode_packed_jpegs(packed, memory, any_->shape, batch.numbers, frames, decoded, workspace, device_, stream,
+                          marks);
+    }
     pixels = decoded;
     of_pixels = frames;
     rows = nullptr;
+  } else if (comes_by_batch()) {
+    pixels = memory;
+    of_pixels = frames;
   }
-  const auto transform = [&](int64_t sample, int64_t count, const ImageDraw& draw) {
+  const auto transform = [&](int64_t sample, int64_t count) {
     const int64_t first = sample * batch.steps;
+    const ImageDraw draw = batch.draw_of(sample);
     const char* const from = static_cast<const char*>(pixels) + (rows == nullptr ? first * frame_bytes_ : 0);
     any_->transform.run_on_device(from, rows == nullptr ? of_pixels - first : of_pixels,
                                   rows == nullptr ? nullptr : rows + first, draw, count, batch.steps,
                                   static_cast<char*>(batch.out) + first * any_->transform.bytes(), device_, stream);
+    if (matrices_.bytes() == 0) return;
+    any_->transform.intrinsics_on_device(static_cast<const CameraMatrix*>(matrices_.data()),
+                                         static_cast<int32_t>(matrices_.bytes() / sizeof(CameraMatrix)),
+                                         batch.numbers + first, draw, count, batch.steps,
+                                         batch.intrinsics + 9 * (per_frame_ ? first : sample), device_, stream);
   };
-  if (batch.samples.empty()) return transform(0, batch.count, batch.first);
-  for (int64_t sample = 0; sample < batch.count; ++sample) {
-    ImageDraw draw = batch.first;
-    draw.sample = batch.samples[static_cast<size_t>(sample)];
-    transform(sample, 1, draw);
-  }
+  if (batch.samples.empty()) return transform(0, batch.count);
+  for (int64_t sample = 0; sample < batch.count; ++sample) transform(sample, 1);
 }
 
 void Camera::check_damage() const {

@@ -54,14 +54,20 @@ class Camera {
 
   // What a batch has of the key, in host memory.
   struct Batch {
-    const int64_t* numbers;  // [count, steps] of rows
-    ImageDraw first;         // of sample 0; sample i's is `samples`' or the i-th behind it
+    int64_t* numbers;  // [count, steps] of rows
+    ImageDraw first;   // of sample 0; sample i's is `samples`' or the i-th behind it
     std::span<const int64_t> samples;
     int64_t count;
     int64_t steps;
     void* out;          // [count, steps, shape...]
     bool* is_pad;       // [count, steps]; of frames that do not decode
     float* intrinsics;  // [count, 3, 3], of each step with per_frame; null where the camera has none
+
+    ImageDraw draw_of(int64_t sample) const {
+      ImageDraw draw = first;
+      draw.sample = samples.empty() ? draw.sample + sample : samples[static_cast<size_t>(sample)];
+      return draw;
+    }
   };
 
   // Fills `out` and `intrinsics`. Throws FrameError and FileError, which name stream, episode and row.
@@ -70,15 +76,29 @@ class Camera {
   // Why the host must decode the sources' frames, whatever memory there is; empty where a CUDA device can.
   std::string not_for_device() const;
 
+  // Frames that a batch brings along from their files, as they are stored, for a CUDA device to decode. First once, with all
+  // sources resident: for batches of so many frames. Why the host decodes after all, or empty. Throws DeviceError,
+  // OutOfMemory.
+  std::string bring_by_batch(Device device, int64_t frames);
+  bool comes_by_batch() const { return packed_bytes_ > 0; }
+  int64_t packed_bytes() const { return packed_bytes_; }  // of a batch, at most
+
+  // The files of the batch's frames, all in host memory, to `memory`, 16-byte aligned, and from there, by the caller, to the
+  // device; of JPEGs what the kernel needs beside them. Changes `numbers` to what fill_on_device wants and fills
+  // `intrinsics`. Frames that show damage are told or padding, as fill does it. Throws FrameError, FileError.
+  PackedJpegs pack(const Batch& batch, void* memory) const;
+
   // Brings all frames to a CUDA device, JPEGs as files, or, kPinned, to host memory that it reads; then fill_on_device may be
   // called. Throws FrameError for JPEGs that the device's decoder does not take, FileError, DeviceError, OutOfMemory, and has
   // then brought nothing.
   void bring_to(Device device, Tier tier);
 
   // The same as fill on a CUDA device: `batch` lies in its memory but for `samples`, `scratch` is scratch_bytes(count * steps)
-  // there, 256-byte aligned. Queued on `stream`, nothing is allocated. No intrinsics. Damaged frames are black; the host is told
-  // later, by check_damage and bad_frames.
-  void fill_on_device(const Batch& batch, void* scratch, CudaStream stream) const;
+  // there, 256-byte aligned. Of frames that come by batch, `packed` says what pack() made, which lies in `memory` there, 256-byte
+  // aligned. Queued on `stream`, nothing is allocated. Damaged frames are black; the host is told later, by check_damage and
+  // bad_frames.
+  void fill_on_device(const Batch& batch, const PackedJpegs& packed, const void* memory, void* scratch,
+                      CudaStream stream) const;
   int64_t scratch_bytes(int64_t frames) const;
 
   // Throws FrameError where a frame that the device has decoded so far is damaged and may not be padding; once for all that it
@@ -103,6 +123,9 @@ class Camera {
   static std::string place_of(const Source& source, int64_t row);
   static FrameError bad_frame(const Source& source, int64_t row, const std::string& what);
   void check_host_memory(int64_t copies, Device device, Tier tier) const;
+  bool is_jpeg() const;
+  void bring_damage(Device device);
+  void bring_matrices(Device device);
   void bring_pixels(Device device, Tier tier);
   void bring_jpegs(Device device, Tier tier);
 
@@ -123,7 +146,9 @@ class Camera {
   DeviceBuffer device_pixels_;  // of raw frames, behind a black one
   PinnedBuffer pinned_pixels_;
   const void* pixels_ = nullptr;
-  PinnedBuffer damage_;  // a JpegDamage
+  DeviceBuffer matrices_;     // a CameraMatrix of each source, where one has one
+  int64_t packed_bytes_ = 0;  // 0: frames do not come by batch
+  PinnedBuffer damage_;       // a JpegDamage
   mutable std::atomic<int64_t> damage_told_{0};
 };
 

@@ -44,18 +44,21 @@ FedBatch Feed::memory_for(const BatchPosition& position, const Allocate& allocat
 }
 
 void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
-  coming_.push_back({position, memory_for(position, allocate)});
-  const bool on_host = !loader_->options().device.is_cuda();
+  const auto host = std::make_shared<Loader::HostPart>();
+  coming_.push_back({position, memory_for(position, allocate), host});
+  void* const memory = coming_.back().batch.memory.get();
+  if (!loader_->options().device.is_cuda()) {
+    return ahead_->submit(
+        [loader = loader_, position](void* to, const std::atomic<bool>& cancelled) {
+          if (!cancelled) loader->fill(position, to, {});
+        },
+        memory, stream);
+  }
   ahead_->submit(
-      [loader = loader_, position, on_host](void* to, const std::atomic<bool>& cancelled) {
-        if (cancelled) return;
-        if (on_host) {
-          loader->fill(position, to, {});
-        } else {
-          loader->fill_host(position, to);
-        }
+      [loader = loader_, position, host](void* to, const std::atomic<bool>& cancelled) {
+        if (!cancelled) *host = loader->fill_host(position, to);
       },
-      coming_.back().batch.memory.get(), stream);
+      memory, stream, {host, &host->copies});
 }
 
 void Feed::begin_those_behind(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
@@ -100,12 +103,13 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     }
     ahead_->take(stream, check);
     FedBatch batch = std::move(coming_.front().batch);
+    const auto host = std::move(coming_.front().host);
     coming_.pop_front();
     if (reuse_) {
       if (given_) free_.push_back(*given_);
       given_ = batch.slot;
     }
-    if (loader_->options().device.is_cuda()) loader_->fill_device(position, batch.memory.get(), stream);
+    if (loader_->options().device.is_cuda()) loader_->fill_device(position, *host, batch.memory.get(), stream);
     begin_those_behind(position, allocate, stream);
     return batch;
   } catch (...) {

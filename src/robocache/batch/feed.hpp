@@ -57,6 +57,7 @@ class Feed {
   struct Coming {
     BatchPosition position;
     FedBatch batch;
+    std::shared_ptr<const Loader::HostPart> host;  // written by who makes it
   };
 
   void drop();  // what is coming

@@ -21,10 +21,12 @@ int64_t BatchLayout::add(std::string name, DType dtype, std::vector<int64_t> sha
   return offset;
 }
 
-int64_t BatchLayout::add_scratch(int64_t sample_bytes) {
+int64_t BatchLayout::add_scratch(int64_t sample_bytes) { return add_room(batch_size_ * sample_bytes); }
+
+int64_t BatchLayout::add_room(int64_t bytes) {
   constexpr int64_t kAlignment = 256;
   const int64_t offset = bytes_;
-  bytes_ = (offset + batch_size_ * sample_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  bytes_ = (offset + bytes + kAlignment - 1) / kAlignment * kAlignment;
   return offset;
 }
 

@@ -19,6 +19,13 @@ struct BatchArray {
   int64_t offset;              // bytes from the batch's start; 256-byte aligned
 };
 
+// Where bytes that the host made belong in a batch's memory.
+struct StagedCopy {
+  int64_t from = 0;  // bytes from the first that it makes
+  int64_t to = 0;    // bytes from the batch's start
+  int64_t bytes = 0;
+};
+
 // One array behind the other.
 class BatchLayout {
  public:
@@ -29,6 +36,9 @@ class BatchLayout {
 
   // Room for so many bytes of each sample that is no array of the batch's: its offset, 256-byte aligned.
   int64_t add_scratch(int64_t sample_bytes);
+
+  // Room for so many bytes of the whole batch.
+  int64_t add_room(int64_t bytes);
 
   const std::vector<BatchArray>& arrays() const { return arrays_; }
   int64_t bytes() const { return bytes_; }

@@ -34,6 +34,7 @@ struct Key {
   int64_t number_offset =
       -1;  // of a camera: the numbers of the rows that were chosen, int64, behind the batch's arrays
   int64_t intrinsics_offset = -1;
+  int64_t packed_offset = -1;  // of a camera whose frames come by batch: their files, behind all others
 };
 
 // One source, brought to where it is drawn from.
@@ -56,22 +57,35 @@ struct Loader::Impl {
     make_cameras();
     bring_streams();
     if (options.device.is_cuda()) make_room_for_frames();
-    // What the host makes for a device comes last, so that it is one piece.
+    // What the host makes for a device comes last, so that it is one piece, and at its end what it only sends along.
+    bool all_by_host = true;
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (!by_host(request)) keys[request] = key_of(request);
+      all_by_host = all_by_host && by_host(request);
+      if (!by_host(request)) {
+        add_values(request);
+        add_marks(request);
+      } else if (comes_by_batch(request)) {
+        add_values(request);
+      }
     }
-    const bool all_by_host = layout.bytes() == 0;
-    if (all_by_host) host_offset = 0;
+    if (all_by_host) host_offset = layout.bytes();
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
     episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
     if (options.mixture) index_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
     if (!all_by_host) host_offset = layout.bytes();
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (by_host(request)) keys[request] = key_of(request);
+      if (!by_host(request)) continue;
+      if (!comes_by_batch(request)) add_values(request);
+      add_marks(request);
     }
+    packed_offset = layout.bytes();
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (comes_by_batch(request)) keys[request].packed_offset = layout.add_room(cameras[request]->packed_bytes());
+    }
+    aligns_on_device = !all_by_host;
     make_anchors();
     make_mixture();
-    if (has_device_part()) plan = plan_of(false, !all_by_host, tables);
+    if (aligns_on_device) plan = plan_of(false, true, tables);
     if (host_bytes() > 0) host_plan = plan_of(true, all_by_host, host_tables);
   }
 
@@ -137,11 +151,11 @@ struct Loader::Impl {
     for (size_t request = 0; request < keys.size(); ++request) {
       ResidencyRequest asked{
           .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
-      const std::string by_host = why_host_decodes(request);
-      if (!by_host.empty()) {
+      const std::string why = why_files(request);
+      if (!why.empty()) {
         if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
-          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for this camera, since ", by_host,
-                 ", got '", tier_name(*asked.tier), "'");
+          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for this camera, since ", why, ", got '",
+                 tier_name(*asked.tier), "'");
         }
         asked.tier = Tier::kMapped;
       }
@@ -201,8 +215,9 @@ struct Loader::Impl {
     }
   }
 
-  // Of a camera, why a CUDA device is not to; empty where it may, on the CPU, and of numbers.
-  std::string why_host_decodes(size_t request) const {
+  // Why a camera's frames stay in their files whatever memory a CUDA device has; empty where they need not, on the CPU, and of
+  // numbers.
+  std::string why_files(size_t request) const {
     if (cameras[request] == nullptr || !options.device.is_cuda()) return "";
     return options.shard_episodes ? "the ranks have episodes of their own" : cameras[request]->not_for_device();
   }
@@ -211,17 +226,24 @@ struct Loader::Impl {
   void bring_frames(size_t request, Residency& residency) {
     Residency files{.tier = Tier::kMapped};
     bring(request, files);
-    const std::string by_host = why_host_decodes(request);
-    if (!by_host.empty()) residency.why += "; " + by_host;
-    if (residency.tier == Tier::kMapped) return;
-    try {
-      cameras[request]->bring_to(options.device, residency.tier);
-    } catch (const OutOfMemory& refusal) {
-      return leave_to_host(residency, refusal.what());
-    } catch (const FrameError& refusal) {
-      return leave_to_host(residency, refusal.what());
-    } catch (const std::bad_alloc&) {
-      return leave_to_host(residency, "host memory does not suffice");
+    if (const std::string why = why_files(request); !why.empty()) residency.why += "; " + why;
+    if (residency.tier != Tier::kMapped) {
+      try {
+        cameras[request]->bring_to(options.device, residency.tier);
+      } catch (const OutOfMemory& refusal) {
+        leave_in_files(residency, refusal.what());
+      } catch (const FrameError& refusal) {
+        leave_in_files(residency, refusal.what());
+      } catch (const std::bad_alloc&) {
+        leave_in_files(residency, "host memory does not suffice");
+      }
+    }
+    if (residency.tier == Tier::kMapped) {
+      const int64_t frames =
+          options.batch_size * static_cast<int64_t>(options.streams[request].delta_timestamps.size());
+      const std::string why = cameras[request]->bring_by_batch(options.device, frames);
+      residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
+      return;
     }
     for (size_t source = 0; source < sources.size(); ++source) {
       const std::optional<int64_t> stream = options.sources[source].streams[request];
@@ -232,12 +254,18 @@ struct Loader::Impl {
   }
 
   // In a catch: what was asked for by name is refused as it was.
-  static void leave_to_host(Residency& residency, const std::string& why) {
+  static void leave_in_files(Residency& residency, const std::string& why) {
     if (!residency.automatic) throw;
     residency.tier = Tier::kMapped;
-    residency.why = why + ": its files, read ahead and decoded by the host";
+    residency.why = why + ": its files, read ahead";
   }
 
+  // Whether what is read from files for a device is decoded there.
+  bool comes_by_batch(size_t request) const {
+    return by_host(request) && cameras[request] != nullptr && cameras[request]->comes_by_batch();
+  }
+
+  // Whether the host aligns it, and makes its arrays unless it comes by batch.
   bool by_host(size_t request) const { return options.device.is_cuda() && placements[request].tier == Tier::kMapped; }
 
   void make_cameras() {
@@ -263,9 +291,11 @@ struct Loader::Impl {
   void make_room_for_frames() {
     int64_t bytes = 0;
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] == nullptr || by_host(request)) continue;
+      if (cameras[request] == nullptr || (by_host(request) && !comes_by_batch(request))) continue;
       const auto steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
       bytes = std::max(bytes, cameras[request]->scratch_bytes(options.batch_size * steps));
+      decodes_on_device = true;
+      if (by_host(request)) continue;
       if (row_numbers_on_device == nullptr) row_numbers_on_device = tables.put(row_numbers);
     }
     frames_scratch = DeviceBuffer(options.device, static_cast<size_t>(bytes));
@@ -274,18 +304,35 @@ struct Loader::Impl {
 
   // ---- what a batch is -------------------------------------------------------------------------------------------------
 
-  Key key_of(size_t place) {
+  // Of a key's arrays: the axes before a row's own.
+  std::vector<int64_t> steps_of(size_t place) const {
+    const StreamRequest& request = options.streams[place];
+    if (request.one_step) return {};
+    return {static_cast<int64_t>(request.delta_timestamps.size())};
+  }
+
+  std::vector<int64_t> row_of(size_t place) const {
+    return cameras[place] != nullptr ? cameras[place]->shape() : key_shape(options, place);
+  }
+
+  void add_values(size_t place) {
+    const StreamRequest& request = options.streams[place];
+    const std::vector<int64_t> row = row_of(place);
+    std::vector<int64_t> shape = steps_of(place);
+    shape.insert(shape.end(), row.begin(), row.end());
+    for (const int64_t extent : row) keys[place].features *= extent;
+    const DType dtype = cameras[place] != nullptr ? cameras[place]->dtype() : *request.dtype;
+    keys[place].out_offset = layout.add(request.stream, dtype, shape, "stream '" + request.stream + "'");
+  }
+
+  // What goes with the values.
+  void add_marks(size_t place) {
     const StreamRequest& request = options.streams[place];
     const Camera* const camera = cameras[place].get();
-    const std::vector<int64_t> row = camera != nullptr ? camera->shape() : key_shape(options, place);
     const std::string name = "stream '" + request.stream + "'";
-    std::vector<int64_t> steps;
-    if (!request.one_step) steps.push_back(static_cast<int64_t>(request.delta_timestamps.size()));
-    std::vector<int64_t> shape = steps;
-    shape.insert(shape.end(), row.begin(), row.end());
-    Key key;
-    for (const int64_t extent : row) key.features *= extent;
-    key.out_offset = layout.add(request.stream, camera != nullptr ? camera->dtype() : *request.dtype, shape, name);
+    const std::vector<int64_t> steps = steps_of(place);
+    const std::vector<int64_t> row = row_of(place);
+    Key& key = keys[place];
     key.pad_offset = layout.add(request.stream + "_is_pad", DType::kBool, steps, "what is padding of " + name);
     if (options.return_age) {
       key.age_offset = layout.add(request.stream + "_age", DType::kInt64, steps, "the age of " + name);
@@ -302,7 +349,6 @@ struct Loader::Impl {
       key.feature_pad_offset =
           layout.add(request.stream + "_feature_is_pad", DType::kBool, row, "which features are padding of " + name);
     }
-    return key;
   }
 
   // ---- which moments ---------------------------------------------------------------------------------------------------
@@ -508,32 +554,54 @@ struct Loader::Impl {
   size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
 
   // What the host makes, in its own memory.
-  void run_host(WindowBatch batch, const ImageDraw& draw, void* memory, std::span<const int64_t> anchors = {}) const {
+  HostPart run_host(WindowBatch batch, const ImageDraw& draw, void* memory,
+                    std::span<const int64_t> anchors = {}) const {
     batch.memory = static_cast<char*>(memory) - host_offset;
     window_batch(batch, {}, {});
-    fill_frames(batch, draw, anchors, true, {});
+    HostPart part{.copies = {{0, host_offset, packed_offset - host_offset}}, .packed = {}};
+    part.packed.resize(keys.size());
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (cameras[request] == nullptr || !by_host(request)) continue;
+      const Camera::Batch frames = frames_of(batch, request, draw, anchors);
+      if (!comes_by_batch(request)) {
+        cameras[request]->fill(frames);
+        continue;
+      }
+      const int64_t at = keys[request].packed_offset;
+      const PackedJpegs& packed = part.packed[request] =
+          cameras[request]->pack(frames, static_cast<char*>(batch.memory) + at);
+      part.copies.push_back({at - host_offset, at, packed.bytes});
+    }
+    return part;
   }
 
-  // Of the cameras that the host decodes for a device, or of the others, behind the alignment. `anchors`: those that were
-  // asked for, if any.
-  void fill_frames(const WindowBatch& batch, const ImageDraw& draw, std::span<const int64_t> anchors, bool host,
-                   CudaStream stream) const {
+  // `anchors`: those that were asked for, if any.
+  Camera::Batch frames_of(const WindowBatch& batch, size_t request, const ImageDraw& draw,
+                          std::span<const int64_t> anchors) const {
     auto* const memory = static_cast<char*>(batch.memory);
-    const bool on_device = options.device.is_cuda() && !host;
+    const Key& key = keys[request];
+    Camera::Batch frames{};
+    frames.numbers = reinterpret_cast<int64_t*>(memory + key.number_offset);
+    frames.first = draw;
+    frames.samples = anchors;
+    frames.count = batch.count;
+    frames.steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
+    frames.out = memory + key.out_offset;
+    frames.is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
+    if (key.intrinsics_offset >= 0) frames.intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
+    return frames;
+  }
+
+  // All but what the host makes, which `part` says. On the CPU that is all.
+  void run_device(const WindowBatch& batch, const HostPart& part, const ImageDraw& draw, CudaStream stream,
+                  std::span<const int64_t> anchors = {}) const {
+    if (aligns_on_device) window_batch(batch, options.device, stream);
+    const bool cuda = options.device.is_cuda();
     std::unique_lock<std::mutex> lock(frames_mutex, std::defer_lock);
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] == nullptr || by_host(request) != host) continue;
-      const Key& key = keys[request];
-      Camera::Batch frames{};
-      frames.numbers = reinterpret_cast<const int64_t*>(memory + key.number_offset);
-      frames.first = draw;
-      frames.samples = anchors;
-      frames.count = batch.count;
-      frames.steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
-      frames.out = memory + key.out_offset;
-      frames.is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
-      if (key.intrinsics_offset >= 0) frames.intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
-      if (!on_device) {
+      if (cameras[request] == nullptr || (by_host(request) && !comes_by_batch(request))) continue;
+      const Camera::Batch frames = frames_of(batch, request, draw, anchors);
+      if (!cuda) {
         cameras[request]->fill(frames);
         continue;
       }
@@ -541,7 +609,11 @@ struct Loader::Impl {
         lock.lock();
         frames_made.make_wait(stream);
       }
-      cameras[request]->fill_on_device(frames, frames_scratch.data(), stream);
+      const bool by_batch = comes_by_batch(request);
+      cameras[request]->fill_on_device(
+          frames, by_batch ? part.packed[request] : PackedJpegs{},
+          by_batch ? static_cast<const char*>(batch.memory) + keys[request].packed_offset : nullptr,
+          frames_scratch.data(), stream);
     }
     if (lock.owns_lock()) frames_made.record(stream);
   }
@@ -558,16 +630,16 @@ struct Loader::Impl {
   }
 
   // From host memory to its place in the batch; waited for.
-  void copy_host_part(const void* from, void* memory, CudaStream stream) const {
+  void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const {
     const int32_t device = options.device.index;
-    check_cuda(cuda_backend().copy_from_host(device, static_cast<char*>(memory) + host_offset, from, host_bytes(),
-                                             stream.handle),
-               "batch");
+    for (const StagedCopy& copy : part.copies) {
+      check_cuda(cuda_backend().copy_from_host(device, static_cast<char*>(memory) + copy.to,
+                                               static_cast<const char*>(from) + copy.from,
+                                               static_cast<size_t>(copy.bytes), stream.handle),
+                 "batch");
+    }
     check_cuda(cuda_backend().synchronize(device, stream.handle), "batch");
   }
-
-  // Whether there is anything else.
-  bool has_device_part() const { return host_offset > 0; }
 
   LoaderOptions options;
   BatchLayout layout;
@@ -586,7 +658,10 @@ struct Loader::Impl {
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
   int64_t index_offset = -1;
-  int64_t host_offset = 0;  // behind this lies what the host makes
+  int64_t host_offset = 0;        // behind this lies what the host makes,
+  int64_t packed_offset = 0;      // and behind this what it sends along
+  bool aligns_on_device = false;  // or, on the CPU, at all
+  bool decodes_on_device = false;
   WindowPlan plan{};
   WindowPlan host_plan{};
   Mixture mixture{};
@@ -645,31 +720,31 @@ int64_t Loader::bad_frames() const {
 
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 
-void Loader::fill_host(const BatchPosition& position, void* memory) const {
-  if (host_bytes() == 0) return;
+Loader::HostPart Loader::fill_host(const BatchPosition& position, void* memory) const {
+  if (host_bytes() == 0) return {};
   const WindowBatch batch = impl_->batch_at(position, samples_at(position), true);
-  impl_->run_host(batch, Impl::draw_of(position, batch), memory);
+  return impl_->run_host(batch, Impl::draw_of(position, batch), memory);
 }
 
-void Loader::fill_device(const BatchPosition& position, void* memory, CudaStream stream) const {
-  if (!impl_->has_device_part()) return;
+void Loader::fill_device(const BatchPosition& position, const HostPart& part, void* memory, CudaStream stream) const {
   WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
   batch.memory = memory;
   impl_->check_damage();  // of batches before
-  window_batch(batch, impl_->options.device, stream);
-  impl_->fill_frames(batch, Impl::draw_of(position, batch), {}, false, stream);
+  impl_->run_device(batch, part, Impl::draw_of(position, batch), stream);
 }
 
 void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
-  fill_device(position, memory, stream);
-  if (host_bytes() == 0) return;
-  const PinnedBuffer staging(impl_->options.device, host_bytes());
-  fill_host(position, staging.data());
-  impl_->copy_host_part(staging.data(), memory, stream);
+  HostPart part;
+  if (host_bytes() > 0) {
+    const PinnedBuffer staging(impl_->options.device, host_bytes());
+    part = fill_host(position, staging.data());
+    impl_->copy_host_part(part, staging.data(), memory, stream);
+  }
+  fill_device(position, part, memory, stream);
 }
 
 void Loader::check_frames(CudaStream stream) const {
-  if (!impl_->options.device.is_cuda() || impl_->row_numbers_on_device == nullptr) return;
+  if (!impl_->decodes_on_device) return;
   check_cuda(cuda_backend().synchronize(impl_->options.device.index, stream.handle), "decoding frames");
   impl_->check_damage();
 }
@@ -688,23 +763,21 @@ void Loader::gather(const BatchPosition& position, std::span<const int64_t> anch
   }
   const auto count = static_cast<int64_t>(anchors.size());
   const ImageDraw draw{.seed = position.seed, .epoch = static_cast<uint64_t>(position.epoch), .sample = 0};
-  if (impl_->has_device_part()) {
-    DeviceTables copy(device);
-    WindowBatch batch = impl_->batch_at({}, count, false);
-    batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
-    batch.memory = memory;
-    window_batch(batch, device, stream);
-    impl_->fill_frames(batch, draw, anchors, false, stream);
-    if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
-    impl_->check_damage();
-  }
+  HostPart part;
   if (host_bytes() > 0) {
     const PinnedBuffer staging(device, host_bytes());
     WindowBatch batch = impl_->batch_at({}, count, true);
     batch.anchors = anchors.data();
-    impl_->run_host(batch, draw, staging.data(), anchors);
-    impl_->copy_host_part(staging.data(), memory, stream);
+    part = impl_->run_host(batch, draw, staging.data(), anchors);
+    impl_->copy_host_part(part, staging.data(), memory, stream);
   }
+  DeviceTables copy(device);
+  WindowBatch batch = impl_->batch_at({}, count, false);
+  batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
+  batch.memory = memory;
+  impl_->run_device(batch, part, draw, stream, anchors);
+  if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+  impl_->check_damage();
 }
 
 TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) const {

@@ -30,6 +30,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
+#include "robocache/image/jpeg_frames.hpp"
 #include "robocache/source/tier.hpp"
 
 namespace robocache {
@@ -88,12 +89,18 @@ class Loader {
   // At an epoch's end: waits for the frames that a CUDA device decodes, and throws FrameError where one was damaged.
   void check_frames(CudaStream stream) const;
 
-  // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes their arrays, the last
-  // host_bytes() of the batch, anywhere in host memory; the device makes the others, before or after they have been copied to
-  // their place. On the CPU, and where no stream stays in its file, host_bytes() is 0 and fill_device is all.
+  // What fill_host has made of a batch.
+  struct HostPart {
+    std::vector<StagedCopy> copies;   // to their place in the batch
+    std::vector<PackedJpegs> packed;  // of each request: of cameras whose frames come by batch
+  };
+
+  // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes what is copied to the last
+  // host_bytes() of the batch, anywhere in host memory, 64-byte aligned; then, `stream` being behind those copies, the device
+  // makes the rest. On the CPU, and where no stream stays in its file, host_bytes() is 0 and fill_device is all.
   size_t host_bytes() const;
-  void fill_host(const BatchPosition& position, void* memory) const;
-  void fill_device(const BatchPosition& position, void* memory, CudaStream stream) const;
+  HostPart fill_host(const BatchPosition& position, void* memory) const;
+  void fill_device(const BatchPosition& position, const HostPart& part, void* memory, CudaStream stream) const;
 
   // How the key of a request is normalised in a source: of each feature, none where it is not.
   std::vector<Affine> affines(size_t source, size_t request) const;

@@ -54,7 +54,7 @@ class Prefetcher::Worker {
     auto own = std::make_unique<Worker>(device_, depth(), staging_bytes_, copies_);
     for (uint64_t batch = taken_; batch != submitted_; ++batch) {
       const Slot& slot = slots_[batch % slots_.size()];
-      own->submit(slot.make, slot.memory, slot.stream);
+      own->submit(slot.make, slot.memory, slot.stream, slot.copies);
     }
     return own;
   }
@@ -75,7 +75,7 @@ class Prefetcher::Worker {
   int64_t depth() const { return static_cast<int64_t>(slots_.size()); }
   int64_t pending() const { return static_cast<int64_t>(submitted_ - taken_); }
 
-  void submit(Make make, void* memory, CudaStream stream) {
+  void submit(Make make, void* memory, CudaStream stream, std::shared_ptr<const std::vector<StagedCopy>> copies) {
     if (pending() == depth()) {
       throw ArgumentError("prefetch: expected a batch to be taken first, got one beyond the " +
                           std::to_string(depth()) + " that are pending");
@@ -93,6 +93,7 @@ class Prefetcher::Worker {
     next.make = std::move(make);
     next.memory = memory;
     next.stream = stream;
+    next.copies = std::move(copies);
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     next.made = false;
     {
@@ -150,6 +151,7 @@ class Prefetcher::Worker {
     Make make;
     void* memory = nullptr;
     CudaStream stream;
+    std::shared_ptr<const std::vector<StagedCopy>> copies;
     PinnedBuffer staging;
     CudaEvent writable;  // the batch's memory
     CudaEvent copied;    // and so writable the staging
@@ -209,7 +211,7 @@ class Prefetcher::Worker {
 
   void copy(Slot& slot) {
     slot.writable.make_wait(side_.get());
-    for (const StagedCopy& copy : copies_) {
+    for (const StagedCopy& copy : slot.copies != nullptr ? *slot.copies : copies_) {
       char* const to = static_cast<char*>(slot.memory) + copy.to;
       const char* const from = static_cast<const char*>(slot.staging.data()) + copy.from;
       const auto bytes = static_cast<size_t>(copy.bytes);
@@ -267,8 +269,9 @@ int64_t Prefetcher::depth() const { return worker_->depth(); }
 
 int64_t Prefetcher::pending() const { return worker_->pending(); }
 
-void Prefetcher::submit(Make make, void* memory, CudaStream stream) {
-  worker().submit(std::move(make), memory, stream);
+void Prefetcher::submit(Make make, void* memory, CudaStream stream,
+                        std::shared_ptr<const std::vector<StagedCopy>> copies) {
+  worker().submit(std::move(make), memory, stream, std::move(copies));
 }
 
 void Prefetcher::take(CudaStream stream, const std::function<void()>& check) { worker().take(stream, check); }

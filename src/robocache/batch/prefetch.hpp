@@ -18,16 +18,10 @@
 #include <memory>
 #include <vector>
 
+#include "robocache/batch/layout.hpp"
 #include "robocache/core/device.hpp"
 
 namespace robocache {
-
-// Where bytes of a staging slot belong in a batch's memory.
-struct StagedCopy {
-  int64_t from = 0;  // bytes from the slot's start
-  int64_t to = 0;    // bytes from the batch's
-  int64_t bytes = 0;
-};
 
 // A queue of at most `depth` batches, begun in the order in which they were submitted: by the prefetcher's thread, or
 // by take() where that has not come to it yet, so `make` may run on two threads at once. Otherwise not for several
@@ -55,9 +49,11 @@ class Prefetcher {
   int64_t depth() const;
   int64_t pending() const;  // submitted, not taken
 
-  // `memory`, the batch's on the device, must stay until the batch is taken or cancelled. Throws ArgumentError where
-  // depth() are pending, DeviceError, OutOfMemory.
-  void submit(Make make, void* memory, CudaStream stream);
+  // `memory`, the batch's on the device, must stay until the batch is taken or cancelled. `copies`, where `make` writes
+  // them, are this batch's instead of all batches'. Throws ArgumentError where depth() are pending, DeviceError,
+  // OutOfMemory.
+  void submit(Make make, void* memory, CudaStream stream,
+              std::shared_ptr<const std::vector<StagedCopy>> copies = nullptr);
 
   // Makes the oldest or waits until it is made, takes it off the queue, and lets `stream` wait for its copies. `check`
   // is called every few milliseconds meanwhile (for signals, say); what it throws ends the wait and leaves the batch.

@@ -50,7 +50,8 @@ struct ScanShared {
 
 // The frame that fills a place of the batch, or null.
 __device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t place) {
-  const int64_t row = p.rows[place] - p.first_row;
+  int64_t row = p.rows[place] - p.first_row;
+  if (p.in_order && row >= 0) row = place;
   return row >= 0 && row < p.frame_count ? p.frames + row : nullptr;
 }
 
@@ -96,7 +97,8 @@ __global__ void __launch_bounds__(kScanThreads, 7)
   // Without `one_table` the whole block is of one frame.
   const JpegTables* const tables = p.tables + (p.one_table ? 0 : frame->tables);
   for (unsigned i = threadIdx.x; i < sizeof(JpegTables) / sizeof(uint4); i += kScanThreads) {
-    reinterpret_cast<uint4*>(&shared.tables)[i] = reinterpret_cast<const uint4*>(tables)[i];
+    __pipeline_memcpy_async(reinterpret_cast<uint4*>(&shared.tables) + i, reinterpret_cast<const uint4*>(tables) + i,
+                            sizeof(uint4));
   }
   uint32_t first_byte = 0, bytes = 0;
   const uint32_t* words = p.words;

@@ -290,6 +290,11 @@ void copy_sampling(const jpeg_decompress_struct& from, jpeg_compress_struct* to)
   }
 }
 
+void set_restart_interval(jpeg_compress_struct* of) {
+  const jpeg_component_info& finest = of->comp_info[0];
+  of->restart_interval = static_cast<unsigned>(restart_mcus(64 * finest.h_samp_factor * finest.v_samp_factor));
+}
+
 }  // namespace
 
 FrameShape jpeg_shape(std::span<const uint8_t> blob) { return Source(blob).shape(); }
@@ -331,7 +336,7 @@ std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& 
     jpeg_set_defaults(&info);
     jpeg_set_quality(&info, static_cast<int>(options.quality), TRUE);
     if (options.subsampling == Subsampling::k444) info.comp_info[0].h_samp_factor = info.comp_info[0].v_samp_factor = 1;
-    info.restart_interval = kRestartMcus;
+    set_restart_interval(&info);
     info.dct_method = JDCT_ISLOW;
     jpeg_start_compress(&info, TRUE);
     while (info.next_scanline < info.image_height) {
@@ -356,7 +361,7 @@ Segmented segment_jpeg(std::span<const uint8_t> blob) {
       const bool written = sink.writes([&] {
         jpeg_copy_critical_parameters(&source.info, &sink.info);
         copy_sampling(source.info, &sink.info);
-        sink.info.restart_interval = kRestartMcus;
+        set_restart_interval(&sink.info);
         jpeg_write_coefficients(&sink.info, coefficients);
       });
       if (written) return {.blob = sink.bytes(), .why = ""};

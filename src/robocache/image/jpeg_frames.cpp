@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
 #include "robocache/image/frames.hpp"
 
 namespace robocache {
@@ -80,13 +82,51 @@ class JpegFile {
     at_ = 2;
     while (read_marker()) {
     }
-    measure_scan();
+    const JpegPlanes planes = jpeg_planes(frame, height, width, channels);
+    const int64_t mcus = int64_t{planes.mcus_across} * planes.mcus_down;
+    frame.segment_mcus = interval_ == 0 ? static_cast<int32_t>(mcus) : interval_;
+    frame.segment_count = static_cast<int32_t>((mcus + frame.segment_mcus - 1) / frame.segment_mcus);
+    // A block takes a code of each kind at least: a small file cannot ask for much work.
+    const int64_t blocks = mcus * (channels == 1 ? 1 : frame.luma_across * frame.luma_down + 2);
+    least_scan_bytes_ = (2 * blocks + 7) / 8;
   }
 
   int32_t height = 0, width = 0, channels = 0;
   JpegFrame frame{};
-  int64_t scan_begin = 0;
-  int64_t scan_bytes = 0;  // without stuffing and markers
+
+  // Checks the entropy-coded data's markers, and takes them and the stuffing out: as many bytes as are returned, whole
+  // words of them, to `words`, where the segments begin to `begins` [segment_count + 1]. Null: only counts.
+  int64_t strip_scan(uint32_t* words, uint32_t* begins) const {
+    auto* const to = reinterpret_cast<uint8_t*>(words);
+    int64_t bytes = 0;
+    int64_t segment_begin = 0;
+    int32_t segments = 0;
+    if (begins != nullptr) begins[0] = 0;
+    for_each_stretch(
+        blob_, scan_begin_,
+        [&](const uint8_t* from, int64_t stretch) {
+          if (to != nullptr) std::memcpy(to + bytes, from, static_cast<size_t>(stretch));
+          bytes += stretch;
+        },
+        [&] {
+          if (bytes == segment_begin) refuse_at(scan_begin_, "segment ", segments, " is empty");
+          segment_begin = bytes;
+          ++segments;
+          if (begins != nullptr && segments <= frame.segment_count) begins[segments] = static_cast<uint32_t>(bytes);
+        });
+    if (segments != frame.segment_count) {
+      refuse_at(scan_begin_, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
+                segments);
+    }
+    if (bytes < least_scan_bytes_) {
+      refuse_at(scan_begin_, bytes, " bytes of entropy-coded data are too few for ", height, " x ", width, " pixels");
+    }
+    if (bytes > UINT32_MAX - 64) refuse_at(scan_begin_, "more than 4 GB of entropy-coded data");
+    for (int64_t word = 0; words != nullptr && word < (bytes + 3) / 4; ++word) {
+      words[word] = __builtin_bswap32(words[word]);
+    }
+    return bytes;
+  }
 
   // All that JpegTables is made of.
   std::string tables_key() const {
@@ -281,34 +321,7 @@ class JpegFile {
     const bool named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
     const bool rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : named_rgb;
     if (channels == 3 && !jfif_ && rgb) refuse_at(at_, "expected YCbCr, got RGB");
-    scan_begin = end;
-  }
-
-  void measure_scan() {
-    const JpegPlanes planes = jpeg_planes(frame, height, width, channels);
-    const int64_t mcus = int64_t{planes.mcus_across} * planes.mcus_down;
-    frame.segment_mcus = interval_ == 0 ? static_cast<int32_t>(mcus) : interval_;
-    frame.segment_count = static_cast<int32_t>((mcus + frame.segment_mcus - 1) / frame.segment_mcus);
-    int64_t segments = 0;
-    int64_t segment_begin = 0;
-    for_each_stretch(
-        blob_, scan_begin, [this](const uint8_t*, int64_t bytes) { scan_bytes += bytes; },
-        [&] {
-          if (scan_bytes == segment_begin) refuse_at(scan_begin, "segment ", segments, " is empty");
-          segment_begin = scan_bytes;
-          ++segments;
-        });
-    if (segments != frame.segment_count) {
-      refuse_at(scan_begin, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
-                segments);
-    }
-    // A block takes a code of each kind at least: a small file cannot ask for much work.
-    const int64_t blocks = mcus * (channels == 1 ? 1 : frame.luma_across * frame.luma_down + 2);
-    if (8 * scan_bytes < 2 * blocks) {
-      refuse_at(scan_begin, scan_bytes, " bytes of entropy-coded data are too few for ", height, " x ", width,
-                " pixels");
-    }
-    if (scan_bytes > UINT32_MAX - 64) refuse_at(scan_begin, "more than 4 GB of entropy-coded data");
+    scan_begin_ = end;
   }
 
   static void make_look_up(const HuffmanCodes& codes, bool dc, JpegHuffman& table,
@@ -340,6 +353,8 @@ class JpegFile {
 
   std::span<const uint8_t> blob_;
   int64_t at_ = 0;
+  int64_t scan_begin_ = 0;
+  int64_t least_scan_bytes_ = 0;
   int32_t interval_ = 0;
   bool jfif_ = false;
   int adobe_transform_ = -1;  // none
@@ -348,6 +363,31 @@ class JpegFile {
   std::array<std::array<uint16_t, 64>, 4> quantisation_{};
   bool quantisation_defined_[4]{};
 };
+
+// Look-up tables, each once.
+class TableSet {
+ public:
+  // The place of a file's tables. Any number of threads.
+  int32_t place_of(const JpegFile& file) {
+    std::string key = file.tables_key();
+    const std::lock_guard lock(mutex_);
+    const auto [place, is_new] = known_.try_emplace(std::move(key), static_cast<int32_t>(tables.size()));
+    if (is_new) tables.push_back(file.tables(long_entries));
+    return place->second;
+  }
+
+  std::vector<JpegTables> tables;
+  std::vector<uint16_t> long_entries;
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, int32_t> known_;
+};
+
+int64_t multiple_of_16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
+// A frame's segments are MCUs of 8 x 8 pixels at least.
+int64_t most_segments_of(const FrameShape& shape) { return ((shape.height + 7) / 8) * ((shape.width + 7) / 8); }
 
 }  // namespace
 
@@ -370,9 +410,8 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
       name_of);
 
   made.frames.resize(static_cast<size_t>(count));
-  std::vector<int64_t> scan_begins(static_cast<size_t>(count)), scan_bytes(static_cast<size_t>(count));
-  std::unordered_map<std::string, int32_t> known_tables;
-  std::mutex tables_mutex;
+  std::vector<int64_t> scan_bytes(static_cast<size_t>(count));
+  TableSet tables;
   for_each_frame(
       count,
       [&](int64_t i) {
@@ -382,22 +421,19 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
           throw FrameError("JPEG: expected " + shape(made) + " like " + name_of(0) + ", got " + shape(file));
         }
         JpegFrame& frame = made.frames[static_cast<size_t>(i)] = file.frame;
-        scan_begins[static_cast<size_t>(i)] = file.scan_begin;
-        scan_bytes[static_cast<size_t>(i)] = file.scan_bytes;
-        std::string key = file.tables_key();
-        const std::lock_guard lock(tables_mutex);
-        const auto [place, is_new] = known_tables.try_emplace(std::move(key), static_cast<int32_t>(made.tables.size()));
-        if (is_new) made.tables.push_back(file.tables(made.long_entries));
-        frame.tables = place->second;
+        scan_bytes[static_cast<size_t>(i)] = file.strip_scan(nullptr, nullptr);
+        frame.tables = tables.place_of(file);
       },
       name_of);
+  made.tables = std::move(tables.tables);
+  made.long_entries = std::move(tables.long_entries);
 
   int64_t words = 0, segments = 0;
   for (int64_t i = 0; i < count; ++i) {
     JpegFrame& frame = made.frames[static_cast<size_t>(i)];
     frame.words = words;
     frame.segments = segments;
-    words += (scan_bytes[static_cast<size_t>(i)] + 15) / 16 * 4;
+    words += multiple_of_16(scan_bytes[static_cast<size_t>(i)]) / 4;
     segments += frame.segment_count + 1;
     made.most_segments = std::max(made.most_segments, frame.segment_count);
     const int64_t bytes = jpeg_planes(frame, made.height, made.width, made.channels).bytes;
@@ -407,20 +443,76 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
   made.segments.resize(static_cast<size_t>(segments));
   for_each_frame(count, [&](int64_t i) {
     const JpegFrame& frame = made.frames[static_cast<size_t>(i)];
-    uint32_t* const frame_words = made.words.data() + frame.words;
-    uint32_t* segment_begin = made.segments.data() + frame.segments;
-    uint32_t bytes = 0;
-    *segment_begin++ = 0;
-    for_each_stretch(
-        blob_of(i), scan_begins[static_cast<size_t>(i)],
-        [&](const uint8_t* from, int64_t stretch) {
-          std::memcpy(reinterpret_cast<uint8_t*>(frame_words) + bytes, from, static_cast<size_t>(stretch));
-          bytes += static_cast<uint32_t>(stretch);
-        },
-        [&] { *segment_begin++ = bytes; });
-    for (uint32_t word = 0; word < (bytes + 3) / 4; ++word) frame_words[word] = __builtin_bswap32(frame_words[word]);
+    JpegFile(blob_of(i)).strip_scan(made.words.data() + frame.words, made.segments.data() + frame.segments);
   });
   return made;
+}
+
+int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest) {
+  // A table's codes of more than kJpegFirstBits bits have this many entries at most: 256 symbols.
+  constexpr int64_t kLongEntries = 256 << (16 - kJpegFirstBits - 1);
+  constexpr auto kTables = static_cast<int64_t>(sizeof(JpegTables) + 4 * kLongEntries * sizeof(uint16_t));
+  const auto segments = static_cast<int64_t>((most_segments_of(shape) + 1) * sizeof(uint32_t));
+  return multiple_of_16(
+      count * (static_cast<int64_t>(sizeof(JpegFrame)) + multiple_of_16(largest) + segments + kTables) + 64);
+}
+
+PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_bytes, const ReadFile& read,
+                       const RefuseFile& refuse, void* memory) {
+  const auto count = static_cast<int64_t>(file_bytes.size());
+  auto* const begin = static_cast<char*>(memory);
+  const auto part = [begin](int64_t offset) { return static_cast<void*>(begin + offset); };
+  auto* const frames = static_cast<JpegFrame*>(memory);
+  std::fill_n(frames, count, JpegFrame{});
+  PackedJpegs packed{};
+  packed.words = multiple_of_16(count * static_cast<int64_t>(sizeof(JpegFrame)));
+  packed.segments = packed.words;
+  for (int64_t i = 0; i < count; ++i) {
+    frames[i].words = (packed.segments - packed.words) / 4;
+    packed.segments += multiple_of_16(file_bytes[static_cast<size_t>(i)]);
+  }
+  std::atomic<int64_t> segments = 0;
+  std::atomic<int32_t> most_segments = 1;
+  TableSet tables;
+  const auto pack = [&](int64_t i, std::vector<uint8_t>& blob) {
+    const JpegFile file(read(i, blob));
+    if (const FrameShape got{file.height, file.width, file.channels}; got != shape) {
+      throw FrameError("JPEG: expected " + shape.describe() + ", got " + got.describe());
+    }
+    JpegFrame frame = file.frame;
+    frame.words = frames[i].words;
+    frame.segments = segments.fetch_add(frame.segment_count + 1);
+    file.strip_scan(static_cast<uint32_t*>(part(packed.words)) + frame.words,
+                    static_cast<uint32_t*>(part(packed.segments)) + frame.segments);
+    frame.tables = tables.place_of(file);
+    frames[i] = frame;
+    int32_t most = most_segments;
+    while (most < frame.segment_count && !most_segments.compare_exchange_weak(most, frame.segment_count)) {
+    }
+  };
+  parallel_for(count, std::clamp<int64_t>(count / (int64_t{4} * num_threads()), 1, 16),
+               [&](int64_t first, int64_t end) {
+                 std::vector<uint8_t> blob;
+                 for (int64_t i = first; i < end; ++i) {
+                   if (file_bytes[static_cast<size_t>(i)] == 0) continue;
+                   try {
+                     pack(i, blob);
+                   } catch (const FrameError& error) {
+                     refuse(i, error);
+                   }
+                 }
+               });
+  const auto append = [&](int64_t at, const auto& entries) {
+    const auto bytes = static_cast<int64_t>(entries.size() * sizeof(entries[0]));
+    if (bytes > 0) std::memcpy(part(at), entries.data(), static_cast<size_t>(bytes));
+    return multiple_of_16(at + bytes);
+  };
+  packed.tables = multiple_of_16(packed.segments + segments * static_cast<int64_t>(sizeof(uint32_t)));
+  packed.long_entries = append(packed.tables, tables.tables);
+  packed.bytes = append(packed.long_entries, tables.long_entries);
+  packed.most_segments = most_segments;
+  packed.one_table = tables.tables.size() <= 1;
+  return packed;
 }
 
 }  // namespace robocache

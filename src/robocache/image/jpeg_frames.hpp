@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "robocache/core/error.hpp"
 #include "robocache/image/decode_jpeg_params.hpp"
+#include "robocache/image/frame.hpp"
 
 namespace robocache {
 
@@ -34,5 +36,26 @@ struct JpegFrames {
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);
+
+// The frames of one batch, made ready in one piece of memory, which is copied to a device whole: an array of JpegFrame,
+// and behind it what JpegFrames has, at these bytes.
+struct PackedJpegs {
+  int64_t words, segments, tables, long_entries;
+  int64_t bytes;  // of all
+  int32_t most_segments;
+  bool one_table;
+};
+
+// What `count` frames of a shape, of files of at most `largest` bytes, take at most.
+int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest);
+
+using ReadFile = std::function<std::span<const uint8_t>(int64_t i, std::vector<uint8_t>& memory)>;
+using RefuseFile = std::function<void(int64_t i, const FrameError& error)>;
+
+// Makes frame i of file_bytes.size() out of the file of file_bytes[i] bytes that read(i, memory) gives, there or
+// elsewhere; 0: there is none. refuse(i, why) is called for files that prepare_jpeg_frames would refuse; what it throws
+// is thrown. On all threads, and so are both called. `memory`, 16-byte aligned, has packed_jpegs_bytes.
+PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_bytes, const ReadFile& read,
+                       const RefuseFile& refuse, void* memory);
 
 }  // namespace robocache

@@ -118,16 +118,23 @@ ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const
   bits.skip(entry_bits(entry));
 
   uint32_t place = 1;  // behind the last coefficient
-  do {
-    next = bits.peek();
-    entry = jpeg_entry(ac, long_entries, next);
+  next = bits.peek();
+  entry = jpeg_entry(ac, long_entries, next);
+  for (;;) {
     bits.skip(entry_bits(entry));
     place += entry_advance(entry);
+    // The next code is looked up before this one's coefficient is made, so that neither waits for the other; behind the
+    // block's last it is another table's, and nobody's.
+    const uint32_t following = bits.peek();
+    const uint32_t entry_of_following = jpeg_entry(ac, long_entries, following);
     if (entry_size(entry) != 0 && place <= 64) {
       const uint32_t value = static_cast<uint32_t>(jpeg_coefficient(entry, next));
       coefficients.set(place - 1, static_cast<int16_t>(value * quantisation[place - 1]));
     }
-  } while (place < 64 && entry != 0);
+    if (place >= 64 || entry == 0) break;
+    next = following;
+    entry = entry_of_following;
+  }
   return entry != 0 && (place <= 64 || entry_size(entry) == 0);
 }
 

@@ -1,7 +1,9 @@
 #include "robocache/image/resident_jpegs.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -22,6 +24,41 @@ DeviceBuffer on_device(Device device, const std::vector<T>& entries, const T*& p
 void place(DecodeJpegParams& params, WorkspaceParts& workspace) {
   workspace.take(params.planes, params.count * params.plane_bytes);
   workspace.take(params.damage, params.count * params.most_segments);
+}
+
+int64_t bytes_to_place(DecodeJpegParams params) {
+  WorkspaceParts counted(nullptr);
+  place(params, counted);
+  return counted.bytes();
+}
+
+void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, Device device, CudaStream stream) {
+  params.first_row = marks.first_row;
+  params.is_pad = marks.is_pad;
+  params.found = marks.found;
+  WorkspaceParts parts(workspace);
+  place(params, parts);
+  using Launch = int(const DecodeJpegParams*, int32_t, void*);
+  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_decode_jpeg"));
+  check_cuda(launch(&params, device.index, stream.handle), "decode_jpeg");
+}
+
+// Of frames of a shape, whatever their sampling is.
+DecodeJpegParams params_of(const FrameShape& shape, int64_t count) {
+  DecodeJpegParams params{};
+  params.height = static_cast<int32_t>(shape.height);
+  params.width = static_cast<int32_t>(shape.width);
+  params.channels = static_cast<int32_t>(shape.channels);
+  params.count = count;
+  for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    JpegFrame frame{};
+    frame.luma_across = across;
+    frame.luma_down = down;
+    const JpegPlanes planes = jpeg_planes(frame, params.height, params.width, params.channels);
+    params.plane_bytes = std::max(params.plane_bytes, (planes.bytes + 255) / 256 * 256);
+    params.most_segments = std::max(params.most_segments, planes.mcus_across * planes.mcus_down);
+  }
+  return params;
 }
 
 }  // namespace
@@ -60,9 +97,7 @@ int64_t ResidentJpegs::table_bytes(const JpegFrames& frames) {
 int64_t ResidentJpegs::workspace_bytes(int64_t count) const {
   DecodeJpegParams params = params_;
   params.count = count;
-  WorkspaceParts counted(nullptr);
-  place(params, counted);
-  return counted.bytes();
+  return bytes_to_place(params);
 }
 
 void ResidentJpegs::decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,
@@ -73,14 +108,30 @@ void ResidentJpegs::decode(const int64_t* rows, int64_t count, uint8_t* out, int
   params.count = count;
   params.out = out;
   params.status = status;
-  params.first_row = marks.first_row;
-  params.is_pad = marks.is_pad;
-  params.found = marks.found;
-  WorkspaceParts parts(workspace);
-  place(params, parts);
-  using Launch = int(const DecodeJpegParams*, int32_t, void*);
-  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_decode_jpeg"));
-  check_cuda(launch(&params, device_.index, stream.handle), "decode_jpeg");
+  launch(params, marks, workspace, device_, stream);
+}
+
+int64_t packed_jpegs_workspace_bytes(const FrameShape& shape, int64_t count) {
+  return bytes_to_place(params_of(shape, count));
+}
+
+void decode_packed_jpegs(const PackedJpegs& packed, const void* memory, const FrameShape& shape, const int64_t* rows,
+                         int64_t count, uint8_t* out, void* workspace, Device device, CudaStream stream,
+                         const JpegMarks& marks) {
+  const auto* const begin = static_cast<const char*>(memory);
+  DecodeJpegParams params = params_of(shape, count);
+  params.words = reinterpret_cast<const uint32_t*>(begin + packed.words);
+  params.segments = reinterpret_cast<const uint32_t*>(begin + packed.segments);
+  params.frames = reinterpret_cast<const JpegFrame*>(begin);
+  params.tables = reinterpret_cast<const JpegTables*>(begin + packed.tables);
+  params.long_entries = reinterpret_cast<const uint16_t*>(begin + packed.long_entries);
+  params.frame_count = count;
+  params.most_segments = packed.most_segments;
+  params.one_table = packed.one_table;
+  params.rows = rows;
+  params.in_order = true;
+  params.out = out;
+  launch(params, marks, workspace, device, stream);
 }
 
 }  // namespace robocache

@@ -11,6 +11,13 @@
 
 namespace robocache {
 
+// Beside what decoding always does.
+struct JpegMarks {
+  int64_t first_row = 0;        // what the first frame's row is called
+  bool* is_pad = nullptr;       // [count]: true where a frame is damaged; the others stay as they are
+  JpegDamage* found = nullptr;  // where the host reads it: counts them
+};
+
 class ResidentJpegs {
  public:
   ResidentJpegs() = default;
@@ -34,12 +41,7 @@ class ResidentJpegs {
   // Of the workspace that decoding `count` frames at once takes.
   int64_t workspace_bytes(int64_t count) const;
 
-  // Beside what decode() always does.
-  struct Marks {
-    int64_t first_row = 0;        // what the first frame's row is called
-    bool* is_pad = nullptr;       // [count]: true where a frame is damaged; the others stay as they are
-    JpegDamage* found = nullptr;  // where the host reads it: counts them
-  };
+  using Marks = JpegMarks;
 
   // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below the
   // first or past the last frame is black. status[i], unless it is null, becomes 1, and the frame black, where the
@@ -59,5 +61,12 @@ class ResidentJpegs {
   DeviceBuffer segments_, frames_, tables_, long_entries_;
   DecodeJpegParams params_{};  // of every call, but for what decode() is given
 };
+
+// The same of frames that a batch brings along: what pack_jpegs made, copied to `memory` of the device, 256-byte aligned.
+// Frame i is black where rows[i] is below marks.first_row.
+int64_t packed_jpegs_workspace_bytes(const FrameShape& shape, int64_t count);
+void decode_packed_jpegs(const PackedJpegs& packed, const void* memory, const FrameShape& shape, const int64_t* rows,
+                         int64_t count, uint8_t* out, void* workspace, Device device, CudaStream stream,
+                         const JpegMarks& marks);
 
 }  // namespace robocache

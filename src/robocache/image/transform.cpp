@@ -185,16 +185,7 @@ void ImageTransform::run(const void* frame, const ImageDraw& draw, int64_t step,
 }
 
 void ImageTransform::intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const {
-  const FramePlan plan = frame_plan(params_, draw, step);
-  // A pixel's edges are half a pixel from its centre; edges go to edges. Columns are x, the matrix's first row.
-  const AxisPlan* const axes[] = {&plan.columns, &plan.rows};
-  for (int row = 0; row < 2; ++row) {
-    const AxisPlan& axis = *axes[row];
-    const double scale = static_cast<double>(axis.to) / axis.from;
-    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.placed - axis.first;
-    for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + moved * in[6 + i];
-  }
-  std::copy_n(in + 6, 3, out + 6);
+  planned_intrinsics(frame_plan(params_, draw, step), in, out);
 }
 
 void ImageTransform::run_on_device(const void* pixels, int64_t frames, const int64_t* rows, const ImageDraw& first,
@@ -211,6 +202,22 @@ void ImageTransform::run_on_device(const void* pixels, int64_t frames, const int
   using Launch = int(const TransformBatch*, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_transform_images"));
   check_cuda(launch(&batch, device.index, stream.handle), "image transform");
+}
+
+void ImageTransform::intrinsics_on_device(const CameraMatrix* sources, int32_t source_count, const int64_t* numbers,
+                                          const ImageDraw& first, int64_t count, int64_t steps, float* out,
+                                          Device device, CudaStream stream) const {
+  const IntrinsicsBatch batch{.params = params_,
+                              .first = first,
+                              .sources = sources,
+                              .source_count = source_count,
+                              .numbers = numbers,
+                              .count = count,
+                              .steps = steps,
+                              .out = out};
+  using Launch = int(const IntrinsicsBatch*, int32_t device, void* stream);
+  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_intrinsics"));
+  check_cuda(launch(&batch, device.index, stream.handle), "intrinsics");
 }
 
 }  // namespace robocache

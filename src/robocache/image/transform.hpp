@@ -47,6 +47,12 @@ class ImageTransform {
   void run_on_device(const void* pixels, int64_t frames, const int64_t* rows, const ImageDraw& first, int64_t count,
                      int64_t steps, void* out, Device device, CudaStream stream) const;
 
+  // The matrices of [count, steps] outputs with per_frame, else of each sample's first step, to `out`: those of the sources
+  // that numbers[i] fall to, 0 below the first. As above.
+  void intrinsics_on_device(const CameraMatrix* sources, int32_t source_count, const int64_t* numbers,
+                            const ImageDraw& first, int64_t count, int64_t steps, float* out, Device device,
+                            CudaStream stream) const;
+
  private:
   TransformParams params_{};
 };

@@ -286,6 +286,27 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   });
 }
 
+// A thread a matrix.
+__global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_constant__ IntrinsicsBatch batch) {
+  wait_for_work_before();
+  const int64_t each = batch.params.per_frame ? batch.steps : 1;
+  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  if (i >= batch.count * each) return;
+  const int64_t sample = i / each;
+  const int64_t step = i - sample * each;
+  const int64_t number = batch.numbers[sample * batch.steps + step];
+  const CameraMatrix* found = nullptr;
+  for (int32_t source = 0; source < batch.source_count; ++source) {
+    if (batch.sources[source].first_number <= number) found = batch.sources + source;
+  }
+  double matrix[9] = {};
+  if (found != nullptr) {
+    const ImageDraw draw{batch.first.seed, batch.first.epoch, batch.first.sample + sample};
+    planned_intrinsics(frame_plan(batch.params, draw, step), found->matrix, matrix);
+  }
+  for (int k = 0; k < 9; ++k) batch.out[9 * i + k] = static_cast<float>(matrix[k]);
+}
+
 using Kernel = void (*)(TransformBatch);
 
 template <class Out, int kChannels>
@@ -325,4 +346,15 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_transform_i
   const dim3 blocks(static_cast<unsigned>(batch->count * batch->steps),
                     whole ? 1 : blocks_for(p.out[0], kRowsOfBlock, 65535));
   return launch_overlapped(kernel_of(p), blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
+}
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_intrinsics(const robocache::IntrinsicsBatch* batch,
+                                                                                int32_t device, void* stream) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const int64_t matrices = batch->count * (batch->params.per_frame ? batch->steps : 1);
+  if (matrices == 0) return cudaSuccess;
+  return launch_overlapped(write_intrinsics, blocks_for(matrices, kThreads), kThreads, 0,
+                           static_cast<cudaStream_t>(stream), *batch);
 }

@@ -149,6 +149,19 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   return plan;
 }
 
+// A camera's matrix, 3x3 row-major, of frames as they come: that of the same frame as it goes out. A pixel's edges are half a
+// pixel from its centre, which is a whole number; edges go to edges.
+ROBOCACHE_HD void planned_intrinsics(const FramePlan& plan, const double* in, double* out) {
+  const AxisPlan* const axes[] = {&plan.columns, &plan.rows};  // columns are x, the matrix's first row
+  for (int row = 0; row < 2; ++row) {
+    const AxisPlan& axis = *axes[row];
+    const double scale = static_cast<double>(axis.to) / axis.from;
+    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.placed - axis.first;
+    for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + moved * in[6 + i];
+  }
+  for (int i = 6; i < 9; ++i) out[i] = in[i];
+}
+
 // Whether output pixels are pixels of the frame, all of them.
 ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
   return plan.rows.from == plan.rows.to && plan.columns.from == plan.columns.to && plan.rows.to >= plan.rows.sized &&

@@ -55,4 +55,20 @@ struct TransformBatch {
   void* out;
 };
 
+// Of the frames whose numbers begin at first_number, up to the next source's.
+struct CameraMatrix {
+  int64_t first_number;
+  double matrix[9];  // 3x3 row-major; 0 where the camera has none
+};
+
+struct IntrinsicsBatch {
+  TransformParams params;
+  ImageDraw first;
+  const CameraMatrix* sources;  // in the order of their numbers
+  int32_t source_count;
+  const int64_t* numbers;  // [count, steps]
+  int64_t count, steps;
+  float* out;  // [count, steps, 3, 3] with per_frame, else [count, 3, 3]
+};
+
 }  // namespace robocache

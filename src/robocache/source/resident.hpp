@@ -5,6 +5,7 @@
 // memory already. What was opened goes on where another cache takes the name of its folder.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -90,6 +91,16 @@ class ResidentStream {
     if (blob_offsets_.empty()) return {row * row_bytes_, (row + 1) * row_bytes_};
     const auto at = static_cast<size_t>(row - first_blob_);
     return {blob_offsets_[at], blob_offsets_[at + 1]};
+  }
+
+  // Of the rows that are here.
+  int64_t largest_row_bytes() const {
+    if (blob_offsets_.empty()) return row_bytes_;
+    int64_t largest = 0;
+    for (size_t i = 1; i < blob_offsets_.size(); ++i) {
+      largest = std::max(largest, blob_offsets_[i] - blob_offsets_[i - 1]);
+    }
+    return largest;
   }
 
   // For people, of a copy in host memory: that the ranks share it, or why they do not; else empty.

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -307,6 +308,82 @@ Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
     }
   }
   return file;
+}
+
+// What pack_jpegs made, as prepare_jpeg_frames would have made it.
+JpegFrames unpacked(const PackedJpegs& packed, const std::vector<uint64_t>& memory, const FrameShape& shape,
+                    size_t count) {
+  const auto* const begin = reinterpret_cast<const char*>(memory.data());
+  const auto part = [begin](auto& to, int64_t from, int64_t end) {
+    to.resize(size_t(end - from) / sizeof(to[0]));
+    std::memcpy(to.data(), begin + from, to.size() * sizeof(to[0]));
+  };
+  JpegFrames frames;
+  frames.height = int32_t(shape.height);
+  frames.width = int32_t(shape.width);
+  frames.channels = int32_t(shape.channels);
+  part(frames.frames, 0, int64_t(count * sizeof(JpegFrame)));
+  part(frames.words, packed.words, packed.segments);
+  part(frames.segments, packed.segments, packed.tables);
+  part(frames.tables, packed.tables, packed.long_entries);
+  part(frames.long_entries, packed.long_entries, packed.bytes);
+  return frames;
+}
+
+TEST_P(DecodeJpeg, FramesThatABatchBringsAreTheSame) {
+  std::mt19937 random(9);
+  const int height = 45, width = 61;
+  const FrameShape shape{height, width, 3};
+  for (const bool one_table : {true, false}) {
+    Files files;
+    for (int i = 0; i < 9; ++i) {
+      const auto [across, down] = kSampling[i % 3];
+      files.add(encode_jpeg(
+          draw(kContents[i % 2 * 2], height, width, 3, random), height, width, 3,
+          {.quality = one_table ? 90 : 30 + 8 * i, .luma_across = across, .luma_down = down, .restart_mcus = i % 4}));
+    }
+    Decoded expected = decode_on_host(files.prepare(), files.rows());
+    const size_t frame_bytes = size_t(shape.bytes());
+    std::vector<int64_t> bytes, rows;
+    for (int64_t i = 0; i < files.count(); ++i) {
+      bytes.push_back(i == 4 ? 0 : int64_t(files.file(i).size()));
+      rows.push_back(i == 4 || i == 7 ? 0 : 100 + i);
+    }
+    std::vector<int64_t> refused;
+    const int64_t room = packed_jpegs_bytes(shape, files.count(), *std::max_element(bytes.begin(), bytes.end()));
+    std::vector<uint64_t> memory(size_t(room) / 8, 0xaaaaaaaaaaaaaaaaU);
+    const PackedJpegs packed = pack_jpegs(
+        shape, bytes,
+        [&](int64_t i, Bytes& blob) {
+          blob = files.file(i);
+          if (i == 7) blob.resize(blob.size() / 2);
+          return std::span<const uint8_t>(blob);
+        },
+        [&](int64_t i, const FrameError&) { refused.push_back(i); }, memory.data());
+    EXPECT_EQ(refused, std::vector<int64_t>{7});
+    EXPECT_LE(packed.bytes, room);
+    EXPECT_EQ(packed.one_table, one_table);
+    for (const size_t absent : {4, 7})
+      std::fill_n(expected.pixels.begin() + int64_t(absent * frame_bytes), frame_bytes, 0);
+    Bytes got;
+    if (device().is_cuda()) {
+      DeviceBuffer there(device(), size_t(packed.bytes));
+      there.fill_from_host(memory.data(), there.bytes());
+      const DeviceArray<int64_t> row_array(rows, DType::kInt64, {files.count()}, device());
+      const DeviceArray<uint8_t> pixels(Bytes(rows.size() * frame_bytes, 0xaa), DType::kUInt8,
+                                        {files.count(), height, width, 3}, device());
+      const DeviceBuffer workspace(device(), size_t(packed_jpegs_workspace_bytes(shape, files.count())));
+      decode_packed_jpegs(packed, there.data(), shape, static_cast<const int64_t*>(row_array.view().data),
+                          files.count(), static_cast<uint8_t*>(pixels.view().data), workspace.data(), device(), {},
+                          {.first_row = 1});
+      got = pixels.read();
+    } else {
+      std::vector<int64_t> present = files.rows();
+      for (const size_t absent : {4, 7}) present[absent] = -1;
+      got = decode_on_host(unpacked(packed, memory, shape, present.size()), present).pixels;
+    }
+    EXPECT_EQ(got, expected.pixels) << one_table;
+  }
 }
 
 // A damaged frame is refused, or marked and black, or decoded to what libjpeg-turbo makes of it without a warning;

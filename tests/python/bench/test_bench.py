@@ -26,7 +26,7 @@ def run(*command, **environment):
 
 
 @pytest.mark.parametrize(
-    ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("images", 2), ("voxelize", 7)]
+    ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("voxelize", 7)]
 )
 def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count):
     pytest.importorskip("torch")
@@ -47,6 +47,22 @@ def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count)
         assert not overhead["failures"]
         assert all(measures["host_us"] > 0 for measures in overhead["contenders"].values())
         assert ("beyond_the_launch_us" in overhead) == (device == "cuda")
+
+
+def test_the_benchmark_of_cameras_runs_and_verifies_its_peers(tmp_path, device):
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    result = quick(tmp_path, device, "images")
+    assert result["bytes_a_frame"] > 0
+    assert len(result["cases"]) == (15 if device == "cuda" else 7)
+    for case in result["cases"]:
+        assert not case.get("failures")
+        if "figures" in case:
+            assert case["figures"]["step_us"] > 0
+            continue
+        assert case["contenders"]["robocache"]["frames_per_s"] > 0
+        for name, measures in case["contenders"].items():
+            assert name in ("robocache", "reading alone") or measures["largest_error_over_bound"] <= 1
 
 
 def test_the_gather_of_rows_gives_the_same_bytes(tmp_path):

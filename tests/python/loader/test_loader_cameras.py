@@ -238,6 +238,84 @@ def _spoil(path, name, row):
         to.write(b"\xff\xd8\xff\xd9" * 4)
 
 
+def _write_with_matrices(recording, path, matrices, codec):
+    with robocache.Writer(path) as writer:
+        for name, matrix in matrices.items():
+            writer.stream(name, intrinsics=matrix)
+        with writer.episode() as episode:
+            time_ns, frames = recording.episodes[0]["top"]
+            for name in ("top", "side"):
+                episode.append(name, time_ns, frames, codec=codec)
+    return robocache.open(path)
+
+
+TIERS = ["device", "pinned", "mapped"]
+
+
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("per_frame", [False, True])
+def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(recording, tmp_path, cuda, codec, tier, per_frame):
+    matrices = {"top": [[20.0, 0.3, 13.1], [0, 21, 9.7], [0, 0, 1]]}
+    sources = [
+        robocache.Source(_write_with_matrices(recording, tmp_path / "a", matrices, codec)),
+        robocache.Source(_write_with_matrices(recording, tmp_path / "b", {}, codec)),
+    ]
+    options = {
+        "batch_size": 5,
+        "delta_timestamps": {"top": DELTAS, "side": None},
+        "images": robocache.ImageOptions(
+            crop_scale=(0.4, 1.0), size=(16, 20), crop=(11, 13), brightness=0.2, mean=0.5, std=0.3, per_frame=per_frame
+        ),
+        "seed": 6,
+    }
+
+    def batches(**more):
+        loader = robocache.Loader(sources, **options, **more)
+        made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
+        return loader, [*made, {name: x.cpu() for name, x in loader.gather([20, 3, 3]).items()}]
+
+    _, expected = batches(device="cpu")
+    for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
+        loader, got = batches(device=cuda, residency=tier, **more)
+        for ours, theirs in zip(got, expected, strict=True):
+            assert ours.keys() == theirs.keys()
+            for name, x in theirs.items():
+                assert torch.equal(ours[name], x), name
+    assert {placement.tier for placement in loader.explain()} == {tier}
+    if tier == "mapped":
+        assert all("decoded by the device" in placement.why for placement in loader.explain())
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_damage_that_decoding_alone_finds_is_told_in_every_tier(recording, tmp_path, device, tier):
+    recording.write(tmp_path / "cache", "jpeg")
+    offsets = np.load(tmp_path / "cache" / "streams" / "top" / "blob_offsets.npy")
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    content = bytearray(file.read_bytes())
+    begin = len(content) - offsets[-1] + offsets[15]
+    first, second = content.index(b"\xff\xd0", begin), content.index(b"\xff\xd1", begin)
+    content[first + 2 : second] = bytes(second - first - 2)  # codes, but too few of them
+    file.write_bytes(content)
+    dataset = robocache.open(tmp_path / "cache")
+    options = {
+        "batch_size": 4,
+        "delta_timestamps": {"top": None},
+        "shuffle": False,
+        "device": device,
+        "residency": tier,
+    }
+    with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG.*on_bad_frame='pad'"):
+        for batch in robocache.Loader(dataset, **options):
+            torch.as_tensor(batch["top"]).cpu()
+    loader = robocache.Loader(dataset, on_bad_frame="pad", **options)
+    batches = [{name: x.cpu() for name, x in batch.items()} for batch in loader]
+    assert torch.cat([batch["top_is_pad"] for batch in batches]).nonzero().tolist() == [[15]]
+    top = torch.cat([batch["top"] for batch in batches])
+    assert (top[15] == 0).all() and not (top[14] == 0).all() and not (top[16] == 0).all()
+    assert loader.bad_frames == 1
+
+
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
 def test_a_frame_that_does_not_decode_is_named_or_padding(recording, tmp_path, codec, device):
     recording.write(tmp_path / "cache", codec)

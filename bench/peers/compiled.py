@@ -1,0 +1,18 @@
+"""A peer in C, compiled here where a C compiler and the headers it includes are."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+def compiled(name: str, *libraries: str) -> ctypes.CDLL:
+    """The library of peers/NAME.c."""
+    source = Path(__file__).with_name(f"{name}.c")
+    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+        library = Path(folder) / f"{name}.so"
+        command = ["cc", "-O2", "-shared", "-fPIC", str(source), *(f"-l{x}" for x in libraries), "-o", str(library)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        return ctypes.CDLL(str(library))

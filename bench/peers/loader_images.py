@@ -1,0 +1,78 @@
+"""Batches of cameras, state and actions as a torch DataLoader makes them: a frame at a time in worker processes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+try:
+    from torchvision.io import ImageReadMode, decode_jpeg
+except ImportError:
+    decode_jpeg = None
+
+from .loader_numpy import RandomBatches
+
+
+def decoder() -> str:
+    return "Pillow" if decode_jpeg is None else "torchvision"
+
+
+class Rows(torch.utils.data.Dataset):
+    """One row an index: {"state": [D], "action": [chunk, D], camera: [3, H, W]}, normalised float32.
+
+    folder: a cache's, of one episode whose streams are on one clock; files are read as they are stored.
+    """
+
+    def __init__(self, folder: Path, cameras: list[str], chunk: int, mean: tuple, std: tuple) -> None:
+        stream = folder / "streams"
+        self.cameras, self.chunk = cameras, chunk
+        self.state, self.action = (np.load(stream / name / "values.npy") for name in ("state", "action"))
+        self.offsets = {name: np.load(stream / name / "blob_offsets.npy") for name in cameras}
+        self.paths = {name: stream / name / "values.npy" for name in cameras}
+        self.mean, self.std = (torch.tensor(x).reshape(3, 1, 1) for x in (mean, std))
+        self.files: dict = {}  # opened by each worker for itself
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def file(self, camera: str, row: int) -> bytes:
+        if camera not in self.files:
+            opened = open(self.paths[camera], "rb", buffering=0)  # noqa: SIM115  stays open
+            header = self.paths[camera].stat().st_size - int(self.offsets[camera][-1])
+            self.files[camera] = opened, header
+        opened, header = self.files[camera]
+        begin, end = self.offsets[camera][row : row + 2].tolist()
+        opened.seek(header + begin)
+        return opened.read(end - begin)
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        steps = np.minimum(row + np.arange(self.chunk), len(self.action) - 1)
+        sample = {"state": torch.from_numpy(self.state[row]), "action": torch.from_numpy(self.action[steps])}
+        for camera in self.cameras:
+            file = self.file(camera, row)
+            if decode_jpeg is None:
+                pixels = torch.from_numpy(np.asarray(Image.open(io.BytesIO(file)))).permute(2, 0, 1)
+            else:
+                pixels = decode_jpeg(torch.frombuffer(bytearray(file), dtype=torch.uint8), ImageReadMode.RGB)
+            sample[camera] = (pixels.float() / 255 - self.mean) / self.std
+        return sample
+
+
+def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {key: torch.stack([sample[key] for sample in samples]).to(torch.bfloat16) for key in samples[0]}
+
+
+def dataloader(rows: Rows, batch_size: int, workers: int, pin_memory: bool) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(
+        rows,
+        batch_sampler=RandomBatches(len(rows), batch_size),
+        collate_fn=collate,
+        num_workers=workers,
+        pin_memory=pin_memory,
+        prefetch_factor=2 if workers else None,
+        multiprocessing_context="fork" if workers else None,
+    )

@@ -1,0 +1,41 @@
+"""Reading alone: what a batch's files of a camera take from a cache's file on as many threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from .compiled import compiled
+
+
+class Reader:
+    """Rows of a stream of blobs, each of `threads` threads an even share, to memory that is written over and over."""
+
+    def __init__(self, stream: Path, threads: int) -> None:
+        self._read = compiled("read_frames").read_frames
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        self._read.argtypes = [ctypes.c_int, integer, pointer, pointer, integer, integer, integer, pointer]
+        self._read.restype = integer
+        self._offsets = np.load(stream / "blob_offsets.npy")
+        self._descriptor = os.open(stream / "values.npy", os.O_RDONLY)
+        self._header = os.fstat(self._descriptor).st_size - int(self._offsets[-1])
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads)
+        self._largest = int(np.diff(self._offsets).max())
+        self._memory = [np.ones(64 * self._largest, np.uint8) for _ in range(threads)]
+
+    def __call__(self, rows: np.ndarray) -> int:
+        """How many bytes it read of the rows, int64."""
+        shares = np.linspace(0, len(rows), self._threads + 1).astype(int)
+
+        def share(i: int) -> int:
+            places = self._offsets.ctypes.data, rows.ctypes.data
+            begin, end = int(shares[i]), int(shares[i + 1])
+            to = self._memory[i].ctypes.data
+            return self._read(self._descriptor, self._header, *places, begin, end, self._largest, to)
+
+        return sum(self._pool.map(share, range(self._threads)))
