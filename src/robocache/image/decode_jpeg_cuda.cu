@@ -121,6 +121,8 @@ __global__ void __launch_bounds__(kScanThreads, 7)
 // ---- chroma to full size, and colour: a block for some rows of a frame ----------------------------------------------
 
 constexpr unsigned kColorThreads = 256;
+constexpr int64_t kRunsOfThread =
+    4;  // where there are frames enough: what a block begins with is as much work as a run
 
 __device__ void report_damage(const DecodeJpegParams& p, int64_t place) {
   if (p.is_pad != nullptr) p.is_pad[place] = true;
@@ -166,9 +168,12 @@ __global__ void __launch_bounds__(kColorThreads)
     const uint8_t* const samples = p.planes + place * p.plane_bytes;
     const int32_t runs = (p.width + kJpegRun - 1) / kJpegRun;
     const bool whole_words = (shift | static_cast<int32_t>(pitch)) % 4 == 0;
-    for (int32_t i = threadIdx.x; i < rows * runs; i += kColorThreads) {
-      const int32_t row = i / runs;
-      const int32_t x = (i - row * runs) * kJpegRun;
+    const int32_t rows_further = static_cast<int32_t>(kColorThreads) / runs;
+    const int32_t runs_further = static_cast<int32_t>(kColorThreads) - rows_further * runs;
+    int32_t row = static_cast<int32_t>(threadIdx.x) / runs;
+    int32_t run = static_cast<int32_t>(threadIdx.x) - row * runs;
+    for (; row < rows; row += rows_further) {
+      const int32_t x = run * kJpegRun;
       uint8_t* const to = made + row * pitch + x * p.channels;
       const auto write = [&](const auto& words) {
         const int32_t wanted = min(kJpegRun, p.width - x) * p.channels;
@@ -188,6 +193,11 @@ __global__ void __launch_bounds__(kColorThreads)
         uint32_t grey[2];
         jpeg_grey_run(samples, planes, first_row + row, x, grey);
         write(grey);
+      }
+      run += runs_further;
+      if (run >= runs) {
+        run -= runs;
+        ++row;
       }
     }
   }
@@ -222,7 +232,10 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_decode_jpeg
 
   const int64_t pitch = int64_t{p.width} * p.channels;
   const int64_t runs = (p.width + kJpegRun - 1) / kJpegRun;
-  const auto rows = static_cast<int32_t>(std::clamp<int64_t>(kColorThreads / runs, 1, p.height));
+  const int64_t blocks_of_one_run = p.count * p.height * runs / kColorThreads;
+  const int64_t runs_of_thread =
+      std::clamp<int64_t>(blocks_of_one_run / (4 * multiprocessors(device)), 1, kRunsOfThread);
+  const auto rows = static_cast<int32_t>(std::clamp<int64_t>(runs_of_thread * kColorThreads / runs, 1, p.height));
   const auto blocks_of_frame = static_cast<int32_t>(blocks_for(p.height, rows));
   const size_t shared_bytes = static_cast<size_t>(rows * pitch) + sizeof(uint4);
   if (shared_bytes > 48 * 1024) {

@@ -59,16 +59,17 @@ struct JpegPlanes {
 
 ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int32_t width, int32_t channels) {
   JpegPlanes planes;
+  // By shifts, since luma_across and luma_down are 1 or 2: a GPU divides slowly.
   const int32_t mcu_width = 8 * frame.luma_across, mcu_height = 8 * frame.luma_down;
-  planes.mcus_across = (width + mcu_width - 1) / mcu_width;
-  planes.mcus_down = (height + mcu_height - 1) / mcu_height;
+  planes.mcus_across = (width + mcu_width - 1) >> (2 + frame.luma_across);
+  planes.mcus_down = (height + mcu_height - 1) >> (2 + frame.luma_down);
   planes.luma_pitch = int64_t{planes.mcus_across} * mcu_width;
   planes.chroma_pitch = int64_t{planes.mcus_across} * 8;
   planes.chroma_begin = planes.luma_pitch * planes.mcus_down * mcu_height;
   planes.chroma_bytes = planes.chroma_pitch * planes.mcus_down * 8;
   planes.bytes = planes.chroma_begin + (channels == 3 ? 2 * planes.chroma_bytes : 0);
-  planes.chroma_height = (height + frame.luma_down - 1) / frame.luma_down;
-  planes.chroma_width = (width + frame.luma_across - 1) / frame.luma_across;
+  planes.chroma_height = (height + frame.luma_down - 1) >> (frame.luma_down - 1);
+  planes.chroma_width = (width + frame.luma_across - 1) >> (frame.luma_across - 1);
   return planes;
 }
 

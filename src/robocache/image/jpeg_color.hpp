@@ -89,7 +89,11 @@ ROBOCACHE_HD void jpeg_rgb_run(const uint8_t* samples, const JpegFrame& frame, c
   int32_t bytes[3 * kJpegRun];
   for (int i = 0; i < kJpegRun; ++i) {
     // constants: round(c * 2^16)
+#ifdef __CUDA_ARCH__
+    const auto y_half = static_cast<int32_t>(__byte_perm(luma[i / 4], 0x8000, 0x4054 | (i % 4) << 8));
+#else
     const int32_t y_half = (packed_uint8(luma, i) << 16) + 32768;
+#endif
     bytes[3 * i] = (y_half + 91881 * red[i]) >> 16;                        // 1.40200
     bytes[3 * i + 1] = (y_half - 22554 * blue[i] - 46802 * red[i]) >> 16;  // 0.34414, 0.71414
     bytes[3 * i + 2] = (y_half + 116130 * blue[i]) >> 16;                  // 1.77200
