@@ -253,7 +253,7 @@ TEST_P(Resident, GoesOnWithTheOldFilesWhereTheCacheIsReplaced) {
   const auto dataset = written(writer);
   const auto mapped = ResidentStream::get(dataset, dataset->index_of("b"), device(), Tier::kMapped);
   {
-    Writer replacing(dataset->path(), true);
+    Writer replacing(dataset->path(), WriteMode::kOverwrite);
     const std::vector<int64_t> times{1, 2, 3};
     const std::vector<float> values{-1, -1, -1};
     const DeviceArray<int64_t> clock(times, DType::kInt64, {3}, Device{});
