@@ -114,11 +114,15 @@ void add_columns(const TransformParams& p, const ResizeScratch& scratch) {
       for (int32_t k = 0; k < count; ++k) sum += weights[k] * scratch.wide[taps.begin + k];
       *means = sum;
     } else {
-      using Lanes = double __attribute__((vector_size(32), aligned(8), may_alias));
+      using Lanes = double __attribute__((vector_size(32)));
       Lanes sum = {};
       const double* const from = scratch.wide + int64_t{3} * taps.begin;
-      for (int32_t k = 0; k < count; ++k) sum += weights[k] * *reinterpret_cast<const Lanes*>(from + int64_t{3} * k);
-      *reinterpret_cast<Lanes*>(means) = sum;
+      for (int32_t k = 0; k < count; ++k) {
+        Lanes pixel;
+        std::memcpy(&pixel, from + int64_t{3} * k, sizeof pixel);
+        sum += weights[k] * pixel;
+      }
+      std::memcpy(means, &sum, sizeof sum);
     }
     weights += count;
   }
