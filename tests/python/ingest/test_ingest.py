@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lerobot_files import make_episodes, write_lerobot
-from robocache import cli
 from robocache.ingest import registry
 from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options
@@ -17,6 +16,7 @@ from robocache.ingest.recording import Recording, Rows, SourceError
 from toy_format import ToyOptions
 
 import robocache
+from robocache import cli
 
 
 def write_logs(folder):
