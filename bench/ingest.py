@@ -57,7 +57,7 @@ CASES = [
     Case("ULog", sources.ulog, 1_500_000),
     Case("EuRoC", sources.euroc, 8_000),
     Case("clouds, KITTI", sources.clouds, 100, 2),
-    Case("clouds, LAS", sources.clouds_las, 8, 2),
+    Case("clouds, LAS", sources.clouds_las, 5, 2),
     Case("CSV", sources.csv, 600_000),
 ]
 
