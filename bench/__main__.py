@@ -1,7 +1,7 @@
 """Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
 
 python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [sweep] [loader] [loader_one_clock] [residency] [ranks]
-                [episodes] [options of the benchmarks]
+                [episodes] [ingest] [options of the benchmarks]
 """
 
 import runpy
@@ -23,6 +23,7 @@ BENCHES = [
     "residency",
     "ranks",
     "episodes",
+    "ingest",
 ]
 
 

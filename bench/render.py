@@ -1,4 +1,4 @@
-"""Renders bench/results/*.json into README.md, docs/benchmarks.md and docs/images.md, between their markers.
+"""Renders bench/results/*.json into README.md and pages of docs, between their markers.
 
 python bench/render.py            # rewrite them, and draw the sweep where matplotlib is
 python bench/render.py --check    # exit 1 if one of them is out of date
@@ -93,6 +93,7 @@ TITLES = {
     "voxelize": "voxelize_pointcloud, voxelize_sparse, voxel_downsample",
     "tsdf": "integrate_tsdf",
     "images": "Cameras",
+    "ingest": "Ingest",
 }
 
 # The measures of ours that the page shows, in the order of the columns.
@@ -103,6 +104,9 @@ COLUMNS = {
     "frames_per_s": "frames/s",
     "read_bytes_per_s": "bytes read/s",
 }
+
+# Shares of which less is better.
+ADDED = ("grown_by", "doctor_adds")
 
 # Variants of other cases, with one of these in their names: the page sums them up.
 VARIANTS = ["int64 clocks", "float32 values", "D7", "D14", "quantum"]
@@ -155,7 +159,7 @@ def shown(measure: str, value: float | None) -> str:
         return f"{number(value)} s" if value >= 1 else duration(1e6 * value)
     if measure.endswith("_bytes"):
         return f"{number(value / 1e6)} MB"
-    return f"{100 * value:.1f} %" if "share" in measure or measure == "grown_by" else number(value)
+    return f"{100 * value:.1f} %" if "share" in measure or measure in ADDED else number(value)
 
 
 def hardware(result: dict) -> str:
@@ -184,7 +188,8 @@ def readme(found: Results) -> str:
 
 
 def page(found: Results) -> str:
-    return "\n".join([*map(section, found.values()), *counters(ROOT / "bench/results/counters")])
+    sections = [section(result) for result in found.values() if result["bench"] != "ingest"]
+    return "\n".join([*sections, *counters(ROOT / "bench/results/counters")])
 
 
 def section(result: dict) -> str:
@@ -299,6 +304,13 @@ WORDS = {
     "open_s": "opens in",
     "open_bytes": "memory of that",
     "start_s": "a loader starts in",
+    "ingest_s": "ingest",
+    "ingested_bytes_per_s": "bytes/s",
+    "library_bytes_per_s": "the library's bytes/s",
+    "share_of_library": "share of the library's speed",
+    "share_of_decoding": "share of its speed with the fields",
+    "doctor_adds": "the doctor adds",
+    "peak_bytes": "peak memory",
 }
 
 
@@ -408,6 +420,15 @@ def counters(folder: Path) -> Iterator[str]:
         )
 
 
+# ---- docs/formats.md ----
+
+
+def formats(found: Results) -> str:
+    """How fast each format is read, or how to find that out."""
+    measured = [section(result) for result in found.values() if result["bench"] == "ingest"]
+    return "\n".join(measured) or "Not measured on a machine of its own so far: `python -m bench ingest`.\n"
+
+
 # ---- The pages ----
 
 
@@ -419,7 +440,12 @@ def replaced(path: Path, block: str) -> str:
     return f"{before}{BEGIN}\n{block}{END}{rest.split(END)[1]}"
 
 
-PAGES = {"README.md": readme, "docs/benchmarks.md": page, "docs/images.md": cameras}
+PAGES = {
+    "README.md": readme,
+    "docs/benchmarks.md": page,
+    "docs/images.md": cameras,
+    "docs/formats.md": formats,
+}
 
 
 def main() -> int:

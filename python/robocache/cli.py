@@ -20,7 +20,7 @@ from .export import FORMATS as EXPORTS
 from .export import export
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
 from .ingest.clocks import POLICIES
-from .ingest.registry import FORMATS, add_arguments, find_format, given_options, option_names
+from .ingest.registry import FORMATS, add_arguments, describe_formats, find_format, given_options, option_names
 from .installation import check_installation
 from .loader import Loader
 
@@ -353,14 +353,15 @@ def _parser() -> argparse.ArgumentParser:
     made = command(
         "ingest",
         _ingest,
-        "read a LeRobot dataset or a folder of CSV logs and write a cache",
+        "read robot recordings of any format and write a cache",
         "robocache ingest path/to/pusht pusht.cache",
         "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
         "robocache ingest dataset cache --image-size 224x224 --image-fit pad",
         "robocache ingest logs cache --time-column stamp --time-unit us",
         "robocache ingest dataset --dry-run > streams.toml    # to be edited, then: --mapping streams.toml",
     )
-    made.add_argument("source", help="a LeRobot dataset (v2.0, v2.1, v3.0) or a folder of CSV files")
+    made.epilog = "\n  ".join([f"{made.epilog}\n\nformats, and how each is known:", *describe_formats()])
+    made.add_argument("source", help="a file or folder of recordings; the formats are listed below")
     made.add_argument("cache", nargs="?", help="the directory to write")
     made.add_argument(
         "--dry-run", action="store_true", help="print the mapping of what is found, ready to be edited; write nothing"

@@ -122,9 +122,9 @@ def ingest(
     """Reads a robot dataset and writes it as a cache, every stream on its own clock; nothing is resampled.
 
     Args:
-        source: a LeRobot dataset (v2.0, v2.1, v3.0), or a folder of CSV logs.
+        source: a file or folder of recordings of any format of docs/formats.md, which ``robocache ingest --help`` lists too.
         cache: the directory to write; it appears whole when everything has been read, or not at all.
-        format: "lerobot" or "csv"; found from the files when None, which must then look like one of them alone.
+        format: its name, as "lerobot" or "mcap"; found from the files when None, which must then look like one format alone.
         on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
         repair: what becomes of streams whose stamps step back, which are refused when None. "sort" brings their rows in
             order of time; rows of one time stay as they are. "drop" leaves out rows that lie before the latest stamp so far,
@@ -141,11 +141,8 @@ def ingest(
             also takes over where a source does not allow several.
         progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
             when `what` tells how many a second.
-        options: for LeRobot `video` (False leaves cameras out), `image_size` ("224x224" is width x height; default "keep"),
-            `image_fit` ("stretch", "pad", "crop"), `image_codec` ("jpeg:95", "png", "raw"), `frames` ("by-time",
-            "by-index"), `jobs` (processes that decode; default one a core) and `index_columns`; for CSV `time_column` (name
-            or number of the clock's column, default 0) and `time_unit` ("s", "ms", "us", "ns"; found from header and values
-            when None).
+        options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...; the table of
+            docs/ingest.md has them all.
 
     Returns:
         An :class:`IngestReport`.

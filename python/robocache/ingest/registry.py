@@ -106,13 +106,24 @@ def find_format(source: Path) -> Format:
     included = {name for entry, _ in found for name in entry.includes}
     found = [(entry, sign) for entry, sign in found if entry.name not in included]
     if not found:
-        known = " or ".join(f"a {entry.title} with {entry.sign}" for entry in FORMATS.values())
+        names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
+        there = f" among {len(files)} files ({names})" if files else " in an empty folder"
+        there = there if files != [source] else ""
         others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
-        raise FileError(f"{source}: expected {known}, found none{others}")
+        raise FileError(
+            f"{source}: expected recordings of a known format, found none{there}; `robocache ingest --help` tells how each "
+            f"looks; files of other names are read where format says which: {', '.join(FORMATS)}{others}"
+        )
     if len(found) > 1:
         claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)
         raise FileError(f"{source}: looks like {claims}; say which with format")
     return found[0][0]
+
+
+def describe_formats() -> list[str]:
+    """A line a format: its name, what it is, and how its files are known."""
+    _load_others()
+    return [f"{entry.name:10s} {entry.title}: {entry.sign}" for entry in FORMATS.values()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

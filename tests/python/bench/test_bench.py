@@ -146,6 +146,38 @@ def test_opening_many_episodes_is_measured(tmp_path, device):
         assert case["figures"][measure] > 0, measure
 
 
+def test_every_format_is_ingested_beside_its_library(tmp_path):
+    for module in ("torch", "google_crc32c", "h5py", "laspy", "mcap", "numcodecs", "pyulog", "rosbags", "yaml", "zarr"):
+        pytest.importorskip(module)
+    from robocache.ingest.registry import FORMATS
+
+    cases = {case["name"]: case["figures"] for case in quick(tmp_path, "cpu", "ingest")["cases"]}
+    for entry in FORMATS.values():
+        words = {"rosbag2": "ROS 2", "rosbag1": "ROS 1"}.get(entry.name, entry.name).lower()
+        assert any(name.lower().startswith(words) for name in cases), entry.name
+    for name, figures in cases.items():
+        for measure in ("ingest_s", "ingested_bytes_per_s", "library_bytes_per_s", "share_of_library", "doctor_adds"):
+            assert figures[measure] > 0, (name, measure)
+    assert 50e6 < next(iter(cases.values()))["peak_bytes"] < 1e9
+
+
+def test_an_ingest_that_lost_rows_is_found_out(tmp_path):
+    for module in ("torch", "h5py"):
+        pytest.importorskip(module)
+    program = (
+        "import sys; sys.path.insert(0, 'bench'); sys.argv = ['ingest.py', *sys.argv[1:]]\n"
+        "import ingest, sources\n"
+        "right = sources.read_hdf5\n"
+        "sources.read_hdf5 = lambda *arguments: right(*arguments) + 1\n"
+        "raise SystemExit(ingest.main())\n"
+    )
+    options = ("--quick", "--only", "robomimic, numbers", "--out", str(tmp_path), "--machine", "here")
+    code, text = run("-c", program, *options)
+    assert code == 1, text
+    (case,) = json.loads((tmp_path / "here-ingest.json").read_text())["cases"]
+    assert "the library read 501 rows of actions" in case["error"]
+
+
 def quick(folder, device, bench):
     """What a benchmark's smoke run leaves."""
     code, text = run(f"bench/{bench}.py", "--quick", "--device", device, "--out", str(folder), "--machine", "here")

@@ -211,6 +211,54 @@ def test_figures_without_a_copy_beside_them_have_a_table_of_their_own(render):
     ]
 
 
+def test_formats_are_shown_by_their_shares_and_on_their_own_page(render):
+    def ingested(name, **figures):
+        return {"name": name, "parameters": {}, "figures": figures}
+
+    cases = [
+        ingested("CSV", ingest_s=2.0, ingested_bytes_per_s=60e6, share_of_library=0.4, doctor_adds=0.3, peak_bytes=5e8),
+        ingested(
+            "ULog", ingest_s=0.5, ingested_bytes_per_s=90e6, share_of_library=3.0, doctor_adds=0.1, peak_bytes=3e8
+        ),
+        {"name": "MCAP", "parameters": {}, "error": "ModuleNotFoundError: No module named 'mcap'"},
+    ]
+    aim = {"share_of_library": 0.5, "doctor_adds": 0.25, "peak_bytes": 1e9}
+    found = {
+        "here-ingest": result(*cases, bench="ingest", aims={"CSV": aim, "ULog": aim}),
+        "here-voxelize": result(case("count", 80.0)),
+    }
+    text = render.formats(found)
+    assert columns(text.split("Short of the aim")[0])["CSV"] == {
+        "ingest": "2.00 s",
+        "bytes/s": "60.0 M/s",
+        "share of the library's speed": "40.0 %",
+        "the doctor adds": "30.0 %",
+        "peak memory": "500 MB",
+    }
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- share of the library's speed, at least 50.0 %: 1 of 2, the worst CSV (40.0 %)",
+        "- the doctor adds, at most 25.0 %: 1 of 2, the worst CSV (30.0 %)",
+    ]
+    assert "MCAP: robocache failed: ModuleNotFoundError" in text
+    assert "count" not in text
+    assert "CSV" not in render.page(found)
+    assert "python -m bench ingest" in render.formats({})
+
+
+def test_every_format_is_in_the_table_of_formats():
+    from robocache.ingest.registry import FORMATS
+
+    text = (ROOT / "docs/formats.md").read_text()
+    rows = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
+    assert rows.keys() == FORMATS.keys()
+    for name, line in rows.items():
+        tests = line.split("|")[-2].replace("`", "").split(",")
+        for test in tests:
+            assert (ROOT / "tests/python/ingest" / test.strip()).exists() or (
+                ROOT / "tests/python" / test.strip()
+            ).is_dir(), name
+
+
 def test_what_a_tier_reads_is_shown_in_bytes(render):
     pinned = case("pinned, rows", 40.0, share_of_the_link=0.8)
     pinned["contenders"]["robocache"]["read_bytes_per_s"] = 43e9

@@ -120,7 +120,7 @@ def same(streams, points, row=0):
 
 @pytest.mark.parametrize("order", ["<", ">", ""])
 def test_ply(order, rng, tmp_path):
-    points = cloud(rng, 300)
+    points = cloud(rng, 9_000)
     yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, order))
     same(yields.only(), points)
     assert yields.only()["points"][0].tolist() == [0]

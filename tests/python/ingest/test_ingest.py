@@ -16,6 +16,7 @@ from robocache.ingest.recording import Recording, Rows, SourceError
 from toy_format import ToyOptions
 
 import robocache
+from robocache import cli
 
 
 def write_logs(folder):
@@ -83,6 +84,28 @@ def test_a_format_that_is_said_is_taken_for_any_name(tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(robocache.FileError, match=r"\*\.csv"):
         robocache.ingest(tmp_path / "bare", tmp_path / "cache2", format="csv")
+
+
+def test_a_source_of_no_format_is_told_shortly_what_is_there(tmp_path):
+    for name in ("a.txt", "b/c.txt", "d.txt", "e.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    with pytest.raises(robocache.FileError) as caught:
+        robocache.ingest(tmp_path, tmp_path / "cache")
+    assert "found none among 4 files (a.txt, b/c.txt, d.txt, ...)" in str(caught.value)
+    assert ", ".join(registry.FORMATS) in str(caught.value)
+    assert len(str(caught.value)) < len(str(tmp_path)) + 320
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(robocache.FileError, match="found none in an empty folder"):
+        robocache.ingest(tmp_path / "empty", tmp_path / "cache")
+
+
+def test_the_help_lists_every_format_and_its_sign(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["ingest", "--help"])
+    text = capsys.readouterr().out
+    for entry in registry.FORMATS.values():
+        assert f"{entry.name} " in text and f"{entry.title}: {entry.sign}" in text
 
 
 def run(code):

@@ -1,0 +1,167 @@
+"""Ingest: robocache.ingest of every format against the format's own library merely reading the same files.
+
+    python -m bench ingest
+    python bench/ingest.py --only 'MCAP, clouds' --gigabytes 10
+
+One process each. Files are warm, in the page cache; the cache is written beside them, where TMPDIR says, and made durable.
+Library, ingest and doctor take turns. Memory is the peak of a process of its own that ingests, mapped files included.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import sources
+from record import Report, arguments
+
+import robocache
+
+
+@dataclass(frozen=True)
+class Case:
+    """write: makes the source of so many rows (messages, steps, clouds); quick: how many of them tell that it runs."""
+
+    name: str
+    write: Callable[[Path, int], sources.Source]
+    rows: int
+    quick: int = 20
+
+
+LARGE = "MCAP, clouds"
+LARGE_ROWS_A_GIGABYTE = 3_814
+CASES = [
+    Case("LeRobot v3.0, 819,200 x 32", sources.lerobot, 819_200, 2_000),
+    Case("robomimic, numbers", sources.robomimic, 400_000, 500),
+    Case("robomimic, frames", sources.robomimic_frames, 8_000, 500),
+    Case("ALOHA, JPEG", sources.aloha, 800),
+    Case("DROID, numbers", sources.droid, 2_000),
+    Case("RLDS, numbers", sources.rlds, 200_000, 500),
+    Case("RLDS, JPEG", sources.rlds_frames, 2_000),
+    Case("CALVIN", sources.calvin, 500),
+    Case("zarr, numbers", sources.zarr_numbers, 400_000, 500),
+    Case("zarr, frames", sources.zarr_frames, 6_000, 500),
+    Case("MCAP, Imu", sources.mcap, 100_000),
+    Case(LARGE, sources.mcap_clouds, LARGE_ROWS_A_GIGABYTE * 6 // 10),
+    Case("MCAP, JPEG", sources.mcap_jpeg, 300),
+    Case("ROS 2 bag, Imu", sources.rosbag2, 100_000),
+    Case("ROS 1 bag, Imu", sources.rosbag1, 100_000),
+    Case("ULog", sources.ulog, 1_500_000),
+    Case("EuRoC", sources.euroc, 8_000),
+    Case("clouds, KITTI", sources.clouds, 100, 2),
+    Case("clouds, LAS", sources.clouds_las, 5, 2),
+    Case("CSV", sources.csv, 600_000),
+]
+
+AIMS = {case.name: {"share_of_library": 0.5, "doctor_adds": 0.25, "peak_bytes": 1e9} for case in CASES}
+AIMS["LeRobot v3.0, 819,200 x 32"]["ingest_s"] = 10.0
+AIMS[LARGE]["ingested_bytes_per_s"] = 300e6
+
+# Written before the first measurement.
+PREDICTED = {
+    "LeRobot v3.0, 819,200 x 32": {"ingest_s": 2.0, "share_of_library": 0.15, "peak_bytes": 400e6},
+    "robomimic, numbers": {"share_of_library": 0.15},
+    "robomimic, frames": {"share_of_library": 0.4},
+    "ALOHA, JPEG": {"share_of_library": 0.3},
+    "DROID, numbers": {"share_of_library": 0.5},
+    "RLDS, numbers": {"share_of_library": 0.3},
+    "RLDS, JPEG": {"share_of_library": 0.5},
+    "CALVIN": {"share_of_library": 0.5},
+    "zarr, numbers": {"share_of_library": 0.25},
+    "zarr, frames": {"share_of_library": 0.5},
+    "MCAP, Imu": {"share_of_library": 0.6},
+    LARGE: {"ingested_bytes_per_s": 400e6, "share_of_library": 0.5},
+    "MCAP, JPEG": {"share_of_library": 0.1},
+    "ROS 2 bag, Imu": {"share_of_library": 0.6},
+    "ROS 1 bag, Imu": {"share_of_library": 0.7},
+    "ULog": {"share_of_library": 3},
+    "EuRoC": {"share_of_library": 0.3},
+    "clouds, KITTI": {"share_of_library": 0.2},
+    "clouds, LAS": {"share_of_library": 0.4},
+    "CSV": {"share_of_library": 0.3},
+}
+
+PROGRAM = """
+import sys
+import robocache
+
+source, cache, threads, options = sys.argv[1:]
+robocache.set_num_threads(int(threads))
+robocache.ingest(source, cache, **eval(options))
+with open("/proc/self/status") as status:
+    print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
+"""
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    start = time.perf_counter()
+    done = work()
+    return time.perf_counter() - start, done
+
+
+def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool, filled: dict) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        (folder / "source").mkdir()
+        source = case.write(folder / "source", rows)
+        cache = folder / "cache"
+        taken: dict[str, list[float]] = {"library": [], "ingest": [], "doctor": []}
+        for _ in range(rounds):
+            shutil.rmtree(cache, ignore_errors=True)
+            library_s, read = timed(source.read)
+            ingest_s, report = timed(partial(robocache.ingest, source.path, cache, **source.options))
+            doctor_s, _ = timed(partial(robocache.doctor, cache, save=False))
+            if report.skipped or report.rows.get(source.stream) != read:
+                raise AssertionError(f"the library read {read} rows of {source.stream}, ingest told {report.rows}")
+            for what, seconds in (("library", library_s), ("ingest", ingest_s), ("doctor", doctor_s)):
+                taken[what].append(seconds)
+        library_s, ingest_s, doctor_s = (statistics.median(seconds) for seconds in taken.values())
+        filled["bytes"] = source.bytes
+        filled["taken_s"] = taken
+        filled["figures"] = {
+            "ingest_s": ingest_s,
+            "ingested_bytes_per_s": source.bytes / ingest_s,
+            "library_bytes_per_s": source.bytes / library_s,
+            "share_of_library": library_s / ingest_s,
+            "doctor_adds": doctor_s / ingest_s,
+        }
+        if with_memory:
+            shutil.rmtree(cache)
+            command = [sys.executable, "-c", PROGRAM, str(source.path), str(cache), str(threads), repr(source.options)]
+            peak = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            filled["figures"]["peak_bytes"] = int(peak)
+        if source.decode is not None:
+            filled["figures"]["share_of_decoding"] = timed(source.decode)[0] / ingest_s
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print("  " + ", ".join(f"{name} {value:.3g}" for name, value in filled["figures"].items()), flush=True)
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=0.6, help=f"of {LARGE!r} (default 0.6)")
+    parser.set_defaults(device="cpu")
+    options = parser.parse_args()
+    options.device = "cpu"  # no GPU has a part in it
+    report = Report("ingest", options, PREDICTED, AIMS)
+    for case in CASES:
+        rows = case.quick if options.quick else case.rows
+        if case.name == LARGE and not options.quick:
+            rows = int(LARGE_ROWS_A_GIGABYTE * options.gigabytes)
+        parameters = {"rows": rows, "source": case.write.__doc__ or ""}
+        with_memory = not options.quick or case == CASES[0]  # a process each is what takes longest of a smoke run
+        work = partial(run_case, case, rows, 1 if options.quick else 3, options.threads, with_memory)
+        report.run(case.name, parameters, work)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
