@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -237,6 +238,25 @@ def test_damage_at_the_end_is_not_covered_by_a_new_checksum(path, stream):
     with pytest.raises(robocache.FileError, match=f"{file}: at byte .* expected CRC-32"):
         robocache.Writer(path, append=True)
     assert file.read_bytes() == content
+
+
+def test_the_last_generation_stays_as_it_is(path):
+    write(path, [0])
+    last = 2**63 - 1
+    for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
+        for file in list(path.rglob(small)):
+            file.rename(file.with_name(small.replace(".", f".{last}.")))
+    body = (path / "manifest.json").read_text().rpartition('  "crc32": "')[0]
+    body = body.replace('"generation": 0', f'"generation": {last}')
+    for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
+        body = body.replace(small, small.replace(".", f".{last}."))
+    manifest = body + f'  "crc32": "{zlib.crc32(body.encode()):08x}"\n}}\n'
+    (path / "manifest.json").write_text(manifest)
+    robocache.open(path, verify=True)
+    with pytest.raises(robocache.FileError, match="in 'generation': expected one that another can follow"):
+        robocache.Writer(path, append=True)
+    assert (path / "manifest.json").read_text() == manifest
+    robocache.open(path, verify=True)
 
 
 def test_one_writer_at_a_time(path):

@@ -129,6 +129,22 @@ def test_a_damaged_record_is_none(damage, cache):
     assert load(cache) is None
 
 
+@pytest.mark.parametrize("more", [{"no-such-code": 3}, {"nan": "3"}, {"nan": None}])
+def test_numbers_of_no_finding_are_no_record(more, cache):
+    told = robocache.doctor(cache).to_dict()
+    assert any(finding["code"] == "nan" for finding in told["findings"])
+    (cache / "doctor.json").write_text(json.dumps(told | {"more": more}))
+    assert load(cache) is None
+    (cache / "doctor.json").write_text(json.dumps(told | {"more": {"nan": 3}}))
+    assert load(cache).counts["error"] >= 3
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_a_record_that_is_no_file_is_not_opened(make, good):
+    make(good / "doctor.json")
+    assert load(good) is None
+
+
 def test_a_cache_that_cannot_be_written_to(cache, monkeypatch, capsys):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
