@@ -142,7 +142,7 @@ def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple
             yield name, stream
     if not keys:
         raise ArgumentError(
-            "streams: expected numbers or frames in columns of their own, got none"
+            "streams: nothing among them that LeRobot holds"
             + "".join(f"; {o.what}: {o.reason}" for o in report.left_out)
         )
 

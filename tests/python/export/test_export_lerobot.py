@@ -234,7 +234,7 @@ def test_arguments_of_a_wrong_kind_are_typed_errors_and_leave_nothing(rng, tmp_p
         with pytest.raises(robocache.ArgumentError, match="video: expected cameras whose names"):
             robocache.export(odd, tmp_path / "out", to="lerobot", video=True)
     text = one_stream(tmp_path / "text", "notes", [0], ["text"])
-    with pytest.raises(robocache.ArgumentError, match="got none; notes: text"):
+    with pytest.raises(robocache.ArgumentError, match="LeRobot holds; notes: text"):
         robocache.export(text, tmp_path / "out", to="lerobot")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "odd2", "odd3", "text"]
 
