@@ -145,6 +145,14 @@ def test_a_record_that_is_no_file_is_not_opened(make, good):
     assert load(good) is None
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("largest", [np.float64(1e308), np.float32(3e38), np.float64(np.inf), np.float64(np.nan)])
+def test_numbers_too_large_to_be_added_are_no_warnings_of_numpy(largest, rng, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("joint", np.arange(60) * 10**7, largest * rng.choice([-1, 1], (60, 2)).astype(largest.dtype))
+    assert "joint" in robocache.doctor(tmp_path / "cache").html()
+
+
 def test_a_cache_that_cannot_be_written_to(cache, monkeypatch, capsys):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
