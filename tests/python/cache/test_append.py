@@ -276,6 +276,33 @@ def test_one_writer_at_a_time(path):
     assert list(robocache.open(path).streams) == ["other"]
 
 
+def append_for_a_second(path, done):
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        try:
+            with robocache.Writer(path, append=True) as w, w.episode() as ep:
+                ep.append("joint", [0, 1], [0.0, 1.0])
+        except robocache.FileError as error:
+            assert str(error) == f"{path}: another writer is at work on it", error
+        else:
+            with done.get_lock():
+                done.value += 1
+
+
+def test_of_writers_at_once_each_adds_or_is_refused(path):
+    with robocache.Writer(path):
+        pass
+    done = FORK.Value("i", 0)
+    writers = [FORK.Process(target=append_for_a_second, args=(path, done)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert len(robocache.open(path, verify=True)) == done.value > 0
+    assert sorted(file.name for file in path.iterdir()) == [f"episodes.{done.value}.jsonl", "manifest.json", "streams"]
+
+
 # ---- whoever has it open ---------------------------------------------------------------------------------------------
 
 
