@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from .ingest.registry import FORMATS, add_arguments, describe_formats, find_form
 from .installation import check_installation
 from .loader import Loader
 
+_COLUMNS = 80
 _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -61,7 +63,11 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
         flag = f"--{'no-' * (value == 'False')}{name.replace('_', '-')}"
         return flag if text is None else f"{flag} {text}"
 
-    return re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
+    def asked(said: re.Match[str]) -> str:
+        return f"{said[1]}--{said[2].replace('_', '-')}" if said[2] in known else said[0]
+
+    message = re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
+    return re.sub(r"(\bsay [^;:]*\bwith )(\w+)\b(?! \(--)", asked, message)
 
 
 # ---- commands ----
@@ -300,7 +306,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Robot recordings into aligned GPU batches.",
         epilog=_examples(
             "robocache demo",
-            "robocache ingest path/to/pusht pusht.cache    # a folder here: nothing is downloaded",
+            "robocache ingest path/to/pusht pusht.cache    # a folder that you have",
             "robocache inspect pusht.cache",
             "robocache bench pusht.cache",
             "robocache COMMAND --help    # more of each",
@@ -314,7 +320,7 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(
             name,
             help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
+            description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", _COLUMNS),
             epilog=_examples(*examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -325,8 +331,11 @@ def _parser() -> argparse.ArgumentParser:
     def json_option(made: argparse.ArgumentParser) -> None:
         made.add_argument("--json", action="store_true", help="print JSON instead of text")
 
+    def format_option(made: argparse.ArgumentParser, summary: str) -> None:
+        made.add_argument("--format", choices=FORMATS, metavar="FORMAT", help=f"{', '.join(FORMATS)} ({summary})")
+
     def ingest_options(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--format", choices=FORMATS, help="default: found from the files")
+        format_option(made, "default: found from the files")
         made.add_argument(
             "--on-error", choices=("stop", "skip"), default="stop", help="at what cannot be read (default stop)"
         )
@@ -355,10 +364,11 @@ def _parser() -> argparse.ArgumentParser:
         _ingest,
         "read robot recordings of any format and write a cache",
         "robocache ingest path/to/pusht pusht.cache",
-        "robocache ingest dataset cache --on-error skip    # exit code 3 where something was skipped",
+        "robocache ingest dataset cache --on-error skip    # exit code 3: some skipped",
         "robocache ingest dataset cache --image-size 224x224 --image-fit pad",
         "robocache ingest logs cache --time-column stamp --time-unit us",
-        "robocache ingest dataset --dry-run > streams.toml    # to be edited, then: --mapping streams.toml",
+        "robocache ingest dataset --dry-run > streams.toml    # to be edited, then:",
+        "robocache ingest dataset cache --mapping streams.toml",
     )
     made.epilog = "\n  ".join([f"{made.epilog}\n\nformats, and how each is known:", *describe_formats()])
     made.add_argument("source", help="a file or folder of recordings; the formats are listed below")
@@ -377,7 +387,7 @@ def _parser() -> argparse.ArgumentParser:
         _ingest,
         "read recordings and add them to a cache that is there, whole or not at all",
         "robocache append more_logs cache",
-        "robocache append today cache --on-error skip --json    # exit code 3 where something was skipped",
+        "robocache append today cache --on-error skip    # exit code 3: some skipped",
     )
     made.add_argument("source", help="as of robocache ingest")
     made.add_argument("cache", help="what to add to; whoever has it open keeps what was opened")
@@ -390,7 +400,7 @@ def _parser() -> argparse.ArgumentParser:
         _plan,
         "cut an ingest into shards that any process converts",
         "robocache plan dataset work --shards 64",
-        "robocache convert work --shard 0    # and so on, on any machine that sees both folders",
+        "robocache convert work --shard 0    # and so on, on machines that see both",
         "robocache merge work cache",
     )
     made.add_argument("source", help="as of robocache ingest")
@@ -420,7 +430,7 @@ def _parser() -> argparse.ArgumentParser:
         _export,
         "write a cache as a LeRobot v3.0 dataset or as MCAP files",
         "robocache export cache dataset --to lerobot",
-        "robocache export cache dataset --to lerobot --fps 30 --method imu=linear --method top=nearest",
+        "robocache export cache dataset --to lerobot --fps 30 --method nearest",
         "robocache export cache folder --to mcap",
     )
     made.add_argument("cache", help="what robocache ingest or a Writer wrote")
@@ -467,7 +477,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--lines", type=_positive(int), default=5, help="findings shown of each code (default 5)")
     made.add_argument("--no-save", action="store_true", help="do not write doctor.json into the cache")
     made.add_argument("--work", metavar="DIR", help="where a source's temporary cache goes (default: beside it)")
-    made.add_argument("--format", choices=FORMATS, help="of a source; default: found from the files")
+    format_option(made, "of a source; default: found from the files")
     made.add_argument(
         "--repair", choices=("sort", "drop", "split"), help="of a source, stamps out of order, as ingest does"
     )

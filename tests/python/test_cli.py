@@ -360,6 +360,24 @@ def test_help_of_all_has_examples(capsys):
     assert "robocache ingest" in out.partition("examples:")[2]
 
 
+COMMANDS = ["ingest", "append", "plan", "convert", "merge", "export", "inspect", "doctor", "bench", "demo", "info"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_into_80_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, *command.split(), "--help")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+
+
+def test_an_option_to_give_is_named_as_on_the_command_line(capsys, tmp_path):
+    write_logs(tmp_path / "logs")
+    (tmp_path / "logs/meta").mkdir()
+    (tmp_path / "logs/meta/info.json").write_text("{}")
+    code, _, err = run(capsys, "ingest", tmp_path / "logs", tmp_path / "new")
+    assert code == 1 and err.endswith("; say which with --format\n")
+
+
 def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_path):
     with robocache.Writer(tmp_path / "empty"):
         pass

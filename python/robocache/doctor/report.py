@@ -160,10 +160,13 @@ class Report:
         found = [Finding(**{name: x for name, x in f.items() if name in known}) for f in told["findings"]]
         if any(finding.severity not in SEVERITIES for finding in found):
             raise ValueError("expected severities " + ", ".join(SEVERITIES))
+        more = dict(told["more"])
+        if not more.keys() <= {finding.code for finding in found} or any(type(n) is not int for n in more.values()):
+            raise ValueError("expected in 'more' numbers of findings by code")
         return cls(
             path=told["path"],
             findings=found,
-            more=dict(told["more"]),
+            more=more,
             episodes=told["episodes"],
             streams=list(told["streams"]),
             manifest_crc32=told["manifest_crc32"],
@@ -223,14 +226,17 @@ def store(report: Report, cache: str | os.PathLike[str]) -> None:
 
 def load(cache: str | os.PathLike[str]) -> Report | None:
     """What doctor.json says of the cache as it is now; None where there is none, or one of another state of it."""
+    path = Path(cache, FILE)
+    if not path.is_file():  # to open a FIFO would wait for ever
+        return None
     try:
-        report = Report.from_dict(json.loads(Path(cache, FILE).read_text(encoding="utf-8")))
+        report = Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     current = manifest_crc32(cache)
     if current is None or report.manifest_crc32 != current:
         return None
-    report.stored = str(Path(cache, FILE))
+    report.stored = str(path)
     return report
 
 

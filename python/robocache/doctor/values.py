@@ -132,7 +132,8 @@ def scan(stream: Stream, survey: Survey) -> Scan:
         low, high = np.searchsorted(stream.row_offsets, [begin, end])
         cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
         for f, column in enumerate(columns):
-            _add(column, table[f], ahead, begin, cuts, centres[f], floating, found, f)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is no number or too large is found, not warned of
+                _add(column, table[f], ahead, begin, cuts, centres[f], floating, found, f)
         for block in blocks:
             _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
         if bounds is not None:

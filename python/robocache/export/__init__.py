@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import dataset
-from ..errors import ArgumentError, Error, FileError
+from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..ingest.driver import checked_path
 from ..ingest.recording import Omission
 
@@ -91,6 +91,10 @@ def export(
     place = checked_path("destination", destination).absolute()
     if os.path.lexists(place):
         raise FileError(f"{place}: exists; remove it first")
+    if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(opened.path)):
+        raise ArgumentError(f"destination: expected a folder outside the cache, got {place}")
+    if isinstance(streams, str):
+        raise ArgumentTypeError(f"streams: expected a list of names, got {streams!r}")
     for name in streams or ():
         if name not in opened.streams:
             raise ArgumentError(f"streams: no stream {name!r} among {', '.join(opened.streams)}")

@@ -7,6 +7,7 @@ names; none is chosen for them.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from .. import frames
 from ..dataset import Dataset, EncodedFrames, Stream
-from ..errors import ArgumentError, Error, FileError
+from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..ops.resample import resample_trajectories
 from . import ExportReport
 
@@ -38,6 +39,8 @@ _STEPS = ("previous", "next", "nearest")
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 # Frames of a camera whose pixels its statistics are taken of.
 _SAMPLED_FRAMES = 100
+# Above so many rows for each that was recorded a stamp is wrong, such as one of another clock's epoch.
+_MOST_ROWS = 1000
 
 
 def write(
@@ -52,10 +55,15 @@ def write(
 ) -> None:
     """Writes ``meta/``, ``data/`` and, with `video`, ``videos/`` into `folder`."""
     if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int) or not 1 <= fps <= 10_000):
-        raise ArgumentError(f"fps: expected a whole number of rows a second, got {fps!r}")
+        raise ArgumentError(f"fps: expected a whole number of rows a second from 1 to 10000, got {fps!r}")
     kept = dict(_keep(streams, report))
-    video = video and any(stream.frames is not None for stream in kept.values())
-    asked = dict.fromkeys(kept, methods) if methods is None or isinstance(methods, str) else dict(methods)
+    cameras = [name for name, stream in kept.items() if stream.frames is not None]
+    video = video and bool(cameras)
+    if video and (bad := [name for name in cameras if "\0" in name or name in (".", "..")]):
+        raise ArgumentError(f"video: expected cameras whose names can be a folder's, got {bad[0]!r}")
+    if methods is not None and not isinstance(methods, str | Mapping):
+        raise ArgumentTypeError(f"methods: expected a method, or {{stream: method}}, got {methods!r}")
+    asked = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(kept, methods)
     if unknown := asked.keys() - kept.keys():
         raise ArgumentError(f"methods: no stream {', '.join(sorted(unknown))} among {', '.join(kept)}")
     if fps is None:
@@ -134,7 +142,8 @@ def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple
             yield name, stream
     if not keys:
         raise ArgumentError(
-            "streams: nothing among them that LeRobot holds: " + "; ".join(o.reason for o in report.left_out)
+            "streams: nothing among them that LeRobot holds"
+            + "".join(f"; {o.what}: {o.reason}" for o in report.left_out)
         )
 
 
@@ -184,7 +193,14 @@ def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: b
         return next(iter(clocks.values()))
     if end < start:
         raise FileError(f"{what}: no time at which all streams have begun and none has ended")
-    return start + _nominal((end - start) * fps // 10**9 + 1, fps)
+    count = (end - start) * fps // 10**9 + 1
+    recorded = max(len(clock) for clock in clocks.values())
+    if count > _MOST_ROWS * recorded:
+        raise FileError(
+            f"{what}: {fps} rows a second from {start} to {end} ns would be {count} rows for {recorded} that were "
+            f"recorded, expected at most {_MOST_ROWS} for each; robocache doctor says what is wrong with its clocks"
+        )
+    return start + _nominal(count, fps)
 
 
 def _places(clock: np.ndarray, targets: np.ndarray, method: str | None, where: str) -> np.ndarray:
@@ -343,7 +359,8 @@ def _stats(values: np.ndarray) -> dict[str, list[Any]]:
     """As LeRobot has them: over the rows, NaN left out."""
     table = values.reshape(len(values), -1).astype(np.float64)
     shape = values.shape[1:] or (1,)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of features that are nothing but NaN
         found = {
             "min": np.nanmin(table, axis=0),
             "max": np.nanmax(table, axis=0),

@@ -474,7 +474,8 @@ class Driver:
         if before is None:
             self._writer.stream(name, **samples.facts)  # here, where the message can name the file, not at the end
         elif before.facts != samples.facts:
-            raise ArgumentError(f"stream {name!r}: {_told(samples.facts)}, but before it {_told(before.facts)}")
+            now_told, told = _told(samples.facts, before.facts), _told(before.facts, samples.facts)
+            raise ArgumentError(f"stream {name!r}: {now_told}, but before it {told}")
         recorded = "recorded" in (samples.clock, before.clock if before else samples.clock)
         now[name] = _Stream(samples.facts, "recorded" if recorded else "nominal")
 
@@ -505,5 +506,16 @@ def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tup
     yield from order.end()
 
 
-def _told(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{fact} {value}" for fact, value in facts.items())
+def _told(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """What the others say otherwise; of names, which may be many, how many, and the first that differs."""
+    told = []
+    for fact, value in facts.items():
+        other = others.get(fact)
+        if value == other:
+            continue
+        if fact == "names" and value is not None and other is not None:
+            same = next((i for i, (a, b) in enumerate(zip(value, other, strict=False)) if a != b), len(other))
+            told.append(f"{len(value)} {fact}" + "".join(f", [{same}] {item!r}" for item in value[same : same + 1]))
+        else:
+            told.append(f"{fact} {value}")
+    return ", ".join(told) or "nothing of it"

@@ -22,7 +22,7 @@ from .. import frames
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
-from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, Texts
+from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,7 +85,10 @@ def load_mapping(mapping: Any) -> StreamMapping:
     if not isinstance(mapping, str | os.PathLike):
         raise ArgumentTypeError(f"mapping: expected a path or a dict, got {mapping!r}")
     path = Path(os.fspath(mapping))
-    check_file(path)
+    try:
+        check_file(path)
+    except SourceError as error:  # of what the user named, not of the source: nothing to be skipped
+        raise FileError(str(error)) from error
     if path.stat().st_size > _LARGEST_FILE:
         raise FileError(f"{path}: expected a mapping of at most {_LARGEST_FILE >> 20} MiB")
     try:

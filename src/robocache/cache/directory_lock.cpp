@@ -64,8 +64,12 @@ DirectoryLock DirectoryLock::acquire(const std::string& directory) {
 }
 
 DirectoryLock DirectoryLock::acquire_finished(const std::string& directory) {
-  if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
-  throw FileError(directory + ": it was removed or replaced meanwhile");
+  std::error_code error;
+  for (int i = 0; i < kTries; ++i) {
+    if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
+    if (!fs::is_directory(directory, error)) throw FileError(directory + ": it was removed meanwhile");
+  }
+  throw FileError(directory + ": other writers keep coming and going");
 }
 
 void remove_contents(const std::string& directory) {

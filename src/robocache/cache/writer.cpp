@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -577,6 +578,10 @@ void Writer::Impl::go_on_with_cache() {
       throw FileError(manifest_path + ": expected a cache of schema version " +
                       std::to_string(cache::kFirstGrowingVersion) + " or later to append to, got " +
                       std::to_string(manifest.version) + ", which cannot grow: write it anew from its source");
+    }
+    if (manifest.generation == std::numeric_limits<int64_t>::max()) {
+      throw FileError(manifest_path + ": in 'generation': expected one that another can follow, got " +
+                      std::to_string(manifest.generation));
     }
     before = std::move(manifest);
   }

@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,25 @@ def test_damage_at_the_end_is_not_covered_by_a_new_checksum(path, stream):
     assert file.read_bytes() == content
 
 
+def test_the_last_generation_stays_as_it_is(path):
+    write(path, [0])
+    last = 2**63 - 1
+    for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
+        for file in list(path.rglob(small)):
+            file.rename(file.with_name(small.replace(".", f".{last}.")))
+    body = (path / "manifest.json").read_text().rpartition('  "crc32": "')[0]
+    body = body.replace('"generation": 0', f'"generation": {last}')
+    for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
+        body = body.replace(small, small.replace(".", f".{last}."))
+    manifest = body + f'  "crc32": "{zlib.crc32(body.encode()):08x}"\n}}\n'
+    (path / "manifest.json").write_text(manifest)
+    robocache.open(path, verify=True)
+    with pytest.raises(robocache.FileError, match="in 'generation': expected one that another can follow"):
+        robocache.Writer(path, append=True)
+    assert (path / "manifest.json").read_text() == manifest
+    robocache.open(path, verify=True)
+
+
 def test_one_writer_at_a_time(path):
     write(path, [0])
     first = robocache.Writer(path, append=True)
@@ -254,6 +274,33 @@ def test_one_writer_at_a_time(path):
     check(robocache.open(path))
     other.close()
     assert list(robocache.open(path).streams) == ["other"]
+
+
+def append_for_a_second(path, done):
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        try:
+            with robocache.Writer(path, append=True) as w, w.episode() as ep:
+                ep.append("joint", [0, 1], [0.0, 1.0])
+        except robocache.FileError as error:
+            assert str(error) == f"{path}: another writer is at work on it", error
+        else:
+            with done.get_lock():
+                done.value += 1
+
+
+def test_of_writers_at_once_each_adds_or_is_refused(path):
+    with robocache.Writer(path):
+        pass
+    done = FORK.Value("i", 0)
+    writers = [FORK.Process(target=append_for_a_second, args=(path, done)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert len(robocache.open(path, verify=True)) == done.value > 0
+    assert sorted(file.name for file in path.iterdir()) == [f"episodes.{done.value}.jsonl", "manifest.json", "streams"]
 
 
 # ---- whoever has it open ---------------------------------------------------------------------------------------------

@@ -129,6 +129,30 @@ def test_a_damaged_record_is_none(damage, cache):
     assert load(cache) is None
 
 
+@pytest.mark.parametrize("more", [{"no-such-code": 3}, {"nan": "3"}, {"nan": None}])
+def test_numbers_of_no_finding_are_no_record(more, cache):
+    told = robocache.doctor(cache).to_dict()
+    assert any(finding["code"] == "nan" for finding in told["findings"])
+    (cache / "doctor.json").write_text(json.dumps(told | {"more": more}))
+    assert load(cache) is None
+    (cache / "doctor.json").write_text(json.dumps(told | {"more": {"nan": 3}}))
+    assert load(cache).counts["error"] >= 3
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_a_record_that_is_no_file_is_not_opened(make, good):
+    make(good / "doctor.json")
+    assert load(good) is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("largest", [np.float64(1e308), np.float32(3e38), np.float64(np.inf), np.float64(np.nan)])
+def test_numbers_too_large_to_be_added_are_no_warnings_of_numpy(largest, rng, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("joint", np.arange(60) * 10**7, largest * rng.choice([-1, 1], (60, 2)).astype(largest.dtype))
+    assert "joint" in robocache.doctor(tmp_path / "cache").html()
+
+
 def test_a_cache_that_cannot_be_written_to(cache, monkeypatch, capsys):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")

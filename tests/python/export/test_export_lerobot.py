@@ -207,6 +207,60 @@ def test_what_does_not_fit_is_refused_by_name(rng, tmp_path):
         robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot", streams=["t"])
 
 
+def one_stream(path, name, times, values, **options):
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append(name, times, values, **options)
+    return path
+
+
+def test_a_span_that_no_recording_has_is_refused_before_its_rows_are_made(tmp_path):
+    cache = one_stream(tmp_path / "cache", "joint", np.array([0, 1, 2**62]), np.zeros((3, 2)))
+    with pytest.raises(robocache.FileError, match=r"episode 0: 30 rows a second .* expected at most 1000 for each"):
+        robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods="previous")
+    slow = one_stream(tmp_path / "slow", "joint", np.arange(3) * 10**9, np.zeros((3, 2)))
+    robocache.export(slow, tmp_path / "fast", to="lerobot", fps=1000, methods="previous")
+    assert table(tmp_path / "fast").num_rows == 2001
+
+
+def test_arguments_of_a_wrong_kind_are_typed_errors_and_leave_nothing(rng, tmp_path):
+    cache = write_cache(tmp_path / "cache", rng)
+    with pytest.raises(robocache.ArgumentTypeError, match="methods: expected"):
+        robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods=["linear"])
+    with pytest.raises(robocache.ArgumentTypeError, match="streams: expected a list"):
+        robocache.export(cache, tmp_path / "out", to="lerobot", streams="action")
+    frames = np.zeros((3, 6, 8, 3), np.uint8)
+    for name in ("a\0b", ".."):
+        odd = one_stream(tmp_path / f"odd{len(name)}", name, np.arange(3) * 10**8, frames, codec="png")
+        with pytest.raises(robocache.ArgumentError, match="video: expected cameras whose names"):
+            robocache.export(odd, tmp_path / "out", to="lerobot", video=True)
+    text = one_stream(tmp_path / "text", "notes", [0], ["text"])
+    with pytest.raises(robocache.ArgumentError, match="LeRobot holds; notes: text"):
+        robocache.export(text, tmp_path / "out", to="lerobot")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "odd2", "odd3", "text"]
+
+
+@pytest.mark.parametrize("to", ["lerobot", "mcap"])
+def test_nothing_is_written_into_the_cache(to, rng, tmp_path):
+    cache = write_cache(tmp_path / "cache", rng)
+    (tmp_path / "link").symlink_to(cache)
+    for place in (
+        cache / "out",
+        cache / "deep" / "out",
+        tmp_path / "link" / "out",
+        tmp_path / "x" / ".." / "cache" / "o",
+    ):
+        with pytest.raises(robocache.ArgumentError, match="destination: expected a folder outside the cache"):
+            robocache.export(tmp_path / "link", place, to=to)
+    assert not list(cache.glob("*ut")) and not (cache / "deep").exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_features_of_nothing_but_nan_have_statistics_without_a_warning(tmp_path):
+    cache = one_stream(tmp_path / "cache", "joint", np.arange(3) * 10**8, np.full((3, 2), np.nan))
+    robocache.export(cache, tmp_path / "out", to="lerobot")
+    assert np.isnan(values(table(tmp_path / "out")["joint"])).all()
+
+
 def test_cameras_as_video(rng, tmp_path):
     av = pytest.importorskip("av")
     with robocache.Writer(tmp_path / "cache") as writer:

@@ -332,3 +332,33 @@ def test_every_real_source_of_a_format_is_known_by_it(real_data):
         robocache.FileError, match=r"rosbag2 \(.*metadata.yaml\) and csv \(.*\.csv\); say which with format"
     ):
         registry.find_format(Path(real_data("rosbag2/unitree_go2")))
+
+
+# ---- what recordings say of one stream ----
+
+
+def test_of_many_names_that_are_others_the_first_is_told(toy):
+    names = [f"state[{i}]" for i in range(100)]
+
+    def read(options, notes):
+        for number, told in enumerate((names, [*names[:60], "mode", *names[60:-1]])):
+            rows = Rows(np.arange(2), np.zeros((2, 100)), told, attributes={"schema": "status"})
+            yield Recording(f"{number}", f"FILE {number}", {}, [("status", rows)])
+
+    with pytest.raises(SourceError) as caught:
+        toy(read)
+    said = "100 names, [60] 'mode', but before it 100 names, [60] 'state[60]'"
+    assert str(caught.value) == f"FILE 1: stream 'status': {said}"
+
+
+def test_of_fewer_names_and_other_attributes_all_is_told(toy):
+    def read(options, notes):
+        for number, (told, units) in enumerate(((["a", "b"], "m"), (["a"], "mm"))):
+            rows = Rows(np.arange(2), np.zeros((2, len(told))), told, attributes={"units": units})
+            yield Recording(f"{number}", f"FILE {number}", {}, [("s", rows)])
+
+    with pytest.raises(SourceError) as caught:
+        toy(read)
+    assert "1 names, attributes {'units': 'mm'}, but before it 2 names, [1] 'b', attributes {'units': 'm'}" in str(
+        caught.value
+    )

@@ -283,3 +283,10 @@ def test_the_example_of_the_documentation(tmp_path):
     mapping = load_mapping(tmp_path / "m.toml")
     assert [part.names[0] for parts in mapping.streams.values() for part in parts] == ["imu", "state.arm", "state.tool"]
     assert (mapping.rename, mapping.constants) == ({"length": "frames"}, {"robot": "arm 1"})
+
+
+def test_a_mapping_that_is_not_there_is_nothing_to_skip(tmp_path, capsys):
+    (tmp_path / "imu.csv").write_text("0.0,1\n0.1,2\n")
+    code = main(["ingest", str(tmp_path), str(tmp_path / "cache"), "--mapping", str(tmp_path / "none.toml")])
+    assert code == 1
+    assert capsys.readouterr().err == f"robocache ingest: {tmp_path}/none.toml: No such file or directory\n"
