@@ -29,23 +29,11 @@ HEADLINES = [
         "`resample_trajectories`: 1024 x 2048 samples of 64 features to 1024 times, bfloat16",
         "gpu_us",
     ),
-    (
-        "amd-epyc-2-cores-resample",
-        "B32 S500 T250 D256",
-        "the same, 32 x 500 samples of 256 features to 250 times, float32",
-        "wall_us",
-    ),
     ("nvidia-h200-fuse", "B64", "`fuse_multimodal`: 64 episodes of 3 streams to 50 times", "gpu_us"),
     (
         "nvidia-h200-voxelize",
         "occupancy, 10M uniform, 128^3",
         "`voxelize_pointcloud`: occupancy of 128^3 voxels by 10M points",
-        "gpu_points_per_s",
-    ),
-    (
-        "nvidia-h200-voxelize",
-        "mean of 8, 10M lidar, 128^3",
-        "the same, means of 8 features of 10M lidar points",
         "gpu_points_per_s",
     ),
     (

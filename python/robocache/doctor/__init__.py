@@ -57,9 +57,9 @@ def doctor(
     Example:
         >>> report = robocache.doctor("cache")
         >>> report.summary
-        '2 warnings, 1 note'
+        '1 warning, 1 note'
         >>> report.findings[0].code, report.findings[0].where
-        ('long-gap', 'episode 3, imu, row 512')
+        ('repeated-episode', 'episode 0')
     """
     from ..ingest import ingest  # here, since ingest takes long to import and a cache needs none of it
     from ..ingest.driver import check_source as check_path

@@ -79,7 +79,9 @@ def export(
         Error: a package that writes this format is missing.
 
     Example:
-        >>> robocache.export("cache", "dataset", to="lerobot", fps=30, methods={"imu": "linear", "top": "nearest"})
+        >>> report = robocache.export("cache", "dataset", to="lerobot", fps=25, methods="linear")
+        >>> report.rows["action"]
+        400
     """
     if to not in FORMATS:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}, got {to!r}")
