@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from .files import Listing, check_file, list_files
 from .formats import CameraOptions
 from .formats.hdf5 import is_hdf5
 from .images import Images, Kinds, Storage, encode
+from .rate import nominal_time_ns
 from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
 
 # What is read at once.
@@ -346,7 +347,7 @@ class Clock:
 
 def nominal(rows: int, rate_hz: float) -> Clock:
     """Row k at k / `rate_hz`."""
-    return Clock(rows, lambda start, stop: np.rint(np.arange(start, stop) * 1e9 / rate_hz).astype(np.int64), "nominal")
+    return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
 
 
 # ---- datasets ----

@@ -16,7 +16,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import FileError
 from .files import natural
 from .formats import RateOptions
 from .hdf5 import (
@@ -35,6 +34,7 @@ from .hdf5 import (
     walk,
 )
 from .images import Kinds
+from .rate import find_rate
 from .recording import Notes, Recording, Samples, SourceError, naming
 
 _LEFT_OUT = {"next_obs": "obs of the row behind it, written a second time"}
@@ -117,21 +117,9 @@ def _leave_out_rest(file: h5py.File, notes: Notes) -> None:
 
 def _find_rate(path: Path, facts: Mapping[str, Any], asked_hz: float | None) -> tuple[float, str]:
     """Rows a second, and what says so."""
-    said = dict(_said_rates(path, facts))
-    if asked_hz is not None:
-        for by, rate_hz in said.items():
-            if abs(rate_hz - asked_hz) > 1e-6 * asked_hz:
-                raise FileError(f"{path}: {by} says {rate_hz:g} Hz, rate_hz {asked_hz:g}")
-        return asked_hz, "rate_hz"
-    if not said:
-        raise FileError(
-            f"{path}: no clock, and its attributes name no rate (control_freq, or dt and decimation): say it with rate_hz; "
-            f"env_args: {facts.get('env_args', 'none')!s:.200}"
-        )
-    if len({round(rate_hz, 6) for rate_hz in said.values()}) > 1:
-        raise FileError(f"{path}: its attributes name several rates, in Hz: {said}; they contradict each other")
-    by, rate_hz = next(iter(said.items()))
-    return rate_hz, by
+    env_args = f"env_args: {facts.get('env_args', 'none')!s:.200}"
+    why = f"no clock, and its attributes name no rate (control_freq, or dt and decimation; {env_args})"
+    return find_rate(asked_hz, path, why, dict(_said_rates(path, facts)))
 
 
 def _said_rates(path: Path, facts: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

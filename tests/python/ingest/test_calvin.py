@@ -91,7 +91,7 @@ def test_the_rate_is_of_the_settings_or_asked_for(tmp_path):
     assert found.provenance["calvin"]["a"] == {"rate_hz": 10, "rate_from": "rate_hz"}
     write_calvin(tmp_path / "b", [[0, 2]])
     assert Reading("calvin", tmp_path / "b", rate_hz=30).provenance["calvin"]["b"]["rate_hz"] == 30
-    refused(tmp_path / "b", "merged_config.yaml: says control_freq 30, rate_hz is 10", rate_hz=10)
+    refused(tmp_path / "b", "merged_config.yaml says 30 Hz, rate_hz 10: they contradict each other", rate_hz=10)
     write_calvin(tmp_path / "c", [[0, 2]], "control_freq: 30\ncontrol_freq: 15\n")
     refused(tmp_path / "c", "control_freq")
 

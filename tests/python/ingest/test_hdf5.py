@@ -122,7 +122,7 @@ def test_no_rate_is_guessed(rng, tmp_path):
     refused(path, str(path), "no clock", "rate_hz", '"env_name": "Lift"')
     args = {"env_kwargs": {"control_freq": 20}, "sim_args": {"dt": 0.005, "decimation": 4}}
     path = write_robomimic(tmp_path / "b.hdf5", {"demo_0": make_demo(rng, 3)}, env_args=args)
-    refused(path, "several rates", "20", "50")
+    refused(path, "control_freq says 20 Hz", "decimation says 50 Hz: they contradict each other")
     path = write_robomimic(tmp_path / "c.hdf5", {"demo_0": make_demo(rng, 3)})
     refused(path, "control_freq says 20 Hz, rate_hz 30", rate_hz=30)
 

@@ -12,5 +12,5 @@ FORMAT = Format(
     finder("aloha"),
     RateOptions,
     "robocache.ingest.aloha",
-    "pip install h5py",
+    "pip install 'robocache[hdf5]'",
 )

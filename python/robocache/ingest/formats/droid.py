@@ -12,5 +12,5 @@ FORMAT = Format(
     finder("droid"),
     VideoOptions,
     "robocache.ingest.droid",
-    "pip install h5py",
+    "pip install 'robocache[hdf5]'",
 )

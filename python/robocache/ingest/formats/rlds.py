@@ -32,5 +32,5 @@ FORMAT = Format(
     _find_shard,
     RldsOptions,
     "robocache.ingest.rlds",
-    "pip install google-crc32c",
+    "pip install 'robocache[rlds]'",
 )

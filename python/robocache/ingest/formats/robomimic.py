@@ -12,5 +12,5 @@ FORMAT = Format(
     finder("robomimic"),
     RateOptions,
     "robocache.ingest.robomimic",
-    "pip install h5py",
+    "pip install 'robocache[hdf5]'",
 )
