@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from ..errors import FileError
 from .csv import read_log
 from .files import check_file, list_files, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, SourceError, naming
+from .recording import Frames, Notes, Recording, Rows, naming
 from .yaml import read_yaml
 
 # "a_RS_S_x [m s^-2]"

@@ -23,6 +23,7 @@ from ..errors import Error
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
 from .files import check_file, list_files
 from .formats.mcap import MessageOptions, is_mcap
+from .messages import finish as finish
 from .messages import read_bags
 from .recording import Notes, Recording, SourceError, naming
 
@@ -51,25 +52,6 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
         notes.leave_out("other files", f"no MCAP: {shown}")
     bags = [(file.relative_to(root).as_posix(), McapBag([file])) for file in files]
     yield from read_bags(source, bags, options, notes)
-    for name, bag in bags:
-        _compare_video(name, bag, notes)
-
-
-def _compare_video(name: str, bag: McapBag, notes: Notes) -> None:
-    """Tells of a video of the same name beside a file, of whose frames its messages may be the stamps."""
-    video = bag.path.with_suffix(".mp4")
-    if not video.is_file():
-        return
-    topics = ", ".join(f"{bag.channels[number].topic} {count}" for number, count in sorted(bag.counts.items()))
-    try:
-        from .video import index_video
-
-        frames = f"{len(index_video(video))} frames"
-    except (ImportError, Error) as error:
-        frames = f"frames that cannot be counted: {error}"
-    notes.leave_out(
-        video.name, f"a video beside {name}, not read; it has {frames}, the topics have messages: {topics or 'none'}"
-    )
 
 
 @dataclass
@@ -144,6 +126,22 @@ class McapBag(Bag):
                             f"{topic}: messages",
                             SourceError(f"{of_file.path}: {topic}: {there} messages, but its statistics count {count}"),
                         )
+        video = self.path.with_suffix(".mp4")
+        if len(self._paths) == 1 and video.is_file() and not faults.told:
+            self.left_out[video.name] = self._compare(video)
+
+    def _compare(self, video: Path) -> str:
+        """A video of the same name beside a file may have the frames of which its messages are the stamps."""
+        topics = ", ".join(f"{self.channels[number].topic} {count}" for number, count in sorted(self.counts.items()))
+        try:
+            from .video import index_video
+
+            frames = f"{len(index_video(video))} frames"
+        except (ImportError, Error) as error:
+            frames = f"frames that cannot be counted: {error}"
+        return (
+            f"a video beside {self.path.name}, not read; it has {frames}, the topics have messages: {topics or 'none'}"
+        )
 
     # ---- the file's records ----
 

@@ -19,6 +19,7 @@ from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
 from .files import check_file, list_files
 from .formats.mcap import MessageOptions
 from .formats.rosbag1 import is_bag
+from .messages import finish as finish
 from .messages import read_bags
 from .recording import Notes, Recording, SourceError, naming
 

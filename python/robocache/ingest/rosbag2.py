@@ -19,6 +19,7 @@ from .files import check_file, list_files
 from .formats.mcap import MessageOptions, is_mcap
 from .formats.rosbag2 import is_database, is_metadata
 from .mcap import McapBag
+from .messages import finish as finish
 from .messages import read_bags
 from .recording import Notes, Recording, SourceError, naming
 from .yaml import read_yaml
