@@ -37,5 +37,5 @@ FORMAT = Format(
     _find_csv,
     CsvOptions,
     "robocache.ingest.csv",
-    "pip install robocache",
+    "pip install pyarrow",
 )

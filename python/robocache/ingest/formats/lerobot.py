@@ -44,5 +44,5 @@ FORMAT = Format(
     _find_info,
     LeRobotOptions,
     "robocache.ingest.lerobot",
-    "pip install robocache",
+    "pip install pyarrow",
 )
