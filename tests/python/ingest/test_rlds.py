@@ -153,7 +153,7 @@ def test_numbers_packed_or_not(packed, tmp_path):
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50), st.booleans())
 @settings(max_examples=40)
 def test_whole_numbers_of_all_sizes(numbers, packed):
-    from robocache.ingest.tfrecord import parse_example
+    from robocache.ingest.rlds.tfrecord import parse_example
 
     values = parse_example(example({"x": np.array(numbers, np.int64)}, packed))["x"]
     assert values.dtype == np.int64 and values.tolist() == numbers

@@ -22,8 +22,8 @@ from mcap.writer import IndexType, Writer
 from mcap_protobuf.decoder import DecoderFactory
 from PIL import Image
 from robocache.ingest import convert, load_plan, merge, plan, registry
-from robocache.ingest import messages as two_passes
-from robocache.ingest.json_messages import JsonDecoder
+from robocache.ingest.messages import passes
+from robocache.ingest.messages.json import JsonDecoder
 from robocache.ingest.options import make_options
 from robocache.ingest.recording import Frames, Notes, Ragged, SourceError, Texts
 from ros_files import (
@@ -663,7 +663,9 @@ def test_shards_whose_lengths_differ_are_not_merged(tmp_path):
 
     write_mcap(tmp_path / "bags/a.mcap", {"/a": arrays(3)})
     write_mcap(tmp_path / "bags/b.mcap", {"/a": arrays(4)})
-    with pytest.raises(robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3 in each before"):
+    with pytest.raises(
+        robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3 in each before"
+    ):
         robocache.ingest(tmp_path / "bags", tmp_path / "cache")
     with pytest.raises(robocache.FileError, match=r"not of one kind with the shards before it: .*/a"):
         in_shards(tmp_path / "bags", tmp_path)
@@ -1118,8 +1120,8 @@ def test_a_cache_holds_it_all(rng, tmp_path):
 
 
 def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(two_passes, "_AT_ONCE", 1 << 20)
-    monkeypatch.setattr(two_passes, "_SMALL", 1 << 20)
+    monkeypatch.setattr(passes, "_AT_ONCE", 1 << 20)
+    monkeypatch.setattr(passes, "_SMALL", 1 << 20)
     picture = np.zeros((200, 200, 3), np.uint8)
     made = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k in range(200)]
     path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}, chunk_size=1 << 20)

@@ -11,6 +11,6 @@ FORMAT = Format(
     TRAJECTORY,
     finder("droid"),
     VideoOptions,
-    "robocache.ingest.droid",
+    "robocache.ingest.hdf5.droid",
     "pip install 'robocache[hdf5]'",
 )

@@ -11,6 +11,6 @@ FORMAT = Format(
     "*.hdf5 of demos",
     finder("robomimic"),
     RateOptions,
-    "robocache.ingest.robomimic",
+    "robocache.ingest.hdf5.robomimic",
     "pip install 'robocache[hdf5]'",
 )

@@ -16,9 +16,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from .files import natural
-from .formats import RateOptions
-from .hdf5 import (
+from ..files import natural
+from ..formats import RateOptions
+from ..images import Kinds
+from ..rate import find_rate
+from ..recording import Notes, Recording, Samples, SourceError, naming
+from .datasets import (
     Clock,
     Column,
     Tree,
@@ -33,9 +36,6 @@ from .hdf5 import (
     place,
     walk,
 )
-from .images import Kinds
-from .rate import find_rate
-from .recording import Notes, Recording, Samples, SourceError, naming
 
 _LEFT_OUT = {"next_obs": "obs of the row behind it, written a second time"}
 # What MimicGen says of an episode as a whole, in as many numbers as it takes.

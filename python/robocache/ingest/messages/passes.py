@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import Error, FileError
+from ...errors import Error, FileError
+from ..formats.mcap import MessageOptions
+from ..recording import Notes, Recording, Samples, SourceError
 from .bags import Bag, Channel, Faults, Part
-from .formats.mcap import MessageOptions
-from .json_messages import JsonDecoder
-from .message_batches import Decoder
-from .message_streams import Known, Topic
-from .protobuf_messages import ProtobufDecoder
-from .recording import Notes, Recording, Samples, SourceError
-from .ros_messages import Definitions, RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
+from .batches import Decoder
+from .json import JsonDecoder
+from .protobuf import ProtobufDecoder
+from .ros import Definitions, RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
+from .streams import Known, Topic
 
 # Messages that become rows together.
 _AT_ONCE = 32 << 20

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import frames
-from ..errors import Error
+from ... import frames
+from ...errors import Error
+from ..formats.mcap import MessageOptions
+from ..images import Images, Kinds, Storage, encode
+from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, ranges
 from .bags import Messages
-from .formats.mcap import MessageOptions
-from .images import Images, Kinds, Storage, encode
-from .message_batches import Batch, Decoder, Leaf, offsets_of
-from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, ranges
+from .batches import Batch, Decoder, Leaf, offsets_of
 
 # A header's stamp farther than this from the log time is of another clock, or of none.
 _SANE_NS = 10_000_000_000

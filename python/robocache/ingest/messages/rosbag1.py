@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 import lz4.frame
 
-from ..errors import Error
+from ...errors import Error
+from ..files import check_file, list_files
+from ..formats.mcap import MessageOptions
+from ..formats.rosbag1 import is_bag
+from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
-from .files import check_file, list_files
-from .formats.mcap import MessageOptions
-from .formats.rosbag1 import is_bag
-from .messages import finish as finish
-from .messages import read_bags
-from .recording import Notes, Recording, SourceError, naming
+from .passes import finish as finish
+from .passes import read_bags
 
 MAGIC = b"#ROSBAG V2.0\n"
 _MESSAGE, _BAG, _CHUNK, _INFO, _CONNECTION = 2, 3, 5, 6, 7

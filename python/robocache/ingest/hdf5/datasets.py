@@ -21,13 +21,13 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ..errors import FileError
-from .files import Listing, check_file, list_files
-from .formats import CameraOptions
-from .formats.hdf5 import is_hdf5
-from .images import Images, Kinds, Storage, encode
-from .rate import nominal_time_ns
-from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
+from ...errors import FileError
+from ..files import Listing, check_file, list_files
+from ..formats import CameraOptions
+from ..formats.hdf5 import is_hdf5
+from ..images import Images, Kinds, Storage, encode
+from ..rate import nominal_time_ns
+from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
 
 # What is read at once.
 _PART_BYTES = 32 << 20

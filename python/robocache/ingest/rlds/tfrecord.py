@@ -15,8 +15,8 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from ..errors import Error
-from .recording import SourceError
+from ...errors import Error
+from ..recording import SourceError
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")

@@ -19,13 +19,13 @@ from typing import BinaryIO
 import lz4.frame
 import zstandard
 
-from ..errors import Error
+from ...errors import Error
+from ..files import check_file, list_files
+from ..formats.mcap import MessageOptions, is_mcap
+from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
-from .files import check_file, list_files
-from .formats.mcap import MessageOptions, is_mcap
-from .messages import finish as finish
-from .messages import read_bags
-from .recording import Notes, Recording, SourceError, naming
+from .passes import finish as finish
+from .passes import read_bags
 
 MAGIC = b"\x89MCAP0\r\n"
 _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _ATTACHMENT, _STATISTICS, _METADATA, _DATA_END = 3, 4, 5, 6, 9, 11, 12, 15
@@ -134,7 +134,7 @@ class McapBag(Bag):
         """A video of the same name beside a file may have the frames of which its messages are the stamps."""
         topics = ", ".join(f"{self.channels[number].topic} {count}" for number, count in sorted(self.counts.items()))
         try:
-            from .video import index_video
+            from ..video import index_video
 
             frames = f"{len(index_video(video))} frames"
         except (ImportError, Error) as error:

@@ -14,15 +14,15 @@ from urllib.parse import quote
 
 import zstandard
 
+from ..files import check_file, list_files
+from ..formats.mcap import MessageOptions, is_mcap
+from ..formats.rosbag2 import is_database, is_metadata
+from ..recording import Notes, Recording, SourceError, naming
+from ..yaml import read_yaml
 from .bags import Bag, Channel, Faults, Part
-from .files import check_file, list_files
-from .formats.mcap import MessageOptions, is_mcap
-from .formats.rosbag2 import is_database, is_metadata
 from .mcap import McapBag
-from .messages import finish as finish
-from .messages import read_bags
-from .recording import Notes, Recording, SourceError, naming
-from .yaml import read_yaml
+from .passes import finish as finish
+from .passes import read_bags
 
 # Rows of a database that are read together.
 _AT_ONCE = 4 << 20

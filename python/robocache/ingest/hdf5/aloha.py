@@ -11,9 +11,12 @@ from pathlib import Path
 
 import h5py
 
-from .files import natural
-from .formats import RateOptions
-from .hdf5 import (
+from ..files import natural
+from ..formats import RateOptions
+from ..images import Kinds
+from ..rate import find_rate
+from ..recording import Notes, Recording, Samples, SourceError
+from .datasets import (
     Clock,
     Column,
     Tree,
@@ -25,9 +28,6 @@ from .hdf5 import (
     open_file,
     walk,
 )
-from .images import Kinds
-from .rate import find_rate
-from .recording import Notes, Recording, Samples, SourceError
 
 _LENGTHS = "lengths of the images' files, which say them themselves"
 _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
