@@ -766,6 +766,27 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
     assert sorted(got.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
 
 
+def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
+    whole = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
+    path = tmp_path / "a.mcap"
+    path.write_bytes(whole[: len(whole) // 2] + bytes(8_000_000))
+    got = read(path, on_error="skip")
+    assert 0 < len(got.only["/imu"].rows) < 40 and len(got.skipped) == 1
+    packed = zstandard.compress(bytes(100_000_000))
+    body = struct.pack("<QQQII4sQ", START, START, 100_000_000, 0, 4, b"zstd", len(packed)) + packed
+    path.write_bytes(whole[:8] + struct.pack("<BQ", 6, len(body)) + body + whole[-8:])
+    with pytest.raises(SourceError, match="a record of kind 0, 0 bytes at 0"):
+        read(path)
+    with path.open("wb") as file:  # of which nothing takes room on the disk
+        file.write(whole[:8] + struct.pack("<BQ", 6, 1 << 33))
+        file.truncate(17 + (1 << 33))
+    with pytest.raises(SourceError, match=f"byte 8: a chunk of {1 << 33} bytes"):
+        read(path)
+    (tmp_path / "a.bag").write_bytes(b"#ROSBAG V2.0\n" + bytes(8_000_000))
+    with pytest.raises(SourceError, match="says its kind in op"):
+        read(tmp_path / "a.bag")
+
+
 def test_two_types_on_one_topic_are_refused(tmp_path):
     path = tmp_path / "a.mcap"
     with path.open("wb") as file:

@@ -159,7 +159,7 @@ class McapBag(Bag):
                 ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
-            if length > size - at - 9:
+            if length > size - at - 9 or opcode == 0:  # no record is of that kind: a file system that lost what was written
                 break
             where = f"{path}: byte {at}"
             with naming(where):
@@ -168,7 +168,7 @@ class McapBag(Bag):
                         raise SourceError(f"{where}: a message of {length} bytes")
                     self._add_loose(of_file, at, 9 + length, _HEAD.unpack(head)[4])
                 elif opcode == _CHUNK:
-                    if length < 40:
+                    if length < 40 or length > _LARGEST:
                         raise SourceError(f"{where}: a chunk of {length} bytes")
                     first, last = _STAMPS.unpack_from(head, 9)
                     of_file.segments.append(_Segment(at + 9, length, True, first, last))
@@ -285,8 +285,8 @@ class McapBag(Bag):
             else:
                 opcode, length = _RECORD.unpack_from(data, at)
                 after = at + 9 + length
-                if after > end:
-                    raise SourceError(f"{where}: a record of {length} bytes at {at} of {end}")
+                if after > end or opcode == 0:
+                    raise SourceError(f"{where}: a record of kind {opcode}, {length} bytes at {at} of {end}")
                 if opcode in (_SCHEMA, _CHANNEL):
                     self._learn(opcode, bytes(data[at + 9 : after]), of_file)
             at = after

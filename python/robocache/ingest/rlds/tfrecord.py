@@ -24,6 +24,9 @@ _CRC = struct.Struct("<I")
 # Kinds of fields on the wire.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
+# Strings of one feature: a step has one, and none of more steps than this is an episode. Each is an object of 200 bytes.
+_MOST_STRINGS = 1 << 20
+
 # What a feature's list is made of: numbers as arrays, bytes as views of the record.
 Values = np.ndarray | list[memoryview]
 
@@ -147,6 +150,8 @@ def _parse_bytes(record: memoryview, at: int, stop: int) -> list[memoryview]:
         at = start + length
         if at > stop:
             raise Error(f"byte {start}: expected {length} bytes, {stop - start} are left")
+        if len(values) == _MOST_STRINGS:
+            raise Error(f"byte {start}: more than {_MOST_STRINGS} strings in one feature")
         values.append(record[start:at])
     return values
 
