@@ -6,6 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from damage import damage
 from soak import rounds
 from yields import Yields, pixels
 
@@ -262,10 +263,7 @@ def test_changed_bytes_are_named(tmp_path, rng):
     sound = [file.read_bytes() for file in files]
     for _ in range(rounds(60)):
         which = int(rng.integers(2))
-        changed = bytearray(sound[which])
-        for at in rng.integers(len(changed), size=rng.integers(1, 5)):
-            changed[at] ^= 1 << int(rng.integers(8))
-        files[which].write_bytes(changed[: rng.integers(len(changed))] if rng.random() < 0.2 else changed)
+        files[which].write_bytes(damage(sound[which], rng))
         try:
             Yields("calvin", tmp_path / "d")
         except robocache.FileError as error:

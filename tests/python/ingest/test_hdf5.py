@@ -11,6 +11,7 @@ import time
 import h5py
 import numpy as np
 import pytest
+from damage import damage
 from hdf5_files import (
     SERIALS,
     make_aloha,
@@ -754,21 +755,6 @@ def test_a_file_that_may_only_be_read(rng, tmp_path):
 
 
 # ---- damage ----
-
-
-def damage(content, rng):
-    changed = bytearray(content)
-    kind = rng.integers(4)
-    at = int(rng.integers(len(changed)))
-    if kind == 0:
-        return bytes(changed[:at])
-    if kind == 1:
-        for place in rng.integers(len(changed), size=rng.integers(1, 9)):
-            changed[place] ^= 1 << rng.integers(8)
-    else:
-        end = min(len(changed), at + int(rng.integers(1, 64)))
-        changed[at:end] = (b"\0" if kind == 2 else b"\xff") * (end - at)
-    return bytes(changed)
 
 
 @pytest.mark.soak

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
+from damage import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -523,17 +524,7 @@ def test_changed_bytes_are_named(real_data, tmp_path, rng):
     (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
     shard = tmp_path / source.name
     for _ in range(rounds(25)):
-        changed = bytearray(content)
-        kind, at = rng.integers(4), int(rng.integers(len(content)))
-        if kind == 0:
-            changed[at] ^= 1 << int(rng.integers(8))
-        elif kind == 1:
-            del changed[at:]
-        elif kind == 2:
-            changed[at : at + 1000] = bytes(len(changed[at : at + 1000]))
-        else:
-            del changed[at : at + 7]
-        shard.write_bytes(changed)
+        shard.write_bytes(damage(content, rng))
         assert_named(tmp_path, shard)
 
 
@@ -545,10 +536,7 @@ def test_changed_examples_are_named(real_data, tmp_path, rng):
     (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
     shard = tmp_path / "x-train.tfrecord-00000-of-00001"
     for _ in range(rounds(40)):
-        changed = bytearray(payload)
-        for at in rng.integers(len(changed), size=rng.integers(1, 60)):
-            changed[at] = rng.integers(256)
-        shard.write_bytes(record(bytes(changed[: rng.integers(len(changed))] if rng.random() < 0.2 else changed)))
+        shard.write_bytes(record(damage(payload, rng)))
         assert_named(tmp_path, shard)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
+from damage import damage
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -1181,32 +1182,10 @@ def test_a_small_file_that_claims_to_be_large_takes_no_memory(compression, tmp_p
 # ---- faults ----
 
 
-def damaged(content, rng):
-    """Content with something wrong in it."""
-    content = bytearray(content)
-    at = int(rng.integers(len(content)))
-    stop = min(len(content), at + int(rng.integers(1, 64)))
-    match rng.integers(6):
-        case 0:
-            return bytes(content[:at])
-        case 1:
-            for place in rng.integers(len(content), size=4):
-                content[place] ^= 1 << int(rng.integers(8))
-        case 2:
-            content[at:stop] = bytes(stop - at)
-        case 3:
-            content[at:stop] = b"\xff" * (stop - at)
-        case 4:
-            del content[at:stop]
-        case 5:
-            content[at:at] = content[at:stop]
-    return bytes(content)
-
-
 def check_damaged(path, content, format, rng, times):
     """Nothing but errors that name the file, or a result."""
     for _ in range(times):
-        path.write_bytes(damaged(content, rng))
+        path.write_bytes(damage(content, rng))
         for on_error in ("stop", "skip"):
             try:
                 read(path, format, on_error=on_error, image_codec="raw")

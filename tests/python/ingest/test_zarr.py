@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import damage
 from soak import rounds
 from yields import Yields, pixels
 
@@ -407,10 +408,7 @@ def test_changed_bytes_are_named(tmp_path, rng):
     for _ in range(rounds(60)):
         target = file if rng.random() < 0.3 else sources[rng.integers(len(sources))]
         sound = whole if target is file else target.read_bytes()
-        changed = bytearray(sound)
-        for at in rng.integers(len(changed), size=rng.integers(1, 5)):
-            changed[at] ^= 1 << int(rng.integers(8))
-        target.write_bytes(changed[: rng.integers(len(changed))] if rng.random() < 0.2 else changed)
+        target.write_bytes(damage(sound, rng))
         source = file if target is file else store
         try:
             Yields("zarr", source, rate_hz=10)

@@ -23,7 +23,6 @@ from .datasets import (
     attributes,
     describe,
     find_files,
-    leave_out_others,
     nominal,
     open_file,
     walk,
@@ -38,7 +37,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
     root, listing, files = find_files(source, notes)
     why = "ALOHA's files have no clock and name no rate; its own recorders run at 50 Hz"
     rate_hz, _ = find_rate(options.rate_hz, source, why)
-    leave_out_others(listing, files, notes)
+    listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
     notes.tell(source, rate_hz=rate_hz, rate_from="rate_hz")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -65,13 +64,6 @@ def find_files(source: Path, notes: Notes) -> tuple[Path, Listing, list[Path]]:
     if not files:
         raise FileError(f"{source}: expected HDF5 files (*.hdf5, *.h5), found none")
     return root, listing, files
-
-
-def leave_out_others(listing: Listing, used: Iterable[Path], notes: Notes) -> None:
-    """Names the files that were not read."""
-    others = Counter(file.suffix or file.name for file in set(listing.files) - set(used))
-    for suffix, count in sorted(others.items()):
-        notes.leave_out(f"*{suffix}", f"not read: {count} file{'s' * (count > 1)}")
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from .datasets import (
     describe,
     escaped,
     find_files,
-    leave_out_others,
     nominal,
     open_file,
     place,
@@ -47,7 +46,7 @@ _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every demo of every file."""
     root, listing, files = find_files(source, notes)
-    leave_out_others(listing, files, notes)
+    listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
     for path in sorted(files, key=natural):
         name = str(path.relative_to(root))

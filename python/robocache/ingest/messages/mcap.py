@@ -159,7 +159,9 @@ class McapBag(Bag):
                 ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
-            if length > size - at - 9 or opcode == 0:  # no record is of that kind: a file system that lost what was written
+            if (
+                length > size - at - 9 or opcode == 0
+            ):  # no record is of that kind: a file system that lost what was written
                 break
             where = f"{path}: byte {at}"
             with naming(where):

@@ -142,7 +142,7 @@ def _parse_feature(record: memoryview, at: int, stop: int) -> Values | None:
 
 
 def _parse_bytes(record: memoryview, at: int, stop: int) -> list[memoryview]:
-    values = []
+    values: list[memoryview] = []
     while at < stop:
         if record[at] != 1 << 3 | _BYTES:
             raise Error(f"byte {at}: expected a string of bytes, got field {record[at] >> 3} of kind {record[at] & 7}")
