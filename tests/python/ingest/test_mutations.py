@@ -143,4 +143,4 @@ def test_changed_at_random(kind, on_error, rng, tmp_path):
         finally:
             file.write_bytes(content)
     # Where nothing or everything is read, the changes are none worth making.
-    assert 0 < written < rounds(20) or (written == rounds(15) and on_error == "skip")
+    assert 0 < written < rounds(20) or (written == rounds(20) and on_error == "skip")
