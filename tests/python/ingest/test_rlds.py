@@ -378,6 +378,11 @@ def test_records_that_are_not_as_declared(changed, words, tmp_path):
         (field(1, field(1, field(2, field(3, field(1, b"\x80" * 12 + b"\x01"))))), "more than 64 bits"),
         (field(1, field(1, field(2, field(1, b"") + field(2, b"")))), "expected one list"),
         (b"", "not in the record"),
+        pytest.param(
+            field(1, field(1, field(2, field(1, field(1, b"") * (2**20 + 1))))),
+            "more than 1048576 strings",
+            id="strings",
+        ),
     ],
 )
 def test_payloads_that_are_no_example(payload, words, tmp_path):

@@ -258,6 +258,7 @@ def change(store, key, **facts):
         ({"chunks": [0, 2]}, "expected shape and chunks"),
         ({"chunks": [4, 2**40]}, "expected chunks of at most"),
         ({"chunks": [2**30, 2]}, "expected chunks of at most"),
+        ({"shape": [17, 2**20], "chunks": [1, 1]}, "expected rows in at most 4096 chunks, got 1048576"),
         ({"chunks": [8, 2]}, "bytes in the chunk"),
         ({"dtype": "<f8"}, "bytes in the chunk"),
         ({"dtype": "what"}, "dtype"),
