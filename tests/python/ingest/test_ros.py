@@ -772,7 +772,8 @@ def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
     path = tmp_path / "a.mcap"
     path.write_bytes(whole[: len(whole) // 2] + bytes(8_000_000))
     got = read(path, on_error="skip")
-    assert 0 < len(got.only["/imu"].rows) < 40 and len(got.skipped) == 1
+    ((what, _),) = got.skipped.items()
+    assert 0 < len(got.only["/imu"].rows) < 40 and int(what.split()[-1]) < len(whole)
     packed = zstandard.compress(bytes(100_000_000))
     body = struct.pack("<QQQII4sQ", START, START, 100_000_000, 0, 4, b"zstd", len(packed)) + packed
     path.write_bytes(whole[:8] + struct.pack("<BQ", 6, len(body)) + body + whole[-8:])
