@@ -1,7 +1,12 @@
 """Robot files in, a cache out: :func:`ingest` finds the format, and writes what that format's reader yields.
 
-`registry` knows the formats, `recording` says what a reader yields and notes, each format's module reads its files, `driver`
-writes what they yield, and `shards` shares that out. What a format of another package needs is exported here.
+- `recording` is the contract: what a reader yields and notes. `registry` knows the formats; `formats` has what is known of each
+  before its reader is imported, which is a file of that name, or lies in `messages` (MCAP, bags), `hdf5` or `rlds`.
+- `driver` writes what readers yield: by a `mapping`, in an order that `clocks` sees to. `shards` shares that out, `append` adds.
+- What readers have in common: `files` (what may be opened), `options`, `rate` (rows without a clock), `images`, `video` (stamps
+  and frames, with `lerobot_videos` and `hdf5.droid_videos`), `npz`, `yaml`; `zarr_store` and `cloud_files` are files of one format.
+
+What a format of another package needs is exported here.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .files import check_file
 from .formats.calvin import EPISODES, CalvinOptions
 from .images import store_pixels
 from .npz import read_npz
-from .rate import nominal_time_ns, require_rate
+from .rate import find_rate, nominal_time_ns
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 
 _STEP = re.compile(r"episode_(\d{1,18})\.npz")
@@ -129,18 +129,9 @@ def _find_rate(folder: Path, options: CalvinOptions) -> tuple[float, str]:
             said = {float(number) for number in _RATE.findall(file.read_text(errors="replace"))}
         except (SourceError, ValueError) as error:
             raise FileError(str(error)) from error
-    if len(said) == 1 and options.rate_hz in (None, *said):
-        rate_hz = said.pop()
-        if not 1e-3 <= rate_hz <= 1e6:
-            raise FileError(f"{file}: expected control_freq from 0.001 to 1e6, got {rate_hz}")
-        return rate_hz, f"control_freq in {_SETTINGS}"
-    if said and options.rate_hz is not None:
-        raise FileError(
-            f"{file}: says control_freq {', '.join(f'{rate:g}' for rate in sorted(said))}, rate_hz is {options.rate_hz:g}"
-        )
-    return require_rate(
-        options.rate_hz, folder, f"no control_freq in {_SETTINGS} says at what rate it was recorded"
-    ), "rate_hz"
+    by = f"control_freq in {_SETTINGS}"
+    rates = {by if len(said) == 1 else f"{by} (number {number})": rate for number, rate in enumerate(sorted(said), 1)}
+    return find_rate(options.rate_hz, folder, f"no {by} says at what rate it was recorded", rates)
 
 
 def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Notes) -> _Split:

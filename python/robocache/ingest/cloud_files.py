@@ -364,10 +364,21 @@ def _read_las(file: Path, notes: Notes) -> Columns:
 
 
 def _check_las_header(file: Path) -> None:
-    """Refuses more records than the file can hold, of which laspy would make every one."""
+    """Refuses more records than the file can hold, of which laspy would make every one, and more chunks, for whose table lazrs
+    ends the process where there is no memory."""
     with file.open("rb") as opened:
         head = opened.read(375).ljust(375, b"\0")
-    size = file.stat().st_size
+        size, chunks = os.fstat(opened.fileno()).st_size, 0
+        if file.suffix.lower() == ".laz":
+            (start,) = struct.unpack_from("<I", head, 96)
+            opened.seek(start)
+            (table,) = struct.unpack("<q", opened.read(8).ljust(8, b"\0"))
+            if table == -1:  # of a writer that could not go back: at the end
+                opened.seek(max(0, size - 8))
+                (table,) = struct.unpack("<q", opened.read(8).ljust(8, b"\0"))
+            if start < table <= size - 8:
+                opened.seek(table)
+                (chunks,) = struct.unpack("<4xI", opened.read(8))
     if head[:4] != b"LASF":
         raise SourceError(f"{file}: expected 'LASF' at its start, got {head[:4]!r}")
     length, points, records = struct.unpack_from("<HII", head, 94)
@@ -377,6 +388,8 @@ def _check_las_header(file: Path) -> None:
             f"{file}: byte 94: a header of {length} bytes and {records} records in front of its points at byte {points} do not "
             f"fit into {size} bytes"
         )
+    if chunks > size:
+        raise SourceError(f"{file}: a table of {chunks} chunks, of which none fits into less than a byte of its {size}")
     if count and (behind > size or count * 60 > size - behind):
         raise SourceError(f"{file}: byte 235: {count} records from byte {behind} on do not fit into {size} bytes")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -46,9 +45,7 @@ def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recordi
     folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
     stamps = {parent / name for folder, _ in folders for parent in (folder, folder.parent) for name in _STAMP_FILES}
-    others = Counter(file.suffix or file.name for file in set(listing.files) - set(files) - stamps)
-    for suffix, count in sorted(others.items()):
-        notes.leave_out(f"*{suffix}", f"no clouds: {count} file{'s' * (count > 1)}")
+    listing.leave_out_others({*files, *stamps}, "no clouds", notes)
     seen = _Seen()
     for folder, clouds in folders:
         name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))

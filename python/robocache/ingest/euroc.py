@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ..errors import FileError
 from .csv import read_log
@@ -24,11 +23,9 @@ from .files import check_file, list_files, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, SourceError, naming
+from .recording import Frames, Notes, Recording, Rows, naming
+from .yaml import read_yaml
 
-# No calibration is longer, nor has it more lists: PyYAML takes minutes for some thousands within one another.
-_LONGEST = 1 << 16
-_MOST_LISTS = 256
 # "a_RS_S_x [m s^-2]"
 _UNIT = re.compile(r"\s*\[(.*)\]$")
 _QUATERNION = re.compile(r"q_\w+_([wxyz])")
@@ -141,20 +138,8 @@ def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
 
 def _read_calibration(file: Path) -> dict[str, Any]:
     """What sensor.yaml says, JSON-able; matrices are lists of rows."""
-    check_file(file)
-    if file.stat().st_size > _LONGEST:
-        raise SourceError(f"{file}: expected a calibration of at most {_LONGEST} bytes, got {file.stat().st_size}")
     with naming(file):
-        text = file.read_text(encoding="utf-8-sig")
-        text = re.sub(r"\A%YAML:.*", "", text)  # as OpenCV writes it, which is no YAML
-        if (lists := text.count("[") + text.count("{")) > _MOST_LISTS:
-            raise SourceError(f"{file}: expected at most {_MOST_LISTS} lists, got {lists}")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise SourceError(f"{file}: expected a calibration without aliases")
-        values = yaml.safe_load(text)
-        if not isinstance(values, dict):
-            raise SourceError(f"{file}: expected keys and values, got {type(values).__name__}")
-        return {str(key): _plain(value) for key, value in values.items()}
+        return {str(key): _plain(value) for key, value in read_yaml(file).items()}
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,8 @@ import hashlib
 import os
 import re
 import stat
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +79,12 @@ class Listing:
                 raise error
         for link, folder in self.repeated.items():
             notes.leave_out(str(link.relative_to(root)), f"the same folder as {folder.relative_to(root)}")
+
+    def leave_out_others(self, used: Iterable[Path], why: str, notes: Notes) -> None:
+        """Names the files that are none of `used`, by their suffixes."""
+        others = Counter(file.suffix or file.name for file in set(self.files) - set(used))
+        for suffix, count in sorted(others.items()):
+            notes.leave_out(f"*{suffix}", f"{why}: {count} file{'s' * (count > 1)}")
 
 
 def list_files(source: Path) -> Listing:

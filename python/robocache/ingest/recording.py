@@ -162,7 +162,7 @@ class Recording:
 
     what: its name where it is told of or skipped ("episode 3"), unique in the source.
     where: file or folder; begins the message of whatever is wrong with it.
-    metadata: its columns of the episodes table.
+    metadata: its columns of the episodes table; what takes a look at the rows may be added until the first stream is yielded.
     streams: (stream, samples) in any number, a stream's parts in the source's order, streams in any order and in turns; read
         once, when the episode is written, a camera's chunks before the stream behind it. So a reader needs to hold no more
         than a part.

@@ -60,9 +60,7 @@ def read(source: Path, options: UlogOptions, notes: Notes) -> Generator[Recordin
     if not files:
         raise FileError(f"{source}: expected ULog files (*.ulg), found none")
     notes.total = len(files)
-    others = Counter(file.suffix or file.name for file in set(listing.files) - set(files))
-    for suffix, count in sorted(others.items()):
-        notes.leave_out(f"*{suffix}", f"no ULog: {count} file{'s' * (count > 1)}")
+    listing.leave_out_others(files, "no ULog", notes)
     for file in files:
         what = str(file.relative_to(root))
         yield Recording(what, str(file), {"name": what}, _read_log(file, what, notes))

@@ -17,7 +17,7 @@ from ..errors import FileError
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import store_pixels
-from .rate import nominal_time_ns, require_rate
+from .rate import find_rate, nominal_time_ns
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 from .zarr_store import Array, Store, Zip, open_array, open_store, parts, read_json
 
@@ -182,7 +182,7 @@ def _find_clock(arrays: list[Array], root: Path, options: ZarrOptions) -> _Clock
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
                 return _Clock(array, None)
-    return _Clock(None, require_rate(options.rate_hz, root, "no data/timestamp (float64, seconds) is its clock"))
+    return _Clock(None, find_rate(options.rate_hz, root, "no data/timestamp (float64, seconds) is its clock")[0])
 
 
 # ---- an episode ----

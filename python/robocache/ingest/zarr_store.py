@@ -36,6 +36,8 @@ from .recording import SourceError
 _LARGEST_JSON = 2**24
 # Larger than chunks are: they are read whole.
 _LARGEST_CHUNK = 2**28
+# A row is put together of so many chunks at most: each is a file.
+_MOST_PIECES = 2**12
 
 
 # ---- where the files lie ----
@@ -276,6 +278,9 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
         raise SourceError(
             f"{place}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {largest} in {list(chunks)}"
         )
+    pieces = math.prod(-(-side // chunk) for side, chunk in zip(shape[1:], chunks[1:], strict=True))
+    if pieces > _MOST_PIECES:
+        raise SourceError(f"{place}: expected rows in at most {_MOST_PIECES} chunks, got {pieces} of {list(chunks)}")
     order, separator = description.get("order"), description.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
         raise SourceError(

@@ -1,12 +1,10 @@
-"""Writes HDF5 recordings as the recorders of each kind lay them out, and reads a reader's streams back whole."""
+"""Writes HDF5 recordings as the recorders of each kind lay them out, and reads them."""
 
 import json
 
 import h5py
 import numpy as np
-from robocache.ingest import registry
-from robocache.ingest.options import make_options
-from robocache.ingest.recording import Frames, Notes, Ragged, Texts
+from yields import Yields
 
 IMAGE = (24, 32)
 SERIALS = {"wrist": "13062452", "ext1": "20036094", "ext2": "25455306"}
@@ -133,35 +131,6 @@ def write_droid(folder, trajectory, metadata=True):
 
 
 def read_all(source, format=None, on_error="stop", **options):
-    """[(recording, {stream: (time_ns, values)})] and the notes: each stream's parts put together, without a cache."""
-    entry = registry.find_format(source) if format is None else registry.FORMATS[format]
-    notes = Notes(entry.name, {}, on_error)
-    recordings = []
-    for recording in entry.load().read(source, make_options(entry.options, entry.name, options), notes):
-        parts = {}
-        with notes.reading(recording.what, recording.where):
-            for name, samples in recording.streams:
-                parts.setdefault(name, []).extend(_parts(samples))
-            recordings.append((recording, {name: _join(found) for name, found in parts.items()}))
-    return recordings, notes
-
-
-def _parts(samples):
-    if isinstance(samples, Frames):
-        return list(samples.chunks)
-    if isinstance(samples, Texts):
-        return [(samples.time_ns, list(samples.texts))]
-    if isinstance(samples, Ragged):
-        return [(samples.time_ns, np.split(samples.values, samples.offsets[1:-1]))]
-    assert samples.values.dtype.isnative
-    return [(samples.time_ns, samples.values)]
-
-
-def _join(parts):
-    time_ns = np.concatenate([time_ns for time_ns, _ in parts])
-    first = parts[0][1]
-    if isinstance(first, list):
-        return time_ns, [row for _, rows in parts for row in rows]
-    if hasattr(first, "codec"):
-        return time_ns, [encoded for _, encoded in parts]
-    return time_ns, np.concatenate([values for _, values in parts])
+    """[(recording, {stream: (time_ns, values)})] and the notes."""
+    found = Yields(format, source, on_error, **options)
+    return list(zip(found.recordings, found.episodes.values(), strict=True)), found.notes

@@ -5,13 +5,14 @@ import json
 import sqlite3
 import struct
 import tracemalloc
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
+from damage import damage
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -21,9 +22,9 @@ from mcap.reader import make_reader
 from mcap.writer import IndexType, Writer
 from mcap_protobuf.decoder import DecoderFactory
 from PIL import Image
-from robocache.ingest import messages as two_passes
-from robocache.ingest import registry
-from robocache.ingest.json_messages import JsonDecoder
+from robocache.ingest import convert, load_plan, merge, plan, registry
+from robocache.ingest.messages import passes
+from robocache.ingest.messages.json import JsonDecoder
 from robocache.ingest.options import make_options
 from robocache.ingest.recording import Frames, Notes, Ragged, SourceError, Texts
 from ros_files import (
@@ -42,27 +43,28 @@ from ros_files import (
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from soak import rounds
+from yields import Yields, pixels
 
 import robocache
-from robocache import frames
 
 MS = 1_000_000
 
 
 @dataclass
 class Stream:
-    """All parts of a stream of one recording together; rows of ragged ones as a list of arrays."""
+    """All parts of a stream of one recording together; rows of ragged ones as a list of arrays, of cameras as pixels."""
 
-    time_ns: list = field(default_factory=list)
-    rows: list = field(default_factory=list)
-    names: list | None = None
-    attributes: dict = field(default_factory=dict)
-    part: object = None
+    time_ns: list
+    rows: list
+    names: list | None
+    attributes: dict
+    part: object
 
 
 @dataclass
 class Readout:
     recordings: dict
+    metadata: dict
     notes: Notes
     provenance: dict
 
@@ -82,47 +84,21 @@ class Readout:
 
 def read(source, format=None, on_error="stop", **options):
     """What the reader yields, without a cache."""
-    entry = registry.FORMATS[format] if format else registry.find_format(source)
-    provenance = {}
-    notes = Notes(entry.name, provenance, on_error)
-    recordings = {}
-    for recording in entry.load().read(source, make_options(entry.options, entry.name, options), notes):
-        streams = {}
-        with notes.reading(recording.what, recording.where):
-            for name, samples in recording.streams:
-                stream = streams.setdefault(name, Stream(part=samples, attributes=dict(samples.attributes)))
-                assert samples.facts == stream.part.facts
-                if isinstance(samples, Frames):
-                    for time_ns, encoded in samples.chunks:
-                        stream.time_ns += time_ns.tolist()
-                        pixels = frames.decode(
-                            *encoded[:1],
-                            encoded.data,
-                            encoded.offsets,
-                            encoded.shape,
-                            encoded.dtype,
-                            range(len(time_ns)),
-                        )
-                        stream.rows += list(pixels)
-                    continue
-                assert samples.time_ns.dtype == np.int64
-                stream.time_ns += samples.time_ns.tolist()
-                if isinstance(samples, Texts):
-                    assert len(samples.texts) == len(samples.time_ns)
-                    stream.rows += samples.texts
-                    continue
-                stream.names = samples.names
-                assert samples.values.dtype.isnative
-                if isinstance(samples, Ragged):
-                    assert len(samples.offsets) == len(samples.time_ns) + 1 and samples.offsets[-1] == len(
-                        samples.values
-                    )
-                    stream.rows += np.split(samples.values, samples.offsets[1:-1])
-                else:
-                    assert len(samples.values) == len(samples.time_ns)
-                    stream.rows += list(samples.values)
-            recordings[recording.what] = streams
-    return Readout(recordings, notes, provenance)
+    found = Yields(format, source, on_error, **options)
+    recordings = {
+        what: {
+            name: Stream(
+                time_ns.tolist(),
+                list(pixels(rows) if isinstance(found.first[name], Frames) else rows),
+                found.facts[name].get("names"),
+                found.facts[name]["attributes"],
+                found.first[name],
+            )
+            for name, (time_ns, rows) in streams.items()
+        }
+        for what, streams in found.episodes.items()
+    }
+    return Readout(recordings, found.metadata, found.notes, found.provenance)
 
 
 def imu(time_ns, k, **more):
@@ -171,7 +147,8 @@ def test_numbers_of_a_message_are_one_stream_and_each_array_its_own(compression,
     rows = np.array(stream.rows)
     np.testing.assert_array_equal(rows[:, 4:7], [[k + 0.25, -k, np.nan] for k in range(50)])
     assert np.array(streams["/imu/orientation_covariance"].rows)[7].tolist() == list(range(7, 16))
-    assert stream.attributes == {"schema": "sensor_msgs/msg/Imu", "clock_source": "header.stamp", "frame_id": "base"}
+    assert stream.attributes == {"schema": "sensor_msgs/msg/Imu", "clock_source": "header.stamp"}
+    assert got.metadata["a.mcap"] == {"name": "a.mcap", "frame_ids": '{"/imu/header.frame_id": "base"}'}
     assert got.provenance["mcap"]["clocks"] == {"/imu": "header.stamp"}
 
 
@@ -520,7 +497,6 @@ def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, pa
     assert stream.rows[0].dtype == dtype and stream.time_ns == [START + k for k in range(5)]
     assert stream.part.unit_m == unit
     assert stream.part.intrinsics == [matrix[:3], matrix[3:6], matrix[6:]]
-    assert stream.attributes["frame_id"] == "cam"
     np.testing.assert_array_equal(streams["/cam/camera_info/k"].rows, [matrix])
 
 
@@ -643,7 +619,57 @@ def test_a_frame_that_changes_is_a_stream_of_text(tmp_path):
     made = [(START + k, imu(START + k, k, frame="ab"[k % 2])) for k in range(4)]
     streams = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)})).only
     assert streams["/imu/header.frame_id"].rows == ["a", "b", "a", "b"]
-    assert "frame_id" not in streams["/imu"].attributes
+
+
+def write_unlike(folder, second):
+    """Two bags with /imu, the second as it is given; each with a topic of its own."""
+    write_mcap(folder / "a.mcap", {"/imu": imus(4, frame="a"), "/first": strings("x")})
+    write_mcap(folder / "b.mcap", {"/imu": second, "/second": strings("y")})
+    return folder
+
+
+def in_shards(source, folder, **options):
+    made = plan(source, folder / "plan", shards=2, **options)
+    for shard in range(2):
+        convert(load_plan(made.folder), shard)
+    return merge(made.folder, folder / "merged")
+
+
+def test_what_differs_between_bags_is_told_of_each_whatever_the_shards(tmp_path):
+    source = write_unlike(tmp_path / "bags", imus(4, frame="b"))
+    robocache.ingest(source, tmp_path / "one")
+    in_shards(source, tmp_path)
+    one, two = robocache.open(tmp_path / "one"), robocache.open(tmp_path / "merged")
+    frames = [json.loads(column) for column in one.episodes["frame_ids"].to_pylist()]
+    assert frames == [{"/imu/header.frame_id": "a"}, {"/imu/header.frame_id": "b"}]
+    assert two.episodes.equals(one.episodes)
+    assert two.provenance["mcap"] == one.provenance["mcap"]
+    assert one.provenance["mcap"]["clocks"].keys() == {"/imu", "/first", "/second"}
+
+
+@pytest.mark.parametrize(("lag", "clock"), [(0, "header.stamp"), (-60 * 10**9, "log_time")])
+def test_shards_of_which_each_chose_another_clock_are_not_merged(lag, clock, tmp_path):
+    other = ({"header.stamp", "log_time"} - {clock}).pop()
+    write_mcap(tmp_path / "bags/a.mcap", {"/imu": imus(4, lag=lag)})
+    write_mcap(tmp_path / "bags/b.mcap", {"/imu": imus(4, lag=-60 * 10**9 - lag)})
+    with pytest.raises(robocache.FileError, match=f"clocks '/imu' is {other}, but before it {clock}"):
+        in_shards(tmp_path / "bags", tmp_path)
+    assert in_shards(tmp_path / "bags", tmp_path / "log", stamp="log").episodes == 2
+
+
+def test_shards_whose_lengths_differ_are_not_merged(tmp_path):
+    def arrays(count):
+        name = "std_msgs/msg/Float64MultiArray"
+        return name, [(START + k, message(name, data=np.arange(count + 0.0))) for k in range(3)]
+
+    write_mcap(tmp_path / "bags/a.mcap", {"/a": arrays(3)})
+    write_mcap(tmp_path / "bags/b.mcap", {"/a": arrays(4)})
+    with pytest.raises(
+        robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3 in each before"
+    ):
+        robocache.ingest(tmp_path / "bags", tmp_path / "cache")
+    with pytest.raises(robocache.FileError, match=r"not of one kind with the shards before it: .*/a"):
+        in_shards(tmp_path / "bags", tmp_path)
 
 
 @settings(max_examples=15)
@@ -739,6 +765,28 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
     got = read(path, on_error="skip")
     assert 60 < len(got.only["/imu"].rows) < 100
     assert sorted(got.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
+
+
+def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
+    whole = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
+    path = tmp_path / "a.mcap"
+    path.write_bytes(whole[: len(whole) // 2] + bytes(8_000_000))
+    got = read(path, on_error="skip")
+    ((what, _),) = got.skipped.items()
+    assert 0 < len(got.only["/imu"].rows) < 40 and int(what.split()[-1]) < len(whole)
+    packed = zstandard.compress(bytes(100_000_000))
+    body = struct.pack("<QQQII4sQ", START, START, 100_000_000, 0, 4, b"zstd", len(packed)) + packed
+    path.write_bytes(whole[:8] + struct.pack("<BQ", 6, len(body)) + body + whole[-8:])
+    with pytest.raises(SourceError, match="a record of kind 0, 0 bytes at 0"):
+        read(path)
+    with path.open("wb") as file:  # of which nothing takes room on the disk
+        file.write(whole[:8] + struct.pack("<BQ", 6, 1 << 33))
+        file.truncate(17 + (1 << 33))
+    with pytest.raises(SourceError, match=f"byte 8: a chunk of {1 << 33} bytes"):
+        read(path)
+    (tmp_path / "a.bag").write_bytes(b"#ROSBAG V2.0\n" + bytes(8_000_000))
+    with pytest.raises(SourceError, match="says its kind in op"):
+        read(tmp_path / "a.bag")
 
 
 def test_two_types_on_one_topic_are_refused(tmp_path):
@@ -1095,8 +1143,8 @@ def test_a_cache_holds_it_all(rng, tmp_path):
 
 
 def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(two_passes, "_AT_ONCE", 1 << 20)
-    monkeypatch.setattr(two_passes, "_SMALL", 1 << 20)
+    monkeypatch.setattr(passes, "_AT_ONCE", 1 << 20)
+    monkeypatch.setattr(passes, "_SMALL", 1 << 20)
     picture = np.zeros((200, 200, 3), np.uint8)
     made = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k in range(200)]
     path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}, chunk_size=1 << 20)
@@ -1135,32 +1183,10 @@ def test_a_small_file_that_claims_to_be_large_takes_no_memory(compression, tmp_p
 # ---- faults ----
 
 
-def damaged(content, rng):
-    """Content with something wrong in it."""
-    content = bytearray(content)
-    at = int(rng.integers(len(content)))
-    stop = min(len(content), at + int(rng.integers(1, 64)))
-    match rng.integers(6):
-        case 0:
-            return bytes(content[:at])
-        case 1:
-            for place in rng.integers(len(content), size=4):
-                content[place] ^= 1 << int(rng.integers(8))
-        case 2:
-            content[at:stop] = bytes(stop - at)
-        case 3:
-            content[at:stop] = b"\xff" * (stop - at)
-        case 4:
-            del content[at:stop]
-        case 5:
-            content[at:at] = content[at:stop]
-    return bytes(content)
-
-
 def check_damaged(path, content, format, rng, times):
     """Nothing but errors that name the file, or a result."""
     for _ in range(times):
-        path.write_bytes(damaged(content, rng))
+        path.write_bytes(damage(content, rng))
         for on_error in ("stop", "skip"):
             try:
                 read(path, format, on_error=on_error, image_codec="raw")
@@ -1317,7 +1343,7 @@ def test_a_real_json_file_beside_a_video_of_other_length(real_data):
     got = read(Path(real_data("mcap/depthai_recording")))
     assert len(got.only["video"].rows) == 124
     assert (
-        got.left_out["recording.mp4"]
+        got.left_out["recording.mcap: recording.mp4"]
         == "a video beside recording.mcap, not read; it has 103 frames, the topics have messages: video 124"
     )
     with (Path(real_data("mcap/depthai_recording")) / "recording.mcap").open("rb") as file:

@@ -427,7 +427,7 @@ def attack(source, expected, cache, kills, seed, overwrite=False):
 def test_killed_at_random_it_goes_on_and_gives_the_same_bytes(tmp_path):
     source = write_logs(tmp_path / "logs", 6)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    attack(source, tmp_path / "single", tmp_path / "cache", rounds(20), 1)
+    attack(source, tmp_path / "single", tmp_path / "cache", rounds(6), 1)
 
 
 @pytest.mark.soak

@@ -1,12 +1,12 @@
 """PX4 logs: every field as pyulog reads it, every integer exact, and what pyulog passes over in silence by name."""
 
-import random
 import resource
 import struct
 import time
 
 import numpy as np
 import pytest
+from damage import damage
 from robocache.ingest import registry, ulog
 from yields import Yields, outcome
 
@@ -395,28 +395,12 @@ def test_real_logs_hold_what_pyulog_reads(name, real_data):
     assert yields.skipped == {}
 
 
-def test_mutated_logs_end_in_an_error_that_names_them(real_data, tmp_path):
+def test_mutated_logs_end_in_an_error_that_names_them(real_data, rng, tmp_path):
     sources = [(real_data("ulog/pyulog") / f"{name}.ulg").read_bytes() for name in LOGS[:2]]
-    draw = random.Random(16)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = tmp_path / "mutated.ulg"
     for number in range(rounds(30)):
-        content = bytearray(draw.choice(sources))
-        for _ in range(draw.randint(1, 5)):
-            at = draw.randrange(len(content))
-            match draw.randrange(5):
-                case 0:
-                    del content[at:]
-                    content += b"x" if not content else b""
-                case 1:
-                    content[at] ^= 1 << draw.randrange(8)
-                case 2:
-                    content[at : at + 200] = bytes(len(content[at : at + 200]))
-                case 3:
-                    content[at : at + 100] = content[:100]
-                case 4:
-                    del content[at : at + draw.randint(1, 50)]
-        path.write_bytes(content)
+        path.write_bytes(damage(sources[rng.integers(len(sources))], rng))
         started = time.process_time()
         outcome("ulog", path, on_error=("stop", "skip")[number % 2])
         assert time.process_time() - started < 2

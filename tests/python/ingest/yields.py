@@ -4,37 +4,53 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from robocache.ingest import FORMATS
+from robocache.ingest import FORMATS, registry
 from robocache.ingest.options import make_options
 from robocache.ingest.recording import Frames, Notes, Ragged, Rows, Texts, naming
 
 import robocache
+from robocache import frames
 
 
 class Yields:
-    """A source as its reader gives it.
+    """A source as its reader gives it; of the format that its sign shows where none is given.
 
-    episodes: of each recording its streams: a list of (time_ns, values) parts that were put together again, where values are
-        rows, a list of arrays (ragged), a list of str, or a list of encoded frames.
-    facts: of each stream what the cache is told of it, which must be the same in all parts.
+    recordings: those that were read.
+    episodes: of each its streams, whose parts were put together: (time_ns, values), where values are rows, a list of arrays
+        (ragged), a list of str, or a list of a camera's :class:`Encoded` chunks.
+    facts, clocks, first: of each stream what the cache is told of it, which must be the same in all parts, its clock, and its
+        first samples.
     """
 
     def __init__(self, format, source, on_error="stop", **options):
+        source = Path(source)
+        entry = registry.find_format(source) if format is None else FORMATS[format]
+        settings = make_options(entry.options, entry.name, options)
         self.provenance = {}
-        self.notes = Notes(format, self.provenance, on_error)
-        self.episodes, self.metadata, self.facts, self.clocks = {}, {}, {}, {}
-        settings = make_options(FORMATS[format].options, format, options)
-        reader = FORMATS[format].load()
-        for recording in reader.read(Path(source), settings, self.notes):
-            parts = {}
-            with self.notes.reading(recording.what, recording.where):
-                for name, samples in recording.streams:
-                    assert self.facts.setdefault(name, samples.facts) == samples.facts
-                    self.clocks[name] = samples.clock
-                    parts.setdefault(name, []).extend(_parts(samples))
-                self.episodes[recording.what] = {name: _joined(found) for name, found in parts.items()}
-                self.metadata[recording.what] = recording.metadata
-        getattr(reader, "finish", lambda *_: None)(Path(source), settings, self.notes)
+        self.notes = Notes(entry.name, self.provenance, on_error)
+        self.recordings, self.episodes = [], {}
+        self.facts, self.clocks, self.first = {}, {}, {}
+        reader = entry.load()
+        with naming(source):
+            for recording in reader.read(source, settings, self.notes):
+                assert recording.what not in self.episodes
+                parts = {}
+                with self.notes.reading(recording.what, recording.where):
+                    for name, samples in recording.streams:
+                        assert self.facts.setdefault(name, samples.facts) == samples.facts
+                        self.clocks[name] = samples.clock
+                        self.first.setdefault(name, samples)
+                        parts.setdefault(name, []).extend(_parts(samples))
+                    self.episodes[recording.what] = {name: _joined(found) for name, found in parts.items()}
+                    self.recordings.append(recording)
+            getattr(reader, "finish", lambda *_: None)(source, settings, self.notes)
+
+    def __getitem__(self, number):
+        return list(self.episodes.values())[number]
+
+    @property
+    def metadata(self):
+        return {recording.what: recording.metadata for recording in self.recordings}
 
     @property
     def told(self):
@@ -58,35 +74,51 @@ class Yields:
 def outcome(format, source, **options):
     """Reads all of it, as the driver would: None, or the error's text where it names the source; whatever else fails the test."""
     try:
-        with naming(source):
-            Yields(format, source, **options)
+        Yields(format, source, **options)
     except robocache.FileError as error:
         assert str(source) in str(error) or Path(source).name in str(error), error
         return str(error)
     return None
 
 
+def pixels(chunks):
+    """The pixels of a camera's encoded chunks, ``[n, H, W, C]``."""
+    decoded = []
+    for chunk in chunks:
+        count = chunk.data.nbytes // (int(np.prod(chunk.shape)) * chunk.dtype.itemsize)
+        rows = range(count if chunk.codec == "raw" else len(chunk.offsets) - 1)
+        decoded.append(frames.decode(chunk.codec, chunk.data, chunk.offsets, chunk.shape, chunk.dtype, rows))
+    return np.concatenate(decoded)
+
+
+def blobs(chunks):
+    """The files of JPEGs or PNGs, as they are stored."""
+    return [bytes(chunk.data[start:end]) for chunk in chunks for start, end in pairwise(chunk.offsets.tolist())]
+
+
 def _parts(samples):
+    if isinstance(samples, Frames):
+        return list(samples.chunks)
+    assert samples.time_ns.dtype == np.int64
     match samples:
         case Rows():
-            assert samples.time_ns.dtype == np.int64 and len(samples.time_ns) == len(samples.values)
-            yield samples.time_ns, samples.values
+            assert samples.values.dtype.isnative and len(samples.time_ns) == len(samples.values)
+            return [(samples.time_ns, np.array(samples.values))]
         case Ragged():
-            assert len(samples.offsets) == len(samples.time_ns) + 1 and samples.offsets[0] == 0
-            assert samples.offsets[-1] == len(samples.values)
-            yield samples.time_ns, [samples.values[start:end] for start, end in pairwise(samples.offsets)]
+            assert samples.values.dtype.isnative and len(samples.offsets) == len(samples.time_ns) + 1
+            assert samples.offsets[0] == 0 and samples.offsets[-1] == len(samples.values)
+            return [(samples.time_ns, [samples.values[start:end] for start, end in pairwise(samples.offsets)])]
         case Texts():
             assert len(samples.time_ns) == len(samples.texts)
-            yield samples.time_ns, list(samples.texts)
-        case Frames():
-            for time_ns, encoded in samples.chunks:
-                ends = encoded.offsets.tolist()
-                yield time_ns, [bytes(encoded.data[start:end]) for start, end in pairwise(ends)]
+            return [(samples.time_ns, list(samples.texts))]
 
 
 def _joined(parts):
     time_ns = np.concatenate([time_ns for time_ns, _ in parts])
-    if isinstance(parts[0][1], list):
-        return time_ns, [item for _, items in parts for item in items]
-    assert len({values.dtype for _, values in parts}) == 1
-    return time_ns, np.concatenate([values for _, values in parts])
+    values = [values for _, values in parts]
+    if hasattr(values[0], "codec"):
+        return time_ns, values
+    if isinstance(values[0], list):
+        return time_ns, [item for items in values for item in items]
+    assert len({part.dtype for part in values}) == 1
+    return time_ns, np.concatenate(values)

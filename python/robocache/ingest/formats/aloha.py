@@ -11,6 +11,6 @@ FORMAT = Format(
     "episode_*.hdf5",
     finder("aloha"),
     RateOptions,
-    "robocache.ingest.aloha",
-    "pip install h5py",
+    "robocache.ingest.hdf5.aloha",
+    "pip install 'robocache[hdf5]'",
 )

@@ -36,5 +36,5 @@ FORMAT = Format(
     _find_episodes,
     CalvinOptions,
     "robocache.ingest.calvin",
-    "pip install numpy",
+    "pip install robocache",
 )

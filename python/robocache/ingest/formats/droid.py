@@ -11,6 +11,6 @@ FORMAT = Format(
     TRAJECTORY,
     finder("droid"),
     VideoOptions,
-    "robocache.ingest.droid",
-    "pip install h5py",
+    "robocache.ingest.hdf5.droid",
+    "pip install 'robocache[hdf5]'",
 )

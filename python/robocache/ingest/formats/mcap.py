@@ -45,6 +45,6 @@ FORMAT = Format(
     "*.mcap",
     _find_mcap,
     MessageOptions,
-    "robocache.ingest.mcap",
+    "robocache.ingest.messages.mcap",
     "pip install 'robocache[ros]'",
 )

@@ -31,6 +31,6 @@ FORMAT = Format(
     "*.tfrecord-00000-of-00001",
     _find_shard,
     RldsOptions,
-    "robocache.ingest.rlds",
-    "pip install google-crc32c",
+    "robocache.ingest.rlds.dataset",
+    "pip install 'robocache[rlds]'",
 )

@@ -11,6 +11,6 @@ FORMAT = Format(
     "*.hdf5 of demos",
     finder("robomimic"),
     RateOptions,
-    "robocache.ingest.robomimic",
-    "pip install h5py",
+    "robocache.ingest.hdf5.robomimic",
+    "pip install 'robocache[hdf5]'",
 )

@@ -24,6 +24,6 @@ FORMAT = Format(
     "*.bag",
     _find_bag,
     MessageOptions,
-    "robocache.ingest.rosbag1",
+    "robocache.ingest.messages.rosbag1",
     "pip install 'robocache[ros]'",
 )

@@ -35,7 +35,7 @@ FORMAT = Format(
     "metadata.yaml or *.db3",
     _find_bag,
     MessageOptions,
-    "robocache.ingest.rosbag2",
+    "robocache.ingest.messages.rosbag2",
     "pip install 'robocache[ros]'",
     includes=("mcap",),
 )

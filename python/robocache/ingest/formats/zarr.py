@@ -42,5 +42,5 @@ FORMAT = Format(
     _find_store,
     ZarrOptions,
     "robocache.ingest.zarr",
-    "pip install numcodecs",
+    "pip install 'robocache[zarr]'",
 )

@@ -10,8 +10,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from ..errors import Error
-from .message_batches import MAX_LEAVES, Leaf, Trees
+from ...errors import Error
+from .batches import MAX_LEAVES, Leaf, Trees
 
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_BOOL: np.bool_,

@@ -6,20 +6,22 @@ gives the rows, a few tens of MB at a time. A bag that is small when it is decom
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ..errors import Error, FileError
+from ...errors import Error, FileError
+from ..formats.mcap import MessageOptions
+from ..recording import Notes, Recording, Samples, SourceError
 from .bags import Bag, Channel, Faults, Part
-from .formats.mcap import MessageOptions
-from .json_messages import JsonDecoder
-from .message_batches import Decoder
-from .message_streams import Known, Topic
-from .protobuf_messages import ProtobufDecoder
-from .recording import Notes, Recording, Samples, SourceError
-from .ros_messages import Definitions, RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
+from .batches import Decoder
+from .json import JsonDecoder
+from .protobuf import ProtobufDecoder
+from .ros import Definitions, RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
+from .streams import Known, Topic
 
 # Messages that become rows together.
 _AT_ONCE = 32 << 20
@@ -41,11 +43,19 @@ def read_bags(
     known = Known(options, notes)
     notes.total = len(bags)
     for what, bag in bags:
-        yield Recording(what, str(bag.path), {"name": what}, _streams(what, bag, decoders, known, notes))
-    notes.tell(source, stamp=options.stamp, clocks=known.clocks, schemas=known.schemas)
+        metadata: dict[str, Any] = {"name": what}
+        yield Recording(what, str(bag.path), metadata, _streams(what, bag, metadata, decoders, known, notes))
 
 
-def _streams(what: str, bag: Bag, decoders: _Decoders, known: Known, notes: Notes) -> Iterator[tuple[str, Samples]]:
+def finish(source: Path, options: MessageOptions, notes: Notes) -> None:
+    """Tells each topic's clock and type."""
+    notes.tell(source, stamp=options.stamp, **{table: notes.seen.get(table, {}) for table in ("clocks", "schemas")})
+
+
+def _streams(
+    what: str, bag: Bag, metadata: dict[str, Any], decoders: _Decoders, known: Known, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    """Adds what the first pass found out to the metadata."""
     faults = Faults(what, notes.skip)
     bag.open(faults)
     kept: deque[Part] | None = deque()
@@ -72,6 +82,8 @@ def _streams(what: str, bag: Bag, decoders: _Decoders, known: Known, notes: Note
     cameras = [topic for topic in read.values() if topic.matrix is not None]
     for topic in read.values():
         topic.find_matrix(cameras)
+    if frame_ids := {stream: frame for topic in read.values() for stream, frame in topic.frame_ids().items()}:
+        metadata["frame_ids"] = json.dumps(frame_ids, ensure_ascii=False)
 
     pending = Part()
     for part in _drain(kept) if kept is not None else bag.parts(Faults(what, None)):

@@ -15,20 +15,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import frames
-from ..errors import Error
+from ... import frames
+from ...errors import Error
+from ..formats.mcap import MessageOptions
+from ..images import Images, Kinds, Storage, encode
+from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, ranges
 from .bags import Messages
-from .formats.mcap import MessageOptions
-from .images import Images, Kinds, Storage, encode
-from .message_batches import Batch, Decoder, Leaf, offsets_of
-from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, ranges
+from .batches import Batch, Decoder, Leaf, offsets_of
 
 # A header's stamp farther than this from the log time is of another clock, or of none.
 _SANE_NS = 10_000_000_000
 # Where a message's own time may stand.
 _STAMPS = ("header.stamp", "stamp", "timestamp")
 _SECONDS = ("sec", "secs", "seconds")
-# Frames of reference: attributes where they are the same in all of a topic.
+# Frames of reference: in the episodes table where they are the same in all messages of a recording.
 _FRAMES = ("header.frame_id", "frame_id", "child_frame_id")
 _NANOSECONDS = ("nanosec", "nsecs", "nsec", "nanos", "nanoseconds")
 # A batch of images that are encoded at once.
@@ -59,7 +59,7 @@ class Known:
     """What holds for a topic in all recordings, by the first that has it.
 
     facts: by topic and what it is about.
-    clocks, schemas: of each topic, for the provenance.
+    clocks: of each topic.
     streams: which topic each belongs to.
     """
 
@@ -67,7 +67,6 @@ class Known:
     notes: Notes
     facts: dict[tuple[str, str], Any] = field(default_factory=dict)
     clocks: dict[str, str] = field(default_factory=dict)
-    schemas: dict[str, str] = field(default_factory=dict)
     streams: dict[str, str] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=Kinds)
 
@@ -221,7 +220,7 @@ class Topic:
         if self._seen == self._bad and self._bad:
             # The second pass tells of every one.
             return True
-        known.schemas.setdefault(name, self.schema)
+        notes.see("schemas", name, self.schema)
         for path, reason in self._decoder.left_out.items():
             notes.leave_out(f"{name}: {path}", reason)
         if self._leaf("header.seq"):
@@ -271,8 +270,14 @@ class Topic:
                 "stamp='log' takes the log times of all"
             )
         self._clock = clock = before
+        self._notes.see("clocks", self.name, clock)
         if clock in (path, "transforms.header.stamp"):
             self._notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or the like")
+
+    def frame_ids(self) -> dict[str, str]:
+        """The frames of reference that are the same in all its messages, by the streams that would have them otherwise."""
+        found = {f"{self.name}/{path}": self._constant.get(path) for path in _FRAMES}
+        return {stream: frame for stream, frame in found.items() if frame}
 
     def find_matrix(self, cameras: Sequence[Topic]) -> None:
         """Takes the intrinsics of the camera of this topic's namespace."""
@@ -337,20 +342,7 @@ class Topic:
         return None if path is None else _stamps_of(batch, self._decoder.leaves, path)
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
-        attributes = {"schema": self.schema, "clock_source": self._clock}
-        for path in _FRAMES:
-            if path not in self._constant:
-                continue
-            key = path.removeprefix("header.")
-            before = self._known.facts.setdefault((self.name, path), self._constant[path])
-            if before:
-                attributes[key] = before
-                if before != self._constant[path]:
-                    self._notes.leave_out(
-                        f"{self._what}: {self.name}: {path}",
-                        f"is {self._constant[path]!r} here, and {before!r} before: the cache has this alone",
-                    )
-        return {**attributes, **more}
+        return {"schema": self.schema, "clock_source": self._clock, **more}
 
     def _spent(self) -> set[str]:
         """Paths of leaves that are told otherwise."""
@@ -370,7 +362,7 @@ class Topic:
             yield f"{self.name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
         for path in _FRAMES:
             leaf = self._leaf(path, "text")
-            if leaf is not None and self._known.facts[self.name, path] is None:
+            if leaf is not None and self._constant[path] is None:
                 yield f"{self.name}/{path}", Texts(time_ns, batch.texts(leaf), attributes=attributes)
 
     def _fields(self, batch: Batch, time_ns: np.ndarray, first_row: int) -> Iterator[tuple[str, Samples]]:

@@ -17,8 +17,8 @@ import numpy as np
 from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
-from ..errors import Error
-from .message_batches import MAX_LEAVES, Leaf, offsets_of
+from ...errors import Error
+from .batches import MAX_LEAVES, Leaf, offsets_of
 
 _NUMBERS = {
     name: np.dtype(name)

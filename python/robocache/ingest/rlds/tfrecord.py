@@ -15,14 +15,17 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from ..errors import Error
-from .recording import SourceError
+from ...errors import Error
+from ..recording import SourceError
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
 # Kinds of fields on the wire.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+# Strings of one feature: a step has one, and none of more steps than this is an episode. Each is an object of 200 bytes.
+_MOST_STRINGS = 1 << 20
 
 # What a feature's list is made of: numbers as arrays, bytes as views of the record.
 Values = np.ndarray | list[memoryview]
@@ -139,7 +142,7 @@ def _parse_feature(record: memoryview, at: int, stop: int) -> Values | None:
 
 
 def _parse_bytes(record: memoryview, at: int, stop: int) -> list[memoryview]:
-    values = []
+    values: list[memoryview] = []
     while at < stop:
         if record[at] != 1 << 3 | _BYTES:
             raise Error(f"byte {at}: expected a string of bytes, got field {record[at] >> 3} of kind {record[at] & 7}")
@@ -147,6 +150,8 @@ def _parse_bytes(record: memoryview, at: int, stop: int) -> list[memoryview]:
         at = start + length
         if at > stop:
             raise Error(f"byte {start}: expected {length} bytes, {stop - start} are left")
+        if len(values) == _MOST_STRINGS:
+            raise Error(f"byte {start}: more than {_MOST_STRINGS} strings in one feature")
         values.append(record[start:at])
     return values
 

@@ -11,23 +11,22 @@ from pathlib import Path
 
 import h5py
 
-from ..errors import FileError
-from .files import natural
-from .formats import RateOptions
-from .hdf5 import (
+from ..files import natural
+from ..formats import RateOptions
+from ..images import Kinds
+from ..rate import find_rate
+from ..recording import Notes, Recording, Samples, SourceError
+from .datasets import (
     Clock,
     Column,
     Tree,
     attributes,
     describe,
     find_files,
-    leave_out_others,
     nominal,
     open_file,
     walk,
 )
-from .images import Kinds
-from .recording import Notes, Recording, Samples, SourceError
 
 _LENGTHS = "lengths of the images' files, which say them themselves"
 _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
@@ -36,21 +35,19 @@ _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every file."""
     root, listing, files = find_files(source, notes)
-    if options.rate_hz is None:
-        raise FileError(
-            f"{source}: ALOHA's files have no clock and name no rate: say it with rate_hz; its own recorders run at 50 Hz"
-        )
-    leave_out_others(listing, files, notes)
+    why = "ALOHA's files have no clock and name no rate; its own recorders run at 50 Hz"
+    rate_hz, _ = find_rate(options.rate_hz, source, why)
+    listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
-    notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")
+    notes.tell(source, rate_hz=rate_hz, rate_from="rate_hz")
     for path in sorted(files, key=natural):
         name = str(path.relative_to(root))
         with notes.reading(name, path), open_file(path) as file:
             _check_layout(path, file)
             metadata = {"name": path.stem, "source_file": name, **attributes(file, notes)}
             tree = walk(path, file, "", notes, _LEFT_OUT)
-            clock = nominal(_count_rows(path, tree), options.rate_hz)
+            clock = nominal(_count_rows(path, tree), rate_hz)
             metadata |= tree.facts
             yield Recording(name, str(path), metadata, _read_streams(tree, name, clock, options, kinds, notes))
 

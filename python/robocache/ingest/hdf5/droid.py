@@ -21,13 +21,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import Error, FileError
-from .files import check_file, list_files, natural
-from .formats import VideoOptions
-from .formats.hdf5 import TRAJECTORY
-from .hdf5 import Clock, Column, Tree, attributes, describe, leave_out_others, open_file, walk
-from .images import Kinds
-from .recording import Frames, Notes, Recording, Samples, SourceError
+from ...errors import Error, FileError
+from ..files import check_file, list_files, natural
+from ..formats import VideoOptions
+from ..formats.hdf5 import TRAJECTORY
+from ..images import Kinds
+from ..recording import Frames, Notes, Recording, Samples, SourceError
+from .datasets import Clock, Column, Tree, attributes, describe, open_file, walk
 
 _STAMPS = "observation/timestamp"
 # Which stamp is whose, of those that are there the first: a state is known when it has been read, an action when it is sent.
@@ -76,7 +76,7 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
                         _read_streams(episode, recordings, videos, options, kinds, notes),
                     )
     if source.is_dir():
-        leave_out_others(listing, used, notes)
+        listing.leave_out_others(used, "not read", notes)
 
 
 @dataclass

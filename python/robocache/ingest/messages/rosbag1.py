@@ -14,13 +14,14 @@ from typing import BinaryIO
 
 import lz4.frame
 
-from ..errors import Error
+from ...errors import Error
+from ..files import check_file, list_files
+from ..formats.mcap import MessageOptions
+from ..formats.rosbag1 import is_bag
+from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
-from .files import check_file, list_files
-from .formats.mcap import MessageOptions
-from .formats.rosbag1 import is_bag
-from .messages import read_bags
-from .recording import Notes, Recording, SourceError, naming
+from .passes import finish as finish
+from .passes import read_bags
 
 MAGIC = b"#ROSBAG V2.0\n"
 _MESSAGE, _BAG, _CHUNK, _INFO, _CONNECTION = 2, 3, 5, 6, 7
@@ -86,7 +87,7 @@ class RosBag1(Bag):
             try:
                 with naming(where):
                     header, data_at, data_size = _read_record(file, at, size)
-                    op = header["op"][0]
+                    op = _kind(header)
                     if op == _BAG:
                         indexed = struct.unpack("<Q", header["index_pos"])[0] != 0
                         if header.get("encryptor"):
@@ -180,7 +181,7 @@ class RosBag1(Bag):
             at = after + length
             if at > end:
                 raise SourceError(f"{where}: a record of {length} bytes at {start} of {end}")
-            op = header["op"][0]
+            op = _kind(header)
             if op == _MESSAGE:
                 numbers.append(_U32.unpack(header["conn"])[0])
                 logs.append(_time(header["time"]))
@@ -243,3 +244,10 @@ def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
     if compression == "lz4":
         return bytes(lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1))
     raise SourceError(f"{where}: compression {compression!r} is none of none, bz2 and lz4")
+
+
+def _kind(header: dict[str, bytes]) -> int:
+    """Of a record."""
+    if len(header.get("op", b"")) != 1:
+        raise ValueError(f"expected a record that says its kind in op, got {', '.join(header) or 'nothing'}")
+    return header["op"][0]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import Error
+from ...errors import Error
 from .tfrecord import Values
 
 STEPS = "steps/"

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Error, FileError
-from .files import check_file, list_files
-from .formats.rlds import SHARD, RldsOptions
-from .images import Images, Kinds, store_pixels
-from .rate import nominal_time_ns, require_rate
-from .recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming, ranges
-from .rlds_features import Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
+from ...errors import Error, FileError
+from ..files import check_file, list_files
+from ..formats.rlds import SHARD, RldsOptions
+from ..images import Images, Kinds, store_pixels
+from ..rate import find_rate, nominal_time_ns
+from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming, ranges
+from .features import Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
 # Larger than any that TFDS wrote.
@@ -41,7 +41,7 @@ _COLUMNS = {"tasks", "split", "source_file", "source_record", "episode_index", "
 
 def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every record of every shard, split by split."""
-    rate_hz = require_rate(options.rate_hz, source, "RLDS does not say at what rate it was recorded")
+    rate_hz, _ = find_rate(options.rate_hz, source, "RLDS does not say at what rate it was recorded")
     files = list_files(source)
     files.note(source if source.is_dir() else source.parent, notes)
     found = [file for file in files.files if SHARD.fullmatch(file.name)]

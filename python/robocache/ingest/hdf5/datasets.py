@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -21,12 +20,13 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ..errors import FileError
-from .files import Listing, check_file, list_files
-from .formats import CameraOptions
-from .formats.hdf5 import is_hdf5
-from .images import Images, Kinds, Storage, encode
-from .recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
+from ...errors import FileError
+from ..files import Listing, check_file, list_files
+from ..formats import CameraOptions
+from ..formats.hdf5 import is_hdf5
+from ..images import Images, Kinds, Storage, encode
+from ..rate import nominal_time_ns
+from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts, naming
 
 # What is read at once.
 _PART_BYTES = 32 << 20
@@ -64,13 +64,6 @@ def find_files(source: Path, notes: Notes) -> tuple[Path, Listing, list[Path]]:
     if not files:
         raise FileError(f"{source}: expected HDF5 files (*.hdf5, *.h5), found none")
     return root, listing, files
-
-
-def leave_out_others(listing: Listing, used: Iterable[Path], notes: Notes) -> None:
-    """Names the files that were not read."""
-    others = Counter(file.suffix or file.name for file in set(listing.files) - set(used))
-    for suffix, count in sorted(others.items()):
-        notes.leave_out(f"*{suffix}", f"not read: {count} file{'s' * (count > 1)}")
 
 
 @contextmanager
@@ -346,7 +339,7 @@ class Clock:
 
 def nominal(rows: int, rate_hz: float) -> Clock:
     """Row k at k / `rate_hz`."""
-    return Clock(rows, lambda start, stop: np.rint(np.arange(start, stop) * 1e9 / rate_hz).astype(np.int64), "nominal")
+    return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
 
 
 # ---- datasets ----

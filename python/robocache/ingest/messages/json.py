@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .message_batches import Leaf, Trees
+from .batches import Leaf, Trees
 
 _NAN = float("nan")
 # Levels of objects in objects; deeper ones are left out.

@@ -19,12 +19,13 @@ from typing import BinaryIO
 import lz4.frame
 import zstandard
 
-from ..errors import Error
+from ...errors import Error
+from ..files import check_file, list_files
+from ..formats.mcap import MessageOptions, is_mcap
+from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
-from .files import check_file, list_files
-from .formats.mcap import MessageOptions, is_mcap
-from .messages import read_bags
-from .recording import Notes, Recording, SourceError, naming
+from .passes import finish as finish
+from .passes import read_bags
 
 MAGIC = b"\x89MCAP0\r\n"
 _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _ATTACHMENT, _STATISTICS, _METADATA, _DATA_END = 3, 4, 5, 6, 9, 11, 12, 15
@@ -51,25 +52,6 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
         notes.leave_out("other files", f"no MCAP: {shown}")
     bags = [(file.relative_to(root).as_posix(), McapBag([file])) for file in files]
     yield from read_bags(source, bags, options, notes)
-    for name, bag in bags:
-        _compare_video(name, bag, notes)
-
-
-def _compare_video(name: str, bag: McapBag, notes: Notes) -> None:
-    """Tells of a video of the same name beside a file, of whose frames its messages may be the stamps."""
-    video = bag.path.with_suffix(".mp4")
-    if not video.is_file():
-        return
-    topics = ", ".join(f"{bag.channels[number].topic} {count}" for number, count in sorted(bag.counts.items()))
-    try:
-        from .video import index_video
-
-        frames = f"{len(index_video(video))} frames"
-    except (ImportError, Error) as error:
-        frames = f"frames that cannot be counted: {error}"
-    notes.leave_out(
-        video.name, f"a video beside {name}, not read; it has {frames}, the topics have messages: {topics or 'none'}"
-    )
 
 
 @dataclass
@@ -144,6 +126,22 @@ class McapBag(Bag):
                             f"{topic}: messages",
                             SourceError(f"{of_file.path}: {topic}: {there} messages, but its statistics count {count}"),
                         )
+        video = self.path.with_suffix(".mp4")
+        if len(self._paths) == 1 and video.is_file() and not faults.told:
+            self.left_out[video.name] = self._compare(video)
+
+    def _compare(self, video: Path) -> str:
+        """A video of the same name beside a file may have the frames of which its messages are the stamps."""
+        topics = ", ".join(f"{self.channels[number].topic} {count}" for number, count in sorted(self.counts.items()))
+        try:
+            from ..video import index_video
+
+            frames = f"{len(index_video(video))} frames"
+        except (ImportError, Error) as error:
+            frames = f"frames that cannot be counted: {error}"
+        return (
+            f"a video beside {self.path.name}, not read; it has {frames}, the topics have messages: {topics or 'none'}"
+        )
 
     # ---- the file's records ----
 
@@ -161,7 +159,9 @@ class McapBag(Bag):
                 ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
-            if length > size - at - 9:
+            if (
+                length > size - at - 9 or opcode == 0
+            ):  # no record is of that kind: a file system that lost what was written
                 break
             where = f"{path}: byte {at}"
             with naming(where):
@@ -170,7 +170,7 @@ class McapBag(Bag):
                         raise SourceError(f"{where}: a message of {length} bytes")
                     self._add_loose(of_file, at, 9 + length, _HEAD.unpack(head)[4])
                 elif opcode == _CHUNK:
-                    if length < 40:
+                    if length < 40 or length > _LARGEST:
                         raise SourceError(f"{where}: a chunk of {length} bytes")
                     first, last = _STAMPS.unpack_from(head, 9)
                     of_file.segments.append(_Segment(at + 9, length, True, first, last))
@@ -287,8 +287,8 @@ class McapBag(Bag):
             else:
                 opcode, length = _RECORD.unpack_from(data, at)
                 after = at + 9 + length
-                if after > end:
-                    raise SourceError(f"{where}: a record of {length} bytes at {at} of {end}")
+                if after > end or opcode == 0:
+                    raise SourceError(f"{where}: a record of kind {opcode}, {length} bytes at {at} of {end}")
                 if opcode in (_SCHEMA, _CHANNEL):
                     self._learn(opcode, bytes(data[at + 9 : after]), of_file)
             at = after

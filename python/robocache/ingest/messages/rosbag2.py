@@ -13,20 +13,21 @@ from typing import Any
 from urllib.parse import quote
 
 import zstandard
-from ruamel.yaml import YAML
 
+from ..files import check_file, list_files
+from ..formats.mcap import MessageOptions, is_mcap
+from ..formats.rosbag2 import is_database, is_metadata
+from ..recording import Notes, Recording, SourceError, naming
+from ..yaml import read_yaml
 from .bags import Bag, Channel, Faults, Part
-from .files import check_file, list_files
-from .formats.mcap import MessageOptions, is_mcap
-from .formats.rosbag2 import is_database, is_metadata
 from .mcap import McapBag
-from .messages import read_bags
-from .recording import Notes, Recording, SourceError, naming
+from .passes import finish as finish
+from .passes import read_bags
 
 # Rows of a database that are read together.
 _AT_ONCE = 4 << 20
-# More of YAML, or of one message, is taken for damage.
-_LARGEST_YAML, _LARGEST = 16 << 20, 256 << 20
+# A larger message is taken for damage.
+_LARGEST = 256 << 20
 
 
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
@@ -66,9 +67,7 @@ class RosBag(Bag):
         self._expected: dict[str, int] = {}
 
     def open(self, faults: Faults) -> None:
-        check_file(self._metadata)
-        with naming(self._metadata):
-            said = _read_yaml(self._metadata)
+        said = _read_metadata(self._metadata)
         mode = said.get("compression_mode") or ""
         files: list[Path] = []
         for name in said["relative_file_paths"]:
@@ -122,10 +121,8 @@ class RosBag(Bag):
                 )
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        text = file.read(_LARGEST_YAML)
-    said = YAML(typ="safe", pure=True).load(text)["rosbag2_bagfile_information"]
+def _read_metadata(path: Path) -> dict[str, Any]:
+    said = read_yaml(path).get("rosbag2_bagfile_information")
     if not isinstance(said, dict) or not isinstance(said.get("relative_file_paths"), list):
         raise SourceError(f"{path}: expected rosbag2_bagfile_information with relative_file_paths")
     return said

@@ -14,13 +14,13 @@ from types import TracebackType
 
 import numpy as np
 
-from ..frames import Encoded
-from .files import check_file
-from .formats import VideoOptions
-from .hdf5 import Clock
-from .images import Kinds, Storage
-from .recording import Frames, Notes, SourceError, ranges
-from .video import Decoders, Ticket, cut_up, index_video
+from ...frames import Encoded
+from ..files import check_file
+from ..formats import VideoOptions
+from ..images import Kinds, Storage
+from ..recording import Frames, Notes, SourceError, ranges
+from ..video import Decoders, Ticket, cut_up, index_video
+from .datasets import Clock
 
 _MOST_JSON = 1 << 26
 

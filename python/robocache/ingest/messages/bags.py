@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .recording import SourceError, naming
+from ..recording import SourceError, naming
 
 
 @dataclass(frozen=True)

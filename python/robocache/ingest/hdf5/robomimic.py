@@ -16,10 +16,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import FileError
-from .files import natural
-from .formats import RateOptions
-from .hdf5 import (
+from ..files import natural
+from ..formats import RateOptions
+from ..images import Kinds
+from ..rate import find_rate
+from ..recording import Notes, Recording, Samples, SourceError, naming
+from .datasets import (
     Clock,
     Column,
     Tree,
@@ -28,14 +30,11 @@ from .hdf5 import (
     describe,
     escaped,
     find_files,
-    leave_out_others,
     nominal,
     open_file,
     place,
     walk,
 )
-from .images import Kinds
-from .recording import Notes, Recording, Samples, SourceError, naming
 
 _LEFT_OUT = {"next_obs": "obs of the row behind it, written a second time"}
 # What MimicGen says of an episode as a whole, in as many numbers as it takes.
@@ -47,7 +46,7 @@ _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every demo of every file."""
     root, listing, files = find_files(source, notes)
-    leave_out_others(listing, files, notes)
+    listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
     for path in sorted(files, key=natural):
         name = str(path.relative_to(root))
@@ -117,21 +116,9 @@ def _leave_out_rest(file: h5py.File, notes: Notes) -> None:
 
 def _find_rate(path: Path, facts: Mapping[str, Any], asked_hz: float | None) -> tuple[float, str]:
     """Rows a second, and what says so."""
-    said = dict(_said_rates(path, facts))
-    if asked_hz is not None:
-        for by, rate_hz in said.items():
-            if abs(rate_hz - asked_hz) > 1e-6 * asked_hz:
-                raise FileError(f"{path}: {by} says {rate_hz:g} Hz, rate_hz {asked_hz:g}")
-        return asked_hz, "rate_hz"
-    if not said:
-        raise FileError(
-            f"{path}: no clock, and its attributes name no rate (control_freq, or dt and decimation): say it with rate_hz; "
-            f"env_args: {facts.get('env_args', 'none')!s:.200}"
-        )
-    if len({round(rate_hz, 6) for rate_hz in said.values()}) > 1:
-        raise FileError(f"{path}: its attributes name several rates, in Hz: {said}; they contradict each other")
-    by, rate_hz = next(iter(said.items()))
-    return rate_hz, by
+    env_args = f"env_args: {facts.get('env_args', 'none')!s:.200}"
+    why = f"no clock, and its attributes name no rate (control_freq, or dt and decimation; {env_args})"
+    return find_rate(asked_hz, path, why, dict(_said_rates(path, facts)))
 
 
 def _said_rates(path: Path, facts: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

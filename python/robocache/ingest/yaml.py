@@ -1,0 +1,54 @@
+"""YAML that stands beside recordings: calibrations, what bags say of themselves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.events import AliasEvent
+
+from .files import check_file
+from .recording import SourceError, naming
+
+# A parser in Python reads 70 KB a second; the metadata.yaml of a thousand files takes 300 KB.
+_LONGEST = 1 << 21
+_DEEPEST = 32
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """What a file of keys and values says, as YAML 1.2: dicts, lists, texts, numbers, dates.
+
+    Raises:
+        SourceError: none of that; longer, or more within one another, than any such file; aliases, by which a few bytes may
+            stand for any number.
+    """
+    check_file(path)
+    if (size := path.stat().st_size) > _LONGEST:
+        raise SourceError(f"{path}: expected YAML of at most {_LONGEST} bytes, got {size}")
+    with naming(path):
+        text = re.sub(r"\A%YAML:.*", "", path.read_text(encoding="utf-8-sig"))  # as OpenCV writes it, which is no YAML
+        parser = YAML(typ="safe", pure=True)
+        parser.Composer = _Composer
+        values = parser.load(text)
+        if not isinstance(values, dict):
+            raise SourceError(f"{path}: expected keys and values, got {type(values).__name__}")
+        return values
+
+
+class _Composer(Composer):
+    """Refuses before anything is made of it."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.parser.check_event(AliasEvent):
+            raise ValueError("expected YAML without aliases")
+        if self._depth == _DEEPEST:
+            raise ValueError(f"expected at most {_DEEPEST} lists within one another")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
