@@ -6,6 +6,7 @@ Another package has a format where it names it in the entry point group ``roboca
 from __future__ import annotations
 
 import argparse
+import textwrap
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -121,9 +122,10 @@ def find_format(source: Path) -> Format:
 
 
 def describe_formats() -> list[str]:
-    """A line a format: its name, what it is, and how its files are known."""
+    """A format's name, what it is, and how its files are known, in lines of at most 78 columns."""
     _load_others()
-    return [f"{entry.name:10s} {entry.title}: {entry.sign}" for entry in FORMATS.values()]
+    entries = (f"{entry.name:10s} {entry.title}: {entry.sign}" for entry in FORMATS.values())
+    return [line for entry in entries for line in textwrap.wrap(entry, 78, subsequent_indent=" " * 11)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
