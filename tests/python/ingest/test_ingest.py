@@ -103,7 +103,7 @@ def test_a_source_of_no_format_is_told_shortly_what_is_there(tmp_path):
 def test_the_help_lists_every_format_and_its_sign(capsys):
     with pytest.raises(SystemExit):
         cli.main(["ingest", "--help"])
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())  # however it is wrapped
     for entry in registry.FORMATS.values():
         assert f"{entry.name} " in text and f"{entry.title}: {entry.sign}" in text
 
