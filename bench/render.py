@@ -93,6 +93,9 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
+# Shown on pages of their own: docs/images.md and docs/formats.md.
+ELSEWHERE = ("images", "ingest")
+
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
 
@@ -176,7 +179,7 @@ def readme(found: Results) -> str:
 
 
 def page(found: Results) -> str:
-    sections = [section(result) for result in found.values() if result["bench"] != "ingest"]
+    sections = [section(result) for result in found.values() if result["bench"] not in ELSEWHERE]
     return "\n".join([*sections, *counters(ROOT / "bench/results/counters")])
 
 
