@@ -21,8 +21,8 @@ which is called once, behind the last recording, with what `read` gathered in al
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -256,14 +256,19 @@ class Notes:
         """Changes with what is told and left out."""
         return len(self.left_out), repr(self._provenance.get(self._format))
 
-    @contextmanager
-    def reading(self, what: str, where: object) -> Iterator[None]:
+    def reading(self, what: str, where: object) -> AbstractContextManager[None]:
         """Reads `what`; where it cannot be read, the rest of the block is left and :meth:`skip` decides."""
-        try:
-            with naming(where):
-                yield
-        except SourceError as error:
-            self.skip(what, error)
+        return passing_over(what, where, self.skip)
+
+
+@contextmanager
+def passing_over(what: str, where: object, skip: Callable[[str, SourceError], None]) -> Iterator[None]:
+    """Reads `what`; where it cannot be read, the rest of the block is left and `skip` is told of it, or raises."""
+    try:
+        with naming(where):
+            yield
+    except SourceError as error:
+        skip(what, error)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from robocache.ingest import FORMATS
 
 import robocache
 
@@ -124,8 +123,6 @@ def test_euroc(real_data, tmp_path):
 
 def test_bridge(real_data, tmp_path):
     """Its splits hold the same 25 episodes, and one camera a placeholder."""
-    if "rlds" not in FORMATS:
-        pytest.skip("no reader of RLDS in this version: the doctor was not tried on splits that hold the same")
     source = real_data("rlds/octo_bridge_debug")
     report = examine(source, tmp_path, format="rlds", rate_hz=5)
     leaks = [f for f in report.findings if f.code in ("split-leak", "repeated-episode")]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..recording import SourceError, naming
+from ..recording import SourceError, passing_over
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,12 @@ class Faults:
         if self._skip is not None:
             self._skip(f"{self._what}: {what}", error)
 
-    @contextmanager
-    def reading(self, what: str, where: object) -> Iterator[None]:
+    def reading(self, what: str, where: object) -> AbstractContextManager[None]:
         """As of :class:`Notes`."""
-        try:
-            with naming(where):
-                yield
-        except SourceError as error:
-            self.add(what, error)
+        return passing_over(what, where, self.add)
 
 
-class Bag:
+class Bag(ABC):
     """A recording that is read.
 
     channels, numbers: what was met, and the number of each.
@@ -101,13 +97,13 @@ class Bag:
         self.numbers: dict[Channel, int] = {}
         self.left_out: dict[str, str] = {}
 
+    @abstractmethod
     def open(self, faults: Faults) -> None:
         """Looks at it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parts(self, faults: Faults) -> Iterator[Part]:
         """Its messages, in order; called twice."""
-        raise NotImplementedError
 
     def number(self, channel: Channel) -> int:
         """The number of a channel, which is met."""
