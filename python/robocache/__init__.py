@@ -9,7 +9,7 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 from __future__ import annotations
 
 from . import _lib
-from .dataset import Dataset, ReencodedWarning, Writer, open
+from .dataset import Dataset, open
 from .doctor import DoctorWarning, doctor
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError
 from .export import export
@@ -27,6 +27,7 @@ from .ops.resample import check_times, resample_trajectories
 from .ops.voxel_downsample import voxel_downsample
 from .ops.voxelize import voxelize_pointcloud
 from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
+from .writer import ReencodedWarning, Writer
 
 __all__ = [
     "ArgumentError",

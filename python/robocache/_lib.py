@@ -38,6 +38,16 @@ def text(argument: str, value: Any) -> str:
     return value
 
 
+def path_text(path: str | os.PathLike[str]) -> str:
+    """The path as the library takes it: UTF-8 that ends where it ends."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(name, str):
+        raise errors.ArgumentTypeError(f"path: expected str or os.PathLike[str], got {type(path).__name__}")
+    if "\0" in name:
+        raise errors.ArgumentError(f"path: expected UTF-8 without NUL, got {name!r}")
+    return text("path", name)
+
+
 _borrow = function("borrow")
 _tensor_address = function("tensor_address")
 _synchronize = function("synchronize")

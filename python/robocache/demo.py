@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.progress import track
 
 from . import view
-from .dataset import Dataset, Writer, open
+from .dataset import Dataset, open
 from .errors import ArgumentError, Error
 from .loader import Loader
+from .writer import Writer
 
 _EPISODE_S = 10.0
 _TIMESTEP_S = 1e-3

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
-from .dataset import Stats, _path
+from .dataset import Stats
 from .ingest.files import check_file
 from .ingest.recording import naming
 
@@ -271,7 +271,7 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
     Example:
         >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
     """
-    file = _file_of(Path(_path(path)))
+    file = _file_of(Path(_lib.path_text(path)))
     with naming(file):
         tables, openpi = _tables(file)
         there = list(dict.fromkeys(key for _, table in tables for key in table))
@@ -370,7 +370,7 @@ def save_norm_stats(
         name = f"stats[{ours!r}]"
         written[theirs] = (_openpi if format == "openpi" else _lerobot)(name, as_stats(name, stats[ours]))
     text = json.dumps({"norm_stats": written} if format == "openpi" else written, indent=2)
-    file = Path(_path(path))
+    file = Path(_lib.path_text(path))
     unfinished = file.with_name(f"{file.name}.{os.getpid()}.partial")
     with naming(file):
         try:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .clocks import POLICIES, Order, Policy, add_counts, offset_ns, shift, split_chunks
 from .formats import Format
@@ -174,7 +175,7 @@ def ingest(
 
         with suppress(ShardsError):
             return shards.ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
-    with dataset.Writer(cache, overwrite=overwrite, append=append) as writer:
+    with Writer(cache, overwrite=overwrite, append=append) as writer:
         held = dataset.open(cache) if append else None
         if held is not None:
             check_appendable(held, work.options)
@@ -252,7 +253,7 @@ def preview(
 
 def finish(
     work: Work,
-    writer: dataset.Writer,
+    writer: Writer,
     notes: Notes,
     kept: int,
     streams: Any,
@@ -389,7 +390,7 @@ class Driver:
         repaired: see :class:`IngestReport`.
     """
 
-    def __init__(self, writer: dataset.Writer, work: Work, notes: Notes) -> None:
+    def __init__(self, writer: Writer, work: Work, notes: Notes) -> None:
         self.kept = self.frames = 0
         self.streams: dict[str, _Stream] = {}
         self.repaired: dict[str, dict[str, int]] = {}
@@ -479,7 +480,7 @@ class Driver:
         recorded = "recorded" in (samples.clock, before.clock if before else samples.clock)
         now[name] = _Stream(samples.facts, "recorded" if recorded else "nominal")
 
-    def _append(self, episode: dataset.EpisodeWriter, name: str, samples: Samples) -> Iterator[None]:
+    def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[None]:
         """Writes a part; yields behind one of frames."""
         if name in self._work.offsets_ns:
             samples = shift(name, samples, self._work.offsets_ns[name])

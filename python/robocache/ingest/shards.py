@@ -29,6 +29,7 @@ import numpy as np
 
 from .. import dataset, frames
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..writer import EpisodeWriter, Writer
 from .clocks import POLICIES, add_counts
 from .driver import Driver, IngestReport, Progress, Work, checked_cache, finish, report
 from .files import list_files
@@ -228,7 +229,7 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
     if jobs is not None and getattr(work.options, "jobs", 0) is None:
         work = replace(work, options=replace(work.options, jobs=jobs))
     share = made.share(shard)
-    with dataset.Writer(path) as writer:
+    with Writer(path) as writer:
         notes = Notes(work.format.name, writer.provenance, work.on_error, share)
         driver = Driver(writer, work, notes)
         driver.run(work.format.load(), progress, share)
@@ -305,7 +306,7 @@ def _merge(
     if missing:
         raise FileError(f"{opened[0].path}: of its plan shards {', '.join(missing)} are missing")
     work = made.work if made is not None else _work_of(described)
-    with dataset.Writer(cache, overwrite=overwrite) as writer:
+    with Writer(cache, overwrite=overwrite) as writer:
         merger = _Merger(writer, work, progress, sum(map(len, opened)))
         for number in range(described["shards"]):
             merger.add(*said[number])
@@ -319,7 +320,7 @@ def _merge(
 class _Merger:
     """Puts shards one behind the other."""
 
-    def __init__(self, writer: dataset.Writer, work: Work, progress: Progress | None, total: int) -> None:
+    def __init__(self, writer: Writer, work: Work, progress: Progress | None, total: int) -> None:
         self.notes = Notes(work.format.name, writer.provenance, work.on_error)
         self.repaired: dict[str, dict[str, int]] = {}
         self._writer = writer
@@ -385,7 +386,7 @@ class _Merger:
         self._known.update(dict.fromkeys(said["streams"]))
         self._kept += said["kept"]
 
-    def _copy(self, shard: dataset.Dataset, number: int, episode: dataset.EpisodeWriter) -> None:
+    def _copy(self, shard: dataset.Dataset, number: int, episode: EpisodeWriter) -> None:
         streams = list(shard.streams.values())
         rows = [range(*stream.row_offsets[number : number + 2].tolist()) for stream in streams]
         last = number + 1 == len(shard)
@@ -395,7 +396,7 @@ class _Merger:
             if found or stream.name not in self._appended:
                 self._append(stream, found, episode)
 
-    def _append(self, stream: dataset.Stream, rows: range, episode: dataset.EpisodeWriter) -> None:
+    def _append(self, stream: dataset.Stream, rows: range, episode: EpisodeWriter) -> None:
         self._appended.add(stream.name)
         for begin, end in _pieces(stream, rows):
             time_ns = stream.time_ns[begin:end]

@@ -1,0 +1,416 @@
+"""Writing a cache: :class:`Writer` fills a directory, an :class:`EpisodeWriter` one episode of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections import UserDict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, cast
+
+import numpy as np
+
+from . import _lib, errors, frames
+from .ops._call import number
+
+_writer_open = _lib.function("writer_open")
+_writer_check_provenance = _lib.function("writer_check_provenance")
+_writer_describe_stream = _lib.function("writer_describe_stream")
+_writer_begin_episode = _lib.function("writer_begin_episode")
+_writer_describe_frames = _lib.function("writer_describe_frames")
+_writer_append = _lib.function("writer_append")
+_writer_append_ragged = _lib.function("writer_append_ragged")
+_writer_append_frames = _lib.function("writer_append_frames")
+_writer_end_episode = _lib.function("writer_end_episode")
+_writer_abort_episode = _lib.function("writer_abort_episode")
+_writer_close = _lib.function("writer_close")
+_writer_provenance = _lib.function("writer_provenance")
+_writer_abort = _lib.function("writer_abort")
+
+
+class ReencodedWarning(UserWarning):
+    """JPEGs that could not be kept as they were: they were decoded and encoded anew."""
+
+
+class Writer:
+    """Writes a cache directory, episode by episode; the same as robocache::Writer in C++.
+
+    Until the ``with`` block ends everything lies in ``PATH.partial``, locked while this process lives; then the files
+    are made durable and the directory gets its name in one step. So whatever `path` names is complete: an exception
+    leaves nothing behind, and what a killed process leaves is replaced by the next writer. Several threads may append
+    at once; a process forked while a writer is open must not use it.
+
+    With `append` episodes go behind those of a finished cache, in its files. Whoever has it open keeps what was opened; whoever
+    opens it has the old episodes until the ``with`` block ends, then all, with statistics of all rows. An exception, or a
+    process that is killed, leaves the cache as it was. A stream that the cache has keeps its dtype, shape, names, attributes
+    and what is known of its frames; new streams may come.
+
+    Args:
+        path: the directory to make; missing parents are made too.
+        overwrite: replace the cache that `path` names. It stays as it is until the new one is complete.
+        append: add to the cache that `path` names, which is there. One of version 1 cannot grow.
+
+    Attributes:
+        provenance: where the data come from: a dict of what is JSON-able, free to edit until the end; with `append` it
+            begins as the cache's. It is stored in the cache. What cannot be stored is refused when it is set (ArgumentError, ArgumentTypeError).
+
+    Raises:
+        FileError: `path` exists (with `overwrite`: and is no cache), with `append` is no cache or one that cannot grow,
+            another writer is at work on it, or a write failed.
+        ArgumentError: both `overwrite` and `append`.
+
+    Example:
+        >>> with robocache.Writer("cache") as w:
+        ...     with w.episode(task="pick the cup", success=True) as ep:
+        ...         ep.append("joint.position", time_ns, values)  # int64 [n], [n, ...]
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
+        self.path = _lib.path_text(path)
+        if overwrite and append:
+            raise errors.ArgumentError("append: goes without overwrite, got both")
+        self._handle = _writer_open(self.path, bool(overwrite), bool(append))
+        self._provenance = _Provenance(json.loads(_writer_provenance(self._handle)))
+        self._aborted = False
+
+    @property
+    def provenance(self) -> _Provenance:
+        return self._provenance
+
+    @provenance.setter
+    def provenance(self, value: Mapping[str, Any]) -> None:
+        self._provenance = _Provenance(value)
+
+    def stream(
+        self,
+        name: str,
+        *,
+        clock: str = "recorded",
+        names: Sequence[str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        unit_m: float | None = None,
+        intrinsics: Any = None,
+        resized: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Tells what the rows of a stream do not; optional, at any time before the end.
+
+        Args:
+            name: the stream. If nothing is appended to it, it is left out of the cache.
+            clock: ``"nominal"`` where the stamps are only index / rate, because the recording's own clock is lost.
+            names: the names of its features, one an element of a row's value.
+            attributes: what else is known of it, JSON-able: ``{"units": "rad", "frame_id": "base", ...}``. Of these
+                ``"methods"``, ``[[start, stop, method], ...]`` over the features of a row, is how a :class:`Loader` brings
+                them to other times where it is told nothing else.
+            unit_m: of a depth camera, the metres of one unit: 0.001 for millimetres. Frames of one channel are then depth.
+            intrinsics: of a camera, ``[3, 3]`` in pixels of the frames that are appended: fx 0 cx, 0 fy cy, 0 0 1.
+            resized: what was done to a camera's frames before, JSON-able, such as
+                ``{"size": [224, 224], "fit": "pad", "from": [480, 640]}``.
+
+        Raises:
+            ArgumentError: another clock, an empty name, a number of names that the stream's shape does not have, or what no
+                camera can have; naming the stream, here or where its first frames are appended.
+            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or
+                something inside these is not JSON-able.
+        """
+        name = _lib.text("stream", name)
+        if names is not None and not isinstance(names, list | tuple):
+            raise errors.ArgumentTypeError(f"stream '{name}': names: expected a list of str, got {names!r}")
+        features = [_lib.text(f"stream '{name}': names[{i}]", feature) for i, feature in enumerate(names or ())]
+        for argument, value in (("attributes", attributes), ("resized", resized)):
+            if value is not None and not isinstance(value, Mapping):
+                raise errors.ArgumentTypeError(f"stream '{name}': {argument}: expected a dict, got {value!r}")
+        known = _json_text(f"stream '{name}': attributes", attributes or {})
+        _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features), known)
+        if unit_m is None and intrinsics is None and resized is None:
+            return
+        _writer_describe_frames(
+            self._handle,
+            name,
+            None if unit_m is None else float(number(f"stream '{name}': unit_m", unit_m)),
+            json.dumps(_intrinsics(name, intrinsics)),
+            "" if resized is None else _json_text(f"stream '{name}': resized", resized),
+        )
+
+    def episode(self, /, **metadata: Any) -> EpisodeWriter:
+        """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
+
+        Args:
+            metadata: columns of the episodes table: str, int64, float, bool, None, or lists of str, int64 or float. A
+                column keeps its type in all episodes, None aside; ints beside floats become floats.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: at the start of the ``with`` block, naming the column.
+        """
+        return EpisodeWriter(self._handle, metadata)
+
+    def close(self) -> None:
+        """Computes statistics and findings, makes all durable and gives the cache its name.
+
+        The ``with`` block does it at its end. Does nothing where it was done.
+
+        Raises:
+            FileError: a write failed (then it may be called again), or `path` exists by now.
+            ArgumentError, ArgumentTypeError: an episode is open, or something inside `provenance` is not JSON-able.
+        """
+        _writer_close(self._handle, _json_text("provenance", self._provenance.data))
+
+    def abort(self) -> None:
+        """Leaves nothing behind. Does nothing after :meth:`close`."""
+        self._aborted = True
+        _writer_abort(self._handle)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and not self._aborted:
+                self.close()
+        finally:
+            self.abort()
+
+    def __repr__(self) -> str:
+        return f"robocache.Writer({self.path!r})"
+
+
+class _Provenance(UserDict[str, Any]):
+    """A dict that refuses what a cache cannot store: before an hour of recording, not after it."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        _writer_check_provenance(_json_text("provenance", {key: value}))
+        super().__setitem__(key, value)
+
+    def __ior__(self, other: Any) -> _Provenance:  # type: ignore[override, misc]
+        # UserDict's own sets nothing key by key.
+        self.update(other)
+        return self
+
+
+class EpisodeWriter:
+    """One episode on its way into a cache, from :meth:`Writer.episode`."""
+
+    def __init__(self, writer: Any, metadata: dict[str, Any]) -> None:
+        self._writer = writer
+        self._metadata = metadata
+        self._open = False
+
+    def append(
+        self,
+        stream: str,
+        time_ns: Any,
+        values: Any,
+        *,
+        offsets: Any = None,
+        codec: str | None = None,
+        quality: int = 95,
+        subsampling: str = "4:2:0",
+    ) -> None:
+        """Adds rows of one stream, whose clock is its own; any number of calls.
+
+        Args:
+            stream: its name: any text, at most 255 bytes (those outside ``[A-Za-z0-9._-]`` count thrice).
+            time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
+            values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
+                dtype and shape. Of a camera frames: ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list
+                of `bytes` that are JPEG or PNG files already, which are decoded once, to know that they can be; or what
+                :func:`robocache.frames.encode` or ``take`` made of either. A list of n str is text.
+            offsets: ``[n + 1]`` int64, from 0 to the number of elements, where rows have different numbers of them, as clouds
+                of points do: row i is ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call of
+                a stream then settles dtype and shape of an element.
+            codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
+                ``"raw"`` (uint8, uint16, float32: as they are). One channel of uint16 or float32 is depth, of uint8 where
+                the stream has a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
+            quality: 1 to 100, of JPEG.
+            subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
+
+        Times and values may be numpy arrays (read-only and memory-mapped ones too, masked ones not: a cache has no mask),
+        torch tensors, lists, or anything with DLPack.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
+            FrameError: `bytes` that are no frame, or one unlike the first; nothing was added.
+            FileError: the write failed; the episode can only be dropped then.
+
+        Warns:
+            ReencodedWarning: JPEGs that no restart markers could be added to without loss, such as those that store RGB, and why.
+        """
+        if not self._open:
+            raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
+        # The library borrows their memory: both must outlive the call, copies made here too.
+        times = _array(stream, "time_ns", time_ns)
+        if offsets is not None or _are(str, values):
+            if codec is not None:
+                raise errors.ArgumentError(f"stream '{stream}': codec: goes with frames, got text or offsets")
+            self._append_ragged(_lib.text("stream", stream), times, values, offsets)
+            return
+        if codec is not None or _are_files(values) or isinstance(values, frames.Encoded):
+            self._append_frames(_lib.text("stream", stream), times, values, codec, quality, subsampling)
+            return
+        rows = _array(stream, "values", values)
+        try:
+            _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
+        except UnicodeEncodeError:
+            _lib.text("stream", stream)  # raises
+            raise
+
+    def _append_ragged(self, stream: str, times: Any, values: Any, offsets: Any) -> None:
+        kind = "array"
+        if _are(str, values):
+            if offsets is not None:
+                raise errors.ArgumentError(f"stream '{stream}': offsets: go with arrays, got them with text")
+            kind = "text"
+            texts = [_lib.text(f"stream '{stream}': values[{row}]", text).encode() for row, text in enumerate(values)]
+            values = np.frombuffer(b"".join(texts), np.uint8)
+            offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        values, offsets = _array(stream, "values", values), _array(stream, "offsets", offsets)
+        _writer_append_ragged(
+            self._writer,
+            stream,
+            _tensor(stream, "time_ns", times),
+            _tensor(stream, "values", values),
+            _tensor(stream, "offsets", offsets),
+            kind,
+        )
+
+    def _append_frames(
+        self, stream: str, times: Any, values: Any, codec: str | None, quality: int, subsampling: str
+    ) -> None:
+        try:
+            if isinstance(values, frames.Encoded):
+                encoded = values
+            elif _are_files(values):
+                encoded = frames.take(values)
+            else:
+                encoded = frames.encode(values, cast(str, codec), quality, subsampling)
+        except errors.Error as error:
+            raise type(error)(f"stream '{stream}': {error}") from None
+        if codec not in (None, encoded.codec):
+            raise errors.ArgumentError(
+                f"stream '{stream}': codec: expected {encoded.codec!r}, which the bytes are, got {codec!r}"
+            )
+        for why, count in encoded.reencoded.items():
+            warnings.warn(f"stream '{stream}': {count} JPEGs encoded anew: {why}", ReencodedWarning, stacklevel=3)
+        _writer_append_frames(
+            self._writer,
+            stream,
+            _tensor(stream, "time_ns", times),
+            encoded.codec,
+            encoded.color_space,
+            encoded.dtype.name,
+            json.dumps(encoded.shape),
+            _lib.from_numpy(encoded.data),
+            _lib.from_numpy(encoded.offsets),
+        )
+
+    def __enter__(self) -> EpisodeWriter:
+        _writer_begin_episode(self._writer, _json_text("episode metadata", self._metadata))
+        self._open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+        try:
+            if kind is None:
+                _writer_end_episode(self._writer)
+                return
+        except BaseException:
+            _writer_abort_episode(self._writer)
+            raise
+        _writer_abort_episode(self._writer)
+
+
+def _are(kind: Any, values: Any) -> bool:
+    """Whether these are a list, not empty, that begins with one of that kind."""
+    listed = isinstance(values, list | tuple) and not isinstance(values, frames.Encoded)
+    return listed and len(values) > 0 and isinstance(values[0], kind)
+
+
+def _are_files(values: Any) -> bool:
+    return _are(bytes | bytearray | memoryview, values)
+
+
+def _intrinsics(stream: str, matrix: Any) -> list[float]:
+    """Row by row; nothing of None."""
+    if matrix is None:
+        return []
+    try:
+        numbers = np.asarray(matrix, np.float64)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentTypeError(f"stream '{stream}': intrinsics: {error}") from None
+    if numbers.shape != (3, 3):
+        raise errors.ArgumentError(f"stream '{stream}': intrinsics: expected shape [3, 3], got {list(numbers.shape)}")
+    return cast(list[float], _plain(f"stream '{stream}': intrinsics", numbers.ravel()))
+
+
+def _array(stream: str, argument: str, value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        if hasattr(value, "__dlpack__"):
+            return value
+        try:
+            # Of an empty list numpy would make float64.
+            value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and len(value) == 0 else None)
+        except (TypeError, ValueError) as error:
+            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {error}") from None
+    if not value.dtype.isnative or any(stride % value.itemsize for stride in value.strides):
+        value = value.astype(value.dtype.newbyteorder("="))
+    return value
+
+
+def _tensor(stream: str, argument: str, array: Any) -> Any:
+    # numpy's own DLPack, where it exports the array, costs a twentieth: a recorder appends row by row.
+    exported = not isinstance(array, np.ndarray) or (
+        array.dtype.kind in "iuf" and array.itemsize <= 8 and array.flags.writeable
+    )
+    try:
+        _lib.refuse_mask(array)
+        if exported:
+            return array
+        return _lib.from_numpy(array)
+    except errors.Error as error:
+        raise type(error)(f"stream '{stream}': {argument}: {error}") from None
+
+
+def _json_text(what: str, values: Mapping[str, Any]) -> str:
+    """A JSON object; what it cannot hold is refused by its key."""
+    items = []
+    for key, value in values.items():
+        place = f"{what} {_lib.text(f'{what}: key', key)!r}"
+        try:
+            items.append(f"{json.dumps(key)}: {json.dumps(_plain(place, value))}")
+        except RecursionError:
+            raise errors.ArgumentError(f"{place}: expected JSON of at most 64 levels, got more") from None
+    return f"{{{', '.join(items)}}}"
+
+
+def _plain(place: str, value: Any) -> Any:
+    """The value as JSON has it, without losing anything on the way."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, np.ndarray):
+        value = value.tolist()
+    elif isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, dict):
+        return {_lib.text(f"{place}: key", key): _plain(place, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(place, item) for item in value]
+    if isinstance(value, str):
+        return _lib.text(place, value)
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise errors.ArgumentError(f"{place}: expected integers within int64, got one of {value.bit_length()} bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise errors.ArgumentError(f"{place}: expected finite numbers (None says that there is none), got {value}")
+    elif value is not None:
+        raise errors.ArgumentTypeError(
+            f"{place}: expected str, int, float, bool, None, or lists or dicts of them, got {type(value).__name__}"
+        )
+    return value
