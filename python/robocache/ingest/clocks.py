@@ -20,6 +20,8 @@ from .recording import Frames, Ragged, Rows, Samples, Texts
 
 Policy = Literal["sort", "drop", "split"]
 POLICIES = ("sort", "drop", "split")
+# The column of the episodes table in which "split" counts the runs of a recording. Datasets have a column `split` of their own.
+RUN_COLUMN = "clock_run"
 # What may be held of a recording whose rows cannot be written as they come.
 HELD_BYTES = 512 << 20
 # Rows that are sorted are written in pieces of this size.

@@ -19,7 +19,7 @@ from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
-from .clocks import POLICIES, Order, Policy, add_counts, offset_ns, shift, split_chunks
+from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
@@ -130,7 +130,7 @@ def ingest(
         repair: what becomes of streams whose stamps step back, which are refused when None. "sort" brings their rows in
             order of time; rows of one time stay as they are. "drop" leaves out rows that lie before the latest stamp so far,
             and those whose stamp is none (0 among stamps of today). "split" begins an episode at each step back, with its
-            number from 0 in the column ``split``. What it did is in the report.
+            number from 0 in the column ``clock_run``. What it did is in the report.
         offsets: ``{stream: seconds}`` added to all stamps of streams, in whole nanoseconds.
         mapping: a TOML or JSON file, or a dict of the same form: which streams are kept, their names, slices of them, and what
             is said of them (docs/ingest.md); GR00T's ``meta/modality.json`` too.
@@ -440,8 +440,12 @@ class Driver:
             order = Order(self._work.repair)
             later: dict[int, list[tuple[str, Samples]]] = {}
             metadata = dict(recording.metadata) if self._mapper is None else self._mapper.columns(recording.metadata)
-            if self._work.repair == "split" and metadata.setdefault("split", 0) != 0:
-                raise ArgumentError("the metadata have a column 'split' already")
+            if self._work.repair == "split":
+                if RUN_COLUMN in metadata:
+                    raise ArgumentError(
+                        f"repair='split' counts in a column {RUN_COLUMN!r}, which the metadata have; a mapping renames theirs"
+                    )
+                metadata[RUN_COLUMN] = 0
             with self._writer.episode(**metadata) as episode:
                 for name, number, samples in _ordered(order, chain([first], parts)):
                     if number:
@@ -450,7 +454,7 @@ class Driver:
                         yield from self._append(episode, name, samples)
             for number in sorted(later):
                 try:
-                    with self._writer.episode(**{**metadata, "split": number}) as episode:
+                    with self._writer.episode(**{**metadata, RUN_COLUMN: number}) as episode:
                         for name, samples in later.pop(number):
                             yield from self._append(episode, name, samples)
                 except Error as error:  # no skipping the recording: what lies before the step is written

@@ -92,7 +92,7 @@ def test_split_begins_an_episode_at_each_step(stamps, parts, toy, tmp_path):
     assert found == [([stamps[row] for row in run], run) for run in runs]
     assert report.episodes == len(runs)
     table = robocache.open(tmp_path / "cache").episodes
-    assert table["split"].to_pylist() == list(range(len(runs)))
+    assert table["clock_run"].to_pylist() == list(range(len(runs)))
     assert table["name"].to_pylist() == ["one"] * len(runs)
 
 
