@@ -665,6 +665,7 @@ def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):
     assert shown(streams["observation/image/ext1"]) == ([captured[row] for row in (0, 1, 2, 4, 5)], [1, 2, 3, 4, 5])
     assert list(skipped(notes)) == ["a: observation/image/ext1: rows 3"]
     assert left_out(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
+    assert "*.json" not in left_out(notes)  # the list was read
 
 
 def test_droid_without_video(rng, tmp_path):

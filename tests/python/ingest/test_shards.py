@@ -100,6 +100,40 @@ def test_shards_of_a_real_dataset_with_video_a_mapping_and_offsets(real_data, tm
     assert_same(tmp_path / "single", tmp_path / "merged")
 
 
+@pytest.mark.parametrize("format", ["droid", "aloha"])
+def test_shards_of_files_that_are_an_episode_each_open_their_own(format, rng, tmp_path, monkeypatch):
+    """With a file that is none, files that are not read, and video."""
+    from hdf5_files import SERIALS, make_aloha, make_droid, write_aloha, write_droid
+    from robocache.ingest.hdf5 import aloha, datasets, droid
+    from video_files import write_video
+
+    source = tmp_path / "source"
+    for number in range(6):
+        if format == "droid":
+            folder = write_droid(source / f"lab/{number}", make_droid(rng, 4 + number), metadata=number != 3)
+            path = folder / "trajectory.h5"
+            if number in (1, 5):
+                write_video(folder / f"recordings/MP4/{SERIALS['ext1']}.mp4", range(4 + number), fps=60)
+        else:
+            path = source / f"episode_{number}.hdf5"
+            write_aloha(path, make_aloha(rng, 4 + number))
+        (path.parent / f"notes_{number}.txt").write_text("x")
+        if number == 2:
+            path.write_bytes(b"none")
+    arguments = {"on_error": "skip"} | ({"rate_hz": 50} if format == "aloha" else {})
+    single = robocache.ingest(source, tmp_path / "single", **arguments)
+    assert (single.episodes, len(single.skipped)) == (5, 1)
+    opened = []
+    open_file = datasets.open_file
+    for module in (aloha, droid):
+        monkeypatch.setattr(module, "open_file", lambda path: opened.append(path) or open_file(path))
+    for shards in (2, 4):
+        opened.clear()
+        in_shards(source, tmp_path / str(shards), shards, **arguments)
+        assert len(opened) == 6
+        assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
+
+
 # ---- every kind of stream, by a reader of the test's own ----
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -17,7 +18,6 @@ from ..images import Kinds
 from ..rate import find_rate
 from ..recording import Notes, Recording, Samples, SourceError
 from .datasets import (
-    Clock,
     Column,
     Tree,
     attributes,
@@ -43,13 +43,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
     notes.tell(source, rate_hz=rate_hz, rate_from="rate_hz")
     for path in sorted(files, key=natural):
         name = str(path.relative_to(root))
-        with notes.reading(name, path), open_file(path) as file:
-            _check_layout(path, file)
-            metadata = {"name": path.stem, "source_file": name, **attributes(file, notes)}
-            tree = walk(path, file, "", notes, _LEFT_OUT)
-            clock = nominal(_count_rows(path, tree), rate_hz)
-            metadata |= tree.facts
-            yield Recording(name, str(path), metadata, _read_streams(tree, name, clock, options, kinds, notes))
+        metadata: dict[str, Any] = {"name": path.stem, "source_file": name}
+        yield Recording(name, str(path), metadata, _read_streams(path, name, metadata, rate_hz, options, kinds, notes))
 
 
 def _check_layout(path: Path, file: h5py.File) -> None:
@@ -69,7 +64,13 @@ def _count_rows(path: Path, tree: Tree) -> int:
 
 
 def _read_streams(
-    tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
+    path: Path, what: str, metadata: dict[str, Any], rate_hz: float, options: RateOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    for stream, dataset in tree.datasets.items():
-        yield from Column(stream, what, tree.where(stream), dataset, clock, notes).samples(options, kinds)
+    """Opens the episode when the first is asked for, so that those of other shards are not; adds to the metadata."""
+    with open_file(path) as file:
+        _check_layout(path, file)
+        tree = walk(path, file, "", notes, _LEFT_OUT)
+        metadata |= {**attributes(file, notes), **tree.facts}
+        clock = nominal(_count_rows(path, tree), rate_hz)
+        for stream, dataset in tree.datasets.items():
+            yield from Column(stream, what, tree.where(stream), dataset, clock, notes).samples(options, kinds)

@@ -54,29 +54,27 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
     files = [file for file in listing.files if file == source or (file.name == TRAJECTORY and source.is_dir())]
     if not files:
         raise FileError(f"{source}: expected DROID's episodes ({TRAJECTORY}), found none")
-    used = set(files)
+    if source.is_dir():
+        listing.leave_out_others(_find_used(files), "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
     with _open_videos(root, files, options, kinds, notes) as videos:
         for path in sorted(files, key=natural):
             name = path.parent.relative_to(root).as_posix()
             what = os.path.basename(os.path.abspath(root)) if name == "." else name
-            with notes.reading(what, path):
-                metadata = {"name": what, "source_file": str(path.relative_to(root))} | _read_metadata(
-                    path, what, used, notes
-                )
-                recordings = _find_recordings(path.parent)
-                used.update(recordings.values())
-                with open_file(path) as file:
-                    episode = _open_episode(path, file, what, metadata, notes)
-                    yield Recording(
-                        what,
-                        str(path),
-                        episode.metadata,
-                        _read_streams(episode, recordings, videos, options, kinds, notes),
-                    )
-    if source.is_dir():
-        listing.leave_out_others(used, "not read", notes)
+            metadata: dict[str, Any] = {"name": what, "source_file": str(path.relative_to(root))}
+            yield Recording(
+                what, str(path), metadata, _read_streams(path, what, metadata, videos, options, kinds, notes)
+            )
+
+
+def _find_used(files: list[Path]) -> set[Path]:
+    """The trajectories and what is read beside them."""
+    used = set(files)
+    for path in files:
+        recordings = _find_recordings(path.parent).values()
+        used.update(_find_metadata(path), recordings, map(find_stamps, recordings))
+    return used
 
 
 @dataclass
@@ -122,6 +120,7 @@ class _Episode:
 
 
 def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, Any], notes: Notes) -> _Episode:
+    """Adds what the episode is said to be to the metadata."""
     names = list(file)
     if "observation" not in names and "action" not in names:
         other = "robomimic" if "data" in names else "aloha" if "observations" in names else None
@@ -129,7 +128,7 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
         raise SourceError(f"{path}: expected observation and action, found {describe(file)}{hint}")
     tree = walk(path, file, what, notes)
     # The file's own attributes are what the metadata are made of, where both say it.
-    metadata = {**attributes(file, notes), **tree.facts, **metadata}
+    metadata |= {**attributes(file, notes), **tree.facts, **_read_metadata(path, what, notes), **metadata}
     counts = Counter(int(dataset.shape[0]) for dataset in tree.datasets.values())
     if not counts:
         raise SourceError(f"{path}: no dataset with rows")
@@ -184,31 +183,34 @@ def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes
 
 
 def _read_streams(
-    episode: _Episode,
-    recordings: dict[str, Path],
-    videos: Any,
-    options: VideoOptions,
-    kinds: Kinds,
-    notes: Notes,
+    path: Path, what: str, metadata: dict[str, Any], videos: Any, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    for path, dataset in episode.tree.datasets.items():
-        stream, where = episode.stream(path), episode.tree.where(path)
-        with notes.reading(f"{episode.what}: {path}", where):
-            column = Column(stream, episode.what, where, dataset, episode.clock_of(path), notes)
-            yield from column.samples(options, kinds)
-    if not options.video:
-        for name in recordings:
-            notes.leave_out(episode.stream(f"observation/image/{name}"), "video; left out with video=False")
-    elif videos is not None:
-        yield from _read_cameras(episode, recordings, videos, notes)
+    """Opens the episode when the first is asked for, so that those of other shards are not."""
+    recordings = _find_recordings(path.parent)
+    with open_file(path) as file:
+        episode = _open_episode(path, file, what, metadata, notes)
+        for key, dataset in episode.tree.datasets.items():
+            stream, where = episode.stream(key), episode.tree.where(key)
+            with notes.reading(f"{what}: {key}", where):
+                column = Column(stream, what, where, dataset, episode.clock_of(key), notes)
+                yield from column.samples(options, kinds)
+        if not options.video:
+            for name in recordings:
+                notes.leave_out(episode.stream(f"observation/image/{name}"), "video; left out with video=False")
+        elif videos is not None:
+            yield from _read_cameras(episode, recordings, videos, notes)
 
 
 # ---- metadata ----
 
 
-def _read_metadata(path: Path, what: str, used: set[Path], notes: Notes) -> dict[str, Any]:
+def _find_metadata(path: Path) -> list[Path]:
+    return sorted(file for file in path.parent.iterdir() if re.fullmatch(r"metadata(_.*)?\.json", file.name))
+
+
+def _read_metadata(path: Path, what: str, notes: Notes) -> dict[str, Any]:
     """The scalars and lists of metadata_*.json."""
-    found = sorted(file for file in path.parent.iterdir() if re.fullmatch(r"metadata(_.*)?\.json", file.name))
+    found = _find_metadata(path)
     if not found:
         notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID gives to episodes that are complete")
         return {}
@@ -219,7 +221,6 @@ def _read_metadata(path: Path, what: str, used: set[Path], notes: Notes) -> dict
     facts: dict[str, Any] = {}
     with notes.reading(f"{what}: metadata", found[0]):
         check_file(found[0])
-        used.add(found[0])
         if found[0].stat().st_size > _MOST_JSON:
             raise SourceError(f"{found[0]}: more than {_MOST_JSON} bytes")
         try:
@@ -249,6 +250,11 @@ def _are_alike(values: list[Any]) -> bool:
 
 
 # ---- cameras ----
+
+
+def find_stamps(video: Path) -> Path:
+    """Where a camera's list of stamps is, if it has one."""
+    return video.with_name(video.stem.removesuffix("-stereo") + "_timestamps.json")
 
 
 def _find_recordings(folder: Path) -> dict[str, Path]:

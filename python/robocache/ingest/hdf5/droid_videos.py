@@ -21,6 +21,7 @@ from ..images import Kinds, Storage
 from ..recording import Frames, Notes, SourceError, ranges
 from ..video import Decoders, Ticket, cut_up, index_video
 from .datasets import Clock
+from .droid import find_stamps
 
 _MOST_JSON = 1 << 26
 
@@ -89,7 +90,7 @@ class Videos:
         self, stream: str, what: str, path: Path, count: int, received_ns: np.ndarray | None, rows: int
     ) -> np.ndarray:
         """int64 ``[rows]``: the frame of each row, or -1."""
-        stamps = path.with_name(path.stem.removesuffix("-stereo") + "_timestamps.json")
+        stamps = find_stamps(path)
         if received_ns is not None and stamps.exists():
             frames = _find(received_ns, _read_list(stamps)[:count])
             by = f"the stamps in {stamps.name}"
