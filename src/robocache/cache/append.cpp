@@ -1,0 +1,83 @@
+#include "robocache/cache/append.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "robocache/cache/file.hpp"
+#include "robocache/core/error.hpp"
+
+namespace robocache::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether a file is `small`, "stats.npy", of any generation.
+bool is_generation_of(std::string_view small, std::string_view file) {
+  const std::string_view end = small.substr(small.rfind('.'));
+  small.remove_suffix(end.size());
+  if (!file.starts_with(small) || !file.ends_with(end) || file.size() < small.size() + end.size()) return false;
+  const std::string_view generation = file.substr(small.size(), file.size() - small.size() - end.size());
+  return generation.empty() || (generation.size() > 1 && generation[0] == '.' &&
+                                generation.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+}  // namespace
+
+Manifest growing_manifest(const std::string& path) {
+  const std::string file = path + "/" + kManifestFile;
+  const MappedFile text(open_directory(path), kManifestFile, file);
+  Manifest manifest = parse_manifest(file, text.text());
+  if (manifest.version < kFirstGrowingVersion) {
+    throw FileError(file + ": expected a cache of schema version " + std::to_string(kFirstGrowingVersion) +
+                    " or later to append to, got " + std::to_string(manifest.version) +
+                    ", which cannot grow: write it anew from its source");
+  }
+  if (manifest.generation == std::numeric_limits<int64_t>::max()) {
+    throw FileError(file + ": in 'generation': expected one that another can follow, got " +
+                    std::to_string(manifest.generation));
+  }
+  return manifest;
+}
+
+void replace_manifest(const std::string& path) {
+  const std::string name = path + "/" + kManifestFile;
+  if (::rename((path + "/" + kNewManifestFile).c_str(), name.c_str()) != 0) {
+    refuse_errno(name, "giving the manifest its name");
+  }
+}
+
+void remove_leftovers(const std::string& path, const std::map<std::string, FileRecord>& named) {
+  std::vector<std::string> names;
+  const auto list = [&](const std::string& directory, const auto& is_ours) {
+    std::error_code error;
+    fs::directory_iterator entries(path + "/" + directory, error);
+    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+      const std::string name = entries->path().filename().string();
+      if (is_ours(name)) names.push_back(directory + name);
+    }
+  };
+  list("", [](const std::string& name) { return name == kNewManifestFile || is_generation_of(kEpisodesFile, name); });
+  std::vector<std::string> directories;
+  std::swap(names, directories);
+  list(std::string(kStreamsDirectory) + "/", [](const std::string&) { return true; });
+  std::swap(names, directories);
+  for (const std::string& directory : directories) {
+    list(directory + "/", [](const std::string& name) {
+      return name == kTimeFile || name == kValuesFile || name == kBlobOffsetsFile ||
+             is_generation_of(kRowOffsetsFile, name) || is_generation_of(kStatsFile, name);
+    });
+  }
+  for (const std::string& name : names) {
+    if (!named.contains(name)) ::unlink((path + "/" + name).c_str());
+  }
+  for (const std::string& directory : directories) ::rmdir((path + "/" + directory).c_str());  // the empty ones
+}
+
+}  // namespace robocache::cache

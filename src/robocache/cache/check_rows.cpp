@@ -1,0 +1,181 @@
+#include "robocache/cache/check_rows.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "robocache/cache/manifest.hpp"
+#include "robocache/core/error.hpp"
+
+namespace robocache::cache {
+namespace {
+
+std::string kind_text(const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
+  if (ragged) return *ragged == Ragged::kText ? "text" : "ragged rows";
+  if (!frames) return "numbers";
+  return std::string(codec_name(frames->codec)) + " frames of " + std::string(color_space_name(frames->color_space));
+}
+
+// "[n, 3]"
+std::string rows_shape(const std::string& count, std::span<const int64_t> shape) {
+  const std::string row = shape_string(shape.data(), static_cast<int>(shape.size()));
+  return "[" + count + (shape.empty() ? "]" : ", " + row.substr(1));
+}
+
+void check_time_dtype(std::string_view stream, const TensorView& times) {
+  if (times.dtype != DType::kInt64) {
+    throw ArgumentTypeError("stream '" + std::string(stream) + "': expected times in int64 nanoseconds, got " +
+                            std::string(dtype_name(times.dtype)));
+  }
+}
+
+void check_text(std::string_view stream, const TensorView& bytes, std::span<const int64_t> offsets) {
+  if (!bytes.is_contiguous()) refuse_stream(stream, "expected the bytes of text in one piece, got " + bytes.describe());
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::string_view text(static_cast<const char*>(bytes.data) + offsets[i],
+                                static_cast<size_t>(offsets[i + 1] - offsets[i]));
+    const std::string mistake = utf8_mistake(text);
+    if (!mistake.empty()) refuse_stream(stream, "expected UTF-8 in row " + std::to_string(i) + ", got " + mistake);
+  }
+}
+
+}  // namespace
+
+FrameFormat Description::of(const FrameFormat& rows) const {
+  FrameFormat described = frames.value_or(FrameFormat{});
+  described.codec = rows.codec;
+  const bool is_depth = rows.color_space == ColorSpace::kGray && described.unit_m;
+  described.color_space = is_depth ? ColorSpace::kDepth : rows.color_space;
+  return described;
+}
+
+void refuse_stream(std::string_view stream, const std::string& what) {
+  throw ArgumentError("stream '" + std::string(stream) + "': " + what);
+}
+
+void check_description(std::string_view stream, const Description& described, const NewRows& rows) {
+  int64_t features = 1;
+  for (const int64_t extent : rows.shape) features *= extent;
+  const auto names = static_cast<int64_t>(described.names.size());
+  if (names != 0 && names != features) {
+    refuse_stream(stream,
+                  "expected " + std::to_string(features) + " names, one a feature, got " + std::to_string(names));
+  }
+  if (described.frames && !rows.frames) {
+    refuse_stream(stream, "expected frames, as it was described, got " + kind_text(rows.frames, rows.ragged));
+  }
+  if (!rows.frames) return;
+  const std::string mistake = frame_mistake(described.of(*rows.frames), rows.dtype, rows.shape);
+  if (!mistake.empty()) refuse_stream(stream, mistake);
+}
+
+void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values) {
+  check_time_dtype(stream, times);
+  if (times.device.is_cuda() || values.device.is_cuda()) {
+    refuse_stream(stream,
+                  "expected times and values on the CPU, got " + times.describe() + " and " + values.describe());
+  }
+  if (times.ndim != 1 || values.ndim < 1 || values.shape[0] != times.shape[0]) {
+    refuse_stream(stream, "expected times [n] and values [n, ...], got " +
+                              shape_string(times.shape.data(), times.ndim) + " and " +
+                              shape_string(values.shape.data(), values.ndim));
+  }
+}
+
+std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
+                                  const TensorView& offsets, Ragged ragged) {
+  check_time_dtype(stream, times);
+  if (offsets.dtype != DType::kInt64) {
+    throw ArgumentTypeError("stream '" + std::string(stream) + "': expected offsets in int64, got " +
+                            std::string(dtype_name(offsets.dtype)));
+  }
+  if (times.device.is_cuda() || values.device.is_cuda() || offsets.device.is_cuda()) {
+    refuse_stream(stream, "expected times, values and offsets on the CPU, got " + times.describe() + ", " +
+                              values.describe() + " and " + offsets.describe());
+  }
+  if (times.ndim != 1 || values.ndim < 1 || offsets.ndim != 1 || offsets.shape[0] != times.shape[0] + 1) {
+    refuse_stream(stream, "expected times [n], values [elements, ...] and offsets [n + 1], got " +
+                              shape_string(times.shape.data(), times.ndim) + ", " +
+                              shape_string(values.shape.data(), values.ndim) + " and " +
+                              shape_string(offsets.shape.data(), offsets.ndim));
+  }
+  std::vector<int64_t> checked(static_cast<size_t>(offsets.shape[0]));
+  const auto* offset = static_cast<const int64_t*>(offsets.data);
+  int64_t previous = 0;
+  for (size_t i = 0; i < checked.size(); ++i) {
+    checked[i] = offset[static_cast<int64_t>(i) * offsets.strides[0]];
+    const bool is_last = i + 1 == checked.size();
+    const int64_t least = is_last ? values.shape[0] : previous;
+    const int64_t most = i == 0 ? 0 : values.shape[0];
+    if (checked[i] < least || checked[i] > most) {
+      refuse_stream(stream, "expected offsets from 0 to " + std::to_string(values.shape[0]) +
+                                ", the elements of all rows, none below the one before it; got offsets[" +
+                                std::to_string(i) + "] " + std::to_string(checked[i]));
+    }
+    previous = checked[i];
+  }
+  const std::span<const int64_t> element{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
+  const std::string mistake = ragged_mistake(ragged, values.dtype, element);
+  if (!mistake.empty()) refuse_stream(stream, mistake);
+  if (ragged == Ragged::kText) check_text(stream, values, checked);
+  return checked;
+}
+
+void check_frames(std::string_view stream, const TensorView& times, const NewRows& rows, std::span<const uint8_t> bytes,
+                  std::span<const int64_t> offsets) {
+  check_time_dtype(stream, times);
+  if (times.device.is_cuda() || times.ndim != 1) {
+    refuse_stream(stream, "expected times [n] on the CPU, got " + times.describe());
+  }
+  const std::string mistake = frame_mistake(*rows.frames, rows.dtype, rows.shape);
+  if (!mistake.empty()) refuse_stream(stream, mistake);
+  const std::string count = std::to_string(rows.count) + " " + kind_text(rows.frames, {});
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (rows.frames->codec == Codec::kRaw) {
+    int64_t each = dtype_size(rows.dtype);
+    for (const int64_t extent : rows.shape) each *= extent;
+    if (size % each == 0 && size / each == rows.count && offsets.empty()) return;
+    refuse_stream(stream, "expected " + count + " of " + std::to_string(each) + " bytes each, and no offsets, got " +
+                              std::to_string(size) + " bytes and " + std::to_string(offsets.size()) + " offsets");
+  }
+  if (std::ssize(offsets) != rows.count + 1 || offsets.front() != 0 || offsets.back() != size ||
+      !std::ranges::is_sorted(offsets)) {
+    refuse_stream(
+        stream,
+        "expected offsets of " + count + ", one more, from 0 to " + std::to_string(size) +
+            ", the bytes of all, none below the one before it; got " + std::to_string(offsets.size()) +
+            (offsets.empty() ? ""
+                             : ", from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back())));
+  }
+}
+
+void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows) {
+  const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
+    refuse_stream(stream.name, "expected " + expected + " as in its first rows, got " + got);
+  };
+  const auto kind = [&](const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
+    return kind_text(frames ? described.of(*frames) : frames, ragged);
+  };
+  const std::string known = kind(stream.frames, stream.ragged);
+  const std::string got = kind(rows.frames, rows.ragged);
+  if (got != known) refuse_rows(known, got);
+  if (rows.dtype != stream.dtype) {
+    refuse_rows("values of " + std::string(dtype_name(stream.dtype)), std::string(dtype_name(rows.dtype)));
+  }
+  if (!std::ranges::equal(rows.shape, stream.shape)) {
+    refuse_rows("values of shape " + rows_shape("n", stream.shape), rows_shape(std::to_string(rows.count), rows.shape));
+  }
+}
+
+void check_times(std::string_view stream, const TensorView& times, int64_t rows, int64_t last_ns) {
+  const auto* time = static_cast<const int64_t*>(times.data);
+  for (int64_t i = 0; i < times.shape[0]; ++i) {
+    const int64_t now_ns = time[i * times.strides[0]];
+    if (rows + i > 0 && now_ns < last_ns) {
+      refuse_stream(stream, "expected times that do not decrease within an episode, got " + std::to_string(now_ns) +
+                                " ns in row " + std::to_string(rows + i) + " after " + std::to_string(last_ns) + " ns");
+    }
+    last_ns = now_ns;
+  }
+}
+
+}  // namespace robocache::cache
