@@ -17,7 +17,7 @@ from .image_options import ImageOptions
 from .ingest import ingest
 from .installation import check_installation, num_threads, set_num_threads
 from .lerobot import LeRobotDataset
-from .loader import Loader, Source
+from .loader import Loader
 from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
 from .ops.decode_jpeg import decode_jpeg
 from .ops.fuse import fuse_multimodal
@@ -27,6 +27,7 @@ from .ops.resample import check_times, resample_trajectories
 from .ops.voxel_downsample import voxel_downsample
 from .ops.voxelize import voxelize_pointcloud
 from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
+from .sources import Source
 from .writer import ReencodedWarning, Writer
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _affines = _lib.function("normalisation_affines")
+_loader_affines = _lib.function("loader_affines")
 
 
 class Affine:
@@ -231,3 +232,23 @@ def _sum_to_odd(xp: Any, a: Any, b: Any) -> Any:
     total, rest = _two_sum(a, b)
     even = (total.view(xp.int64) & 1) == 0
     return xp.where(even & (rest != 0) & xp.isfinite(rest), xp.nextafter(total, rest * math.inf), total)
+
+
+class AffineOf(dict[str, Affine]):
+    """How each floating key is normalised; made when it is first asked for."""
+
+    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]]) -> None:
+        self._handle, self._keys = handle, {key["name"]: key for key in keys}
+
+    def __missing__(self, name: str) -> Affine:
+        if name not in self._keys:
+            raise errors.ArgumentError(f"key: expected one of {', '.join(self._keys)}, got {name!r}")
+        place, shape, dtypes = (self._keys[name][of] for of in ("place", "shape", "dtypes"))
+        tables = [_loader_affines(self._handle, source, place, math.prod(shape)) for source in range(len(dtypes))]
+        self[name] = Affine.of_sources(
+            [
+                Affine.of_table(_lib.to_numpy(table), shape, dtype or "float32")
+                for table, dtype in zip(tables, dtypes, strict=True)
+            ]
+        )
+        return self[name]

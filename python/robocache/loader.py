@@ -5,47 +5,38 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import json
-import math
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _lib, errors
-from .affine import Affine
-from .dataset import Dataset, Stream
+from .affine import AffineOf
+from .dataset import Dataset
 from .doctor.report import enforce
+from .explanation import Explanation, Placement
 from .image_options import ImageOptions
-from .norm_stats import as_stats
-from .ops._call import Array, number, whole
+from .loader_options import library_options, listed, truth
+from .meter import Meter
+from .ops._call import Array, whole
+from .sources import Source, as_sources
 from .tasks import TaskTexts
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import torch
 
-_options = _lib.function("loader_options")
-_set_all = _lib.function("loader_set_all")
-_add_source = _lib.function("loader_add_source")
-_add_rename = _lib.function("loader_add_rename")
-_add_stream = _lib.function("loader_add_stream")
-_add_method = _lib.function("loader_add_method")
-_add_images = _lib.function("loader_add_images")
-_bad_frames = _lib.function("loader_bad_frames")
 _open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _next = _lib.function("loader_next")
 _slot = _lib.function("loader_slot")
-_add_norm_stats = _lib.function("loader_add_norm_stats")
-_affines = _lib.function("loader_affines")
 _gather = _lib.function("loader_gather")
+_bad_frames = _lib.function("loader_bad_frames")
 _check_tolerance = _lib.function("loader_check_tolerance")
 _memory = _lib.function("batch_memory")
 _array = _lib.function("batch_array")
@@ -54,205 +45,11 @@ _cuda_unavailable = _lib.function("cuda_unavailable_reason")
 # _arrays needs the lock; the others are shorter than to let go of it.
 _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
-_Value = TypeVar("_Value")
-
-
-# ---- Arguments as the library takes them ----
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(number(name, value))
-    except OverflowError:
-        raise errors.ArgumentError(f"{name}: expected a number that float64 holds, got {value!r}") from None
-
-
-def _dtype(name: str, value: Any) -> str:
-    try:
-        return _lib.dtype_name(value)
-    except errors.ArgumentTypeError:
-        raise errors.ArgumentTypeError(f"{name}: expected a dtype or its name, got {value!r}") from None
-
-
-def _given(convert: Callable[[str, Any], _Value], name: str, value: Any) -> _Value | None:
-    return None if value is None else convert(name, value)
-
-
-def _listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
-    try:
-        each = None if isinstance(values, str) else list(values)
-    except TypeError:
-        each = None
-    if each is None:
-        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}")
-    return np.array([convert(name, value) for value in each], dtype)
-
-
-def _given_list(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any] | None:
-    return None if values is None else _listed(convert, name, values, dtype)
-
-
-def _images(name: str, value: Any) -> ImageOptions:
-    if not isinstance(value, ImageOptions):
-        raise errors.ArgumentTypeError(f"{name}: expected ImageOptions, got {value!r}")
-    return value
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
-    return bool(value)
-
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: list(x) if isinstance(x, list) else x for key, x in value.items()}
     return list(value) if isinstance(value, list) else value
-
-
-class _PerKey:
-    """An option that is one value for all keys of the batch, or ``{key: value}``."""
-
-    def __init__(self, keys: _Keys, name: str, given: Any, convert: Callable[[str, Any], Any]) -> None:
-        self._name, self._convert = name, convert
-        self.named: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        for key in self.named:
-            if key not in keys:
-                raise errors.ArgumentError(f"{name}: no stream {key!r} in {keys.where}; there are {', '.join(keys)}")
-        self.of_all = None if isinstance(given, Mapping) else _given(convert, name, given)
-
-    def of(self, key: str) -> Any:
-        return _given(self._convert, f"{self._name}['{key}']", self.named.get(key))
-
-
-class _Keys(dict[str, int]):
-    """What a batch may hold: the features of a row, by key; which keys are cameras', and which ragged or text, of which there
-    are no batches; and the streams of numbers that fill a key."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.cameras: set[str] = set()
-        self.ragged: set[str] = set()
-        self.numbers: dict[str, list[Stream]] = {}
-        for source in sources:
-            for name, stream in source.dataset.streams.items():
-                key = (source.rename or {}).get(name, name)
-                self[key] = max(self.get(key, 0), math.prod(stream.shape))
-                if stream.kind == "numbers":
-                    self.numbers.setdefault(key, []).append(stream)
-                else:
-                    (self.cameras if stream.kind == "frames" else self.ragged).add(key)
-        self.where = sources[0].dataset.path if len(sources) == 1 else "any source"
-
-
-def _own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
-    """What the streams that fill a key say of how they are brought to other times; nothing where they say nothing."""
-    said = streams[0].attributes.get("methods", [])
-    for stream in streams:
-        other = stream.attributes.get("methods", [])
-        if other != said:
-            raise errors.ArgumentError(
-                f"methods: expected those of '{key}', since the attributes of its sources differ: {said} and {other}"
-            )
-    blocks = []
-    for block in said if isinstance(said, list) else [said]:
-        match block:
-            case [int(start), int(stop), str(method)]:
-                blocks.append((slice(start, stop), method))
-            case _:
-                raise errors.ArgumentError(
-                    f"stream '{streams[0].name}': attributes['methods']: expected [[start, stop, method], ...], got "
-                    f"{said!r}; methods= goes before it"
-                )
-    return blocks
-
-
-def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
-    """begin, end and method of each of ``[(slice, method), ...]``."""
-    for block in blocks:
-        try:
-            part, method = block
-        except (TypeError, ValueError):
-            part = method = None
-        if not isinstance(part, slice):
-            raise errors.ArgumentTypeError(f"{name}: expected a method or [(slice, method), ...], got {block!r}")
-        if part.step not in (None, 1):
-            raise errors.ArgumentError(f"{name}: expected slices of step 1, got {part!r}")
-        begin, end = _given(whole, name, part.start), _given(whole, name, part.stop)
-        yield 0 if begin is None else begin, features if end is None else end, _lib.text(name, method)
-
-
-# ---- The loader ----
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a mixture draws from: episodes of a dataset.
-
-    Args:
-        dataset: from :func:`robocache.open`. Several sources may be of one.
-        weight: its share of the draws, in any unit: all sources of a loader have one, or none.
-        episodes: indices of the episodes to draw from; default all.
-        where: or those that :meth:`Dataset.select` finds; with `episodes`, those of them.
-        rename: ``{stream: key}``: the batch's key that a stream fills, where it is not its own name.
-        norm_stats: ``{key: statistics}`` to normalise by instead of the dataset's own.
-        anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
-    """
-
-    dataset: Dataset
-    weight: float | None = None
-    episodes: Sequence[int] | None = None
-    where: Any = None
-    rename: Mapping[str, str] | None = None
-    norm_stats: Mapping[str, Any] | None = None
-    anchor: str | None = None
-
-
-def _sources(dataset: Any) -> tuple[list[Source], bool]:
-    """The sources, and whether they were given as such."""
-    if isinstance(dataset, Dataset):
-        return [Source(dataset)], False
-    if isinstance(dataset, Source):
-        dataset = [dataset]
-    if not isinstance(dataset, list | tuple) or not dataset:
-        raise errors.ArgumentTypeError(
-            f"dataset: expected what robocache.open() gave, or a list of Source, got {type(dataset).__name__}"
-        )
-    for place, source in enumerate(dataset):
-        if not isinstance(source, Source):
-            raise errors.ArgumentTypeError(f"sources[{place}]: expected a Source, got {type(source).__name__}")
-        if not isinstance(source.dataset, Dataset):
-            raise errors.ArgumentTypeError(
-                f"sources[{place}].dataset: expected what robocache.open() gave, got {type(source.dataset).__name__}"
-            )
-    return list(dataset), True
-
-
-def _episodes(source: Source, episodes: Sequence[int] | None, where: Any, name: str) -> Sequence[int] | None:
-    """The episodes to draw from: those listed, of them those that every filter finds."""
-    chosen = source.episodes if source.episodes is not None else episodes
-    for argument, condition in ((f"{name}where", source.where), ("where", where)):
-        if condition is None:
-            continue
-        found = source.dataset.select(condition)
-        if chosen is None:
-            chosen = found
-        else:
-            kept = set(found)
-            chosen = [episode for episode in chosen if episode in kept]
-        if not chosen:
-            raise errors.ArgumentError(
-                f"{argument}: expected to be true of an episode to draw from, got none of {source.dataset.path}"
-            )
-    return chosen
-
-
-def _renamed(source: Source, rename: Any, name: str) -> dict[str, str]:
-    """What a source's streams are called in the batch, where that is not their name."""
-    for argument, given in ((f"{name}rename", source.rename), ("rename", rename)):
-        if given is not None and not isinstance(given, Mapping):
-            raise errors.ArgumentTypeError(f"{argument}: expected {{stream: key}}, got {given!r}")
-    of_all = {stream: key for stream, key in (rename or {}).items() if stream in source.dataset.streams}
-    return {**of_all, **(source.rename or {})}
 
 
 def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -276,110 +73,6 @@ def _of_environment(name: str) -> int:
         raise errors.ArgumentError(
             f"{name}: expected an int in the environment, got {os.environ[name]!r}; rank= and world_size= go before it"
         ) from None
-
-
-def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: _Keys) -> None:
-    """Statistics for keys of the batch."""
-    if given is None:
-        return
-    if not isinstance(given, Mapping):
-        raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {given!r}")
-    if not any(key in keys for key in given):
-        raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {', '.join(given)}")
-    for key, of_key in given.items():
-        if key in keys:
-            stats = as_stats(f"{name}[{key!r}]", of_key)
-            fields = {field: array for field, array in stats._asdict().items() if array is not None}
-            table = np.stack([array.ravel() for array in fields.values()])
-            _add_norm_stats(options, of_source, key, ",".join(fields), _lib.from_numpy(table))
-
-
-class _AffineOf(dict[str, Affine]):
-    """How each floating key is normalised; made when it is first asked for."""
-
-    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]]) -> None:
-        self._handle, self._keys = handle, {key["name"]: key for key in keys}
-
-    def __missing__(self, name: str) -> Affine:
-        if name not in self._keys:
-            raise errors.ArgumentError(f"key: expected one of {', '.join(self._keys)}, got {name!r}")
-        place, shape, dtypes = (self._keys[name][of] for of in ("place", "shape", "dtypes"))
-        tables = [_affines(self._handle, source, place, math.prod(shape)) for source in range(len(dtypes))]
-        self[name] = Affine.of_sources(
-            [
-                Affine.of_table(_lib.to_numpy(table), shape, dtype or "float32")
-                for table, dtype in zip(tables, dtypes, strict=True)
-            ]
-        )
-        return self[name]
-
-
-class Placement(NamedTuple):
-    """Where the rows of one of a batch's keys lie: a tier, their size in all sources together, and why."""
-
-    key: str
-    tier: str
-    bytes: int
-    why: str
-
-
-def _size(size: float) -> str:
-    """``"1.5 GiB"``"""
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-
-
-class Explanation(list[Placement]):
-    """What :meth:`Loader.explain` gives."""
-
-    def __str__(self) -> str:
-        rows = [("key", "tier", "size", "why"), *((p.key, p.tier, _size(p.bytes), p.why) for p in self)]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return "\n".join(
-            f"{key:<{widths[0]}}  {tier:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()
-            for key, tier, size, why in rows
-        )
-
-
-class Meter:
-    """How much of a training loop waited for its data: the time spent inside ``next(loader)``.
-
-    Attributes:
-        batches: given since the beginning, or since :meth:`reset`.
-        waited_s: seconds inside the loader. On CUDA that is until a batch's kernel is queued, not until it has run.
-    """
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.batches = 0
-        self.waited_s = 0.0
-        self._first: float | None = None
-        self._last = 0.0
-
-    def _add(self, began: float, ended: float) -> None:
-        if self._first is None:
-            self._first = began
-        self.batches += 1
-        self.waited_s += ended - began
-        self._last = ended
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds from the first batch's beginning to the last one's end."""
-        return 0.0 if self._first is None else self._last - self._first
-
-    @property
-    def share(self) -> float:
-        """Of that time, what was waited: from 0 to 1."""
-        return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
-
-    def __str__(self) -> str:
-        return f"{self.batches:,} batches: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"
 
 
 class Loader:
@@ -553,82 +246,21 @@ class Loader:
         given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "stream")}
         # Copies: what the caller changes later is not what this loader was asked for.
         self._arguments = {name: _copied(x) for name, x in given.items()}
-        sources, mixture = _sources(dataset)
+        sources, mixture = as_sources(dataset)
         self.dataset = sources if mixture else dataset
         enforce((source.dataset.path for source in sources), findings)
-        if (delta_timestamps is None) == (rate_hz is None):
-            raise errors.ArgumentError(
-                "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
-                + ("neither" if rate_hz is None else f"both, rate_hz={rate_hz!r}")
-            )
-        if rate_hz is None and not (history is None and horizon is None):
-            raise errors.ArgumentError("history, horizon: go with rate_hz, got delta_timestamps")
-        if delta_timestamps is not None and not isinstance(delta_timestamps, Mapping):
-            raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
-        if normalize is None:
-            for argument, asked in (("norm_stats", norm_stats is not None), ("constant", constant != "center")):
-                if asked:
-                    raise errors.ArgumentError(
-                        f"{argument}: goes with normalize=, got none: nothing would be normalised"
-                    )
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
         self.rank, self.world_size = _place_in_world(rank, world_size)
-
-        if mixture and episodes is not None:
-            raise errors.ArgumentError(f"episodes: each Source has its own, got {episodes!r}")
-        names = [f"sources[{place}]." if mixture else "" for place in range(len(sources))]
-        sources = [
-            replace(
-                source,
-                episodes=_episodes(source, episodes, where, name),
-                rename=_renamed(source, rename, name),
-            )
-            for source, name in zip(sources, names, strict=True)
-        ]
-        keys = _Keys(sources)
-        for name in rename or {}:
-            if not any(name in source.dataset.streams for source in sources):
-                raise errors.ArgumentError(f"rename: no stream {name!r} in {keys.where}; there are {', '.join(keys)}")
-        options = _options(
-            mixture,
-            whole("batch_size", batch_size),
-            _given(_lib.text, "anchor", anchor),
-            _given(_number, "anchor_hz", anchor_hz),
-            _lib.text("edges", edges),
-            whole("drop_n_last", drop_n_last),
-            _given(_number, "temperature", temperature),
-            _given(whole, "samples_per_epoch", samples_per_epoch),
-            _number("snap_s", snap_s),
-            shuffle,
-            drop_last,
-            self.device,
-            self.rank,
-            self.world_size,
-            return_age,
-            pad_features,
-            *self._budget(memory_budget),
-            _lib.text("constant", constant),
-            shard_episodes,
-            _lib.text("on_bad_frame", on_bad_frame),
+        options = library_options(
+            sources,
+            self._arguments,
+            mixture=mixture,
+            device=self.device,
+            rank=self.rank,
+            world_size=self.world_size,
         )
-        _add_stats(options, False, "norm_stats", norm_stats, keys)
-        for source, name in zip(sources, names, strict=True):
-            # The library borrows the memory of arrays during a call.
-            chosen = _given_list(whole, f"{name}episodes", source.episodes, np.int64)
-            _add_source(
-                options,
-                source.dataset._handle,
-                _given(_number, f"{name}weight", source.weight),
-                None if chosen is None else _lib.from_numpy(chosen),
-                _given(_lib.text, f"{name}anchor", source.anchor),
-            )
-            for renamed, key in (source.rename or {}).items():
-                _add_rename(options, _lib.text(f"{name}rename", renamed), _lib.text(f"{name}rename", key))
-            _add_stats(options, True, f"{name}norm_stats", source.norm_stats, keys)
-        self._add_streams(options, keys, self._arguments)
-
-        self._handle = _open(options, whole("prefetch", prefetch), _truth("reuse_buffers", reuse_buffers))
+        self._handle = _open(options, whole("prefetch", prefetch), truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
         self.batch_size = whole("batch_size", batch_size)
         self.num_anchors: int = described["anchors"]
@@ -636,14 +268,14 @@ class Loader:
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
         self._names = [array["name"] for array in described["arrays"]]
-        self._affine_of = _AffineOf(self._handle, described["keys"])
+        self._affine_of = AffineOf(self._handle, described["keys"])
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
         self._stream = self._given_stream(stream)
         self._ahead: tuple[Any, ...] | None = None
         if stream is not None and reuse_buffers:
             raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
-        self._tasks = TaskTexts([source.dataset for source in sources]) if _truth("task_text", task_text) else None
+        self._tasks = TaskTexts([source.dataset for source in sources]) if truth("task_text", task_text) else None
         if self._tasks is not None and "task" in self._names:
             raise errors.ArgumentError("task_text: the batch's key 'task' is a stream's; expected it renamed")
         self.meter = Meter()
@@ -723,66 +355,6 @@ class Loader:
             **options,
         )
 
-    @staticmethod
-    def _add_streams(options: Any, keys: _Keys, given: Mapping[str, Any]) -> None:
-        """What the arguments say of the batch's keys."""
-        delta_timestamps: Mapping[str, Any] | None = given["delta_timestamps"]
-        plain: Any = given["methods"]
-        slices: dict[str, Any] = {}
-        if isinstance(plain, Mapping):
-            slices = {key: by for key, by in plain.items() if isinstance(by, list | tuple)}
-            plain = {key: None if key in slices else by for key, by in plain.items()}
-        histories = _PerKey(keys, "history", given["history"], whole)
-        horizons = _PerKey(keys, "horizon", given["horizon"], whole)
-        others = [
-            _PerKey(keys, "methods", plain, _lib.text),
-            _PerKey(keys, "normalize", given["normalize"], _lib.text),
-            _PerKey(keys, "max_gap_s", given["max_gap_s"], _number),
-            _PerKey(keys, "offset", given["offset"], _number),
-            _PerKey(keys, "causal", given["causal"], _truth),
-            _PerKey(keys, "tolerance_s", given["tolerance_s"], _number),
-            dtypes := _PerKey(keys, "dtype", given["dtype"], _dtype),
-            _PerKey(keys, "residency", given["residency"], _lib.text),
-        ]
-        images = _PerKey(keys, "images", given["images"], _images)
-        rate_hz = _given(_number, "rate_hz", given["rate_hz"])
-        _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
-        named: Any = delta_timestamps
-        if named is None:
-            named = [*histories.named, *horizons.named, *(key for key in keys if key not in keys.ragged)]
-        for key in images.named:
-            if delta_timestamps is not None and key not in delta_timestamps:
-                raise errors.ArgumentError(f"images: expected keys of delta_timestamps, got {key!r}")
-        if images.of_all is not None and not keys.cameras.intersection(named):
-            raise errors.ArgumentError("images: goes with a camera in the batch, got none")
-        for key in dict.fromkeys(named):
-            argument = f"delta_timestamps['{key}']"
-            offsets = None if delta_timestamps is None else delta_timestamps[key]
-            one_step = delta_timestamps is not None and offsets is None
-            seconds = np.zeros(1) if one_step else _given_list(_number, argument, offsets, np.float64)
-            _add_stream(
-                options,
-                _lib.text("delta_timestamps", key),
-                None if seconds is None else _lib.from_numpy(seconds),
-                one_step,
-                histories.of(key),
-                horizons.of(key),
-                *(option.of(key) for option in others),
-            )
-            blocks = slices.get(key, [])
-            if key in keys.numbers and (plain is None or (isinstance(plain, Mapping) and key not in plain)):
-                blocks = _own_methods(key, keys.numbers[key])
-            for begin, end, method in _slices(f"methods['{key}']", blocks, keys.get(key, 0)):
-                _add_method(options, begin, end, method)
-            of_key = images.of(key)
-            if of_key is None and key in keys.cameras:
-                of_key = images.of_all
-            if of_key is not None:
-                if of_key.dtype is None:
-                    of_all = "float32" if dtypes.of_all == "float64" else dtypes.of_all
-                    of_key = replace(of_key, dtype=dtypes.of(key) or of_all)
-                _add_images(options, of_key.to_json())
-
     @property
     def bad_frames(self) -> int:
         """Frames that did not decode and are padding, with ``on_bad_frame="pad"``, in batches made so far, ahead of time
@@ -823,16 +395,6 @@ class Loader:
         if str(stream.device) != self.device:
             raise errors.ArgumentError(f"stream: expected one of {self.device}, got one of {stream.device}")
         return stream
-
-    def _budget(self, given: Any) -> tuple[Any, Any]:
-        """Bytes or shares of the device's memory and the host's."""
-        if not isinstance(given, Mapping):
-            given = {"device" if self.device.startswith("cuda") else "host": given}
-        for of in given:
-            if of not in ("device", "host"):
-                raise errors.ArgumentError(f"memory_budget: expected 'device' and 'host', got {of!r}")
-        budget = [_given(number, "memory_budget", given.get(of)) for of in ("device", "host")]
-        return budget[0], budget[1]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._lock:
@@ -945,11 +507,11 @@ class Loader:
         Raises:
             ArgumentError: naming the index that is none.
         """
-        listed = _given_list(whole, "indices", indices, np.int64)
-        if listed is None:
+        if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
-        made = _gather(self._handle, self._like, _lib.from_numpy(listed), self.seed, self.epoch)
-        return self._told(self._as_dict(made, len(listed)))
+        anchors = listed(whole, "indices", indices, np.int64)
+        made = _gather(self._handle, self._like, _lib.from_numpy(anchors), self.seed, self.epoch)
+        return self._told(self._as_dict(made, len(anchors)))
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

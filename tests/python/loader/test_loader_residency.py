@@ -272,7 +272,7 @@ def test_explain_is_a_list_and_a_table(dataset):
     [(0, "0 bytes"), (1023, "1,023 bytes"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5,120.0 TiB")],
 )
 def test_sizes_in_the_table(size, text):
-    from robocache.loader import Explanation, Placement
+    from robocache.explanation import Explanation, Placement
 
     assert text in str(Explanation([Placement("a", "mapped", size, "asked for")]))
 

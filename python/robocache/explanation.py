@@ -1,0 +1,35 @@
+"""Where the rows lie that a loader draws from, and why: a table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Placement(NamedTuple):
+    """Where the rows of one of a batch's keys lie: a tier, their size in all sources together, and why."""
+
+    key: str
+    tier: str
+    bytes: int
+    why: str
+
+
+def _size(size: float) -> str:
+    """``"1.5 GiB"``"""
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+class Explanation(list[Placement]):
+    """What :meth:`Loader.explain` gives."""
+
+    def __str__(self) -> str:
+        rows = [("key", "tier", "size", "why"), *((p.key, p.tier, _size(p.bytes), p.why) for p in self)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            f"{key:<{widths[0]}}  {tier:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()
+            for key, tier, size, why in rows
+        )

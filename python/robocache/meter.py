@@ -1,0 +1,41 @@
+"""How much of a training loop waited for its data."""
+
+from __future__ import annotations
+
+
+class Meter:
+    """How much of a training loop waited for its data: the time spent inside ``next(loader)``.
+
+    Attributes:
+        batches: given since the beginning, or since :meth:`reset`.
+        waited_s: seconds inside the loader. On CUDA that is until a batch's kernel is queued, not until it has run.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.batches = 0
+        self.waited_s = 0.0
+        self._first: float | None = None
+        self._last = 0.0
+
+    def _add(self, began: float, ended: float) -> None:
+        if self._first is None:
+            self._first = began
+        self.batches += 1
+        self.waited_s += ended - began
+        self._last = ended
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the first batch's beginning to the last one's end."""
+        return 0.0 if self._first is None else self._last - self._first
+
+    @property
+    def share(self) -> float:
+        """Of that time, what was waited: from 0 to 1."""
+        return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.batches:,} batches: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"
