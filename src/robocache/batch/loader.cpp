@@ -1,22 +1,18 @@
 #include "robocache/batch/loader.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
-#include <new>
-#include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "robocache/align/window_batch.hpp"
-#include "robocache/align/window_math.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/batch/camera.hpp"
+#include "robocache/batch/loader_streams.hpp"
+#include "robocache/batch/tolerance.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/device_tables.hpp"
-#include "robocache/core/thread_pool.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/mixture.hpp"
 #include "robocache/source/resident.hpp"
@@ -37,11 +33,9 @@ struct Key {
   int64_t packed_offset = -1;  // of a camera whose frames come by batch: their files, behind all others
 };
 
-// One source, brought to where it is drawn from.
+// The moments that are drawn of one source.
 struct Source {
-  std::vector<std::shared_ptr<const ResidentStream>> streams;      // of each request; null where there is none
-  std::vector<std::shared_ptr<const ResidentClock>> frame_clocks;  // the same, of frames that the device decodes
-  std::shared_ptr<const ResidentClock> ticks;                      // those of the anchors, unless they have a rate
+  std::shared_ptr<const ResidentClock> ticks;  // the anchors', unless they have a rate
   Anchors anchors;
 };
 
@@ -50,21 +44,21 @@ struct Source {
 struct Loader::Impl {
   explicit Impl(LoaderOptions asked)
       : options(complete_options(std::move(asked))),
+        episodes_of_ranks(options.shard_episodes ? cut_episodes(options) : EpisodesOfRanks{}),
+        streams(options),
         layout(options.batch_size),
         tables(options.device),
-        keys(options.streams.size()) {
-    if (options.shard_episodes) cut_episodes();
-    make_cameras();
-    bring_streams();
+        keys(options.streams.size()),
+        sources(options.sources.size()) {
     if (options.device.is_cuda()) make_room_for_frames();
     // What the host makes for a device comes last, so that it is one piece, and at its end what it only sends along.
     bool all_by_host = true;
     for (size_t request = 0; request < keys.size(); ++request) {
-      all_by_host = all_by_host && by_host(request);
-      if (!by_host(request)) {
+      all_by_host = all_by_host && streams.by_host(request);
+      if (!streams.by_host(request)) {
         add_values(request);
         add_marks(request);
-      } else if (comes_by_batch(request)) {
+      } else if (streams.comes_by_batch(request)) {
         add_values(request);
       }
     }
@@ -74,13 +68,14 @@ struct Loader::Impl {
     if (options.mixture) index_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
     if (!all_by_host) host_offset = layout.bytes();
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (!by_host(request)) continue;
-      if (!comes_by_batch(request)) add_values(request);
+      if (!streams.by_host(request)) continue;
+      if (!streams.comes_by_batch(request)) add_values(request);
       add_marks(request);
     }
     packed_offset = layout.bytes();
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (comes_by_batch(request)) keys[request].packed_offset = layout.add_room(cameras[request]->packed_bytes());
+      if (!streams.comes_by_batch(request)) continue;
+      keys[request].packed_offset = layout.add_room(streams.camera(request)->packed_bytes());
     }
     aligns_on_device = !all_by_host;
     make_anchors();
@@ -89,214 +84,15 @@ struct Loader::Impl {
     if (host_bytes() > 0) host_plan = plan_of(true, all_by_host, host_tables);
   }
 
-  // ---- where rows lie --------------------------------------------------------------------------------------------------
-
-  const Dataset& dataset(size_t source) const { return *options.sources[source].dataset; }
-
-  // Gives each rank neighbouring episodes of every source, about as many bytes as any other has, and keeps this rank's.
-  void cut_episodes() {
-    const auto ranks = static_cast<size_t>(options.world_size);
-    for (SourceRequest& source : options.sources) {
-      std::vector<std::vector<int64_t>>& of_ranks = episodes_of_ranks.emplace_back(ranks);
-      const auto bytes_of = [&](int64_t episode) {
-        int64_t bytes = 0;
-        for (const std::optional<int64_t>& stream : source.streams) {
-          if (!stream) continue;
-          const Stream& from = source.dataset->streams()[static_cast<size_t>(*stream)];
-          const auto e = static_cast<size_t>(episode);
-          bytes +=
-              ResidentStream::bytes(*source.dataset, *stream, RowSpan{from.row_offsets[e], from.row_offsets[e + 1]});
-        }
-        return static_cast<double>(bytes);
-      };
-      double whole = 0;
-      for (const int64_t episode : *source.episodes) whole += bytes_of(episode);
-      double before = 0;
-      for (const int64_t episode : *source.episodes) {
-        const double bytes = bytes_of(episode);
-        const double middle = (before + bytes / 2) / std::max(whole, 1.0);
-        of_ranks[std::min(ranks - 1, static_cast<size_t>(middle * static_cast<double>(ranks)))].push_back(episode);
-        before += bytes;
-      }
-      source.episodes = of_ranks[static_cast<size_t>(options.rank)];
-    }
-  }
-
-  // What a rank with episodes of its own needs of a stream.
-  std::optional<RowSpan> part_of(size_t source, int64_t stream) const {
-    const std::vector<int64_t>& episodes = *options.sources[source].episodes;
-    if (!options.shard_episodes || episodes.empty()) return {};
-    const auto [first, last] = std::minmax_element(episodes.begin(), episodes.end());
-    const auto offsets = dataset(source).streams()[static_cast<size_t>(stream)].row_offsets;
-    return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
-  }
-
-  void bring_streams() {
-    std::vector<ResidencyRequest> requests;
-    std::set<std::pair<const Dataset*, int64_t>> counted;
-    std::set<std::pair<const Dataset*, uint64_t>> clocks;
-    MemoryBytes taken;
-    MemoryBytes present;
-    const bool cuda = options.device.is_cuda();
-    const auto take_clock = [&](size_t source, int64_t stream) {
-      const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
-      if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
-      const int64_t bytes = ResidentClock::bytes(dataset(source), stream);
-      taken.host += bytes;
-      present.host += ResidentClock::bytes_present(dataset(source), stream, {});
-      if (!cuda) return;
-      taken.device += bytes;
-      present.device += ResidentClock::bytes_present(dataset(source), stream, options.device);
-    };
-    for (size_t request = 0; request < keys.size(); ++request) {
-      ResidencyRequest asked{
-          .key = options.streams[request].stream, .bytes = 0, .tier = *options.streams[request].residency};
-      const std::string why = why_files(request);
-      if (!why.empty()) {
-        if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
-          refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for this camera, since ", why, ", got '",
-                 tier_name(*asked.tier), "'");
-        }
-        asked.tier = Tier::kMapped;
-      }
-      int64_t whole = 0;
-      for (size_t source = 0; source < options.sources.size(); ++source) {
-        const std::optional<int64_t> stream = options.sources[source].streams[request];
-        if (!stream) continue;
-        const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
-        whole += bytes;
-        take_clock(source, *stream);
-        if (!counted.emplace(&dataset(source), *stream).second) continue;
-        asked.bytes += bytes;
-        const auto in_memory = [&](Tier tier) {
-          return ResidentStream::bytes_present(dataset(source), *stream, options.device, tier,
-                                               part_of(source, *stream));
-        };
-        present.host += in_memory(Tier::kPinned);
-        if (cuda) present.device += in_memory(Tier::kDevice);
-      }
-      requests.push_back(asked);
-      placements.push_back({asked.key, Tier::kDevice, whole, ""});
-    }
-    std::vector<Residency> decided =
-        decide_residency(requests, options.device, budget_bytes(options.memory_budget, options.device, present), taken);
-    sources.resize(options.sources.size());
-    for (Source& source : sources) {
-      source.streams.resize(keys.size());
-      source.frame_clocks.resize(keys.size());
-    }
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] != nullptr && cuda) {
-        bring_frames(request, decided[request]);
-      } else {
-        bring(request, decided[request]);
-      }
-      placements[request].tier = decided[request].tier;
-      placements[request].why = decided[request].why;
-    }
-  }
-
-  void bring(size_t request, Residency& residency) {
-    std::vector<DatasetStream> wanted;
-    std::vector<size_t> of_source;
-    for (size_t source = 0; source < sources.size(); ++source) {
-      const std::optional<int64_t> stream = options.sources[source].streams[request];
-      if (!stream) continue;
-      wanted.push_back({options.sources[source].dataset, *stream, part_of(source, *stream)});
-      of_source.push_back(source);
-    }
-    const auto brought = robocache::bring(wanted, options.device, residency);
-    if (options.shard_episodes) residency.why += "; of this rank's episodes alone";
-    for (size_t i = 0; i < brought.size(); ++i) {
-      sources[of_source[i]].streams[request] = brought[i];
-      if (cameras[request] != nullptr) cameras[request]->set_resident(of_source[i], brought[i]);
-      const std::string& note = brought[i]->note();
-      if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
-    }
-  }
-
-  // Why a camera's frames stay in their files whatever memory a CUDA device has; empty where they need not, on the CPU, and of
-  // numbers.
-  std::string why_files(size_t request) const {
-    if (cameras[request] == nullptr || !options.device.is_cuda()) return "";
-    return options.shard_episodes ? "the ranks have episodes of their own" : cameras[request]->not_for_device();
-  }
-
-  // A camera's frames are read by the host, whatever becomes of them.
-  void bring_frames(size_t request, Residency& residency) {
-    Residency files{.tier = Tier::kMapped};
-    bring(request, files);
-    if (const std::string why = why_files(request); !why.empty()) residency.why += "; " + why;
-    if (residency.tier != Tier::kMapped) {
-      try {
-        cameras[request]->bring_to(options.device, residency.tier);
-      } catch (const OutOfMemory& refusal) {
-        leave_in_files(residency, refusal.what());
-      } catch (const FrameError& refusal) {
-        leave_in_files(residency, refusal.what());
-      } catch (const std::bad_alloc&) {
-        leave_in_files(residency, "host memory does not suffice");
-      }
-    }
-    if (residency.tier == Tier::kMapped) {
-      const int64_t frames =
-          options.batch_size * static_cast<int64_t>(options.streams[request].delta_timestamps.size());
-      const std::string why = cameras[request]->bring_by_batch(options.device, frames);
-      residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
-      return;
-    }
-    for (size_t source = 0; source < sources.size(); ++source) {
-      const std::optional<int64_t> stream = options.sources[source].streams[request];
-      if (!stream) continue;
-      sources[source].frame_clocks[request] =
-          ResidentClock::get(options.sources[source].dataset, *stream, options.device);
-    }
-  }
-
-  // In a catch: what was asked for by name is refused as it was.
-  static void leave_in_files(Residency& residency, const std::string& why) {
-    if (!residency.automatic) throw;
-    residency.tier = Tier::kMapped;
-    residency.why = why + ": its files, read ahead";
-  }
-
-  // Whether what is read from files for a device is decoded there.
-  bool comes_by_batch(size_t request) const {
-    return by_host(request) && cameras[request] != nullptr && cameras[request]->comes_by_batch();
-  }
-
-  // Whether the host aligns it, and makes its arrays unless it comes by batch.
-  bool by_host(size_t request) const { return options.device.is_cuda() && placements[request].tier == Tier::kMapped; }
-
-  void make_cameras() {
-    cameras.resize(keys.size());
-    int64_t numbers = 0;
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (!is_camera(options.streams[request])) continue;
-      std::vector<std::optional<Camera::Frames>> frames;
-      for (size_t source = 0; source < options.sources.size(); ++source) {
-        const std::optional<int64_t> stream = options.sources[source].streams[request];
-        std::optional<Camera::Frames>& from = frames.emplace_back();
-        if (stream) from.emplace(options.sources[source].dataset, *stream, nullptr);
-      }
-      const StreamRequest& asked = options.streams[request];
-      cameras[request] = std::make_unique<Camera>(asked.stream, frames, *asked.images, options.pad_bad_frames);
-      numbers = std::max(numbers, cameras[request]->numbers());
-    }
-    row_numbers.resize(static_cast<size_t>(numbers));
-    std::iota(row_numbers.begin(), row_numbers.end(), int64_t{1});
-  }
-
-  // What the device needs to decode: the rows' numbers there, and room for the frames of a batch.
+  // Where the device decodes the frames of a batch.
   void make_room_for_frames() {
     int64_t bytes = 0;
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] == nullptr || (by_host(request) && !comes_by_batch(request))) continue;
+      const Camera* const camera = streams.camera(request);
+      if (camera == nullptr || (streams.by_host(request) && !streams.comes_by_batch(request))) continue;
       const auto steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
-      bytes = std::max(bytes, cameras[request]->scratch_bytes(options.batch_size * steps));
+      bytes = std::max(bytes, camera->scratch_bytes(options.batch_size * steps));
       decodes_on_device = true;
-      if (by_host(request)) continue;
-      if (row_numbers_on_device == nullptr) row_numbers_on_device = tables.put(row_numbers);
     }
     frames_scratch = DeviceBuffer(options.device, static_cast<size_t>(bytes));
     frames_made = CudaEvent(options.device);
@@ -312,7 +108,7 @@ struct Loader::Impl {
   }
 
   std::vector<int64_t> row_of(size_t place) const {
-    return cameras[place] != nullptr ? cameras[place]->shape() : key_shape(options, place);
+    return streams.camera(place) != nullptr ? streams.camera(place)->shape() : key_shape(options, place);
   }
 
   void add_values(size_t place) {
@@ -321,14 +117,14 @@ struct Loader::Impl {
     std::vector<int64_t> shape = steps_of(place);
     shape.insert(shape.end(), row.begin(), row.end());
     for (const int64_t extent : row) keys[place].features *= extent;
-    const DType dtype = cameras[place] != nullptr ? cameras[place]->dtype() : *request.dtype;
+    const DType dtype = streams.camera(place) != nullptr ? streams.camera(place)->dtype() : *request.dtype;
     keys[place].out_offset = layout.add(request.stream, dtype, shape, "stream '" + request.stream + "'");
   }
 
   // What goes with the values.
   void add_marks(size_t place) {
     const StreamRequest& request = options.streams[place];
-    const Camera* const camera = cameras[place].get();
+    const Camera* const camera = streams.camera(place);
     const std::string name = "stream '" + request.stream + "'";
     const std::vector<int64_t> steps = steps_of(place);
     const std::vector<int64_t> row = row_of(place);
@@ -358,9 +154,9 @@ struct Loader::Impl {
       Source& source = sources[place];
       const SourceRequest& request = options.sources[place];
       if (!options.anchor_hz) {
-        source.ticks = ResidentClock::get(request.dataset, dataset(place).index_of(request.anchor), options.device);
+        source.ticks = ResidentClock::get(request.dataset, request.dataset->index_of(request.anchor), options.device);
       }
-      source.anchors = anchors_of(source, *request.episodes);
+      source.anchors = anchors_of(place, *request.episodes);
       if (source.anchors.table().empty()) refuse_without_anchors(place, options.rank);
     }
   }
@@ -371,12 +167,12 @@ struct Loader::Impl {
            options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
   }
 
-  Anchors anchors_of(const Source& source, const std::vector<int64_t>& episodes) const {
-    const AnchorEdges edges = edges_of(source);
-    if (source.ticks) return Anchors::of_ticks(source.ticks->on_host(), episodes, edges);
+  Anchors anchors_of(size_t place, const std::vector<int64_t>& episodes) const {
+    const AnchorEdges edges = edges_of(place);
+    if (const auto& ticks = sources[place].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
     std::vector<StreamClock> clocks;
-    for (const auto& stream : source.streams) {
-      if (stream) clocks.push_back(stream->clock().on_host());
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (const auto& stream = streams.of(place, request)) clocks.push_back(stream->clock().on_host());
     }
     return Anchors::at_rate(*options.anchor_hz, clocks, episodes, edges);
   }
@@ -387,7 +183,7 @@ struct Loader::Impl {
     for (size_t rank = 0; rank < static_cast<size_t>(options.world_size); ++rank) {
       int64_t anchors = 0;
       for (size_t place = 0; place < sources.size(); ++place) {
-        const int64_t of_source = anchors_of(sources[place], episodes_of_ranks[place][rank]).index().anchors;
+        const int64_t of_source = anchors_of(place, episodes_of_ranks[place][rank]).index().anchors;
         if (of_source == 0) refuse_without_anchors(place, static_cast<int64_t>(rank));
         anchors += of_source;
       }
@@ -396,14 +192,15 @@ struct Loader::Impl {
     return fewest;
   }
 
-  AnchorEdges edges_of(const Source& source) const {
+  AnchorEdges edges_of(size_t place) const {
     AnchorEdges edges{.whole = {}, .snap_ns = checked_ns(options.snap_s, "snap_s"), .drop_n_last = options.drop_n_last};
     if (options.edges == Edges::kPad) return edges;
-    for (size_t place = 0; place < keys.size(); ++place) {
-      if (!source.streams[place]) continue;
-      const std::vector<int64_t> delta_ns = offsets(options.streams[place]);
+    for (size_t request = 0; request < keys.size(); ++request) {
+      const auto& stream = streams.of(place, request);
+      if (!stream) continue;
+      const std::vector<int64_t> delta_ns = offsets_ns(options.streams[request]);
       const auto [first, last] = std::minmax_element(delta_ns.begin(), delta_ns.end());
-      edges.whole.push_back({source.streams[place]->clock().on_host(), *first, *last});
+      edges.whole.push_back({stream->clock().on_host(), *first, *last});
     }
     return edges;
   }
@@ -438,15 +235,6 @@ struct Loader::Impl {
 
   // ---- how a batch is made of them -------------------------------------------------------------------------------------
 
-  // From the anchor to what a stream stamps with the moments that are asked for.
-  static std::vector<int64_t> offsets(const StreamRequest& request) {
-    std::vector<int64_t> delta_ns;
-    for (const double delta : request.delta_timestamps) {
-      delta_ns.push_back(checked_ns(delta, "delta_timestamps") + checked_ns(*request.offset_s, "offset"));
-    }
-    return delta_ns;
-  }
-
   // The plan of the keys that the host makes for a device, or of the others; `anchors`: and of what the anchors are.
   WindowPlan plan_of(bool host, bool anchors, DeviceTables& to) {
     std::vector<WindowStreams> windows;
@@ -459,11 +247,11 @@ struct Loader::Impl {
         if (source.ticks) made.anchors.tick_ns = source.ticks->on_device().time_ns;
       }
       for (size_t request = 0; request < keys.size(); ++request) {
-        if (by_host(request) != host) continue;
+        if (streams.by_host(request) != host) continue;
         made.streams.push_back(window_of(place, request, to));
         if (const int64_t offset = keys[request].feature_pad_offset; offset >= 0) {
           std::vector<uint8_t> mask(static_cast<size_t>(keys[request].features), 1);
-          const auto& stream = source.streams[request];
+          const auto& stream = streams.of(place, request);
           if (stream) std::fill_n(mask.begin(), stream->rows().features, uint8_t{0});
           made.constants.push_back({to.put(mask), keys[request].features, offset});
         }
@@ -486,7 +274,7 @@ struct Loader::Impl {
     const StreamRequest& request = options.streams[of_request];
     const SourceRequest& source = options.sources[place];
     if (!source.streams[of_request]) return {};
-    const Stream& stream = dataset(place).streams()[static_cast<size_t>(*source.streams[of_request])];
+    const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[of_request])];
     const auto by = [&](const FeatureStats& stats, const std::string& name) {
       return robocache::affines(stats, stream.features, stream.dtype, *request.normalize, options.constant, name);
     };
@@ -502,15 +290,15 @@ struct Loader::Impl {
 
   WindowStream window_of(size_t place, size_t of_request, DeviceTables& to) const {
     const StreamRequest& request = options.streams[of_request];
-    const auto& resident = sources[place].streams[of_request];
+    const auto& resident = streams.of(place, of_request);
     WindowStream window{};
-    const Camera* const camera = cameras[of_request].get();
+    const Camera* const camera = streams.camera(of_request);
     window.out_features = camera != nullptr ? 1 : keys[of_request].features;
     window.out_offset = camera != nullptr ? keys[of_request].number_offset : keys[of_request].out_offset;
     window.pad_offset = keys[of_request].pad_offset;
     window.age_offset = keys[of_request].age_offset;
     window.out_dtype = camera != nullptr ? DType::kInt64 : *request.dtype;
-    window.delta_ns = offsets(request);
+    window.delta_ns = offsets_ns(request);
     // Longer than 31 years is none.
     if (request.max_gap_s) window.max_gap_ns = checked_ns(std::min(*request.max_gap_s, 1e9), "max_gap_s");
     if (request.tolerance_s) window.tolerance_ns = checked_ns(std::min(*request.tolerance_s, 1e9), "tolerance_s");
@@ -520,17 +308,12 @@ struct Loader::Impl {
       window.methods = {{0, window.out_features, InterpolationMethod::kPrevious}};
       return window;
     }
-    window.rows = resident->rows();
-    if (camera != nullptr) {  // the alignment chooses among the rows' numbers
-      const auto& on_device = sources[place].frame_clocks[of_request];
-      const int64_t* const numbers = on_device == nullptr ? row_numbers.data() : row_numbers_on_device;
-      window.rows = {.clock = on_device == nullptr ? window.rows.clock : on_device->on_device(),
-                     .values = numbers + camera->first_number(place) - 1,
-                     .features = 1,
-                     .dtype = DType::kInt64};
+    if (camera != nullptr) {
+      window.rows = streams.row_numbers(place, of_request);
       window.methods = {{0, 1, *request.method}};
       return window;
     }
+    window.rows = resident->rows();
     window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
     const AffineTables affine = affine_tables(affines_of(place, of_request), window.rows.dtype, to);
     window.scale = affine.scale;
@@ -561,15 +344,15 @@ struct Loader::Impl {
     HostPart part{.copies = {{0, host_offset, packed_offset - host_offset}}, .packed = {}};
     part.packed.resize(keys.size());
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] == nullptr || !by_host(request)) continue;
+      if (streams.camera(request) == nullptr || !streams.by_host(request)) continue;
       const Camera::Batch frames = frames_of(batch, request, draw, anchors);
-      if (!comes_by_batch(request)) {
-        cameras[request]->fill(frames);
+      if (!streams.comes_by_batch(request)) {
+        streams.camera(request)->fill(frames);
         continue;
       }
       const int64_t at = keys[request].packed_offset;
       const PackedJpegs& packed = part.packed[request] =
-          cameras[request]->pack(frames, static_cast<char*>(batch.memory) + at);
+          streams.camera(request)->pack(frames, static_cast<char*>(batch.memory) + at);
       part.copies.push_back({at - host_offset, at, packed.bytes});
     }
     return part;
@@ -599,28 +382,28 @@ struct Loader::Impl {
     const bool cuda = options.device.is_cuda();
     std::unique_lock<std::mutex> lock(frames_mutex, std::defer_lock);
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (cameras[request] == nullptr || (by_host(request) && !comes_by_batch(request))) continue;
+      const Camera* const camera = streams.camera(request);
+      if (camera == nullptr || (streams.by_host(request) && !streams.comes_by_batch(request))) continue;
       const Camera::Batch frames = frames_of(batch, request, draw, anchors);
       if (!cuda) {
-        cameras[request]->fill(frames);
+        camera->fill(frames);
         continue;
       }
       if (!lock.owns_lock()) {  // one batch after the other has the scratch
         lock.lock();
         frames_made.make_wait(stream);
       }
-      const bool by_batch = comes_by_batch(request);
-      cameras[request]->fill_on_device(
-          frames, by_batch ? part.packed[request] : PackedJpegs{},
-          by_batch ? static_cast<const char*>(batch.memory) + keys[request].packed_offset : nullptr,
-          frames_scratch.data(), stream);
+      const bool by_batch = streams.comes_by_batch(request);
+      camera->fill_on_device(frames, by_batch ? part.packed[request] : PackedJpegs{},
+                             by_batch ? static_cast<const char*>(batch.memory) + keys[request].packed_offset : nullptr,
+                             frames_scratch.data(), stream);
     }
     if (lock.owns_lock()) frames_made.record(stream);
   }
 
   void check_damage() const {
-    for (const auto& camera : cameras) {
-      if (camera != nullptr) camera->check_damage();
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (const Camera* const camera = streams.camera(request)) camera->check_damage();
     }
   }
 
@@ -642,19 +425,16 @@ struct Loader::Impl {
   }
 
   LoaderOptions options;
+  EpisodesOfRanks episodes_of_ranks;  // where each rank has its own
+  LoaderStreams streams;
   BatchLayout layout;
   DeviceTables tables;
   DeviceTables host_tables{Device{}};
   std::vector<Key> keys;  // of each request
-  std::vector<Placement> placements;
   std::vector<Source> sources;
-  std::vector<std::unique_ptr<Camera>> cameras;  // of each request; null where it is of numbers
-  std::vector<int64_t> row_numbers;              // 1, 2, ... as many as a camera has
-  const int64_t* row_numbers_on_device = nullptr;
   DeviceBuffer frames_scratch;
   mutable CudaEvent frames_made;
   mutable std::mutex frames_mutex;
-  std::vector<std::vector<std::vector<int64_t>>> episodes_of_ranks;  // of each source; where each rank has its own
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
   int64_t index_offset = -1;
@@ -708,13 +488,15 @@ BatchPosition Loader::after(const BatchPosition& position) const {
   return {position.seed, position.epoch, std::min(end, samples())};
 }
 
-const std::vector<Placement>& Loader::placements() const { return impl_->placements; }
+const std::vector<Placement>& Loader::placements() const { return impl_->streams.placements(); }
 
 std::vector<Affine> Loader::affines(size_t source, size_t request) const { return impl_->affines_of(source, request); }
 
 int64_t Loader::bad_frames() const {
   int64_t frames = 0;
-  for (const auto& camera : impl_->cameras) frames += camera != nullptr ? camera->bad_frames() : 0;
+  for (size_t request = 0; request < impl_->keys.size(); ++request) {
+    if (const Camera* const camera = impl_->streams.camera(request)) frames += camera->bad_frames();
+  }
   return frames;
 }
 
@@ -783,59 +565,9 @@ void Loader::gather(const BatchPosition& position, std::span<const int64_t> anch
 TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) const {
   return BatchLayout::view(array, samples, memory, impl_->options.device);
 }
-
 void Loader::check_tolerance() const {
-  const LoaderOptions& options = impl_->options;
   for (size_t place = 0; place < impl_->sources.size(); ++place) {
-    const Source& source = impl_->sources[place];
-    const AnchorIndex anchors = source.anchors.index();
-    for (size_t request = 0; request < options.streams.size(); ++request) {
-      const StreamRequest& asked = options.streams[request];
-      if (!asked.tolerance_s || !source.streams[request]) continue;
-      const StreamClock clock = source.streams[request]->clock().on_host();
-      const auto tolerance_ns = static_cast<uint64_t>(checked_ns(std::min(*asked.tolerance_s, 1e9), "tolerance_s"));
-      const std::vector<int64_t> delta_ns = Impl::offsets(asked);
-      const int64_t snap_ns = checked_ns(options.snap_s, "snap_s");
-      WindowSegment rule{};
-      rule.method = *asked.method;
-      rule.max_gap_ns = -1;
-      rule.tolerance_ns = -1;
-      rule.causal = *asked.causal;
-      // Calls found(target, distance) where an anchor's target is within the recording and its sample too far away.
-      const auto visit = [&](int64_t i, const auto& found) {
-        const Anchor anchor = anchors.at(i);
-        const EpisodeRows rows = clock.rows_of(anchor.episode);
-        if (rows.rows == 0) return;
-        const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
-        for (const int64_t delta : delta_ns) {
-          const int64_t target = saturating_add(anchor.time_ns, delta);
-          int64_t hint = guess_row(rows, target);
-          const WindowPlace<> at = find_place(times, rows.rows, target, snap_ns, hint);
-          const Pick<double> picked = pick_at(times, rows.rows, at, rule);
-          if (!picked.valid) continue;
-          const int64_t used = times[picked.left];
-          const uint64_t distance = used > at.target ? ns_between(used, at.target) : ns_between(at.target, used);
-          if (distance > tolerance_ns) return found(anchor.episode, target, distance);
-        }
-      };
-      std::atomic<int64_t> first = anchors.anchors;
-      parallel_for(anchors.anchors, 4096, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < std::min(end, first.load()); ++i) {
-          visit(i, [&](int64_t, int64_t, uint64_t) {
-            int64_t known = first;
-            while (i < known && !first.compare_exchange_weak(known, i)) {
-            }
-          });
-        }
-      });
-      if (first == anchors.anchors) continue;
-      visit(first, [&](int64_t episode, int64_t target, uint64_t distance) {
-        refuse(source_name(options, place), "tolerance_s['", asked.stream, "']: expected a sample within ",
-               number_text(*asked.tolerance_s), " s of every target in the recording, got one ",
-               number_text(static_cast<double>(distance) / kNsPerSecond), " s away in episode ",
-               std::to_string(episode), " at ", std::to_string(target), " ns");
-      });
-    }
+    robocache::check_tolerance(impl_->options, impl_->streams, place, impl_->sources[place].anchors.index());
   }
 }
 

@@ -26,12 +26,12 @@
 #include <vector>
 
 #include "robocache/batch/layout.hpp"
+#include "robocache/batch/loader_streams.hpp"
 #include "robocache/batch/options.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/image/jpeg_frames.hpp"
-#include "robocache/source/tier.hpp"
 
 namespace robocache {
 
@@ -40,14 +40,6 @@ struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
   int64_t samples = 0;  // of the epoch's, that all ranks together have had
-};
-
-// Where the rows of a key lie.
-struct Placement {
-  std::string key;
-  Tier tier;
-  int64_t bytes;    // of all its sources' streams
-  std::string why;  // for people
 };
 
 // Immutable; any number of threads may use one.

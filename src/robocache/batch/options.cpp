@@ -396,6 +396,14 @@ std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
   return widest->shape;
 }
 
+std::vector<int64_t> offsets_ns(const StreamRequest& request) {
+  std::vector<int64_t> delta_ns;
+  for (const double delta : request.delta_timestamps) {
+    delta_ns.push_back(checked_ns(delta, "delta_timestamps") + checked_ns(*request.offset_s, "offset"));
+  }
+  return delta_ns;
+}
+
 int64_t checked_ns(double seconds, std::string_view argument) {
   if (!(std::abs(seconds) < 0x1p62 / kNsPerSecond)) {
     refuse(argument, ": expected finite seconds, less than 146 years, got ", number_text(seconds));

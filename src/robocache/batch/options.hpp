@@ -120,6 +120,9 @@ std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 // "sources[2].", or nothing where there is one that the caller did not name so.
 std::string source_name(const LoaderOptions& options, size_t source);
 
+// Of complete options, from the anchor to what a stream stamps with the moments that are asked for.
+std::vector<int64_t> offsets_ns(const StreamRequest& request);
+
 // Seconds to nanoseconds; what is not finite or beyond 146 years is refused in the name of `argument`.
 int64_t checked_ns(double seconds, std::string_view argument);
 

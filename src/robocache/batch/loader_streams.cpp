@@ -1,0 +1,213 @@
+#include "robocache/batch/loader_streams.hpp"
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "robocache/core/arguments.hpp"
+
+namespace robocache {
+namespace {
+
+// In a catch: what was asked for by name is refused as it was.
+void leave_in_files(Residency& residency, const std::string& why) {
+  if (!residency.automatic) throw;
+  residency.tier = Tier::kMapped;
+  residency.why = why + ": its files, read ahead";
+}
+
+}  // namespace
+
+EpisodesOfRanks cut_episodes(LoaderOptions& options) {
+  EpisodesOfRanks episodes_of_ranks;
+  const auto ranks = static_cast<size_t>(options.world_size);
+  for (SourceRequest& source : options.sources) {
+    std::vector<std::vector<int64_t>>& of_ranks = episodes_of_ranks.emplace_back(ranks);
+    const auto bytes_of = [&](int64_t episode) {
+      int64_t bytes = 0;
+      for (const std::optional<int64_t>& stream : source.streams) {
+        if (!stream) continue;
+        const Stream& from = source.dataset->streams()[static_cast<size_t>(*stream)];
+        const auto e = static_cast<size_t>(episode);
+        bytes += ResidentStream::bytes(*source.dataset, *stream, RowSpan{from.row_offsets[e], from.row_offsets[e + 1]});
+      }
+      return static_cast<double>(bytes);
+    };
+    double whole = 0;
+    for (const int64_t episode : *source.episodes) whole += bytes_of(episode);
+    double before = 0;
+    for (const int64_t episode : *source.episodes) {
+      const double bytes = bytes_of(episode);
+      const double middle = (before + bytes / 2) / std::max(whole, 1.0);
+      of_ranks[std::min(ranks - 1, static_cast<size_t>(middle * static_cast<double>(ranks)))].push_back(episode);
+      before += bytes;
+    }
+    source.episodes = of_ranks[static_cast<size_t>(options.rank)];
+  }
+  return episodes_of_ranks;
+}
+
+LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), tables_(options_.device) {
+  make_cameras();
+  std::vector<Residency> decided = decide();
+  const std::vector<std::shared_ptr<const ResidentStream>> none(options_.streams.size());
+  streams_.resize(options_.sources.size(), none);
+  frame_clocks_.resize(options_.sources.size(), std::vector<std::shared_ptr<const ResidentClock>>(none.size()));
+  for (size_t request = 0; request < decided.size(); ++request) {
+    if (cameras_[request] != nullptr && options_.device.is_cuda()) {
+      bring_frames(request, decided[request]);
+    } else {
+      bring(request, decided[request]);
+    }
+    placements_[request].tier = decided[request].tier;
+    placements_[request].why = decided[request].why;
+  }
+}
+
+void LoaderStreams::make_cameras() {
+  cameras_.resize(options_.streams.size());
+  int64_t numbers = 0;
+  for (size_t request = 0; request < options_.streams.size(); ++request) {
+    if (!is_camera(options_.streams[request])) continue;
+    std::vector<std::optional<Camera::Frames>> frames;
+    for (size_t source = 0; source < options_.sources.size(); ++source) {
+      const std::optional<int64_t> stream = options_.sources[source].streams[request];
+      std::optional<Camera::Frames>& from = frames.emplace_back();
+      if (stream) from.emplace(options_.sources[source].dataset, *stream, nullptr);
+    }
+    const StreamRequest& asked = options_.streams[request];
+    cameras_[request] = std::make_unique<Camera>(asked.stream, frames, *asked.images, options_.pad_bad_frames);
+    numbers = std::max(numbers, cameras_[request]->numbers());
+  }
+  row_numbers_.resize(static_cast<size_t>(numbers));
+  std::iota(row_numbers_.begin(), row_numbers_.end(), int64_t{1});
+}
+
+// What a rank with episodes of its own needs of a stream.
+std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) const {
+  const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
+  if (!options_.shard_episodes || episodes.empty()) return {};
+  const auto [first, last] = std::minmax_element(episodes.begin(), episodes.end());
+  const auto offsets = dataset(source).streams()[static_cast<size_t>(stream)].row_offsets;
+  return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
+}
+
+std::vector<Residency> LoaderStreams::decide() {
+  std::vector<ResidencyRequest> requests;
+  std::set<std::pair<const Dataset*, int64_t>> counted;
+  std::set<std::pair<const Dataset*, uint64_t>> clocks;
+  MemoryBytes taken;
+  MemoryBytes present;
+  const bool cuda = options_.device.is_cuda();
+  const auto take_clock = [&](size_t source, int64_t stream) {
+    const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
+    if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
+    const int64_t bytes = ResidentClock::bytes(dataset(source), stream);
+    taken.host += bytes;
+    present.host += ResidentClock::bytes_present(dataset(source), stream, {});
+    if (!cuda) return;
+    taken.device += bytes;
+    present.device += ResidentClock::bytes_present(dataset(source), stream, options_.device);
+  };
+  for (size_t request = 0; request < options_.streams.size(); ++request) {
+    ResidencyRequest asked{
+        .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
+    const std::string why = why_files(request);
+    if (!why.empty()) {
+      if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
+        refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for this camera, since ", why, ", got '",
+               tier_name(*asked.tier), "'");
+      }
+      asked.tier = Tier::kMapped;
+    }
+    int64_t whole = 0;
+    for (size_t source = 0; source < options_.sources.size(); ++source) {
+      const std::optional<int64_t> stream = options_.sources[source].streams[request];
+      if (!stream) continue;
+      const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
+      whole += bytes;
+      take_clock(source, *stream);
+      if (!counted.emplace(&dataset(source), *stream).second) continue;
+      asked.bytes += bytes;
+      const auto in_memory = [&](Tier tier) {
+        return ResidentStream::bytes_present(dataset(source), *stream, options_.device, tier, part_of(source, *stream));
+      };
+      present.host += in_memory(Tier::kPinned);
+      if (cuda) present.device += in_memory(Tier::kDevice);
+    }
+    requests.push_back(asked);
+    placements_.push_back({asked.key, Tier::kDevice, whole, ""});
+  }
+  return decide_residency(requests, options_.device, budget_bytes(options_.memory_budget, options_.device, present),
+                          taken);
+}
+
+void LoaderStreams::bring(size_t request, Residency& residency) {
+  std::vector<DatasetStream> wanted;
+  std::vector<size_t> of_source;
+  for (size_t source = 0; source < streams_.size(); ++source) {
+    const std::optional<int64_t> stream = options_.sources[source].streams[request];
+    if (!stream) continue;
+    wanted.push_back({options_.sources[source].dataset, *stream, part_of(source, *stream)});
+    of_source.push_back(source);
+  }
+  const auto brought = robocache::bring(wanted, options_.device, residency);
+  if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
+  for (size_t i = 0; i < brought.size(); ++i) {
+    streams_[of_source[i]][request] = brought[i];
+    if (cameras_[request] != nullptr) cameras_[request]->set_resident(of_source[i], brought[i]);
+    const std::string& note = brought[i]->note();
+    if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
+  }
+}
+
+// Why a camera's frames stay in their files whatever memory a CUDA device has; empty where they need not, on the CPU, and of
+// numbers.
+std::string LoaderStreams::why_files(size_t request) const {
+  if (cameras_[request] == nullptr || !options_.device.is_cuda()) return "";
+  return options_.shard_episodes ? "the ranks have episodes of their own" : cameras_[request]->not_for_device();
+}
+
+// A camera's frames are read by the host, whatever becomes of them.
+void LoaderStreams::bring_frames(size_t request, Residency& residency) {
+  Residency files{.tier = Tier::kMapped};
+  bring(request, files);
+  if (const std::string why = why_files(request); !why.empty()) residency.why += "; " + why;
+  if (residency.tier != Tier::kMapped) {
+    try {
+      cameras_[request]->bring_to(options_.device, residency.tier);
+    } catch (const OutOfMemory& refusal) {
+      leave_in_files(residency, refusal.what());
+    } catch (const FrameError& refusal) {
+      leave_in_files(residency, refusal.what());
+    } catch (const std::bad_alloc&) {
+      leave_in_files(residency, "host memory does not suffice");
+    }
+  }
+  if (residency.tier == Tier::kMapped) {
+    const int64_t frames =
+        options_.batch_size * static_cast<int64_t>(options_.streams[request].delta_timestamps.size());
+    const std::string why = cameras_[request]->bring_by_batch(options_.device, frames);
+    residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
+    return;
+  }
+  for (size_t source = 0; source < streams_.size(); ++source) {
+    const std::optional<int64_t> stream = options_.sources[source].streams[request];
+    if (!stream) continue;
+    frame_clocks_[source][request] = ResidentClock::get(options_.sources[source].dataset, *stream, options_.device);
+  }
+  if (row_numbers_on_device_ == nullptr) row_numbers_on_device_ = tables_.put(row_numbers_);
+}
+
+StreamRows LoaderStreams::row_numbers(size_t source, size_t request) const {
+  const auto& on_device = frame_clocks_[source][request];
+  return {.clock = on_device == nullptr ? streams_[source][request]->rows().clock : on_device->on_device(),
+          .values = (on_device == nullptr ? row_numbers_.data() : row_numbers_on_device_) +
+                    cameras_[request]->first_number(source) - 1,
+          .features = 1,
+          .dtype = DType::kInt64};
+}
+
+}  // namespace robocache
