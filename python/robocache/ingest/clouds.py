@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import FileError
 from .cloud_files import Columns, read_cloud
-from .files import check_file, list_files, natural
+from .files import check_file, look_through, natural
 from .formats.clouds import CloudOptions, is_cloud
 from .recording import Notes, Ragged, Recording, SourceError
 
@@ -33,9 +33,7 @@ _NUMBER = re.compile(r"\d{1,15}(?!.*\d)")
 
 def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder with clouds."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if is_cloud(file)]
     if not files:
         raise FileError(

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from ..errors import FileError
-from .files import check_file, list_files, natural
+from .files import check_file, look_through, natural
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
@@ -44,9 +44,7 @@ _ABSENT = pa_csv.ConvertOptions().null_values
 
 def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder with CSV files."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_csv(file)]
     if not files:
         raise FileError(f"{source}: expected CSV logs (*.csv), found none")

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import FileError
 from .csv import read_log
-from .files import check_file, list_files, natural
+from .files import check_file, look_through, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
@@ -33,9 +33,7 @@ _QUATERNION = re.compile(r"q_\w+_([wxyz])")
 
 def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder of sensors."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     sensors = find_sensors(source, listing.files)
     if not sensors:
         raise FileError(f"{source}: expected folders with {LOG} and {CALIBRATION}, found none")

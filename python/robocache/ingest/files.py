@@ -80,6 +80,14 @@ class Listing:
         for link, folder in self.repeated.items():
             notes.leave_out(str(link.relative_to(root)), f"the same folder as {folder.relative_to(root)}")
 
+    def name_others(self, used: Iterable[Path], why: str, root: Path, notes: Notes) -> None:
+        """Names the files that are none of `used`, the first few of them."""
+        kept = set(used)
+        names = [str(file.relative_to(root)) for file in self.files if file not in kept]
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            notes.leave_out("other files", f"{why}: {', '.join(names[:5])}{more}")
+
     def leave_out_others(self, used: Iterable[Path], why: str, notes: Notes) -> None:
         """Names the files that are none of `used`, by their suffixes."""
         others = Counter(file.suffix or file.name for file in set(self.files) - set(used))
@@ -115,6 +123,14 @@ def list_files(source: Path) -> Listing:
             listing.unreadable[folder] = error
     listing.files.sort()
     return listing
+
+
+def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
+    """The folder that names are relative to, and the files of a source; tells of what is not among these."""
+    root = source if source.is_dir() else source.parent
+    listing = list_files(source)
+    listing.note(root, notes)
+    return root, listing
 
 
 def natural(name: Path | str) -> list[str | int]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import FileError
-from .files import check_file, list_files
+from .files import check_file, look_through
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
 from .recording import Notes, Recording, Rows, SourceError, Texts
 
@@ -53,9 +53,7 @@ _LEVELS = b"01234567"
 
 def read(source: Path, options: UlogOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every log."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_ulog(file)]
     if not files:
         raise FileError(f"{source}: expected ULog files (*.ulg), found none")

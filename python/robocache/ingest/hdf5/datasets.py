@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from ...errors import FileError
-from ..files import Listing, check_file, list_files
+from ..files import Listing, check_file, look_through
 from ..formats import CameraOptions
 from ..formats.hdf5 import is_hdf5
 from ..images import Images, Kinds, Storage, encode
@@ -57,9 +57,7 @@ _RESERVED = ("episode_index", "start_ns", "end_ns")
 
 def find_files(source: Path, notes: Notes) -> tuple[Path, Listing, list[Path]]:
     """The folder that names are relative to, all files, and those that are HDF5's by name, or all there is."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_hdf5(file)]
     if not files:
         raise FileError(f"{source}: expected HDF5 files (*.hdf5, *.h5), found none")

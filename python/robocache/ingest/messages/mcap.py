@@ -20,7 +20,7 @@ import lz4.frame
 import zstandard
 
 from ...errors import Error
-from ..files import check_file, list_files
+from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions, is_mcap
 from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
@@ -42,14 +42,9 @@ _LOOSE = 8 << 20
 
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every MCAP file."""
-    listing = list_files(source)
-    root = source if source.is_dir() else source.parent
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_mcap(file)]
-    beside = {file.with_suffix(".mp4") for file in files}
-    if others := [str(file.relative_to(root)) for file in listing.files if file not in files and file not in beside]:
-        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        notes.leave_out("other files", f"no MCAP: {shown}")
+    listing.name_others([*files, *(file.with_suffix(".mp4") for file in files)], "no MCAP", root, notes)
     bags = [(file.relative_to(root).as_posix(), McapBag([file])) for file in files]
     yield from read_bags(source, bags, options, notes)
 

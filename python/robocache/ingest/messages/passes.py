@@ -19,9 +19,10 @@ from ..recording import Notes, Recording, Samples, SourceError
 from .bags import Bag, Channel, Faults, Part
 from .batches import Decoder
 from .json import JsonDecoder
+from .known import Known, Origin
 from .protobuf import ProtobufDecoder
 from .ros import Definitions, RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
-from .streams import Known, Topic
+from .streams import Topic
 
 # Messages that become rows together.
 _AT_ONCE = 32 << 20
@@ -79,9 +80,9 @@ def _streams(
         if number not in topics:
             notes.leave_out(f"{what}: {channel.topic}", "no messages")
     read = {number: topic for number, topic in topics.items() if topic is not None and topic.settle()}
-    cameras = [topic for topic in read.values() if topic.matrix is not None]
+    intrinsics = [topic.intrinsics for topic in read.values() if topic.intrinsics is not None]
     for topic in read.values():
-        topic.find_matrix(cameras)
+        topic.find_intrinsics(intrinsics)
     if frame_ids := {stream: frame for topic in read.values() for stream, frame in topic.frame_ids().items()}:
         metadata["frame_ids"] = json.dumps(frame_ids, ensure_ascii=False)
 
@@ -128,7 +129,7 @@ def _topic(
         notes.skip(f"{what}: {name}: messages of {channel.schema}", clash)
         return None
     others[name] = channel.schema
-    return Topic(name, channel.schema, decoder, what, bag.path, known)
+    return Topic(Origin(name, channel.schema, what, bag.path, known), decoder)
 
 
 class _Decoders:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import lz4.frame
 
 from ...errors import Error
-from ..files import check_file, list_files
+from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions
 from ..formats.rosbag1 import is_bag
 from ..recording import Notes, Recording, SourceError, naming
@@ -34,13 +34,9 @@ _LARGEST_HEADER = 1 << 20
 
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every bag."""
-    listing = list_files(source)
-    root = source if source.is_dir() else source.parent
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_bag(file)]
-    if others := [str(file.relative_to(root)) for file in listing.files if file not in files]:
-        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        notes.leave_out("other files", f"no bags: {shown}")
+    listing.name_others(files, "no bags", root, notes)
     yield from read_bags(source, [(file.relative_to(root).as_posix(), RosBag1(file)) for file in files], options, notes)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import zstandard
 
-from ..files import check_file, list_files
+from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions, is_mcap
 from ..formats.rosbag2 import is_database, is_metadata
 from ..recording import Notes, Recording, SourceError, naming
@@ -32,9 +32,7 @@ _LARGEST = 256 << 20
 
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every bag: each folder with metadata.yaml, and each file that none of these names."""
-    listing = list_files(source)
-    root = source if source.is_dir() else source.parent
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     folders = {file.parent: file for file in listing.files if is_metadata(file)}
     if source.name == "metadata.yaml":
         folders[root] = source
@@ -46,10 +44,8 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
             bags[file] = McapBag([file])
         elif is_database(file) or file == source:
             bags[file] = _Database([file])
-    others = [file for file in listing.files if file not in bags and file.parent not in folders]
-    if others:
-        shown = ", ".join(str(file.relative_to(root)) for file in others[:5])
-        notes.leave_out("other files", f"of no bag: {shown}{f' and {len(others) - 5} more' if len(others) > 5 else ''}")
+    in_folders = [file for file in listing.files if file.parent in folders]
+    listing.name_others([*bags, *in_folders], "of no bag", root, notes)
     named = [
         (path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag)
         for path, bag in sorted(bags.items())

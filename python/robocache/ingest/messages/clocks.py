@@ -1,0 +1,131 @@
+"""When a topic's messages were: what their own stamps say, or when they were logged or published."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ..recording import SourceError
+from .bags import Messages
+from .batches import Batch, Leaf
+from .known import Origin, Span
+
+# A header's stamp farther than this from the log time is of another clock, or of none.
+_SANE_NS = 10_000_000_000
+# Where a message's own time may stand.
+_STAMPS = ("header.stamp", "stamp", "timestamp")
+OF_TRANSFORMS = "transforms.header.stamp"
+_SECONDS = ("sec", "secs", "seconds")
+_NANOSECONDS = ("nanosec", "nsecs", "nsec", "nanos", "nanoseconds")
+
+
+class TopicClock:
+    """The clock of one topic of one recording.
+
+    Attributes:
+        path: of the messages' own stamps, or None.
+        source: what the clock is, after the first pass: `path`, "log_time" or "publish_time".
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.path: str | None = None
+        self.source = "log_time"
+        self._origin = origin
+        self._leaves: Sequence[Leaf] = ()
+        self._stamps, self._distance = Span(), Span()
+        self._insane = 0
+
+    def look(self, leaves: Sequence[Leaf], of_transforms: bool) -> None:
+        """Takes in the fields of the type."""
+        self._leaves = leaves
+        self.path = next((path for path in _STAMPS if _stamp_leaves(leaves, path)), None)
+        if self.path is None and of_transforms:
+            self.path = OF_TRANSFORMS
+
+    def survey(self, batch: Batch, log_ns: np.ndarray, transforms: Leaf | None) -> None:
+        """Looks at the stamps of messages; of `transforms`, where these are it, at each one's."""
+        stamps = self.stamps(batch)
+        if stamps is None and transforms is not None:
+            records, offsets = batch.records(transforms)
+            stamps = stamps_of(records, transforms.fields, "header.stamp")
+            log_ns = np.repeat(log_ns, np.diff(offsets))
+        if stamps is None:
+            return
+        self._stamps.add(stamps)
+        self._distance.add(stamps - log_ns)
+        self._insane += int((np.abs(stamps - log_ns) > _SANE_NS).sum())
+
+    def settle(self, seen: int) -> None:
+        """Decides what the clock is, of that many messages.
+
+        Raises:
+            SourceError: what was it in a recording before cannot be it here.
+        """
+        name, what, known, notes = self._origin.name, self._origin.what, self._origin.known, self._origin.notes
+        asked, path = known.options.stamp, self.path
+        clock = "publish_time" if asked == "publish" else "log_time"
+        if path is not None and self._stamps.low is not None and asked in ("auto", "header"):
+            clock = path
+            wrong = []
+            if self._stamps.zeros:
+                wrong.append(f"zero in {self._stamps.zeros}")
+            if self._insane - self._stamps.zeros > 0:
+                assert self._distance.low is not None and self._distance.high is not None
+                wrong.append(
+                    f"more than {_SANE_NS // 10**9} s from the log time in {self._insane}, "
+                    f"by {self._distance.low / 1e9:.6g} to {self._distance.high / 1e9:.6g} s"
+                )
+            if wrong and asked == "auto":
+                clock = "log_time"
+                notes.leave_out(
+                    f"{what}: {name}: {path} as the clock", f"{' and '.join(wrong)} of {seen} messages; log_time is it"
+                )
+        before = known.clocks.setdefault(name, clock)
+        if before != clock and clock == "log_time":
+            raise SourceError(
+                f"{self._origin.where}: {name}: {path} is no clock here, but was it in a recording before; "
+                "stamp='log' takes the log times of all"
+            )
+        self.source = before
+        notes.see("clocks", name, before)
+        if before in (path, OF_TRANSFORMS):
+            notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or the like")
+
+    def stamps(self, batch: Batch) -> np.ndarray | None:
+        """The messages' own, int64 nanoseconds."""
+        return None if self.path is None else stamps_of(batch, self._leaves, self.path)
+
+    def times(self, batch: Batch, messages: Messages, bad: Collection[int]) -> np.ndarray:
+        """int64 nanoseconds of those that were decoded: all but `bad`."""
+        stamps = self.stamps(batch)
+        if stamps is not None and self.source == self.path:
+            return stamps
+        logged = messages.publish_ns if self.source == "publish_time" else messages.log_ns
+        time_ns = np.array(logged, np.int64)
+        return np.delete(time_ns, list(bad)) if bad else time_ns
+
+    def spent(self) -> set[str]:
+        """Paths of the leaves that stamps are made of."""
+        found = next(filter(None, (_stamp_leaves(self._leaves, path) for path in _STAMPS)), ())
+        return {leaf.path for leaf in found}
+
+
+def _stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None:
+    """Seconds and nanoseconds of the stamp of that path."""
+    found = {leaf.path: leaf for leaf in leaves if leaf.path.startswith(f"{path}.") and leaf.dtype is not None}
+    seconds = next((found[f"{path}.{name}"] for name in _SECONDS if f"{path}.{name}" in found), None)
+    nanoseconds = next((found[f"{path}.{name}"] for name in _NANOSECONDS if f"{path}.{name}" in found), None)
+    if seconds is None or nanoseconds is None or "f" in seconds.dtype.kind + nanoseconds.dtype.kind:  # type: ignore[union-attr]
+        return None
+    return seconds, nanoseconds
+
+
+def stamps_of(batch: Batch, leaves: Sequence[Leaf], path: str) -> np.ndarray | None:
+    """The stamps as int64 nanoseconds; those that no clock shows are 0."""
+    found = _stamp_leaves(leaves, path)
+    if found is None or found[0].count is not None or found[1].count is not None:
+        return None
+    seconds, nanoseconds = (batch.numbers(leaf) for leaf in found)
+    sane = (seconds >= 0) & (seconds < 9_000_000_000) & (nanoseconds >= 0) & (nanoseconds < 1_000_000_000)
+    return np.where(sane, seconds, 0).astype(np.int64) * 10**9 + np.where(sane, nanoseconds, 0).astype(np.int64)

@@ -1,0 +1,75 @@
+"""What is known of topics before their messages become rows: over all recordings, and where one is from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..formats.mcap import MessageOptions
+from ..images import Kinds
+from ..recording import Notes, SourceError, ranges
+
+
+@dataclass
+class Known:
+    """What holds for a topic in all recordings, by the first that has it.
+
+    facts: by topic and what it is about.
+    clocks: of each topic.
+    streams: which topic each belongs to.
+    """
+
+    options: MessageOptions
+    notes: Notes
+    facts: dict[tuple[str, str], Any] = field(default_factory=dict)
+    clocks: dict[str, str] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
+    kinds: Kinds = field(default_factory=Kinds)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A topic of one recording.
+
+    name, schema: of the topic.
+    what, where: the recording, and its file.
+    """
+
+    name: str
+    schema: str
+    what: str
+    where: Path
+    known: Known
+
+    @property
+    def notes(self) -> Notes:
+        return self.known.notes
+
+    def refusal(self, row: int, why: object) -> SourceError:
+        """What is wrong with a message."""
+        return SourceError(f"{self.where}: {self.name}: message {row}: {why}")
+
+    def lose(self, lost: Mapping[int, SourceError]) -> None:
+        """Passes over messages by their numbers."""
+        if lost:
+            self.notes.skip(f"{self.what}: {self.name}: messages {ranges(sorted(lost))}", lost[min(lost)])
+
+
+@dataclass
+class Span:
+    """The least and the greatest of what was met."""
+
+    low: int | None = None
+    high: int | None = None
+    zeros: int = 0
+
+    def add(self, numbers: np.ndarray) -> None:
+        if len(numbers):
+            low, high = int(numbers.min()), int(numbers.max())
+            self.low = low if self.low is None else min(low, self.low)
+            self.high = high if self.high is None else max(high, self.high)
+            self.zeros += int((numbers == 0).sum())
