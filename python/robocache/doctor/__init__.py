@@ -1,6 +1,6 @@
 """What is wrong with a recording: :func:`doctor` looks at a cache or a source and reports.
 
-`clocks`, `values`, `episodes`, `cameras` and `source` hold the checks, small functions from a `Survey` to findings with their
+`clocks`, `values`, `episodes`, `latency`, `cameras` and `source` hold the checks, small functions from a `Survey` to findings with their
 thresholds above them; `report` what they make, `page` and `terminal` how it is shown.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 
 from .. import dataset
 from ..errors import ArgumentError, FileError
-from . import cameras, clocks, episodes, source, values
+from . import cameras, clocks, episodes, latency, source, values
 from .pictures import draw
 from .report import DoctorWarning, Finding, Report, manifest_crc32, store
 from .streams import Survey
 
 __all__ = ["DoctorWarning", "Finding", "Report", "doctor"]
 
-CHECKS = (*source.CHECKS, *clocks.CHECKS, *values.CHECKS, *cameras.CHECKS, *episodes.CHECKS)
+CHECKS = (*source.CHECKS, *clocks.CHECKS, *values.CHECKS, *cameras.CHECKS, *episodes.CHECKS, *latency.CHECKS)
 
 
 def doctor(

@@ -104,7 +104,7 @@ def check_actions(survey: Survey) -> Iterator[Finding]:
             if "state" not in state.name or state.shape != action.shape:
                 continue
             for shift in range(SHIFTS):
-                share = _same(survey, action, state, shift)
+                share = share_of_same(survey, action, state, shift)
                 if share >= SHIFT_SHARE:
                     which = "the same row" if shift == 0 else f"{shift} row{'s' * (shift > 1)} later"
                     yield Finding(
@@ -212,7 +212,7 @@ def _same_frames(camera: Stream, one: int, other: int) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(*files, strict=True))
 
 
-def _same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
+def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
     """The share of an action's rows that are the state's `shift` rows later, of some episodes."""
     both = np.flatnonzero(
         (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)

@@ -29,9 +29,10 @@ def test_gr00t(real_data, tmp_path):
 
 
 def test_unitree_g1(real_data, tmp_path):
-    """Of 100 episodes 22 are there, of their videos 3."""
+    """Of 100 episodes 22 are there, of their videos 3; the arms follow their commands late."""
     report = examine(real_data("lerobot_v2/unitree_g1_real"), tmp_path)
     assert codes(report) == {
+        ("warning", "latency"): 1,
         ("warning", "missing-file"): 2,
         ("warning", "missing-stream"): 1,
         ("note", "constant"): 1,
@@ -40,6 +41,22 @@ def test_unitree_g1(real_data, tmp_path):
     }
     assert sorted(f.count for f in report.findings if f.code == "missing-file") == [1, 19]
     assert [f.count for f in report.findings if f.code == "missing-stream"] == [19]
+    (latency,) = [f for f in report.findings if f.code == "latency"]
+    assert (latency.stream, latency.count) == ("observation.state", 22)
+    assert 3 * 1000 / 30 < latency.value < 4 * 1000 / 30
+    # By numpy, in whole rows: the changes of the arms' state against those of the action so many rows before.
+    robocache.ingest(real_data("lerobot_v2/unitree_g1_real"), tmp_path / "cache", on_error="skip", video=False)
+    dataset = robocache.open(tmp_path / "cache")
+    changes = {
+        name: [np.diff(dataset.episode(e)[name][1][:, :12].astype(np.float64), axis=0) for e in range(22)]
+        for name in ("observation.state", "action")
+    }
+    by_rows = []
+    for lag in range(8):
+        later = np.concatenate([one[lag:] for one in changes["observation.state"]])
+        earlier = np.concatenate([one[: len(one) - lag] for one in changes["action"]])
+        by_rows.append(np.corrcoef(later.ravel(), earlier.ravel())[0, 1])
+    assert sorted(np.argsort(by_rows)[-2:].tolist()) == [3, 4]
 
 
 def test_pointers_only(real_data, tmp_path):

@@ -1,0 +1,247 @@
+"""Check of motion: streams that move together, one behind the other, as a state behind its command.
+
+No stamp tells a latency inside of a recording; what moves does. The rates of change of two streams are correlated at all lags, piece
+by piece, and the lag at the peak counts where it is clear and the same in most pieces.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dataset import Stream
+from .episodes import SHIFT_SHARE, SHIFTS, share_of_same
+from .report import Finding
+from .streams import Clock, Survey
+
+LARGEST_LAG_S = 1.0
+CORRELATION = 0.5  # of the rates of change, at the peak
+# The other sign at another lag: what repeats itself has it, and a velocity against its position. Of the peak.
+OPPOSITE = 0.7
+PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = 24, 5, 10.0, 4.0
+AGREEING = 0.8  # of the pieces, in which the lag is the same to a period, or to this part of it
+SAME_LAG = 0.2
+LATENCY_WARNING_S = 0.1
+FEATURES = 12
+# Of the numbers in the cache, those that are looked at, and as many in any case.
+SHARE, NUMBERS = 1 / 64, 1 << 18
+_RATE_LEAST_HZ = 4.0
+_GRID_S, _BASE_S = 0.005, 0.1  # the finest grid, and over which time a rate of change is taken
+_ROWS_LEAST = 16  # of a piece
+_MOTION = 0.2  # of all features together, how much must be motion
+# A quantity and its derivative move together, a quarter of a period apart.
+_DERIVED = re.compile(r"(?i)vel|speed|twist|acc|eff|torque|force|wrench|current|temp|load|volt|duty|diff|delta|rel")
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Of one stream behind another.
+
+    lag_s: below 0 where it is ahead.
+    correlation: of their rates of change, at that lag.
+    pieces: how many were looked at, how many of them agree, and what these say.
+    """
+
+    lag_s: float
+    correlation: float
+    pieces: int
+    agreeing: int
+    low_s: float
+    high_s: float
+
+
+def check_latency(survey: Survey) -> Iterator[Finding]:
+    """Streams that move as one before them does, later or earlier."""
+    left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
+    moving = [stream for stream in survey.floats if _may_move(stream, survey.clocks[stream.name])]
+    compared: list[Stream] = []
+    for stream in moving:
+        for reference in compared:
+            features = _common_features(stream, reference)
+            if not features:
+                continue
+            pieces = _find_pieces(survey.clocks[stream.name], survey.clocks[reference.name])
+            left -= sum(a.stop - a.start + b.stop - b.start for a, b in pieces) * len(features)
+            if left < 0:
+                return
+            found = _measure(stream, reference, features, pieces)
+            if found is not None:
+                yield from _tell(survey, stream, reference, features, found)
+                break
+        else:
+            compared.append(stream)
+
+
+def _may_move(stream: Stream, clock: Clock) -> bool:
+    return clock.steady and clock.true_rate_hz >= _RATE_LEAST_HZ and bool((clock.span_ns >= PIECE_LEAST_S * 1e9).any())
+
+
+def _common_features(stream: Stream, reference: Stream) -> list[tuple[int, int]]:
+    """Which feature of one is held against which of the other: of the same names, or where one has none, in the same places."""
+    if bool(_DERIVED.search(stream.name)) != bool(_DERIVED.search(reference.name)):
+        return []
+    if stream.names and reference.names and list(stream.names) != list(reference.names):
+        places = {name: place for place, name in enumerate(reference.names)}
+        shared = [(place, places[name]) for place, name in enumerate(stream.names) if name in places]
+        return shared[:FEATURES] if len(shared) * 2 >= len(stream.names) else []
+    if stream.shape != reference.shape:
+        return []
+    return [(place, place) for place in range(min(math.prod(stream.shape), FEATURES))]
+
+
+def _find_pieces(clock: Clock, reference: Clock) -> list[tuple[slice, slice]]:
+    """Rows of both for some stretches of time that they have in common, spread over all episodes."""
+    begins, ends = np.maximum(clock.first_ns, reference.first_ns), np.minimum(clock.last_ns, reference.last_ns)
+    spans = np.where((clock.rows > 0) & (reference.rows > 0), ends - begins, 0)
+    places: list[tuple[int, int, int]] = []
+    for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():
+        number = max(1, int(spans[episode] // int(PIECE_S * 1e9)))
+        length = int(spans[episode]) // number
+        places += [(episode, int(begins[episode]) + k * length, length) for k in range(min(number, 4096))]
+    chosen: list[int] = np.unique(np.linspace(0, len(places) - 1, PIECES).astype(int)).tolist() if places else []
+    return [
+        (_rows(clock.stream, episode, begin, length), _rows(reference.stream, episode, begin, length))
+        for episode, begin, length in (places[place] for place in chosen)
+    ]
+
+
+def _rows(stream: Stream, episode: int, begin_ns: int, length_ns: int) -> slice:
+    first, stop = stream.row_offsets[episode : episode + 2].tolist()
+    time_ns = stream.time_ns[first:stop]
+    low, high = np.searchsorted(time_ns, [begin_ns, begin_ns + min(length_ns, int(PIECE_S * 1e9))]).tolist()
+    return slice(first + low, first + high)
+
+
+def _measure(
+    stream: Stream, reference: Stream, features: list[tuple[int, int]], pieces: list[tuple[slice, slice]]
+) -> Latency | None:
+    """The latency of a stream, or None where there is no clear one."""
+    period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
+    step_s = max(min(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9, _GRID_S)
+    largest = round(LARGEST_LAG_S / step_s)
+    curves = []
+    for rows, others in pieces:
+        curve = _correlate(stream, rows, reference, others, features, step_s, largest)
+        if curve is not None:
+            curves.append(curve)
+    if len(curves) < PIECES_LEAST:
+        return None
+    together = np.mean(curves, axis=0)
+    lag_s, correlation = _peak(together, step_s)
+    if correlation < CORRELATION or -float(together.min()) > OPPOSITE * correlation or abs(lag_s) > 0.9 * LARGEST_LAG_S:
+        return None
+    lags = np.array([_peak(curve, step_s)[0] for curve in curves])
+    agreeing = lags[np.abs(lags - lag_s) <= max(period_s, SAME_LAG * abs(lag_s))]
+    if len(agreeing) < AGREEING * len(lags):
+        return None
+    return Latency(lag_s, correlation, len(lags), len(agreeing), float(agreeing.min()), float(agreeing.max()))
+
+
+def _correlate(
+    stream: Stream,
+    rows: slice,
+    reference: Stream,
+    others: slice,
+    features: list[tuple[int, int]],
+    step_s: float,
+    largest: int,
+) -> np.ndarray | None:
+    """float64 ``[2 largest + 1]``: how the rates of change go together at lags of -largest to largest steps, -1 to 1; a mean of the
+    features, each by how much of it in both is motion rather than noise. None where none moves, or the piece is too short.
+    """
+    if min(rows.stop - rows.start, others.stop - others.start) < _ROWS_LEAST:
+        return None
+    time, other = stream.time_ns[rows], reference.time_ns[others]
+    zero, end = max(int(time[0]), int(other[0])), min(int(time[-1]), int(other[-1]))
+    count = int((end - zero) / 1e9 / step_s) + 1
+    base = max(1, round(_BASE_S / step_s))
+    if count - base < 2 * largest:
+        return None
+    grid = np.arange(count) * (step_s * 1e9)
+    here, weight = _rates(stream, rows, [feature for feature, _ in features], time - zero, grid, base)
+    there, other_weight = _rates(reference, others, [feature for _, feature in features], other - zero, grid, base)
+    weight *= other_weight
+    if weight.sum() < _MOTION:
+        return None
+    size = 1 << (2 * (count - base) - 1).bit_length()
+    spectrum = (np.conj(np.fft.rfft(there, size)) * np.fft.rfft(here, size) * weight[:, None]).sum(0)
+    whole = np.fft.irfft(spectrum, size) / weight.sum()
+    lags = np.arange(-largest, largest + 1)
+    curve: np.ndarray = whole[lags] * ((count - base) / (count - base - np.abs(lags)))
+    return curve
+
+
+def _rates(
+    stream: Stream, rows: slice, features: list[int], time: np.ndarray, grid: np.ndarray, base: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """float64 ``[features, n]`` changes over `base` steps of the grid, of length 1 each; and how much of each is motion, 0 to 1: the correlation
+    of one change with the next, which noise has not."""
+    values = stream.values[rows]
+    values = values.reshape(len(values), -1)[:, features].astype(np.float64)
+    at = time.astype(np.float64)
+    made = np.stack([np.interp(grid, at, column) for column in values.T])
+    made = made[:, base:] - made[:, :-base]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        made -= made.mean(1, keepdims=True)
+        made /= np.sqrt((made * made).sum(1, keepdims=True))
+    made[~np.isfinite(made).all(1)] = 0
+    return made, np.maximum((made[:, base:] * made[:, :-base]).sum(1), 0)
+
+
+def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
+    """Where it is highest, between steps by the parabola through three of them, and how high."""
+    at = int(np.argmax(curve))
+    shift = 0.0
+    if 0 < at < len(curve) - 1:
+        before, top, behind = curve[at - 1 : at + 2].tolist()
+        bend = before - 2 * top + behind
+        shift = 0.5 * (before - behind) / bend if bend else 0.0
+    return (at + shift - len(curve) // 2) * step_s, float(curve[at])
+
+
+def _tell(
+    survey: Survey, stream: Stream, reference: Stream, features: list[tuple[int, int]], found: Latency
+) -> Iterator[Finding]:
+    period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
+    part = f", by {len(features)} of its features" if len(features) < math.prod(stream.shape) else ""
+    spread = max(abs(found.high_s - found.lag_s), abs(found.low_s - found.lag_s))
+    lag_s = abs(found.lag_s)
+    if lag_s < max(period_s / 2, spread) or _is_told(survey, stream, reference):
+        return
+    later, earlier = (stream, reference) if found.lag_s > 0 else (reference, stream)
+    low, high = sorted(abs(bound) for bound in (found.low_s, found.high_s))
+    backwards = _is_command(later) and not _is_command(earlier)
+    yield Finding(
+        "warning" if backwards or lag_s > LATENCY_WARNING_S else "note",
+        "latency",
+        f"moves {1e3 * lag_s:.3g} ms after {earlier.name}: {1e3 * low:.3g} to {1e3 * high:.3g} ms in {found.agreeing} of {found.pieces} "
+        f"pieces; their rates of change correlate by {found.correlation:.2f}{part}"
+        + ("; a command comes before what it commands" if backwards else ""),
+        stream=later.name,
+        count=found.agreeing,
+        value=1e3 * lag_s,
+        expected=0.0,
+        advice="A robot follows its commands late; more than that is a stamp set on arrival, or of another clock: the loader's offset, or "
+        "ingest's --offset, takes it out.",
+    )
+
+
+def _is_command(stream: Stream) -> bool:
+    return (
+        re.search(r"(?i)(^|[^a-z])(actions?|commands?|cmd|targets?|goals?|desired)([^a-z]|$)", stream.name) is not None
+    )
+
+
+def _is_told(survey: Survey, stream: Stream, reference: Stream) -> bool:
+    """Whether one is the other of a row before or behind, which is no latency but a copy."""
+    if stream.shape != reference.shape:
+        return False
+    pairs = ((stream, reference), (reference, stream))
+    return any(share_of_same(survey, a, b, shift) >= SHIFT_SHARE for a, b in pairs for shift in range(SHIFTS))
+
+
+CHECKS = (check_latency,)

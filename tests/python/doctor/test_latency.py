@@ -1,0 +1,177 @@
+"""Streams of which one moves behind the other: the lag that was made is found, and none where none was."""
+
+import numpy as np
+import pytest
+import robots
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robocache.doctor import latency
+from robocache.doctor.streams import Survey
+
+import robocache
+
+
+def motion(rng, features, seconds):
+    """A smooth movement that never repeats, as a function of seconds: ``[n, features]``."""
+    grid = np.arange(-5, seconds + 5, 0.01)
+    kernel = np.exp(-0.5 * (np.arange(-60, 61) * 0.01 / rng.uniform(0.08, 0.2)) ** 2)
+    steps = rng.normal(size=(len(grid), features))
+    speed = np.stack([np.convolve(column, kernel / kernel.sum(), "same") for column in steps.T], axis=1)
+    path = np.cumsum(speed, axis=0) * 0.01
+    path /= path.std(0)
+    return lambda at: np.stack([np.interp(at, grid, column) for column in path.T], axis=1)
+
+
+def clock(rng, rate, seconds, jitter=0.02):
+    n = int(seconds * rate)
+    begin = 1_700_000_000 * 10**9 + int(rng.uniform(0, 1) * 1e9 / rate)
+    return begin + ((np.arange(n) + rng.uniform(-jitter, jitter, n)) * 1e9 / rate).astype(np.int64)
+
+
+def seconds_of(time):
+    return (time - 1_700_000_000 * 10**9) / 1e9
+
+
+def pair(
+    rng, lag_s, rates=(50, 50), names=("action", "observation.state"), seconds=12.0, episodes=6, noise=0.005, features=5
+):
+    """Recordings in which the second stream is the first, so late."""
+    made = []
+    for _ in range(episodes):
+        path = motion(rng, features, seconds)
+        recording = {}
+        for name, rate, late in zip(names, rates, (0, lag_s), strict=True):
+            time = clock(rng, rate, seconds)
+            values = path(seconds_of(time) - late)
+            recording[name] = (time, (values + rng.normal(0, noise, values.shape)).astype(np.float32))
+        made.append(recording)
+    return made
+
+
+def found(made, path):
+    report = robocache.doctor(robots.write(path, made))
+    return [finding for finding in report.findings if finding.code == "latency"]
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "rates", "severity"),
+    [
+        (0.0, (50, 50), None),
+        (0.02, (50, 50), "note"),  # a frame
+        (0.08, (50, 50), "note"),
+        (0.08, (100, 30), "note"),
+        (0.08, (30, 200), "note"),
+        (0.25, (50, 50), "warning"),
+        (-0.08, (50, 50), "warning"),  # the command comes last
+        (0.004, (50, 50), None),  # a part of a frame
+    ],
+)
+def test_the_lag_that_was_made_is_found(lag_s, rates, severity, rng, tmp_path):
+    findings = found(pair(rng, lag_s, rates), tmp_path / "cache")
+    if severity is None:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert (finding.severity, finding.stream) == (severity, "observation.state" if lag_s > 0 else "action")
+    assert finding.value == pytest.approx(abs(lag_s) * 1e3, abs=250 / min(rates))
+    assert finding.count >= 0.8 * 6 and f"after {'action' if lag_s > 0 else 'observation.state'}: " in finding.message
+    assert ("a command comes before what it commands" in finding.message) == (lag_s < 0)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_the_lag_lies_where_the_finding_says(tmp_path_factory, seed):
+    rng = np.random.default_rng(seed)
+    lag_s, rates = rng.uniform(0.03, 0.4), rng.choice([30, 50, 100], 2)
+    noise = rng.uniform(0, 0.01)
+    (finding,) = found(pair(rng, lag_s, rates, noise=noise), tmp_path_factory.mktemp("pair") / "cache")
+    assert finding.value == pytest.approx(lag_s * 1e3, abs=300 / min(rates))
+    assert finding.severity == ("note" if finding.value <= 100 else "warning")
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_streams_that_have_nothing_to_do_with_each_other_have_none(tmp_path_factory, seed):
+    rng = np.random.default_rng(seed)
+    made = pair(
+        rng, 0.0, seconds=float(rng.uniform(5, 30)), features=int(rng.integers(1, 9)), episodes=int(rng.integers(1, 9))
+    )
+    for recording in made:
+        time, values = recording["observation.state"]
+        other = motion(rng, values.shape[1], seconds_of(time)[-1])
+        recording["observation.state"] = (time, other(seconds_of(time)).astype(np.float32))
+    assert found(made, tmp_path_factory.mktemp("pair") / "cache") == []
+
+
+def test_what_is_no_latency(rng, tmp_path):
+    """A velocity beside its position, whatever it is called; what repeats itself; what rests but for noise; three joints of
+    eight; another lag in every piece."""
+    positions = pair(rng, 0.0, names=("a", "b"))
+    for recording in positions:
+        time, values = recording["a"]
+        recording["b"] = (time, np.gradient(values, axis=0))
+    assert found(positions, tmp_path / "derived") == []
+    swinging = pair(rng, 0.0)
+    for recording in swinging:
+        for name, late in (("action", 0), ("observation.state", 0.1)):
+            time, values = recording[name]
+            at = seconds_of(time)[:, None] - late
+            recording[name] = (time, np.sin(2 * np.pi * 1.3 * at + np.arange(values.shape[1])).astype(np.float32))
+    assert found(swinging, tmp_path / "swinging") == []
+    resting = pair(rng, 0.08)
+    for recording in resting:
+        for name in recording:
+            time, values = recording[name]
+            recording[name] = (time, rng.normal(size=values.shape).astype(np.float32) * 1e-3)
+    assert found(resting, tmp_path / "resting") == []
+    few = pair(rng, 0.08, features=8)
+    for recording in few:
+        time, values = recording["observation.state"]
+        values[:, 3:] = motion(rng, 5, 13.0)(seconds_of(time))
+    assert found(few, tmp_path / "few") == []
+    scattered = [one for lag_s in (0.05, 0.15, 0.25, 0.35, 0.45, 0.55) for one in pair(rng, lag_s, episodes=1)]
+    assert found(scattered, tmp_path / "scattered") == []
+
+
+def test_features_are_matched_by_name_and_those_that_do_not_move_do_not_count(rng, tmp_path):
+    made = pair(rng, 0.08)
+    for recording in made:
+        time, values = recording["observation.state"]
+        values = values[:, ::-1].copy()
+        values[:, 4] = np.nan
+        recording["observation.state"] = (time, values)
+        recording["action"][1][:, 1] = 3.0
+    joints = ["pan", "lift", "elbow", "wrist", "roll"]
+    cache = robots.write(
+        tmp_path / "cache", made, describe={"action": {"names": joints}, "observation.state": {"names": joints[::-1]}}
+    )
+    (finding,) = [finding for finding in robocache.doctor(cache).findings if finding.code == "latency"]
+    assert finding.value == pytest.approx(80, abs=5)
+
+
+def test_each_of_several_is_told_against_the_first_that_moves_like_it(rng, tmp_path):
+    made = pair(rng, 0.08)
+    for recording in made:
+        time, values = recording["observation.state"]
+        recording["copy"] = (time + 60_000_000, values)
+    findings = found(made, tmp_path / "cache")
+    assert sorted((f.stream, round(f.value, -1)) for f in findings) == [("copy", 140), ("observation.state", 80)]
+
+
+def test_it_looks_at_a_part_alone(rng, tmp_path, monkeypatch):
+    """However many streams there are: a 64th of the numbers, or what is little in any case."""
+    looked = []
+    rates = latency._rates
+    monkeypatch.setattr(
+        latency,
+        "_rates",
+        lambda s, rows, f, *rest: looked.append((rows.stop - rows.start) * len(f)) or rates(s, rows, f, *rest),
+    )
+    made = [
+        {f"stream {k}": one["action"] for k, one in enumerate(pair(rng, 0, episodes=24, seconds=30.0))}
+        for _ in range(6)
+    ]
+    dataset = robocache.open(robots.write(tmp_path / "cache", made))
+    numbers = sum(stream.rows * 5 for stream in dataset.streams.values())
+    assert list(latency.check_latency(Survey(dataset, {}))) == []
+    assert 0 < sum(looked) <= max(numbers / 64, 1 << 18)
