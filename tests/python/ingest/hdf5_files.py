@@ -1,10 +1,15 @@
 """Writes HDF5 recordings as the recorders of each kind lay them out, and reads them."""
 
+import io
 import json
 
 import h5py
 import numpy as np
+import pytest
+from PIL import Image
 from yields import Yields
+
+import robocache
 
 IMAGE = (24, 32)
 SERIALS = {"wrist": "13062452", "ext1": "20036094", "ext2": "25455306"}
@@ -134,3 +139,39 @@ def read_all(source, format=None, on_error="stop", **options):
     """[(recording, {stream: (time_ns, values)})] and the notes."""
     found = Yields(format, source, on_error, **options)
     return list(zip(found.recordings, found.episodes.values(), strict=True)), found.notes
+
+
+def left_out(notes):
+    return {omission.what: omission.reason for omission in notes.left_out}
+
+
+def skipped(notes):
+    return {omission.what: omission.reason for omission in notes.skipped}
+
+
+def refused(source, *words, **options):
+    """Reading stops with a FileError that has these words."""
+    with pytest.raises(robocache.FileError) as caught:
+        read_all(source, **options)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    return str(caught.value)
+
+
+def one_demo(tmp_path, write, rate=True):
+    """A file of one demo with 4 actions, and what `write` puts beside them."""
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        if rate:
+            data.attrs["env_args"] = json.dumps({"env_kwargs": {"control_freq": 10}})
+        demo = data.create_group("demo_0")
+        demo["actions"] = np.arange(8.0).reshape(4, 2)
+        write(demo)
+    return path
+
+
+def image_file(image, format="JPEG", **options):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, format, **options)
+    return file.getvalue()

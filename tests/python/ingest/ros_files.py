@@ -1,15 +1,20 @@
-"""Bags of recorded messages, made by the formats' own libraries: what a topic holds is a list of (time, message)."""
+"""Bags of recorded messages, made by the formats' own libraries: what a topic holds is a list of (time, message); and what the
+readers make of them."""
 
 import sqlite3
+from dataclasses import dataclass
 
 import numpy as np
 from mcap.writer import CompressionType, Writer
+from robocache.ingest.recording import Frames, Notes
 from rosbags.rosbag1 import Writer as Writer1
 from rosbags.typesys import Stores, get_typestore
+from yields import Yields, pixels
 
 ROS2 = get_typestore(Stores.ROS2_HUMBLE)
 ROS1 = get_typestore(Stores.ROS1_NOETIC)
 START = 1_700_000_000_123_456_789
+MS = 1_000_000
 
 
 def message(name, store=ROS2, /, **fields):
@@ -131,3 +136,136 @@ def write_bag1(path, topics, compression=None):
         for time_ns, connection, data in sorted(rows, key=lambda row: row[0]):
             writer.write(connection, time_ns, data)
     return path
+
+
+@dataclass
+class Stream:
+    """All parts of a stream of one recording together; rows of ragged ones as a list of arrays, of cameras as pixels."""
+
+    time_ns: list
+    rows: list
+    names: list | None
+    attributes: dict
+    part: object
+
+
+@dataclass
+class Readout:
+    recordings: dict
+    metadata: dict
+    notes: Notes
+    provenance: dict
+
+    @property
+    def only(self):
+        ((_, streams),) = self.recordings.items()
+        return streams
+
+    @property
+    def left_out(self):
+        return {omission.what: omission.reason for omission in self.notes.left_out}
+
+    @property
+    def skipped(self):
+        return {omission.what: omission.reason for omission in self.notes.skipped}
+
+
+def read(source, format=None, on_error="stop", **options):
+    """What the reader yields, without a cache."""
+    found = Yields(format, source, on_error, **options)
+    recordings = {
+        what: {
+            name: Stream(
+                time_ns.tolist(),
+                list(pixels(rows) if isinstance(found.first[name], Frames) else rows),
+                found.facts[name].get("names"),
+                found.facts[name]["attributes"],
+                found.first[name],
+            )
+            for name, (time_ns, rows) in streams.items()
+        }
+        for what, streams in found.episodes.items()
+    }
+    return Readout(recordings, found.metadata, found.notes, found.provenance)
+
+
+def imu(time_ns, k, **more):
+    vector = message("geometry_msgs/msg/Vector3", x=k + 0.25, y=-1.0 * k, z=np.nan)
+    return message(
+        "sensor_msgs/msg/Imu",
+        header=header(time_ns, **more),
+        angular_velocity=vector,
+        orientation_covariance=np.arange(9) + k,
+    )
+
+
+def imus(n, lag=0, step=5 * MS, **more):
+    return "sensor_msgs/msg/Imu", [(START + k * step + lag, imu(START + k * step, k, **more)) for k in range(n)]
+
+
+def strings(*texts):
+    return "std_msgs/msg/String", [
+        (START + k, message("std_msgs/msg/String", data=text)) for k, text in enumerate(texts)
+    ]
+
+
+def joints(k, names=("a", "b", "c"), velocity=True, n=None):
+    values = [10.0 * k + "abcdef".index(name) for name in names[: n or len(names)]]
+    name = "sensor_msgs/msg/JointState"
+    return message(
+        name, header=header(START + k), name=list(names), position=values, velocity=values if velocity else []
+    )
+
+
+def cloud(points, height=1, row_padding=0, big=False, time_ns=START):
+    """points: a structured array [n]."""
+    order = ">" if big else "<"
+    points = points.astype(points.dtype.newbyteorder(order))
+    numbers = {"int8": 1, "uint8": 2, "int16": 3, "uint16": 4, "int32": 5, "uint32": 6, "float32": 7, "float64": 8}
+    fields = [
+        message(
+            "sensor_msgs/msg/PointField",
+            name=name, offset=points.dtype.fields[name][1], datatype=numbers[points.dtype[name].base.name],
+            count=int(np.prod(points.dtype[name].shape)),
+        )
+        for name in points.dtype.names
+    ]  # fmt: skip
+    width, step = len(points) // height, points.dtype.itemsize
+    rows = points.view(np.uint8).reshape(height, width * step)
+    data = np.pad(rows, ((0, 0), (0, row_padding)), constant_values=99).reshape(-1)
+    return message(
+        "sensor_msgs/msg/PointCloud2",
+        header=header(time_ns), height=height, width=width, fields=fields, is_bigendian=big, point_step=step,
+        row_step=width * step + row_padding, data=data,
+    )  # fmt: skip
+
+
+PADDED = np.dtype(
+    {
+        "names": ["z", "y", "x", "ring", "t", "intensity"],
+        "formats": ["f4", "f4", "f4", "u2", "f8", "f4"],
+        "offsets": [8, 4, 0, 20, 24, 16],
+        "itemsize": 32,
+    }
+)
+
+
+PLAIN = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("intensity", "f4")])
+
+
+def random_points(rng, dtype, n):
+    raw = np.frombuffer(rng.bytes(n * dtype.itemsize), np.uint8).copy()
+    points = raw.view(dtype)
+    if n:
+        points["x"][0] = np.nan
+    return points
+
+
+def image(pixels, encoding, padding=0, big=False, time_ns=START):
+    height, width = pixels.shape[:2]
+    rows = pixels.astype(pixels.dtype.newbyteorder(">" if big else "<")).reshape(height, -1).view(np.uint8)
+    data = np.pad(rows, ((0, 0), (0, padding)), constant_values=7)
+    return message(
+        "sensor_msgs/msg/Image", header=header(time_ns, "cam"), height=height, width=width, encoding=encoding, is_bigendian=int(big),
+        step=data.shape[1], data=data.reshape(-1),
+    )  # fmt: skip

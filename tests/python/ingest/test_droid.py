@@ -1,0 +1,155 @@
+"""DROID's trajectories with their real clocks, metadata and videos."""
+
+import json
+
+import numpy as np
+import pytest
+from hdf5_files import (
+    SERIALS,
+    left_out,
+    make_droid,
+    read_all,
+    refused,
+    skipped,
+    write_droid,
+)
+from video_files import number_of, write_video
+
+import robocache
+from robocache import frames
+
+
+def pixels(encoded):
+    """[n, H, W, C] of frames that are files."""
+    return np.concatenate(
+        [frames.decode(e.codec, e.data, e.offsets, e.shape, e.dtype, range(len(e.offsets) - 1)) for e in encoded]
+    )
+
+
+# ---- DROID ----
+
+
+def test_droid_has_real_clocks(rng, tmp_path):
+    trajectory = make_droid(rng, 9)
+    folder = write_droid(tmp_path / "raw/AUTOLab/success/2023-07-22/Sat_Jul_22_13:08:00_2023", trajectory)
+    [(recording, streams)], notes = read_all(tmp_path / "raw")
+    assert recording.what == "AUTOLab/success/2023-07-22/Sat_Jul_22_13:08:00_2023"
+    stamps = {key.rsplit("/", 1)[1]: trajectory[key] * 1_000_000 for key in trajectory if "/timestamp/" in key}
+    for key, clock in {
+        "observation/robot_state/joint_positions": "read_end",
+        "observation/camera_extrinsics/wrist_left": "read_end",
+        "action/cartesian_position": "control_start",
+        "action/robot_state/joint_positions": "control_start",
+        "observation/controller_info/success": "step_start",
+        "observation/timestamp/cameras/ext2_frame_received": "step_start",
+    }.items():
+        assert streams[key][0].tolist() == stamps[clock].tolist(), key
+    for key, expected in trajectory.items():
+        name = key
+        for role, serial in SERIALS.items():
+            name = name.replace(serial, role)
+        np.testing.assert_array_equal(streams[name][1], expected)
+        assert streams[name][1].dtype == expected.dtype
+    assert len(streams) == len(trajectory)
+    metadata = recording.metadata
+    assert (metadata["success"], metadata["current_task"]) == (True, "put the marker in the cup")
+    assert (metadata["building"], metadata["wrist_cam_serial"]) == ("lab", SERIALS["wrist"])
+    assert metadata["wrist_cam_extrinsics"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert not notes.left_out and not notes.skipped
+    robocache.ingest(folder, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    action = dataset.streams["action/gripper_position"]
+    assert action.clock == "recorded"
+    assert action.attributes == {"clock_source": "observation/timestamp/control/control_start"}
+
+
+def test_droid_cameras_are_told_apart_without_metadata(rng, tmp_path):
+    folder = write_droid(tmp_path / "raw/a", make_droid(rng, 3), metadata=False)
+    [(recording, streams)], notes = read_all(folder)
+    assert {f"observation/camera_type/{role}" for role in SERIALS} < set(streams)
+    assert recording.metadata["success"] is True  # the file's own
+    assert "a: metadata" in left_out(notes)
+
+
+def droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None, **options):
+    trajectory = make_droid(rng, rows)
+    folder = write_droid(tmp_path / "a", trajectory)
+    write_video(folder / f"recordings/MP4/{name}.mp4", frames, fps=60)
+    if listed is not None:
+        received = trajectory[f"observation/timestamp/cameras/{SERIALS['ext1']}_frame_received"]
+        stamps = [int(received[row]) if row >= 0 else 1 for row in listed]
+        (folder / f"recordings/MP4/{SERIALS['ext1']}_timestamps.json").write_text(json.dumps(stamps))
+    found, notes = read_all(folder, jobs=1, **options)
+    captured = trajectory[f"observation/timestamp/cameras/{SERIALS['ext1']}_estimated_capture"] * 1_000_000
+    return found[0][1], notes, captured.tolist()
+
+
+def shown(stream):
+    time_ns, encoded = stream
+    return time_ns.tolist(), [number_of(image) for image in pixels(encoded)]
+
+
+def test_droid_frame_k_is_row_k(rng, tmp_path):
+    streams, notes, captured = droid_video(rng, tmp_path, [3, 1, 4, 1, 5, 9])
+    assert shown(streams["observation/image/ext1"]) == (captured, [3, 1, 4, 1, 5, 9])
+    assert not notes.left_out and not notes.skipped
+
+
+def test_droid_both_eyes_have_their_own_stream(rng, tmp_path):
+    streams, _, captured = droid_video(rng, tmp_path, range(6), name=f"{SERIALS['ext1']}-stereo")
+    assert shown(streams["observation/image/ext1_stereo"]) == (captured, list(range(6)))
+
+
+def test_droid_the_export_ends_a_frame_early(rng, tmp_path):
+    streams, notes, captured = droid_video(rng, tmp_path, range(5))
+    assert shown(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
+    assert "one less" in left_out(notes)["observation/image/ext1: last rows"] and not notes.skipped
+
+
+def test_droid_more_frames_than_rows_are_counted(rng, tmp_path):
+    streams, notes, captured = droid_video(rng, tmp_path, range(8))
+    assert shown(streams["observation/image/ext1"]) == (captured, list(range(6)))
+    assert left_out(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
+
+
+def test_droid_frames_that_lack_are_named(rng, tmp_path):
+    with pytest.raises(robocache.FileError, match="6 rows and 3 frames"):
+        droid_video(rng, tmp_path, range(3))
+    streams, notes, captured = droid_video(rng, tmp_path, range(3), on_error="skip")
+    assert shown(streams["observation/image/ext1"]) == (captured[:3], [0, 1, 2])
+    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 3-5"]
+
+
+def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):
+    streams, notes, captured = droid_video(rng, tmp_path, range(7), listed=[-1, 0, 1, 2, 4, 5, -1], on_error="skip")
+    assert shown(streams["observation/image/ext1"]) == ([captured[row] for row in (0, 1, 2, 4, 5)], [1, 2, 3, 4, 5])
+    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 3"]
+    assert left_out(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
+    assert "*.json" not in left_out(notes)  # the list was read
+
+
+def test_droid_without_video(rng, tmp_path):
+    streams, notes, _ = droid_video(rng, tmp_path, range(6), video=False)
+    assert "observation/image/ext1" not in streams
+    assert left_out(notes)["observation/image/ext1"] == "video; left out with video=False"
+
+
+def test_droid_faults_are_named(rng, tmp_path):
+    trajectory = make_droid(rng, 4)
+    folder = write_droid(tmp_path / "raw/a", trajectory)
+    (metadata,) = folder.glob("metadata_*")
+    good = metadata.read_text()
+    for bad in ("{", "[]", '{"a": "\\ud800"}', "[" * 100_000, "\xff"):
+        metadata.write_bytes(bad.encode("latin-1"))
+        refused(folder, str(metadata))
+    metadata.write_text(json.dumps(json.loads(good) | {"trajectory_length": 9, "nested": {}, "mixed": [1, None]}))
+    _, notes = read_all(folder)
+    assert {"metadata: nested", "metadata: mixed", "a: trajectory_length"} == set(left_out(notes))
+    metadata.write_text(good)
+    step = "observation/timestamp/control/control_start"
+    write_droid(folder, trajectory | {step: trajectory[step] // 1000})
+    refused(folder, f"/{step}", "expected milliseconds since 1970")
+    write_droid(folder, trajectory | {"action/cartesian_position": np.zeros((3, 6))})
+    refused(folder, "/action/cartesian_position: 3 rows, expected 4")
+    write_droid(folder, {key: values for key, values in trajectory.items() if "/timestamp/" not in key})
+    refused(folder, "no stamps for")

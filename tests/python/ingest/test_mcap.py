@@ -1,0 +1,330 @@
+"""MCAP files as they are: with and without an index, cut off, damaged; and messages in JSON and protobuf."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import zstandard
+from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from mcap.reader import make_reader
+from mcap.writer import IndexType, Writer
+from robocache.ingest.messages.json import JsonDecoder
+from robocache.ingest.recording import SourceError
+from ros_files import (
+    MS,
+    ROS1,
+    START,
+    definition,
+    imus,
+    joints,
+    message,
+    read,
+    serialize,
+    strings,
+    write_channel,
+    write_mcap,
+)
+
+# ---- MCAP files as they are ----
+
+
+def ragged_options():
+    return [
+        {},
+        {"index_types": IndexType.NONE},
+        {"use_chunking": False},
+        {"use_statistics": False, "use_summary_offsets": False},
+        {"repeat_channels": False, "repeat_schemas": False},
+        {"enable_crcs": False},
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_files_with_and_without_index_summary_and_chunks(number, tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(30)}, chunk_size=3000, **ragged_options()[number])
+    assert read(path).only["/imu"].time_ns == [START + k * 5 * MS for k in range(30)]
+
+
+def test_attachments_metadata_and_topics_without_messages_are_named(tmp_path):
+    path = tmp_path / "a.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("std_msgs/msg/String", "ros2msg", definition("std_msgs/msg/String").encode())
+        channel = writer.register_channel("/say", "cdr", schema)
+        writer.register_channel("/silent", "cdr", schema)
+        other = writer.register_channel("/other", "flatbuffer", schema)
+        writer.add_message(
+            channel, START, serialize("std_msgs/msg/String", message("std_msgs/msg/String", data="x")), START
+        )
+        writer.add_message(other, START, b"", START)
+        writer.add_attachment(START, START, "calib.yaml", "text/yaml", b"k: 1")
+        writer.add_metadata("robot", {"name": "r2"})
+        writer.finish()
+    got = read(path)
+    assert set(got.only) == {"/say"}
+    assert {"a.mcap: attachment 'calib.yaml'", "a.mcap: metadata 'robot'", "a.mcap: /silent", "/other"} <= set(
+        got.left_out
+    )
+    assert "flatbuffer" in got.left_out["/other"]
+
+
+def test_a_file_that_is_cut_off_gives_what_is_there(tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(100)}, chunk_size=3000)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SourceError, match=r"a.mcap: byte \d+: expected a whole record .* cut off without an end"):
+        read(path)
+    got = read(path, on_error="skip")
+    assert 10 < len(got.only["/imu"].rows) < 60
+    (what,) = got.skipped
+    assert what.startswith("a.mcap: from byte ")
+
+
+def test_counts_are_held_against_the_statistics(tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(30)}, chunk_size=3000, enable_crcs=False)
+    with path.open("rb") as file:
+        summary = make_reader(file).get_summary()
+    chunk = summary.chunk_indexes[1]
+    content = bytearray(path.read_bytes())
+    content[chunk.chunk_start_offset] = 0x80  # an opcode of nobody, which is passed over
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=r"a.mcap: /imu: 2\d messages, but its statistics count 30"):
+        read(path)
+    assert list(read(path, on_error="skip").skipped) == ["a.mcap: /imu: messages"]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_damaged_chunk_is_named(compression, tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(100)}, compression, chunk_size=6000)
+    with path.open("rb") as file:
+        chunk = make_reader(file).get_summary().chunk_indexes[2]
+    content = bytearray(path.read_bytes())
+    content[chunk.chunk_start_offset + chunk.chunk_length - 40] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=rf"a.mcap: byte {chunk.chunk_start_offset}: "):
+        read(path)
+    got = read(path, on_error="skip")
+    assert 60 < len(got.only["/imu"].rows) < 100
+    assert sorted(got.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
+
+
+def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
+    whole = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
+    path = tmp_path / "a.mcap"
+    path.write_bytes(whole[: len(whole) // 2] + bytes(8_000_000))
+    got = read(path, on_error="skip")
+    ((what, _),) = got.skipped.items()
+    assert 0 < len(got.only["/imu"].rows) < 40 and int(what.split()[-1]) < len(whole)
+    packed = zstandard.compress(bytes(100_000_000))
+    body = struct.pack("<QQQII4sQ", START, START, 100_000_000, 0, 4, b"zstd", len(packed)) + packed
+    path.write_bytes(whole[:8] + struct.pack("<BQ", 6, len(body)) + body + whole[-8:])
+    with pytest.raises(SourceError, match="a record of kind 0, 0 bytes at 0"):
+        read(path)
+    with path.open("wb") as file:  # of which nothing takes room on the disk
+        file.write(whole[:8] + struct.pack("<BQ", 6, 1 << 33))
+        file.truncate(17 + (1 << 33))
+    with pytest.raises(SourceError, match=f"byte 8: a chunk of {1 << 33} bytes"):
+        read(path)
+    (tmp_path / "a.bag").write_bytes(b"#ROSBAG V2.0\n" + bytes(8_000_000))
+    with pytest.raises(SourceError, match="says its kind in op"):
+        read(tmp_path / "a.bag")
+
+
+def test_two_types_on_one_topic_are_refused(tmp_path):
+    path = tmp_path / "a.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        for name, value in (("std_msgs/msg/String", "x"), ("std_msgs/msg/Int64", 3)):
+            schema = writer.register_schema(name, "ros2msg", definition(name).encode())
+            channel = writer.register_channel("/a", "cdr", schema)
+            writer.add_message(channel, START, serialize(name, message(name, data=value)), START)
+        writer.finish()
+    with pytest.raises(
+        SourceError, match="/a: messages of std_msgs/msg/Int64, but others of std_msgs/msg/String on the same"
+    ):
+        read(path)
+    got = read(path, on_error="skip")
+    assert got.only["/a"].rows == ["x"] and list(got.skipped) == ["a.mcap: /a: messages of std_msgs/msg/Int64"]
+
+
+def test_streams_of_one_name_are_refused(tmp_path):
+    topics = {"/joints": ("sensor_msgs/msg/JointState", [(START, joints(0))]), "/joints/position": strings("x")}
+    path = write_mcap(tmp_path / "a.mcap", topics)
+    with pytest.raises(SourceError, match="its stream /joints/position has the name of one of topic /joints"):
+        read(path)
+    got = read(path, on_error="skip")
+    assert len(got.only["/joints/position"].rows[0]) == 3 and list(got.skipped) == ["a.mcap: /joints/position"]
+
+
+# ---- JSON and protobuf ----
+
+
+def write_json(path, *objects):
+    schema = ("thing", "jsonschema", b"{}")
+    payloads = [
+        (START + k, thing if isinstance(thing, bytes) else json.dumps(thing).encode())
+        for k, thing in enumerate(objects)
+    ]
+    return write_channel(path, "json", schema, payloads)
+
+
+def test_json_messages(tmp_path):
+    stamp = {"sec": START // 10**9, "nsec": START % 10**9}
+    got = read(
+        write_json(
+            tmp_path / "a.mcap",
+            {
+                "header": {"stamp": stamp, "frame_id": "f"},
+                "x": 1,
+                "y": {"z": 1.5},
+                "on": True,
+                "s": "a",
+                "v": [1, 2],
+                "big": 2**60,
+                "odd": [[1]],
+            },
+            {
+                "header": {"stamp": stamp, "frame_id": "f"},
+                "x": 2,
+                "y": {"z": 2},
+                "on": False,
+                "s": "b",
+                "v": [3, 4.5],
+                "big": 2**60 + 1,
+                "odd": 1,
+            },
+        )
+    )
+    streams = got.only
+    assert streams["data"].names == ["y.z", "on"] and streams["data"].time_ns == [START] * 2
+    np.testing.assert_array_equal(streams["data"].rows, [[1.5, 1], [2, 0]])
+    assert np.array(streams["data/big"].rows).tolist() == [[2**60], [2**60 + 1]]
+    assert np.array(streams["data/x"].rows).tolist() == [[1], [2]]
+    assert streams["data/s"].rows == ["a", "b"]
+    np.testing.assert_array_equal(streams["data/v"].rows, [[1, 2], [3, 4.5]])
+    assert "data: odd" in got.left_out
+
+
+def test_numbers_that_json_lacks_are_nan(tmp_path):
+    streams = read(write_json(tmp_path / "a.mcap", {"x": 1.5, "k": 7}, {"k": None}, {"x": 2.5, "new": 3})).only
+    assert streams["data"].names == ["x", "k", "new"]
+    np.testing.assert_array_equal(streams["data"].rows, [[1.5, 7, np.nan], [np.nan] * 3, [2.5, np.nan, 3]])
+
+
+def test_topics_in_json_are_each_of_a_type_of_its_own(tmp_path):
+    path = tmp_path / "a.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("", "jsonschema", b"")
+        for topic, thing in (("a", {"x": 1.5}), ("b", {"y": 2}), ("a", {"x": 2.5})):
+            channel = writer.register_channel(topic, "json", schema)
+            writer.add_message(channel, START, json.dumps(thing).encode(), START)
+        writer.finish()
+    streams = read(path).only
+    assert (streams["a"].names, streams["b"].names) == (["x"], ["y"])
+    assert np.array(streams["a"].rows).tolist() == [[1.5], [2.5]] and streams["b"].rows[0].dtype == np.int64
+
+
+def test_ros_1_and_idl_in_mcap(tmp_path):
+    made = message("geometry_msgs/msg/Vector3", ROS1, x=1.5, z=-2.0)
+    raw = bytes(ROS1.serialize_ros1(made, "geometry_msgs/msg/Vector3"))
+    schema = ("geometry_msgs/Vector3", "ros1msg", definition("geometry_msgs/msg/Vector3", ros=1).encode())
+    assert np.array(
+        read(write_channel(tmp_path / "a.mcap", "ros1", schema, [(START, raw)])).only["data"].rows
+    ).tolist() == [[1.5, 0, -2]]
+    line = "=" * 80
+    text = f"Foo[] foos\nuint16 last\n{line}\nMSG: p/Foo\nuint8 b\nfloat64 a\n"
+    raw = struct.pack("<I", 3) + b"".join(struct.pack("<Bd", k, k / 2) for k in range(3)) + struct.pack("<H", 9)
+    streams = read(
+        write_channel(tmp_path / "c.mcap", "ros1", ("p/Bar", "ros1msg", text.encode()), [(START, raw)] * 2)
+    ).only
+    assert [row.tolist() for row in streams["data/foos"].rows] == [[[0, 0], [1, 0.5], [2, 1]]] * 2
+    assert np.array(streams["data"].rows).tolist() == [[9], [9]]
+    text = (
+        f"{line}\nIDL: p/msg/Pair\nmodule p {{ module msg {{ struct Pair {{ p::msg::One one; sequence<long> more; string s; }}; }}; }};\n"
+        f"{line}\nIDL: p/msg/One\nmodule p {{ module msg {{ struct One {{ float x; double y; }}; }}; }};\n"
+    )
+    raw = b"\0\1\0\0" + struct.pack("<f4xdIiiI3s", 1.5, 2.5, 2, 7, 8, 3, b"hi\0")
+    streams = read(
+        write_channel(tmp_path / "b.mcap", "cdr", ("p/msg/Pair", "ros2idl", text.encode()), [(START, raw)])
+    ).only
+    assert streams["data"].names == ["one.x", "one.y"] and streams["data"].rows[0].tolist() == [1.5, 2.5]
+    assert streams["data/more"].rows[0].tolist() == [7, 8] and streams["data/s"].rows == ["hi"]
+
+
+def test_a_whole_number_that_comes_late_is_nan_before():
+    decoder = JsonDecoder()
+    batch, bad = decoder.decode([memoryview(b"{}"), memoryview(b'{"new": 3}')])
+    assert not bad
+    np.testing.assert_array_equal(batch.numbers(decoder.leaves[0]), [np.nan, 3])
+
+
+def test_what_is_no_json_is_skipped_by_message(tmp_path):
+    path = write_json(tmp_path / "a.mcap", {"x": 1.5}, b"{", b"[1]", b"\xff", b"[" * 100_000, {"x": 2.5})
+    with pytest.raises(SourceError, match="data: message 1: thing: no JSON"):
+        read(path)
+    got = read(path, on_error="skip")
+    assert np.array(got.only["data"].rows).tolist() == [[1.5], [2.5]]
+    assert list(got.skipped) == ["a.mcap: data: messages 1-4"]
+
+
+def protobuf_class():
+    """message Thing { Timestamp timestamp; double x; repeated float v; Inner inner; repeated Inner more; bytes blob; string s; Kind kind; }"""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="thing.proto", package="p", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
+    )
+    kind = file.enum_type.add(name="Kind")
+    kind.value.add(name="A", number=0)
+    kind.value.add(name="B", number=2)
+    inner = file.message_type.add(name="Inner")
+    inner.field.add(name="n", number=1, type=3, label=1)
+    inner.field.add(name="again", number=2, type=11, label=1, type_name=".p.Inner")
+    thing = file.message_type.add(name="Thing")
+    stamp = ".google.protobuf.Timestamp"
+    for number, (name, type, label, kind) in enumerate(
+        [("timestamp", 11, 1, stamp), ("x", 1, 1, ""), ("v", 2, 3, ""), ("inner", 11, 1, ".p.Inner"), ("more", 11, 3, ".p.Inner"),
+         ("blob", 12, 1, ""), ("s", 9, 1, ""), ("kind", 14, 1, ".p.Kind")], 1
+    ):  # fmt: skip
+        thing.field.add(name=name, number=number, type=type, label=label, type_name=kind or None)
+    base = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(base)
+    pool = DescriptorPool()
+    pool.Add(base)
+    pool.Add(file)
+    files = descriptor_pb2.FileDescriptorSet(file=[file, base])  # in no order
+    return GetMessageClass(pool.FindMessageTypeByName("p.Thing")), files.SerializeToString()
+
+
+def test_protobuf_messages(tmp_path):
+    kind, descriptors = protobuf_class()
+    made = []
+    for k in range(4):
+        thing = kind(x=k / 2, v=[k, 0.5], blob=b"\0" * k, s=f"s{k}", kind=2 * (k % 2))
+        thing.timestamp.FromNanoseconds(START + k * MS)
+        thing.inner.n = 2**60 + k
+        for i in range(k):
+            thing.more.add(n=i)
+        made.append(thing)
+    payloads = [(START + k * MS + 1, thing.SerializeToString()) for k, thing in enumerate(made)]
+    got = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", descriptors), payloads))
+    streams = got.only
+    assert streams["data"].names == ["x", "kind"] and streams["data"].time_ns == [START + k * MS for k in range(4)]
+    np.testing.assert_array_equal(streams["data"].rows, [[k / 2, 2 * (k % 2)] for k in range(4)])
+    np.testing.assert_array_equal(streams["data/v"].rows, [[k, 0.5] for k in range(4)])
+    assert np.array(streams["data/inner.n"].rows).tolist() == [[2**60 + k] for k in range(4)]
+    assert [row.tolist() for row in streams["data/more"].rows] == [[[i] for i in range(k)] for k in range(4)]
+    assert [row.tobytes() for row in streams["data/blob"].rows] == [b"\0" * k for k in range(4)]
+    assert streams["data/s"].rows == ["s0", "s1", "s2", "s3"]
+    assert "data: inner.again" in got.left_out
+
+
+def test_protobuf_without_its_descriptors_is_left_out(tmp_path):
+    path = write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", b"\xff\xff"), [(START, b"")])
+    got = read(path)
+    assert not got.only and "descriptors cannot be read" in got.left_out["data"]

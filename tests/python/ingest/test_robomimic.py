@@ -1,0 +1,149 @@
+"""Demos of robomimic and its relatives become episodes; their rate is known or asked for."""
+
+import h5py
+import numpy as np
+import pytest
+from hdf5_files import (
+    left_out,
+    make_demo,
+    one_demo,
+    read_all,
+    refused,
+    skipped,
+    write_robomimic,
+)
+
+import robocache
+
+
+def test_demos_become_episodes(rng, tmp_path):
+    demos = {f"demo_{number}": make_demo(rng, 5 + number) for number in (10, 0, 2)}
+    path = write_robomimic(tmp_path / "low.hdf5", demos, masks={"train": ["demo_0", "demo_10"], "valid": ["demo_7"]})
+    report = robocache.ingest(path, tmp_path / "cache", image_codec="png")
+    dataset = robocache.open(tmp_path / "cache")
+    assert report.format == "robomimic"
+    assert dataset.episodes["name"].to_pylist() == ["demo_0", "demo_2", "demo_10"]
+    assert dataset.episodes["filters"].to_pylist() == [["train"], [], ["train"]]
+    assert dataset.episodes["num_samples"].to_pylist() == [5, 7, 15]
+    assert {stream.clock for stream in dataset.streams.values()} == {"nominal"}
+    for number, name in enumerate(("demo_0", "demo_2", "demo_10")):
+        episode = dataset.episode(number)
+        assert set(episode) == set(demos[name])
+        for key, expected in demos[name].items():
+            time_ns, values = episode[key]
+            assert time_ns.tolist() == [k * 50_000_000 for k in range(len(expected))]
+            if expected.ndim == 4:
+                values = values[:]
+            assert values.dtype == expected.dtype
+            np.testing.assert_array_equal(values, expected)
+    told = {omission.what for omission in report.left_out}
+    assert told == {"next_obs", "attribute model_file", "mask/valid: demo_7"}
+    (facts,) = dataset.provenance["robomimic"]["files"].values()
+    assert (facts["rate_hz"], facts["rate_from"], facts["total"]) == (20, "env_args.env_kwargs.control_freq", 27)
+
+
+@pytest.mark.parametrize(
+    ("env_args", "fps", "rate_hz", "period_ns"),
+    [
+        ({"env_kwargs": {"control_freq": 20}}, None, None, 50_000_000),
+        ({"env_kwargs": {"control_freq": 30}}, None, 30, 33_333_333),
+        ({"env_name": "Isaac-Stack", "sim_args": {"dt": 0.005, "decimation": 4}}, None, None, 20_000_000),
+        ({"env_name": "Isaac-Stack", "sim_args": {"dt": 0.01}, "decimation": 5}, None, None, 50_000_000),
+        ({"env_name": "Isaac-Stack", "type": 2}, 60.0, None, 16_666_667),
+        ({"env_name": "Isaac-Stack", "type": 2}, 0.0, 25, 40_000_000),
+    ],
+)
+def test_the_rate_comes_from_the_file_or_the_user(env_args, fps, rate_hz, period_ns, rng, tmp_path):
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, env_args=env_args)
+    if fps is not None:
+        with h5py.File(path, "a") as file:
+            file["data"].attrs["fps"] = fps
+    [(_, streams)], _ = read_all(path, rate_hz=rate_hz)
+    time_ns = streams["actions"][0].tolist()
+    assert time_ns[:2] == [0, period_ns] and abs(time_ns[2] - 2 * period_ns) <= 1
+
+
+def test_no_rate_is_guessed(rng, tmp_path):
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
+    refused(path, str(path), "no clock", "rate_hz", '"env_name": "Lift"')
+    args = {"env_kwargs": {"control_freq": 20}, "sim_args": {"dt": 0.005, "decimation": 4}}
+    path = write_robomimic(tmp_path / "b.hdf5", {"demo_0": make_demo(rng, 3)}, env_args=args)
+    refused(path, "control_freq says 20 Hz", "decimation says 50 Hz: they contradict each other")
+    path = write_robomimic(tmp_path / "c.hdf5", {"demo_0": make_demo(rng, 3)})
+    refused(path, "control_freq says 20 Hz, rate_hz 30", rate_hz=30)
+
+
+def test_isaac_lab_nests_its_groups(rng, tmp_path):
+    rows = 6
+    demo = {
+        "actions": rng.normal(size=(rows, 7)).astype(np.float32),
+        "processed_actions": rng.normal(size=(rows, 8)).astype(np.float32),
+        "obs/joint_pos": rng.normal(size=(rows, 9)).astype(np.float32),
+        "obs/datagen_info/object_pose/cube_1": rng.normal(size=(rows, 4, 4)).astype(np.float32),
+        "initial_state/articulation/robot/joint_position": rng.normal(size=(1, 9)).astype(np.float32),
+        "states/articulation/robot/joint_position": rng.normal(size=(rows, 9)).astype(np.float32),
+        "states/rigid_object/cube_1/root_pose": rng.normal(size=(rows, 7)).astype(np.float32),
+    }
+    args = {"env_name": "Isaac-Stack-Cube-Franka-v0", "type": 2, "sim_args": {"dt": 0.01, "decimation": 5}}
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}, env_args=args, compression="gzip")
+    with h5py.File(path, "a") as file:
+        file["data/demo_0"].attrs["success"] = True
+        file["data/demo_0"].attrs["seed"] = 42
+    [(recording, streams)], notes = read_all(path)
+    assert recording.metadata["success"] is True and recording.metadata["seed"] == 42
+    assert set(streams) == set(demo)
+    for key, expected in demo.items():
+        np.testing.assert_array_equal(streams[key][1], expected)
+    assert streams["initial_state/articulation/robot/joint_position"][0].tolist() == [0]
+    assert not notes.skipped
+
+
+def test_mimicgen_says_whence_an_episode_comes(rng, tmp_path):
+    def write(demo):
+        demo["src_demo_inds"] = [3, 1]
+        demo["src_demo_labels"] = np.zeros((4, 1), np.int64)
+        demo["datagen_info/eef_pose"] = rng.normal(size=(4, 4, 4))
+
+    [(recording, streams)], _ = read_all(one_demo(tmp_path, write))
+    assert recording.metadata["src_demo_inds"] == [3, 1]
+    assert set(streams) == {"actions", "src_demo_labels", "datagen_info/eef_pose"}
+
+
+def test_rows_that_are_not_as_many(rng, tmp_path):
+    def write(demo):
+        demo["obs/short"] = np.zeros((3, 2))
+        demo["rewards"] = np.arange(4.0)
+
+    path = one_demo(tmp_path, write)
+    refused(path, f"{path}: /data/demo_0/obs/short: 3 rows, expected 4")
+    [(_, streams)], notes = read_all(path, on_error="skip")
+    assert set(streams) == {"actions", "rewards"}
+    assert list(skipped(notes)) == ["demo_0: obs/short"]
+    with h5py.File(path, "a") as file:
+        file["data/demo_0"].attrs["num_samples"] = 5
+    refused(path, "num_samples says 5, actions has 4 rows")
+    assert read_all(path, on_error="skip")[0] == []
+
+
+def test_a_demo_without_rows_and_what_lies_beside(rng, tmp_path):
+    empty = {key: values[:0] for key, values in make_demo(rng, 3).items()}
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": empty, "demo_1": make_demo(rng, 3)})
+    with h5py.File(path, "a") as file:
+        file["notes"] = 1
+        file["data/readme"] = np.arange(3)
+        file["data"].attrs["total"] = 7
+        file["data/demo_1/actions"].attrs["unit"] = "m"
+    report = robocache.ingest(path, tmp_path / "cache")
+    told = {omission.what: omission.reason for omission in report.left_out}
+    assert report.episodes == 1 and told["demo_0"] == "nothing in it to keep"
+    assert "says 7, the demos have 3 rows" in told["a.hdf5: data: attribute total"]
+    assert {"notes", "data/readme", "actions: attributes"} < set(told)
+
+
+def test_several_files_are_one_dataset(rng, tmp_path):
+    for name in ("part_10", "part_9"):
+        write_robomimic(tmp_path / f"set/{name}.hdf5", {"demo_0": make_demo(rng, 3)})
+    (tmp_path / "set/readme.md").write_text("x")
+    found, notes = read_all(tmp_path / "set")
+    assert [recording.what for recording, _ in found] == ["part_9.hdf5: demo_0", "part_10.hdf5: demo_0"]
+    assert left_out(notes)["*.md"] == "not read: 1 file"

@@ -1,0 +1,162 @@
+"""Images and clouds of points in messages, against what was written."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from robocache.ingest.recording import SourceError
+from ros_files import (
+    PADDED,
+    PLAIN,
+    START,
+    cloud,
+    header,
+    image,
+    message,
+    random_points,
+    read,
+    write_mcap,
+)
+
+# ---- clouds ----
+
+
+ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal", "f4", (3,))])
+
+
+@pytest.mark.parametrize("dtype", [PADDED, PLAIN, ODD], ids=["padded", "plain", "odd"])
+@pytest.mark.parametrize("big", [False, True])
+def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
+    counts = [6, 0, 600, 600, 12, 602, 3000]
+    all_points = [random_points(rng, dtype, n) for n in counts]
+    made = [
+        (
+            START + k,
+            cloud(points, height=2 if k == 4 else 1, row_padding=8 if k == 4 else 0, big=big, time_ns=START + k),
+        )
+        for k, points in enumerate(all_points)
+    ]
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)})).only
+    names = {
+        PADDED: ["x", "y", "z", "intensity"],
+        PLAIN: ["x", "y", "z", "intensity"],
+        ODD: ["x", "y", "z", "normal[0]", "normal[1]", "normal[2]"],
+    }
+    assert streams["/points"].names == names[dtype]
+    for row, points in zip(streams["/points"].rows, all_points, strict=True):
+        columns = [
+            points[name.split("[")[0]] if "[" not in name else points["normal"][:, int(name[-2])]
+            for name in names[dtype]
+        ]
+        assert row.dtype == np.float32
+        assert row.tobytes() == np.stack(columns, axis=1).tobytes()  # NaN payloads too
+    others = {PADDED: ["t", "ring"], PLAIN: [], ODD: ["tag"]}[dtype]
+    assert set(streams) == {"/points", *(f"/points/{name}" for name in others)}
+    for name in others:
+        for row, points in zip(streams[f"/points/{name}"].rows, all_points, strict=True):
+            assert row.dtype == points[name].dtype and row.tobytes() == points[name].tobytes()
+
+
+def test_clouds_that_do_not_hold_what_they_say_are_skipped_by_message(rng, tmp_path):
+    made = [(START + k, cloud(random_points(rng, PLAIN, 10), time_ns=START + k)) for k in range(5)]
+    made[1][1].width = 11
+    made[2][1].fields[0].offset = 14
+    made[3][1].fields[0].name = "w"
+    path = write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)})
+    with pytest.raises(SourceError, match=r"a.mcap: /points: message 1: expected 1x11 points of 16 bytes"):
+        read(path)
+    got = read(path, on_error="skip")
+    assert got.only["/points"].time_ns == [START, START + 4]
+    assert list(got.skipped) == ["a.mcap: /points: messages 1-3"]
+
+
+# ---- images ----
+
+
+@pytest.mark.parametrize("padding", [0, 12])
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "dtype", "channels", "kept", "unit"),
+    [
+        ("rgb8", np.uint8, 3, [0, 1, 2], None),
+        ("bgr8", np.uint8, 3, [2, 1, 0], None),
+        ("bgra8", np.uint8, 4, [2, 1, 0], None),
+        ("mono8", np.uint8, 1, [0], None),
+        ("16UC1", np.uint16, 1, [0], 0.001),
+        ("32FC1", np.float32, 1, [0], 1.0),
+    ],
+)
+def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, padding, rng, tmp_path):
+    pictures = [rng.integers(0, 255, (6, 10, channels)).astype(dtype) for _ in range(5)]
+    made = [(START + k, image(picture, encoding, padding, big, START + k)) for k, picture in enumerate(pictures)]
+    matrix = [500.0, 0, 5, 0, 501, 3, 0, 0, 1]
+    info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=6, width=10, k=matrix)
+    topics = {
+        "/cam/image_raw": ("sensor_msgs/msg/Image", made),
+        "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", [(START, info)]),
+    }
+    streams = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="raw").only
+    stream = streams["/cam/image_raw"]
+    np.testing.assert_array_equal(stream.rows, np.array(pictures)[..., kept])
+    assert stream.rows[0].dtype == dtype and stream.time_ns == [START + k for k in range(5)]
+    assert stream.part.unit_m == unit
+    assert stream.part.intrinsics == [matrix[:3], matrix[3:6], matrix[6:]]
+    np.testing.assert_array_equal(streams["/cam/camera_info/k"].rows, [matrix])
+
+
+def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
+    picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
+    info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=12, width=20, k=np.eye(3).reshape(-1))
+    topics = {
+        "/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
+        "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", [(START, info)]),
+    }
+    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert got.only["/cam/image_raw"].part.intrinsics is None
+    assert got.left_out["/cam/image_raw: intrinsics"] == "those of /cam/camera_info are of 20x12, frames of 10x6"
+
+
+def test_images_that_are_not_read_are_named(rng, tmp_path):
+    picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
+    short = image(picture, "mono8")
+    short.height = 7
+    topics = {
+        "/bayer": ("sensor_msgs/msg/Image", [(START, image(picture, "bayer_rggb8"))]),
+        "/short": ("sensor_msgs/msg/Image", [(START, image(picture, "mono8")), (START + 1, short)]),
+    }
+    path = write_mcap(tmp_path / "a.mcap", topics)
+    with pytest.raises(SourceError, match="/short: message 1: expected 10x7 mono8 in rows of 10 bytes, got 60 bytes"):
+        read(path)
+    got = read(path, on_error="skip")
+    assert "bayer_rggb8" in got.left_out["/bayer"]
+    assert len(got.only["/short"].rows) == 1 and list(got.skipped) == ["a.mcap: /short: messages 1"]
+
+
+def compressed(picture, format, kind, prefix=b""):
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, kind)
+    data = np.frombuffer(prefix + file.getvalue(), np.uint8)
+    return message("sensor_msgs/msg/CompressedImage", header=header(START), format=format, data=data)
+
+
+def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
+    picture = rng.integers(0, 255, (16, 24, 3)).astype(np.uint8)
+    depth = rng.integers(0, 65535, (16, 24)).astype(np.uint16)
+    name = "sensor_msgs/msg/CompressedImage"
+    topics = {
+        "/a/compressed": (
+            name,
+            [(START + k, compressed(picture, "rgb8; jpeg compressed bgr8", "jpeg")) for k in range(2)],
+        ),
+        "/b/compressed": (name, [(START, compressed(picture, "png", "png"))]),
+        "/c/compressedDepth": (name, [(START, compressed(depth, "16UC1; compressedDepth png", "png", bytes(12)))]),
+        "/d/compressed": (name, [(START, message(name, header=header(START), format="h264", data=[0, 0, 0, 1, 9, 9]))]),
+    }
+    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    jpeg = np.array(Image.open(io.BytesIO(bytes(topics["/a/compressed"][1][0][1].data))))
+    np.testing.assert_array_equal(got.only["/a/compressed"].rows, [jpeg] * 2)
+    np.testing.assert_array_equal(got.only["/b/compressed"].rows, [picture])
+    np.testing.assert_array_equal(got.only["/c/compressedDepth"].rows[0][..., 0], depth)
+    assert got.only["/c/compressedDepth"].part.unit_m == 0.001
+    assert "h264" in got.left_out["/d/compressed"]

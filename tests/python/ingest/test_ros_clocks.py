@@ -1,0 +1,145 @@
+"""When messages were, and what holds for a topic in all recordings."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robocache.ingest import convert, load_plan, merge, plan
+from robocache.ingest.recording import SourceError
+from ros_files import (
+    START,
+    image,
+    imu,
+    imus,
+    message,
+    read,
+    strings,
+    write_mcap,
+)
+
+import robocache
+
+
+def stamped(*pairs):
+    return "sensor_msgs/msg/Imu", [(log, imu(stamp, 0)) for log, stamp in pairs]
+
+
+@pytest.mark.parametrize(
+    ("stamps", "clock", "words"),
+    [
+        ([0, 1, 2], "header.stamp", None),
+        ([-9 * 10**9, 0, 9 * 10**9], "header.stamp", None),
+        ([0, None, 2], "log_time", "zero in 1 of 3 messages"),
+        ([0, 11 * 10**9, 2], "log_time", "more than 10 s from the log time in 1, by 0 to 11 s of 3 messages"),
+    ],
+)
+def test_the_header_s_stamp_is_the_clock_where_it_is_sane(stamps, clock, words, tmp_path):
+    logs = [START + k for k in range(3)]
+    pairs = [(log, 0 if stamp is None else log + stamp) for log, stamp in zip(logs, stamps, strict=True)]
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": stamped(*pairs)})
+    got = read(path)
+    assert got.only["/imu"].attributes["clock_source"] == clock
+    assert got.only["/imu"].time_ns == [stamp if clock == "header.stamp" else log for log, stamp in pairs]
+    told = [reason for what, reason in got.left_out.items() if "as the clock" in what]
+    assert (told == []) if words is None else words in told[0]
+    if clock == "log_time":  # nothing is lost
+        assert np.array(got.only["/imu/header.stamp"].rows).tolist() == [stamp for _, stamp in pairs]
+    assert read(path, stamp="header").only["/imu"].time_ns == [stamp for _, stamp in pairs]
+    assert read(path, stamp="log").only["/imu"].time_ns == logs
+    assert read(path, stamp="publish").only["/imu"].time_ns == [log - 5 for log in logs]
+    assert read(path, stamp="publish").only["/imu"].attributes["clock_source"] == "publish_time"
+
+
+def test_a_topic_has_one_clock_in_all_recordings(tmp_path):
+    sane, insane = stamped((START, START), (START + 1, START + 1)), stamped((START, 0), (START + 1, START + 1))
+    for name, topics in {"a": sane, "b": insane, "c": sane}.items():
+        write_mcap(tmp_path / f"bags/{name}.mcap", {"/imu": topics})
+    with pytest.raises(SourceError, match=r"b.mcap: /imu: header.stamp is no clock here, .* stamp='log'"):
+        read(tmp_path / "bags")
+    got = read(tmp_path / "bags", on_error="skip")
+    assert [len(streams) for streams in got.recordings.values()] == [4, 0, 4]
+    assert list(got.skipped) == ["b.mcap: /imu"]
+    (tmp_path / "bags/a.mcap").unlink()
+    got = read(tmp_path / "bags")
+    assert {streams["/imu"].attributes["clock_source"] for streams in got.recordings.values()} == {"log_time"}
+    assert np.array(got.recordings["c.mcap"]["/imu/header.stamp"].rows).tolist() == [START, START + 1]
+
+
+def test_stamps_and_frames_are_kept_beside_what_is_no_vector(rng, tmp_path):
+    picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
+    made = [(START + k, image(picture, "mono8", time_ns=0)) for k in range(2)]
+    made[1][1].header.frame_id = "other"
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)})).only
+    assert np.array(streams["/cam/header.stamp"].rows).tolist() == [0, 0]
+    assert streams["/cam/header.frame_id"].rows == ["cam", "other"]
+    assert streams["/cam"].time_ns == [START, START + 1]
+
+
+def test_a_frame_that_changes_is_a_stream_of_text(tmp_path):
+    made = [(START + k, imu(START + k, k, frame="ab"[k % 2])) for k in range(4)]
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)})).only
+    assert streams["/imu/header.frame_id"].rows == ["a", "b", "a", "b"]
+
+
+def write_unlike(folder, second):
+    """Two bags with /imu, the second as it is given; each with a topic of its own."""
+    write_mcap(folder / "a.mcap", {"/imu": imus(4, frame="a"), "/first": strings("x")})
+    write_mcap(folder / "b.mcap", {"/imu": second, "/second": strings("y")})
+    return folder
+
+
+def in_shards(source, folder, **options):
+    made = plan(source, folder / "plan", shards=2, **options)
+    for shard in range(2):
+        convert(load_plan(made.folder), shard)
+    return merge(made.folder, folder / "merged")
+
+
+def test_what_differs_between_bags_is_told_of_each_whatever_the_shards(tmp_path):
+    source = write_unlike(tmp_path / "bags", imus(4, frame="b"))
+    robocache.ingest(source, tmp_path / "one")
+    in_shards(source, tmp_path)
+    one, two = robocache.open(tmp_path / "one"), robocache.open(tmp_path / "merged")
+    frames = [json.loads(column) for column in one.episodes["frame_ids"].to_pylist()]
+    assert frames == [{"/imu/header.frame_id": "a"}, {"/imu/header.frame_id": "b"}]
+    assert two.episodes.equals(one.episodes)
+    assert two.provenance["mcap"] == one.provenance["mcap"]
+    assert one.provenance["mcap"]["clocks"].keys() == {"/imu", "/first", "/second"}
+
+
+@pytest.mark.parametrize(("lag", "clock"), [(0, "header.stamp"), (-60 * 10**9, "log_time")])
+def test_shards_of_which_each_chose_another_clock_are_not_merged(lag, clock, tmp_path):
+    other = ({"header.stamp", "log_time"} - {clock}).pop()
+    write_mcap(tmp_path / "bags/a.mcap", {"/imu": imus(4, lag=lag)})
+    write_mcap(tmp_path / "bags/b.mcap", {"/imu": imus(4, lag=-60 * 10**9 - lag)})
+    with pytest.raises(robocache.FileError, match=f"clocks '/imu' is {other}, but before it {clock}"):
+        in_shards(tmp_path / "bags", tmp_path)
+    assert in_shards(tmp_path / "bags", tmp_path / "log", stamp="log").episodes == 2
+
+
+def test_shards_whose_lengths_differ_are_not_merged(tmp_path):
+    def arrays(count):
+        name = "std_msgs/msg/Float64MultiArray"
+        return name, [(START + k, message(name, data=np.arange(count + 0.0))) for k in range(3)]
+
+    write_mcap(tmp_path / "bags/a.mcap", {"/a": arrays(3)})
+    write_mcap(tmp_path / "bags/b.mcap", {"/a": arrays(4)})
+    with pytest.raises(
+        robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3 in each before"
+    ):
+        robocache.ingest(tmp_path / "bags", tmp_path / "cache")
+    with pytest.raises(robocache.FileError, match=r"not of one kind with the shards before it: .*/a"):
+        in_shards(tmp_path / "bags", tmp_path)
+
+
+@settings(max_examples=15)
+@given(order=st.permutations(range(40)))
+def test_messages_come_in_the_order_of_log_time(order, tmp_path):
+    """Whatever their order in the file: chunks overlap."""
+    topics = {"/a": strings(*map(str, range(20))), "/b": strings(*map(str, range(20)))}
+    path = write_mcap(tmp_path / "a.mcap", topics, chunk_size=150, order=order)
+    streams = read(path).only
+    assert streams["/a"].rows == streams["/b"].rows == list(map(str, range(20)))
+    assert streams["/a"].time_ns == [START + k for k in range(20)]

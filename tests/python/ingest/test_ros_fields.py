@@ -1,0 +1,256 @@
+"""What becomes of a message's fields: numbers, texts, sequences, joints, transforms; against what the formats' own libraries read."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robocache.ingest.recording import Ragged, SourceError
+from ros_files import (
+    MS,
+    START,
+    header,
+    imus,
+    joints,
+    message,
+    read,
+    strings,
+    write_channel,
+    write_mcap,
+)
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+# ---- numbers, texts, sequences ----
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_numbers_of_a_message_are_one_stream_and_each_array_its_own(compression, big, tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(50, lag=3 * MS)}, compression, big, chunk_size=4000)
+    got = read(path)
+    streams = got.only
+    assert list(streams) == [
+        "/imu",
+        *(f"/imu/{name}_covariance" for name in ("orientation", "angular_velocity", "linear_acceleration")),
+    ]
+    stream = streams["/imu"]
+    assert stream.names[:5] == [
+        "orientation.x",
+        "orientation.y",
+        "orientation.z",
+        "orientation.w",
+        "angular_velocity.x",
+    ]
+    assert len(stream.names) == 10 and stream.part.values.dtype == np.float64
+    assert stream.time_ns == [START + k * 5 * MS for k in range(50)]
+    rows = np.array(stream.rows)
+    np.testing.assert_array_equal(rows[:, 4:7], [[k + 0.25, -k, np.nan] for k in range(50)])
+    assert np.array(streams["/imu/orientation_covariance"].rows)[7].tolist() == list(range(7, 16))
+    assert stream.attributes == {"schema": "sensor_msgs/msg/Imu", "clock_source": "header.stamp"}
+    assert got.metadata["a.mcap"] == {"name": "a.mcap", "frame_ids": '{"/imu/header.frame_id": "base"}'}
+    assert got.provenance["mcap"]["clocks"] == {"/imu": "header.stamp"}
+
+
+MIXED = (
+    "int64 wide\nfloat32 real\nuint8 small\nbool flag\nuint64 wider\nint32[3] fixed\nstring word\nstring[] words\nfloat64[] many\nFoo[] foos\nFoo[2] pair\n"
+    + "=" * 80
+    + "\nMSG: pkg/Foo\nfloat64 a\nuint8 b\nstring s\nint16[2] c\nfloat32[] d\n"
+)
+
+
+def mixed_store():
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(MIXED, "pkg/msg/Mixed"))
+    return store
+
+
+def write_mixed(path, messages, big=False):
+    store = mixed_store()
+    payloads = [
+        (START + k, bytes(store.serialize_cdr(made, "pkg/msg/Mixed", little_endian=not big)))
+        for k, made in enumerate(messages)
+    ]
+    return write_channel(path, "cdr", ("pkg/msg/Mixed", "ros2msg", MIXED.encode()), payloads)
+
+
+def mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
+    store = mixed_store()
+    foo = [
+        store.types["pkg/msg/Foo"](
+            a=k + i / 4, b=i, s=f"{k}.{i}", c=np.array([k, i], np.int16), d=np.arange(d, dtype=np.float32) + i
+        )
+        for i in range(max(foos, 2))
+    ]
+    return store.types["pkg/msg/Mixed"](
+        wide=2**62 + k, real=0.5 * k, small=k % 256, flag=k % 2 == 1, wider=2**63 + k, fixed=np.arange(3, dtype=np.int32) - k,
+        word="w" * (k % 4), words=list(words), many=np.array(many, np.float64), foos=foo[:foos], pair=foo[:2],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_every_kind_of_field(big, tmp_path):
+    made = [mixed(k, words=["é"] * (k % 3), foos=k % 4) for k in range(20)]
+    streams = read(write_mixed(tmp_path / "a.mcap", made, big)).only
+    main = streams["data"]
+    assert main.names == ["real", "small", "flag", "pair[0].a", "pair[0].b", "pair[1].a", "pair[1].b"]
+    assert main.part.values.dtype == np.float64
+    expected = [[m.real, m.small, m.flag, m.pair[0].a, m.pair[0].b, m.pair[1].a, m.pair[1].b] for m in made]
+    np.testing.assert_array_equal(main.rows, expected)
+    for name, dtype in {"wide": np.int64, "wider": np.uint64}.items():
+        assert streams[f"data/{name}"].part.values.dtype == dtype
+        assert np.array(streams[f"data/{name}"].rows)[:, 0].tolist() == [getattr(m, name) for m in made]
+    np.testing.assert_array_equal(streams["data/fixed"].rows, [m.fixed for m in made])
+    assert streams["data/fixed"].part.values.dtype == np.int32
+    assert streams["data/word"].rows == [m.word for m in made]
+    assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in made]
+    np.testing.assert_array_equal(streams["data/many"].rows, [[1.0, 2.0]] * 20)  # always as many: no ragged rows
+    assert streams["data/foos"].names == ["a", "b"]
+    for row, m in zip(streams["data/foos"].rows, made, strict=True):
+        np.testing.assert_array_equal(row, np.array([[foo.a, foo.b] for foo in m.foos]).reshape(-1, 2))
+    for row, m in zip(streams["data/foos.c"].rows, made, strict=True):
+        np.testing.assert_array_equal(row, np.array([foo.c for foo in m.foos]).reshape(-1, 2))
+    for row, m in zip(streams["data/foos.d"].rows, made, strict=True):
+        np.testing.assert_array_equal(row, np.array([foo.d for foo in m.foos]).reshape(-1, 3))
+    assert [json.loads(text) for text in streams["data/foos.s"].rows] == [[foo.s for foo in m.foos] for m in made]
+
+
+def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_path):
+    made = [mixed(k, many=np.arange(k % 5), d=k % 3) for k in range(30)]
+    got = read(write_mixed(tmp_path / "a.mcap", made))
+    assert isinstance(got.only["data/many"].part, Ragged)
+    for row, m in zip(got.only["data/many"].rows, made, strict=True):
+        np.testing.assert_array_equal(row, m.many)
+    assert got.left_out["data/foos.d"] == "sequences of several lengths in records"
+
+
+@settings(max_examples=25)
+@given(
+    counts=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 600), st.integers(0, 3)), min_size=1, max_size=12
+    ),
+    big=st.booleans(),
+)
+def test_messages_of_any_lengths_are_as_their_library_reads_them(counts, big, tmp_path):
+    """Layouts are shared among messages of the same lengths, and large messages of other lengths: none may be mixed up."""
+    made = [mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
+    streams = read(write_mixed(tmp_path / "a.mcap", made, big)).only
+    lengths = {len(m.many) for m in made}
+    if lengths != {0}:
+        for row, m in zip(streams["data/many"].rows, made, strict=True):
+            np.testing.assert_array_equal(row, m.many)
+    assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in made]
+    np.testing.assert_array_equal(
+        np.array(streams["data/wider"].rows)[:, 0], np.array([m.wider for m in made], np.uint64)
+    )
+    np.testing.assert_array_equal(np.array(streams["data"].rows)[:, 3], [m.pair[0].a for m in made])
+    if any(m.foos for m in made):
+        for row, m in zip(streams["data/foos"].rows, made, strict=True):
+            np.testing.assert_array_equal(row[:, 0], [foo.a for foo in m.foos])
+
+
+def test_what_holds_in_the_first_bag_holds_in_all(tmp_path):
+    """Records may be as many as they like, sequences that were always as long may not."""
+    (tmp_path / "bags").mkdir()
+    write_mixed(tmp_path / "bags/a.mcap", [mixed(k, foos=2) for k in range(3)])
+    write_mixed(tmp_path / "bags/b.mcap", [mixed(k, foos=3) for k in range(3)])
+    write_mixed(tmp_path / "bags/c.mcap", [mixed(k, many=[1.0]) for k in range(3)])
+    with pytest.raises(SourceError, match=r"c.mcap: data: many has 1 to 1 values a message, but 2 in each before it"):
+        read(tmp_path / "bags")
+    got = read(tmp_path / "bags", on_error="skip")
+    assert [len(row) for row in got.recordings["b.mcap"]["data/foos"].rows] == [3, 3, 3]
+    assert list(got.skipped) == ["c.mcap: data"]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_what_lies_behind_large_bytes_is_aligned_as_they_end(big, tmp_path):
+    """Large messages share a layout though their bytes are of other lengths, but only where that moves nothing."""
+    text = "string word\nuint8[] data\nfloat64 behind\nint32[] more\nuint16 last\n"
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(text, "pkg/msg/Blob"))
+    lengths = [5000, 5008, 5001, 5003, 5000, 4000, 9002, 5016, 10, 4097]
+    payloads = []
+    for k, n in enumerate(lengths):
+        blob = store.types["pkg/msg/Blob"](
+            word="w", data=np.full(n, k, np.uint8), behind=k / 4, more=np.array([k] * (k % 2), np.int32), last=k
+        )
+        payloads.append((START + k, bytes(store.serialize_cdr(blob, "pkg/msg/Blob", little_endian=not big))))
+    streams = read(write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/Blob", "ros2msg", text.encode()), payloads)).only
+    assert [(len(row), set(row.tolist())) for row in streams["data/data"].rows] == [
+        (n, {k}) for k, n in enumerate(lengths)
+    ]
+    assert np.array(streams["data"].rows).tolist() == [[k / 4, k] for k in range(len(lengths))]
+    assert [row.tolist() for row in streams["data/more"].rows] == [[k] * (k % 2) for k in range(len(lengths))]
+
+
+def test_a_single_field_has_the_topic_s_name(tmp_path):
+    topics = {
+        "/say": strings("open", "", "zu"),
+        "/count": ("std_msgs/msg/Int64", [(START, message("std_msgs/msg/Int64", data=2**62 + 1))]),
+        "/command": (
+            "std_msgs/msg/Float64MultiArray",
+            [(START + k, message("std_msgs/msg/Float64MultiArray", data=[k, 2.0])) for k in range(3)],
+        ),
+        "/empty": ("std_msgs/msg/Empty", [(START, message("std_msgs/msg/Empty"))]),
+    }
+    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert got.only["/say"].rows == ["open", "", "zu"]
+    assert got.only["/count"].rows[0].tolist() == [2**62 + 1]
+    np.testing.assert_array_equal(got.only["/command"].rows, [[0, 2], [1, 2], [2, 2]])
+    assert "/command: layout" in got.left_out
+
+
+# ---- joints and transforms ----
+
+
+def test_joints_are_in_the_order_of_the_first_names(tmp_path):
+    orders = [("b", "a", "c"), ("b", "a", "c"), ("c", "a", "b"), ("a", "b", "c")]
+    made = [(START + k, joints(k, order, velocity=k != 1)) for k, order in enumerate(orders)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", made)}))
+    position = got.only["/joint_states/position"]
+    assert position.names == ["b", "a", "c"]
+    assert np.array(position.rows).tolist() == [[10 * k + 1, 10 * k, 10 * k + 2] for k in range(4)]
+    assert got.only["/joint_states/velocity"].time_ns == [START, START + 2, START + 3]
+    assert "/joint_states/effort" not in got.only
+    assert got.left_out["a.mcap: /joint_states/effort"] == "always empty"
+    assert got.left_out["a.mcap: /joint_states/velocity"] == "empty in 1 messages"
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (joints(1, ("a", "b", "d")), r"message 1: joints \['a', 'b', 'd'\], but \['a', 'b', 'c'\] before it"),
+        (joints(1, ("a", "b")), r"message 1: joints \['a', 'b'\]"),
+        (joints(1, n=2), "message 1: 2 of position for 3 joints"),
+    ],
+)
+def test_joints_that_change_are_refused(made, words, tmp_path):
+    messages = [(START, joints(0)), (START + 1, made), (START + 2, joints(2))]
+    path = write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)})
+    with pytest.raises(SourceError, match=words):
+        read(path)
+    got = read(path, on_error="skip")
+    assert got.only["/joint_states/position"].time_ns == [START, START + 2]
+    assert np.array(got.only["/joint_states/position"].rows)[1].tolist() == [20, 21, 22]
+    assert list(got.skipped) == ["a.mcap: /joint_states: messages 1"]
+
+
+def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
+    def transform(time_ns, parent, child, x):
+        name = "geometry_msgs/msg/TransformStamped"
+        moved = message("geometry_msgs/msg/Transform", translation=message("geometry_msgs/msg/Vector3", x=x))
+        return message(name, header=header(time_ns, parent), child_frame_id=child, transform=moved)
+
+    made = [
+        (START + k * MS, message("tf2_msgs/msg/TFMessage", transforms=[
+            transform(START + k * MS - 7, "map", "base", k), *([transform(START + k * MS - 9, "base", "arm", -k)] if k % 2 else [])
+        ]))
+        for k in range(6)
+    ]  # fmt: skip
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", made)})).only
+    assert list(streams) == ["/tf/map/base", "/tf/base/arm"]
+    assert streams["/tf/map/base"].names[0] == "translation.x" and streams["/tf/map/base"].names[-1] == "rotation.w"
+    assert streams["/tf/map/base"].time_ns == [START + k * MS - 7 for k in range(6)]
+    assert streams["/tf/base/arm"].time_ns == [START + k * MS - 9 for k in (1, 3, 5)]
+    assert np.array(streams["/tf/base/arm"].rows)[:, 0].tolist() == [-1, -3, -5]
+    assert streams["/tf/base/arm"].attributes["child_frame_id"] == "arm"
