@@ -107,9 +107,6 @@ def test_messages_that_are_compressed_one_by_one(tmp_path):
     database.close()
     write_metadata(tmp_path / "bag", ["a.db3"], {"/imu": 5}, mode="MESSAGE")
     assert read(tmp_path / "bag").only["/imu"].time_ns == [START + k * 5 * MS for k in range(5)]
-    write_metadata(tmp_path / "bag", ["a.db3"], {"/imu": 5}, mode="FILE")
-    with pytest.raises(SourceError, match="compressed as a whole; `zstd -d`"):
-        read(tmp_path / "bag")
 
 
 def test_types_that_the_bag_does_not_describe_come_from_a_folder(tmp_path):

@@ -83,6 +83,11 @@ class Faults:
         """As of :class:`Notes`."""
         return passing_over(what, where, self.add)
 
+    def through(self, change: Callable[[SourceError], SourceError]) -> Faults:
+        """The same, of errors that are changed on the way."""
+        skip = self._skip
+        return Faults(self._what, None if skip is None else lambda what, error: skip(what, change(error)))
+
 
 class Bag(ABC):
     """A recording that is read.
@@ -104,6 +109,9 @@ class Bag(ABC):
     @abstractmethod
     def parts(self, faults: Faults) -> Iterator[Part]:
         """Its messages, in order; called twice."""
+
+    def close(self) -> None:  # noqa: B027  most have nothing to let go of
+        """When it was read."""
 
     def number(self, channel: Channel) -> int:
         """The number of a channel, which is met."""

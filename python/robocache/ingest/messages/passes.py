@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,19 @@ def read_bags(
     notes.total = len(bags)
     for what, bag in bags:
         metadata: dict[str, Any] = {"name": what}
-        yield Recording(what, str(bag.path), metadata, _streams(what, bag, metadata, decoders, known, notes))
+        yield Recording(what, str(bag.path), metadata, _read(what, bag, metadata, decoders, known, notes))
 
 
 def finish(source: Path, options: MessageOptions, notes: Notes) -> None:
     """Tells each topic's clock and type."""
     notes.tell(source, stamp=options.stamp, **{table: notes.seen.get(table, {}) for table in ("clocks", "schemas")})
+
+
+def _read(
+    what: str, bag: Bag, metadata: dict[str, Any], decoders: _Decoders, known: Known, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    with closing(bag):
+        yield from _streams(what, bag, metadata, decoders, known, notes)
 
 
 def _streams(

@@ -21,6 +21,7 @@ from ..recording import Notes, Recording, SourceError, naming
 from ..yaml import read_yaml
 from .bags import Bag, Channel, Faults, Part
 from .mcap import McapBag
+from .packed import SUFFIX, Unpacked
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -61,6 +62,10 @@ class RosBag(Bag):
         self._metadata = metadata
         self._inner: Bag | None = None
         self._expected: dict[str, int] = {}
+        self._unpacked = Unpacked()
+
+    def close(self) -> None:
+        self._unpacked.close()
 
     def open(self, faults: Faults) -> None:
         said = _read_metadata(self._metadata)
@@ -78,15 +83,18 @@ class RosBag(Bag):
                 self.left_out[file.name] = "metadata.yaml does not name it"
         for topic in said.get("topics_with_message_count") or []:
             self._expected[str(topic["topic_metadata"]["name"])] = int(topic["message_count"])
-        if mode.upper() == "FILE" or files[0].suffix == ".zstd":
-            raise SourceError(
-                f"{files[0]}: compressed as a whole; `zstd -d` makes files that can be read, metadata.yaml must name these"
-            )
-        if all(is_mcap(file) for file in files):
-            inner: Bag = McapBag(files)
+        unpacked: list[Path] = []
+        for file in files:
+            with faults.reading(file.name, file):
+                unpacked.append(self._unpacked.add(file) if file.suffix == SUFFIX else file)
+        if not unpacked:
+            raise SourceError(f"{self._metadata}: none of the files that it names can be unpacked")
+        if all(is_mcap(file) for file in unpacked):
+            inner: Bag = McapBag(unpacked)
         else:
-            inner = _Database(files, compressed=mode.upper() == "MESSAGE")
-        inner.open(faults)
+            inner = _Database(unpacked, compressed=mode.upper() == "MESSAGE")
+        with self._unpacked.naming():
+            inner.open(faults.through(self._unpacked.rename))
         self._inner, self.channels, self.numbers = inner, inner.channels, inner.numbers
         inner.left_out.update(self.left_out)
         self.left_out = inner.left_out
@@ -105,10 +113,11 @@ class RosBag(Bag):
     def parts(self, faults: Faults) -> Iterator[Part]:
         assert self._inner is not None
         counts: Counter[str] = Counter()
-        for part in self._inner.parts(faults):
-            for number, messages in part.messages.items():
-                counts[self.channels[number].topic] += len(messages.payloads)
-            yield part
+        with self._unpacked.naming():
+            for part in self._inner.parts(faults.through(self._unpacked.rename)):
+                for number, messages in part.messages.items():
+                    counts[self.channels[number].topic] += len(messages.payloads)
+                yield part
         for topic, count in self._expected.items():
             if counts[topic] != count:
                 faults.add(

@@ -1,0 +1,131 @@
+"""ROS 2 bags whose files were compressed as a whole, as `ros2 bag record --compression-mode file` leaves them."""
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from damage import damage
+from robocache.ingest.messages import packed
+from robocache.ingest.recording import SourceError
+from ros_files import START, header, message, write_database, write_mcap, write_metadata
+from soak import rounds
+from yields import Yields
+
+import robocache
+
+
+def imus(first, n):
+    rows = range(first, first + n)
+    return "sensor_msgs/msg/Imu", [
+        (START + k, message("sensor_msgs/msg/Imu", header=header(START + k), orientation_covariance=np.arange(9) + k))
+        for k in rows
+    ]
+
+
+def pack(file, **options):
+    packed_file = file.with_name(f"{file.name}.zstd")
+    packed_file.write_bytes(zstandard.ZstdCompressor(**options).compress(file.read_bytes()))
+    file.unlink()
+    return packed_file
+
+
+def write_packed(folder, kind="db3", files=2, **options):
+    """A bag of so many files with three rows each."""
+    write = {"db3": write_database, "mcap": write_mcap}[kind]
+    made = [pack(write(folder / f"bag_{k}.{kind}", {"/imu": imus(3 * k, 3)}), **options) for k in range(files)]
+    write_metadata(folder, [file.name for file in made], {"/imu": 3 * files}, mode="FILE")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Nothing stays of what was unpacked, whatever happens."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(packed.tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("kind", ["db3", "mcap"])
+def test_they_are_read_as_if_they_were_not_compressed(kind, small, tmp_path, monkeypatch):
+    from robocache.ingest.messages import passes
+
+    if not small:
+        monkeypatch.setattr(passes, "_SMALL", 1)  # both passes read the files
+    write_packed(tmp_path / "bag", kind)
+    found = Yields(None, tmp_path / "bag")
+    assert found.only()["/imu"][0].tolist() == [START + k for k in range(6)]
+    assert found.only()["/imu/orientation_covariance"][1][:, 0].tolist() == list(range(6))
+    assert not found.skipped and not any("zstd" in what for what in found.left_out)
+
+
+def test_a_real_bag_is_the_same_packed(real_data, tmp_path):
+    source = Path(real_data("rosbag2/ros2_wbag_split_sqlite"))
+    (tmp_path / "bag").mkdir()
+    names = []
+    for file in sorted(source.glob("*.db3")):
+        (tmp_path / "bag" / file.name).write_bytes(file.read_bytes())
+        names.append(pack(tmp_path / "bag" / file.name).name)
+    said = (source / "metadata.yaml").read_text()
+    for name in names:
+        said = said.replace(name.removesuffix(".zstd"), name)
+    (tmp_path / "bag/metadata.yaml").write_text(said.replace('compression_mode: ""', "compression_mode: FILE"))
+    robocache.ingest(source, tmp_path / "a")
+    robocache.ingest(tmp_path / "bag", tmp_path / "b")
+    one, other = (robocache.open(tmp_path / cache) for cache in "ab")
+    assert list(one.streams) == list(other.streams) and len(one.streams) > 3
+    for name, stream in one.streams.items():
+        assert np.array_equal(stream.time_ns, other.streams[name].time_ns)
+
+
+def test_faults_name_the_file_that_is_there(tmp_path):
+    """One that is cut off, one that is no zstd, one that unpacks to what is no database: the others are read."""
+    first, second = write_packed(tmp_path / "bag")
+    whole = second.read_bytes()
+    for content, words in (
+        (whole[: len(whole) // 2], "cut off: "),
+        (b"SQLite format 3\0", "zstd|Unknown|frame"),
+        (b"", ": "),
+        (zstandard.compress(b"no database at all"), "expected an SQLite database"),
+        (zstandard.compress(bytes(200 << 20)), "taken for damage"),
+    ):
+        second.write_bytes(content)
+        with pytest.raises(SourceError, match=words) as caught:
+            Yields("rosbag2", tmp_path / "bag")
+        assert str(caught.value).startswith(str(second)), caught.value
+        found = Yields("rosbag2", tmp_path / "bag", on_error="skip")
+        assert found.only()["/imu"][0].tolist() == [START + k for k in range(3)]
+        assert any(str(second) in reason for reason in found.skipped.values())
+    first.unlink()
+    second.write_bytes(b"")
+    assert not Yields("rosbag2", tmp_path / "bag", on_error="skip").episodes
+
+
+def test_a_temporary_folder_without_room_is_named(tmp_path, monkeypatch, temporary):
+    write_packed(tmp_path / "bag")
+
+    def full(self, mode="r", *rest, **options):
+        if "w" in mode:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(self, mode, *rest, **options)
+
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(
+        robocache.FileError, match=r"No space left on device, as .*bag_0\.db3\.zstd was unpacked to it; TMPDIR"
+    ):
+        Yields("rosbag2", tmp_path / "bag", on_error="skip")
+
+
+def test_damaged_ones_are_refused_or_read(tmp_path, rng):
+    (file,) = write_packed(tmp_path / "bag", files=1)
+    whole = file.read_bytes()
+    for _ in range(rounds(20)):
+        file.write_bytes(damage(whole, rng))
+        found = Yields("rosbag2", tmp_path / "bag", on_error="skip")
+        assert found.episodes or found.skipped
