@@ -105,6 +105,28 @@ def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, pa
     np.testing.assert_array_equal(streams["/cam/camera_info/k"].rows, [matrix])
 
 
+@pytest.mark.parametrize("size", [(6, 10), (7, 5), (2, 2)])
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
+def test_colours_of_a_mosaic_are_the_mean_of_neighbours_that_have_them(pattern, size, rng, tmp_path):
+    mosaic = rng.integers(0, 256, (*size, 1)).astype(np.uint8)
+    made = [(START + k, image(mosaic, f"bayer_{pattern}8", time_ns=START + k)) for k in range(2)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}), image_codec="png")
+    height, width = size
+    wide = np.pad(mosaic[..., 0].astype(int), 1, "reflect")
+    for y in range(height):
+        for x in range(width):
+            for channel, colour in enumerate("rgb"):
+                near = {
+                    (u, v): wide[y + u + 1, x + v + 1]
+                    for u in (-1, 0, 1)
+                    for v in (-1, 0, 1)
+                    if pattern[(y + u) % 2 * 2 + (x + v) % 2] == colour
+                }
+                wanted = [near[0, 0]] if (0, 0) in near else list(near.values())
+                assert got.only["/cam"].rows[1][y, x, channel] == int(np.mean(wanted) + 0.5), (y, x, colour)
+    assert f"of bayer_{pattern}8: " in got.left_out["/cam: the mosaic"]
+
+
 def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
     info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=12, width=20, k=np.eye(3).reshape(-1))
@@ -122,14 +144,14 @@ def test_images_that_are_not_read_are_named(rng, tmp_path):
     short = image(picture, "mono8")
     short.height = 7
     topics = {
-        "/bayer": ("sensor_msgs/msg/Image", [(START, image(picture, "bayer_rggb8"))]),
+        "/yuv": ("sensor_msgs/msg/Image", [(START, image(picture, "yuv422"))]),
         "/short": ("sensor_msgs/msg/Image", [(START, image(picture, "mono8")), (START + 1, short)]),
     }
     path = write_mcap(tmp_path / "a.mcap", topics)
     with pytest.raises(SourceError, match="/short: message 1: expected 10x7 mono8 in rows of 10 bytes, got 60 bytes"):
         read(path)
     got = read(path, on_error="skip")
-    assert "bayer_rggb8" in got.left_out["/bayer"]
+    assert "yuv422" in got.left_out["/yuv"]
     assert len(got.only["/short"].rows) == 1 and list(got.skipped) == ["a.mcap: /short: messages 1"]
 
 

@@ -30,6 +30,7 @@ _ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     "mono16": (np.uint16, 1, [0]),
     "16UC1": (np.uint16, 1, [0]),
     "32FC1": (np.float32, 1, [0]),
+    **{f"bayer_{mosaic}8": (np.uint8, 1, [0]) for mosaic in ("rggb", "bggr", "gbrg", "grbg")},
 }
 _UNITS_M = {"uint16": 0.001, "float32": 1.0}
 
@@ -118,6 +119,12 @@ class Camera:
                 continue
             if encoding in ("rgba8", "bgra8"):
                 origin.notes.leave_out(f"{origin.name}: alpha", f"of {encoding}")
+            if encoding.startswith("bayer_"):
+                origin.notes.leave_out(
+                    f"{origin.name}: the mosaic",
+                    f"of {encoding}: the colours that a pixel lacks are its neighbours' mean",
+                )
+                pixels = _demosaic(pixels[..., 0], encoding[6:10])
             unit = _UNITS_M.get(pixels.dtype.name)
             if unit is None:
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
@@ -226,3 +233,24 @@ def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, enc
     pixels = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if big else "<"))
     pixels = pixels.astype(dtype, copy=False).reshape(len(data), height, width, channels)
     return pixels if kept == list(range(channels)) else np.ascontiguousarray(pixels[..., kept])
+
+
+def _demosaic(mosaic: np.ndarray, pattern: str) -> np.ndarray:
+    """RGB ``[n, H, W, 3]`` of pixels ``[n, H, W]`` of one colour each, as `pattern` says of each four: what a pixel lacks is the mean of
+    those of its eight neighbours that have it, mirrored at the edges."""
+    padded = np.pad(mosaic, ((0, 0), (1, 1), (1, 1)), "reflect").astype(np.uint16)
+    made = np.empty((*mosaic.shape, 3), np.uint8)
+    for channel, colour in enumerate("rgb"):
+        plane = np.zeros_like(padded)
+        for place in (place for place, at in enumerate(pattern) if at == colour):
+            cells = (slice(None), slice(1 - place // 2, None, 2), slice(1 - place % 2, None, 2))
+            plane[cells] = padded[cells]
+        upright = plane[:, :-2] + plane[:, 2:]
+        sides = upright[:, :, 1:-1] + plane[:, 1:-1, :-2] + plane[:, 1:-1, 2:]
+        total = 4 * plane[:, 1:-1, 1:-1] + sides
+        if (
+            colour != "g"
+        ):  # half of the pixels are green: the others have two neighbours of a colour, or four at the corners
+            total += sides + upright[:, :, :-2] + upright[:, :, 2:]
+        made[..., channel] = (total + 2) >> 2
+    return made
