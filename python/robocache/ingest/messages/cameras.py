@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, cast
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from ..images import Images, Storage, encode
 from ..recording import Frames, Samples, SourceError
 from .batches import Batch, Leaf
 from .known import Origin
+
+if TYPE_CHECKING:
+    from .videos import TopicVideo
 
 # A batch of images that are encoded at once.
 _IMAGE_BYTES = 16 << 20
@@ -32,6 +36,8 @@ _ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     "32FC1": (np.float32, 1, [0]),
     **{f"bayer_{mosaic}8": (np.uint8, 1, [0]) for mosaic in ("rggb", "bggr", "gbrg", "grbg")},
 }
+# Video, by what a message's format or encoding says: of libx264, h264_nvenc and the like too.
+_VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
 _UNITS_M = {"uint16": 0.001, "float32": 1.0}
 
 
@@ -64,6 +70,8 @@ class Camera:
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self._intrinsics: Intrinsics | None = None
+        self._video: TopicVideo | None = None
+        self._attributes: dict[str, Any] = {}
 
     def find_intrinsics(self, known: Sequence[Intrinsics]) -> None:
         """Takes those of this topic's namespace."""
@@ -156,14 +164,20 @@ class Camera:
         first_row: int,
         attributes: dict[str, Any],
     ) -> Iterator[tuple[str, Samples]]:
-        """Images that are JPEG or PNG files; the messages are those from `first_row` on."""
+        """Images that are JPEG or PNG files, or frames of a video; the messages are those from `first_row` on."""
         origin = self._origin
-        formats = batch.texts(leaves["format"])
+        formats = batch.texts(leaves["format"] if "format" in leaves else leaves["encoding"])
         data, starts = batch.sequences(leaves["data"])
+        codec = next((codec for pattern, codec in _VIDEO.items() if re.search(pattern, formats[0].lower())), None)
+        if codec is not None:
+            self._attributes = attributes
+            files = [bytes(data[start:stop]) for start, stop in pairwise(starts.tolist())]
+            yield from self._frames(codec, files, range(first_row, first_row + len(files)), time_ns)
+            return
         depth = "compressedDepth" in formats[0]
         first = bytes(data[starts[0] : starts[1]][12 * depth :][:8])
         if not first.startswith((b"\xff\xd8", b"\x89PNG")) or (depth and "32FC1" in formats[0]):
-            origin.notes.leave_out(origin.name, f"images in {formats[0]!r}: only JPEG and PNG are read")
+            origin.notes.leave_out(origin.name, f"images in {formats[0]!r}: only JPEG, PNG and video are read")
             return
 
         def file(row: int) -> bytes:
@@ -191,6 +205,41 @@ class Camera:
                 attributes=attributes,
             ),
         )
+
+    def rest(self) -> Iterator[tuple[str, Samples]]:
+        """The frames of a video that its decoder held back."""
+        if self._video is not None:
+            yield from self._told(self._video.rest())
+
+    def _frames(
+        self, codec: str, files: Sequence[bytes], rows: range, time_ns: np.ndarray
+    ) -> Iterator[tuple[str, Samples]]:
+        origin = self._origin
+        if self._video is None:
+            try:
+                from .videos import TopicVideo
+            except ImportError as error:
+                if (error.name or "").startswith("robocache"):
+                    raise
+                origin.notes.leave_out(origin.name, f"video in {codec}: {error}; pip install av")
+                return
+            try:
+                self._video = TopicVideo(origin, codec)
+            except Error as error:
+                origin.notes.leave_out(origin.name, str(error))
+                return
+        yield from self._told(self._video.read(files, rows, time_ns))
+
+    def _told(
+        self, pieces: Iterator[tuple[np.ndarray, frames.Encoded, tuple[int, int]]]
+    ) -> Iterator[tuple[str, Samples]]:
+        for time_ns, stored, (height, width) in pieces:
+            resized = Storage.of(self._origin.known.options).resized(height, width)
+            matrix = self._matrix(height, width, resized)
+            yield (
+                self._origin.name,
+                Frames([(time_ns, stored)], intrinsics=matrix, resized=resized, attributes=self._attributes),
+            )
 
     def _matrix(self, height: int, width: int, resized: dict[str, Any] | None) -> list[list[float]] | None:
         """The intrinsics of images of that size, which are the same in all recordings."""

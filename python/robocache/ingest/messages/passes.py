@@ -101,6 +101,8 @@ def _streams(
             yield from _samples(pending, read)
             pending = Part()
     yield from _samples(pending, read)
+    for topic in read.values():
+        yield from topic.rest()
 
 
 def _drain(parts: deque[Part]) -> Iterator[Part]:

@@ -7,7 +7,7 @@ name, so that ROS 1, ROS 2, protobuf and JSON are read alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, cast
@@ -78,7 +78,9 @@ class Topic:
             return "image"
         if of_bytes and self._has("height", "width", "fields", "point_step", "row_step"):
             return "cloud"
-        if of_bytes and self._leaf("format", "text"):
+        if of_bytes and (
+            self._leaf("format", "text") or (self._leaf("encoding", "text") and self._has("pts", "flags"))
+        ):
             return "compressed"
         if self._leaf("name", "texts") and all(
             self._leaf(path, "numbers") for path in ("position", "velocity", "effort")
@@ -183,7 +185,15 @@ class Topic:
         if not len(batch):
             return
         time_ns = self._clock.times(batch, messages, bad)
-        for stream, samples in chain(self._beside(batch, time_ns), self._read(batch, time_ns, first_row)):
+        yield from self._own(chain(self._beside(batch, time_ns), self._read(batch, time_ns, first_row)))
+
+    def rest(self) -> Iterator[tuple[str, Samples]]:
+        """What is behind the last message's: frames of a video that were held back."""
+        yield from self._own(self._camera.rest())
+
+    def _own(self, found: Iterable[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
+        """Those whose names are no other topic's."""
+        for stream, samples in found:
             owner = self._known.streams.setdefault(stream, self._name)
             if owner == self._name:
                 yield stream, samples

@@ -1,0 +1,132 @@
+"""Video in messages, a frame each, as foxglove.CompressedVideo and ffmpeg_image_transport have it: decoded by PyAV, in order.
+
+The only module of recorded messages that needs PyAV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+
+from ...errors import Error
+from ...frames import Encoded
+from ..images import Storage, encode
+from .known import Origin
+
+# Frames that are encoded at once; more pixels in one are taken for damage.
+_AT_ONCE, _MOST_PIXELS = 4 << 20, 1 << 25
+
+
+class TopicVideo:
+    """The video of one topic in one recording."""
+
+    def __init__(self, origin: Origin, codec: str) -> None:
+        self._origin = origin
+        self._storage = Storage.of(origin.known.options)
+        try:
+            context = av.CodecContext.create(codec, "r")
+        except (ValueError, FFmpegError) as error:
+            raise Error(f"video in {codec}, which PyAV {av.__version__} does not decode") from error
+        assert isinstance(context, VideoCodecContext)
+        context.thread_count = 1  # more of them hold frames back
+        context.options = {"max_pixels": str(_MOST_PIXELS)}
+        self._context = context
+        self._waiting: dict[
+            int, int
+        ] = {}  # when the frames that are still to come were taken, by their messages' numbers
+        self._broken: str | None = None  # why frames are none, until a keyframe
+        self._before: dict[int, str] | None = {}  # what did not decode before the first keyframe; None behind it
+
+    def read(
+        self, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
+        """Stamps, frames as they are stored, and the size that they had, of the messages of these numbers."""
+        yield from self._encoded(self._decoded(zip(files, rows, time_ns.tolist(), strict=True)))
+
+    def rest(self) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
+        """The frames that the decoder held back."""
+        yield from self._encoded(self._drained())
+        self._lose({**(self._before or {}), **dict.fromkeys(self._waiting, "no frame came of it")})
+        self._waiting.clear()
+
+    def _decoded(self, messages: Iterator[tuple[bytes, int, int]]) -> Iterator[tuple[int, VideoFrame]]:
+        lost: dict[int, str] = {}
+        for file, row, time_ns in messages:
+            self._waiting[row] = time_ns
+            packet = Packet(file)
+            packet.pts = row
+            try:
+                if not file:
+                    raise Error("it is empty")
+                frames = self._context.decode(packet)
+            except (FFmpegError, Error) as error:
+                self._waiting.pop(row)
+                self._broken = f"a frame before it does not decode: {error}"
+                (lost if self._before is None else self._before)[row] = str(error)
+                continue
+            for frame in frames:
+                yield from self._taken(frame, lost)
+        self._lose(lost)
+
+    def _drained(self) -> Iterator[tuple[int, VideoFrame]]:
+        lost: dict[int, str] = {}
+        try:
+            for frame in self._context.decode(None):
+                yield from self._taken(frame, lost)
+        except FFmpegError as error:
+            self._broken = str(error)
+        self._lose(lost)
+
+    def _taken(self, frame: VideoFrame, lost: dict[int, str]) -> Iterator[tuple[int, VideoFrame]]:
+        """The frame and its time, or else what it is lost for."""
+        time_ns = self._waiting.pop(frame.pts, None) if frame.pts is not None else None
+        if time_ns is None or frame.pts is None:
+            return
+        if frame.is_corrupt:
+            self._broken = "it is damaged, or one before it is"
+        elif frame.key_frame:
+            self._broken = None
+            self._begin()
+        if self._before is not None:
+            self._before[frame.pts] = self._broken or "no keyframe is before it"
+        elif self._broken is not None:
+            lost[frame.pts] = self._broken
+        else:
+            yield time_ns, frame
+
+    def _begin(self) -> None:
+        """Names what is before the first keyframe, which is no fault: a recording begins in the middle of a video."""
+        if self._before:
+            what = f"{self._origin.what}: {self._origin.name}: messages up to {max(self._before)}"
+            self._origin.notes.leave_out(what, "before the first keyframe of the video")
+        self._before = None
+
+    def _lose(self, lost: dict[int, str]) -> None:
+        self._origin.lose({row: self._origin.refusal(row, why) for row, why in sorted(lost.items())})
+
+    def _encoded(
+        self, decoded: Iterator[tuple[int, VideoFrame]]
+    ) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
+        times: list[int] = []
+        pixels: list[np.ndarray] = []
+        for time_ns, frame in decoded:
+            size = frame.height, frame.width
+            if pixels and (pixels[0].shape[:2] != size or len(pixels) * pixels[0].size > _AT_ONCE):
+                yield self._stored(times, pixels)
+                times, pixels = [], []
+            times.append(time_ns)
+            pixels.append(frame.to_ndarray(format="rgb24"))
+        if pixels:
+            yield self._stored(times, pixels)
+
+    def _stored(self, times: list[int], pixels: list[np.ndarray]) -> tuple[np.ndarray, Encoded, tuple[int, int]]:
+        origin = self._origin
+        height, width = pixels[0].shape[:2]
+        origin.known.kinds.check(origin.name, f"{width}x{height} video", f"{origin.where}: {origin.name}")
+        return np.array(times, np.int64), encode(np.stack(pixels), self._storage), (height, width)

@@ -1,0 +1,163 @@
+"""Video in messages, a frame each: every frame has the stamp of its own message, and what is lost on the way is named."""
+
+import re
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+from damage import damage
+from mcap.writer import Writer
+from robocache.ingest.messages import cameras, videos
+from ros_files import ROS2, START, header, message, write_mcap
+from rosbags.typesys import get_types_from_msg
+from soak import rounds
+from video_files import number_of, picture
+from yields import Yields, pixels
+
+import robocache
+
+MS = 1_000_000
+PACKET = """std_msgs/Header header
+int32 width
+int32 height
+string encoding
+uint64 pts
+uint8 flags
+bool is_bigendian
+uint8[] data
+================================================================================
+MSG: std_msgs/Header
+builtin_interfaces/Time stamp
+string frame_id
+"""
+
+
+def encoded(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
+    """Pictures of these numbers as packets, one each, in the order in which they are decoded."""
+    context = av.CodecContext.create(codec, "w")
+    context.height, context.width, context.pix_fmt, context.gop_size = *size, "yuv420p", gop
+    context.framerate, context.time_base = Fraction(30), Fraction(1, 30)
+    context.options = options or {"tune": "zerolatency"}
+    packets = []
+    for k, number in enumerate(numbers):
+        frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24")
+        frame.pts = k
+        packets += map(bytes, context.encode(frame))
+    return packets + [bytes(packet) for packet in context.encode(None)]
+
+
+def decoded(packets, codec):
+    """As PyAV alone decodes them."""
+    context = av.CodecContext.create(codec, "r")
+    frames = [frame for packet in packets for frame in context.decode(av.Packet(packet))] + context.decode(None)
+    return np.stack([frame.to_ndarray(format="rgb24") for frame in frames])
+
+
+def write(path, packets, format="h264", topic="/cam/video"):
+    name = "sensor_msgs/msg/CompressedImage"
+    made = [
+        (
+            START + k * MS,
+            message(name, header=header(START + k * MS), format=format, data=np.frombuffer(data, np.uint8)),
+        )
+        for k, data in enumerate(packets)
+    ]
+    info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=48, width=64, k=np.eye(3).reshape(-1))
+    infos = ("sensor_msgs/msg/CameraInfo", [(START, info)])
+    return write_mcap(path, {topic: (name, made), "/cam/camera_info": infos})
+
+
+def shown(found, topic="/cam/video"):
+    """Numbers of messages, and what their frames show."""
+    time_ns, chunks = found.only()[topic]
+    return ((time_ns - START) // MS).tolist(), [number_of(image) for image in pixels(chunks)]
+
+
+@pytest.mark.parametrize(("codec", "format"), [("libx264", "h264"), ("libx265", "h265"), ("libvpx-vp9", "vp9")])
+def test_every_frame_has_its_message_s_stamp(codec, format, tmp_path):
+    numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
+    packets = encoded(numbers, codec, options={"lag-in-frames": "0"} if "vp9" in codec else None)
+    assert len(packets) == len(numbers)
+    found = Yields("mcap", write(tmp_path / "a.mcap", packets, format), image_codec="raw")
+    assert shown(found) == (list(range(20)), numbers)
+    wanted = decoded(packets, {"h264": "h264", "h265": "hevc", "vp9": "vp9"}[format])
+    np.testing.assert_array_equal(pixels(found.only()["/cam/video"][1]), wanted)
+    assert found.facts["/cam/video"]["intrinsics"] == np.eye(3).tolist()
+    assert found.facts["/cam/video"]["attributes"]["clock_source"] == "header.stamp"
+    assert not found.skipped and "/cam/video" not in found.left_out
+    small = Yields("mcap", tmp_path / "a.mcap", image_size="32x24")
+    assert small.facts["/cam/video"]["resized"] == {"size": [24, 32], "fit": "stretch", "from": [48, 64]}
+    assert shown(small) == (list(range(20)), numbers)
+
+
+def test_frames_that_the_decoder_holds_back_come_at_the_end(tmp_path, monkeypatch):
+    """A stream whose frames are shown in another order than they are decoded in, in parts."""
+    monkeypatch.setattr(videos, "_AT_ONCE", 3 * 48 * 64 * 3)
+    numbers = list(range(30))
+    packets = encoded(numbers, options={"tune": "film", "bf": "2", "b-adapt": "0"})
+    found = Yields("mcap", write(tmp_path / "a.mcap", packets))
+    rows, seen = shown(found)
+    assert len(found.only()["/cam/video"][1]) > 5
+    assert sorted(rows) == numbers and sorted(seen) == numbers
+
+
+def test_packets_of_ffmpeg_image_transport(tmp_path):
+    types = get_types_from_msg(PACKET.split("=====")[0], "ffmpeg_image_transport_msgs/msg/FFMPEGPacket")
+    ROS2.register(types) if "ffmpeg_image_transport_msgs/msg/FFMPEGPacket" not in ROS2.types else None
+    name = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema(name.replace("/msg", ""), "ros2msg", PACKET.encode())
+        channel = writer.register_channel("/cam", "cdr", schema)
+        for k, data in enumerate(encoded(range(12))):
+            made = message(name, header=header(START + k * MS), encoding="libx264", data=np.frombuffer(data, np.uint8))
+            writer.add_message(channel, START + k * MS, bytes(ROS2.serialize_cdr(made, name)), 0)
+        writer.finish()
+    assert shown(Yields("mcap", tmp_path / "a.mcap"), "/cam") == (list(range(12)), list(range(12)))
+
+
+def test_what_is_lost_is_named(tmp_path):
+    """A recording that begins between keyframes; a packet that is damaged, and those that build on it; one that is empty."""
+    packets = encoded(range(24))
+    found = Yields("mcap", write(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
+    assert shown(found) == (list(range(5, 21)), list(range(8, 24)))
+    assert found.left_out["middle.mcap: /cam/video: messages up to 4"] == "before the first keyframe of the video"
+    packets[10] = b""
+    path = write(tmp_path / "empty.mcap", packets)
+    with pytest.raises(robocache.FileError, match=r"empty.mcap: /cam/video: message 10: "):
+        Yields("mcap", path)
+    found = Yields("mcap", path, on_error="skip")
+    rows, seen = shown(found)
+    assert rows == seen and 10 not in rows and set(range(10)) | set(range(16, 24)) <= set(rows)
+    assert all(what.startswith("empty.mcap: /cam/video: messages ") for what in found.skipped)
+    found = Yields("mcap", write(tmp_path / "none.mcap", [b"no video"] * 3), on_error="skip")
+    assert "/cam/video" not in found.only() and list(found.skipped) == ["none.mcap: /cam/video: messages 0-2"]
+
+
+def test_without_pyav_or_its_codec_it_is_left_out_by_name(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.mcap", encoded(range(3)))
+    monkeypatch.setitem(cameras._VIDEO, "[hx]264", "none_such")
+    assert "which PyAV" in Yields("mcap", path).left_out["/cam/video"]
+    monkeypatch.undo()
+    import sys
+
+    monkeypatch.setitem(sys.modules, "robocache.ingest.messages.videos", None)
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.delitem(sys.modules, "robocache.ingest.messages.videos")
+    found = Yields("mcap", path)
+    assert re.match(r"video in h264: .*pip install av", found.left_out["/cam/video"])
+    assert "/cam/camera_info/k" in found.only()
+
+
+def test_damaged_video_is_lost_by_name_or_read(tmp_path, rng):
+    packets = encoded(range(16))
+    for _ in range(rounds(15)):
+        made = list(packets)
+        for k in rng.integers(len(made), size=3):
+            made[k] = damage(made[k], rng)
+        found = Yields("mcap", write(tmp_path / "a.mcap", made), on_error="skip")
+        if "/cam/video" in found.only():
+            time_ns, chunks = found.only()["/cam/video"]
+            assert len(time_ns) == len(pixels(chunks)) <= 16
