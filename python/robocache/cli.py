@@ -10,7 +10,7 @@ import shlex
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -31,8 +31,17 @@ _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0 done, 1 refused or found wrong, 2 usage, 3 an ingest that finished with named
-    skips."""
-    arguments = _parser().parse_args(argv)
+    skips.
+
+    With ``--json`` standard output is JSON whatever happens: of what fails ``{"error": {"type", "message", "exit_code"}}``.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as ended:
+        if ended.__cause__ is not None and "--json" in (sys.argv[1:] if argv is None else argv):
+            _print_error(ended.__cause__, str(ended.__cause__), _USAGE)
+        raise
+    as_json: bool = getattr(arguments, "json", False)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -41,14 +50,19 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _REFUSED
     except (Error, OSError) as error:
-        if arguments.debug:
-            raise
         message = _in_words_of_the_command_line(" ".join(str(error).split()), arguments)
         stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
         hint = " (--on-error skip passes over it by name)" if stopped else ""
+        code = _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
+        if as_json:
+            _print_error(error, f"{message}{hint}", code)
+        if arguments.debug:
+            raise
         print(f"robocache {arguments.command}: {message}{hint}", file=sys.stderr)
-        return _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
-    except KeyboardInterrupt:
+        return code
+    except KeyboardInterrupt as error:
+        if as_json:
+            _print_error(error, "interrupted", _INTERRUPTED)
         return _INTERRUPTED
 
 
@@ -297,11 +311,25 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
+def _print_error(error: BaseException, message: str, code: int) -> None:
+    _print_json({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
+
+
 # ---- arguments ----
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose exit says why."""
+
+    def error(self, message: str) -> NoReturn:
+        try:
+            super().error(message)
+        except SystemExit as ended:
+            raise ended from ArgumentError(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="robocache",
         description="Robot recordings into aligned GPU batches.",
         epilog=_examples(
@@ -329,7 +357,7 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     def json_option(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--json", action="store_true", help="print JSON instead of text")
+        made.add_argument("--json", action="store_true", help="print JSON instead of text, of a failure too")
 
     def format_option(made: argparse.ArgumentParser, summary: str) -> None:
         made.add_argument("--format", choices=FORMATS, metavar="FORMAT", help=f"{', '.join(FORMATS)} ({summary})")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,6 +64,29 @@ def test_ingest_json_is_the_report(capsys, tmp_path):
     report = json.loads(out)
     assert code == 0
     assert (report["format"], report["episodes"], report["rows"]) == ("csv", 2, {"cam": 80, "imu": 380})
+
+
+def test_failures_are_json_too(capsys, cache, tmp_path, monkeypatch):
+    broken = write_logs(tmp_path / "broken", broken=True)
+    for code, kind, words, *arguments in (
+        (1, "FileError", "not a cache; ingest it first", "inspect", tmp_path),
+        (1, "SourceError", "--on-error skip passes over it by name", "ingest", broken, tmp_path / "c"),
+        (1, "FileError", "--overwrite", "ingest", broken, cache),
+        (1, "FileError", "plan.json: No such file", "merge", tmp_path / "none", tmp_path / "c"),
+        (1, "FileError", "no such file or directory", "doctor", tmp_path / "none"),
+        (2, "ArgumentError", "SOURCE and CACHE", "ingest", broken),
+        (2, "ArgumentError", "no stream 'x'", "export", cache, tmp_path / "c", "--to", "mcap", "--streams", "x"),
+        (2, "ArgumentError", "unrecognized arguments: --fast", "bench", cache, "--fast"),
+        (2, "ArgumentError", "invalid choice", "frobnicate"),
+    ):
+        got, out, err = run(capsys, *arguments, "--json")
+        error = json.loads(out)["error"]
+        assert (got, error["type"], error["exit_code"]) == (code, kind, code), (arguments, out)
+        assert words in error["message"] and error["message"] in err
+        assert run(capsys, *arguments)[:2] == (code, "")
+    monkeypatch.setattr(cli, "doctor", Mock(side_effect=KeyboardInterrupt))
+    code, out, _ = run(capsys, "doctor", cache, "--json")
+    assert (code, json.loads(out)["error"]["type"]) == (130, "KeyboardInterrupt")
 
 
 def test_ingest_with_named_skips_is_3(capsys, tmp_path):

@@ -51,8 +51,8 @@ _POINT_CLOUD = (
     f"{_RULE}\nMSG: sensor_msgs/PointField\nstring name\nuint32 offset\nuint8 datatype\nuint32 count\n{_HEADER}"
 )
 
-# A message of a row: its stamp, and its value.
-_Encode = Callable[[int, Any], bytes]
+# A message of a row: its stamp, its frame of reference, where its type has one, and its value.
+_Encode = Callable[[int, str, Any], bytes]
 
 
 def write(
@@ -80,7 +80,7 @@ def write(
                 "robocache",
                 {"episode": json.dumps(columns[number]), "provenance": json.dumps(dict(dataset.provenance))},
             )
-            _write_messages(writer, streams, kinds, rows, f"{what}: ")
+            _write_messages(writer, streams, kinds, rows, _frame_ids(streams, columns[number]), f"{what}: ")
             writer.finish()
         for name, (time_ns, _) in rows.items():
             report.rows[name] += len(time_ns)
@@ -91,6 +91,7 @@ def _write_messages(
     streams: Mapping[str, Stream],
     kinds: Mapping[str, tuple[str, str, _Encode]],
     rows: Mapping[str, tuple[np.ndarray, Any]],
+    frame_ids: Mapping[str, str],
     where: str,
 ) -> None:
     """All rows of an episode, in the order of time."""
@@ -108,11 +109,27 @@ def _write_messages(
     owners = np.repeat(np.arange(len(clocks)), [len(clock) for clock in clocks])
     numbers = np.concatenate([np.arange(len(clock)) for clock in clocks]) if clocks else times
     encoders = [kinds[name][2] for name in streams]
+    frames = [frame_ids[name] for name in streams]
     values = [values.file if isinstance(values, EncodedFrames) else values.__getitem__ for _, values in rows.values()]
     for at in np.argsort(times, kind="stable").tolist():
         owner, row, stamp = int(owners[at]), int(numbers[at]), int(times[at])
-        data = encoders[owner](stamp, values[owner](row))
+        data = encoders[owner](stamp, frames[owner], values[owner](row))
         writer.add_message(channels[owner], log_time=stamp, publish_time=stamp, data=data, sequence=row)
+
+
+def _frame_ids(streams: Mapping[str, Stream], episode: Mapping[str, Any]) -> dict[str, str]:
+    """The frame of reference of each stream: its attribute, or what bags say of a whole recording; "" where neither does."""
+    try:
+        said = json.loads(episode.get("frame_ids") or "{}")
+    except (TypeError, ValueError):  # a column of that name that is someone else's
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    found = {}
+    for name, stream in streams.items():
+        places = (f"{name}/{path}" for path in ("header.frame_id", "frame_id"))
+        frame = stream.attributes.get("frame_id") or next((said[place] for place in places if place in said), "")
+        found[name] = str(frame)
+    return found
 
 
 def _metadata(stream: Stream) -> dict[str, str]:
@@ -136,55 +153,54 @@ def _metadata(stream: Stream) -> dict[str, str]:
 
 def _kind(stream: Stream) -> tuple[str, str, _Encode]:
     """The schema's name and text, and what makes a message of a row."""
-    frame_id = str(stream.attributes.get("frame_id", ""))
     dtype = str(stream.dtype)
     if stream.frames is not None:
         if stream.frames.codec != "raw":
-            return "sensor_msgs/msg/CompressedImage", _COMPRESSED_IMAGE, _compressed_image(stream, frame_id)
-        return "sensor_msgs/msg/Image", _IMAGE, _image(stream, frame_id)
+            return "sensor_msgs/msg/CompressedImage", _COMPRESSED_IMAGE, _compressed_image(stream)
+        return "sensor_msgs/msg/Image", _IMAGE, _image(stream)
     if stream.ragged == "text":
-        return "std_msgs/msg/String", "string data\n", lambda stamp, text: bytes(_Cdr().text(text).data)
+        return "std_msgs/msg/String", "string data\n", lambda stamp, frame_id, text: bytes(_Cdr().text(text).data)
     type, kind = _TYPES[dtype], np.dtype(_TYPES[dtype])
     if stream.ragged is not None:
         if stream.names[:3] == ["x", "y", "z"] and len(stream.shape) == 1 and dtype in _POINT_FIELDS:
-            return "sensor_msgs/msg/PointCloud2", _POINT_CLOUD, _point_cloud(stream, frame_id)
+            return "sensor_msgs/msg/PointCloud2", _POINT_CLOUD, _point_cloud(stream)
         return (
             f"robocache/msg/{type.capitalize()}Array",
             f"{type}[] values\n",
-            lambda stamp, values: bytes(_Cdr().sequence(values.astype(kind)).data),
+            lambda stamp, frame_id, values: bytes(_Cdr().sequence(values.astype(kind)).data),
         )
     size = int(np.prod(stream.shape, dtype=int))
     return (
         f"robocache/msg/{type.capitalize()}{f'x{size}' if stream.shape else ''}",
         f"{type}[{size}] values\n" if stream.shape else f"{type} value\n",
-        lambda stamp, values: bytes(_Cdr().numbers(np.asarray(values).astype(kind)).data),
+        lambda stamp, frame_id, values: bytes(_Cdr().numbers(np.asarray(values).astype(kind)).data),
     )
 
 
-def _compressed_image(stream: Stream, frame_id: str) -> _Encode:
+def _compressed_image(stream: Stream) -> _Encode:
     assert stream.frames is not None
     codec = stream.frames.codec
-    return lambda stamp, file: bytes(_Cdr().header(stamp, frame_id).text(codec).sequence(file).data)
+    return lambda stamp, frame_id, file: bytes(_Cdr().header(stamp, frame_id).text(codec).sequence(file).data)
 
 
-def _image(stream: Stream, frame_id: str) -> _Encode:
+def _image(stream: Stream) -> _Encode:
     assert stream.frames is not None
     height, width, channels = stream.shape
     encoding = _ENCODINGS[str(stream.dtype), channels]
     step = width * channels * stream.dtype.itemsize
 
-    def encode(stamp: int, pixels: np.ndarray) -> bytes:
+    def encode(stamp: int, frame_id: str, pixels: np.ndarray) -> bytes:
         message = _Cdr().header(stamp, frame_id).unsigned(height, width).text(encoding).byte(0).unsigned(step)
         return bytes(message.sequence(np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)).data)
 
     return encode
 
 
-def _point_cloud(stream: Stream, frame_id: str) -> _Encode:
+def _point_cloud(stream: Stream) -> _Encode:
     dtype = stream.dtype
     step = dtype.itemsize * stream.shape[0]
 
-    def encode(stamp: int, points: np.ndarray) -> bytes:
+    def encode(stamp: int, frame_id: str, points: np.ndarray) -> bytes:
         message = _Cdr().header(stamp, frame_id).unsigned(1, len(points), len(stream.names))
         for column, name in enumerate(stream.names):
             message.text(name).unsigned(column * dtype.itemsize).byte(_POINT_FIELDS[str(dtype)]).unsigned(1)

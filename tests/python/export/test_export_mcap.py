@@ -132,6 +132,34 @@ def test_messages_are_in_the_order_of_time(cache, tmp_path):
     assert times == sorted(times) and len(times) > 100
 
 
+def test_frames_of_reference_that_bags_say_of_a_recording_are_in_the_messages(rng, tmp_path):
+    points = rng.normal(size=(5, 3)).astype(np.float32)
+    said = [
+        {"/lidar/header.frame_id": "roof", "/camera/frame_id": "eye"},
+        {"/lidar/header.frame_id": "mast"},
+        "of another program's",
+    ]
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("/lidar", names=["x", "y", "z"])
+        writer.stream("/base", names=["x", "y", "z"], attributes={"frame_id": "base"})
+        for frames in said:
+            with writer.episode(frame_ids=frames if isinstance(frames, str) else json.dumps(frames)) as episode:
+                for name in ("/lidar", "/base"):
+                    episode.append(name, [1, 2], points, offsets=[0, 2, 5])
+                episode.append("/camera", [1], np.zeros((1, 4, 4, 3), np.uint8), codec="png")
+    robocache.export(tmp_path / "cache", tmp_path / "out", to="mcap")
+    found = []
+    for number in range(3):
+        with (tmp_path / f"out/episode_{number:06d}.mcap").open("rb") as opened:
+            messages = reader.make_reader(opened, decoder_factories=[decoder.DecoderFactory()]).iter_decoded_messages()
+            found.append({channel.topic: message.header.frame_id for _, channel, _, message in messages})
+    assert found == [
+        {"/lidar": "roof", "/base": "base", "/camera": "eye"},
+        {"/lidar": "mast", "/base": "base", "/camera": ""},
+        {"/lidar": "", "/base": "base", "/camera": ""},
+    ]
+
+
 def test_streams_may_be_chosen_and_what_exists_stays(cache, tmp_path):
     report = robocache.export(cache, tmp_path / "out", to="mcap", streams=["scalar"])
     assert report.rows == {"scalar": 8}

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 
 import h5py
 import numpy as np
@@ -270,6 +271,30 @@ def test_rows_by_the_thousand_billion_take_nothing(tmp_path):
         file.create_dataset("data/demo_0/actions", (10**12, 7), "f4", chunks=(1000, 7))
     found, notes = read_all(path, rate_hz=10)
     assert found[0][1] == {} and left_out(notes) == {"actions": "declared, never written"}
+
+
+@pytest.mark.parametrize("group", ["data/demo_0/obs", "/"])
+def test_more_datasets_than_any_recorder_makes(group, tmp_path):
+    path = one_demo(tmp_path, lambda demo: demo.create_group("obs"))
+    with h5py.File(path, "r+") as file:
+        parent = file[group].id
+        for number in range(70_000):
+            parent.links.create_soft(b"%d" % number, b"/data/demo_0/actions")
+    started = time.perf_counter()
+    refused(path, str(path), group.strip("/"), "expected at most 65536 groups and datasets, got 7")
+    assert time.perf_counter() - started < 2
+    found, notes = read_all(path, on_error="skip")
+    assert not found and len(skipped(notes)) == 1
+
+
+def test_as_many_datasets_as_are_allowed(tmp_path, monkeypatch):
+    """Those of all groups of a recording count."""
+    path = one_demo(tmp_path, lambda demo: [demo.create_dataset(f"obs/{k}", data=np.zeros(4)) for k in range(8)])
+    monkeypatch.setattr(datasets, "check_links", partial(datasets.check_links, most=10))  # actions, obs and 8
+    [(_, streams)], _ = read_all(path)
+    assert len(streams) == 9
+    monkeypatch.setattr(datasets, "check_links", partial(datasets.check_links, most=9))
+    refused(path, "data/demo_0/obs: expected at most 9 groups and datasets, got 10")
 
 
 def test_a_chunk_that_is_damaged_is_named_by_its_rows(rng, tmp_path, monkeypatch):

@@ -112,6 +112,31 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
     assert sorted(got.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
 
 
+@pytest.mark.parametrize(("opcode", "kind"), [(6, "chunk"), (5, "message")])
+@pytest.mark.parametrize("length", [7, (256 << 20) + 1])
+def test_a_record_of_no_possible_size_is_passed_over_alone(opcode, kind, length, tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(300)}, chunk_size=4000)
+    content = path.read_bytes()
+    ends, at = [], 8
+    while len(ends) < 3:
+        if content[at] == 6:
+            ends.append(at + 9 + struct.unpack_from("<Q", content, at + 1)[0])
+        at += 9 + struct.unpack_from("<Q", content, at + 1)[0]
+    with path.open("wb") as file:  # a hole behind the third chunk
+        file.write(content[: ends[2]] + struct.pack("<BQ", opcode, length))
+        file.seek(length, 1)
+        file.write(content[ends[2] :])
+    words = f"byte {ends[2]}: expected a {kind} of {40 if opcode == 6 else 22} to 268435456 bytes, got {length}"
+    with pytest.raises(SourceError, match=words):
+        read(path)
+    got = read(path, on_error="skip")
+    assert got.only["/imu"].time_ns == [START + k * 5 * MS for k in range(300)]
+    assert (
+        list(got.skipped) == [f"a.mcap: {kind} at byte {ends[2]}"]
+        and words in got.skipped[f"a.mcap: {kind} at byte {ends[2]}"]
+    )
+
+
 def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
     whole = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
     path = tmp_path / "a.mcap"
@@ -127,7 +152,7 @@ def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
     with path.open("wb") as file:  # of which nothing takes room on the disk
         file.write(whole[:8] + struct.pack("<BQ", 6, 1 << 33))
         file.truncate(17 + (1 << 33))
-    with pytest.raises(SourceError, match=f"byte 8: a chunk of {1 << 33} bytes"):
+    with pytest.raises(SourceError, match=f"byte 8: expected a chunk of 40 to {256 << 20} bytes, got {1 << 33}"):
         read(path)
     (tmp_path / "a.bag").write_bytes(b"#ROSBAG V2.0\n" + bytes(8_000_000))
     with pytest.raises(SourceError, match="says its kind in op"):

@@ -48,6 +48,8 @@ _MOST_IMAGES = 1 << 22
 # An attribute or scalar that becomes a column of the episodes table.
 _FACT_BYTES = 1 << 16
 _MOST_HOPS = 16
+# Groups and datasets of a recording, by whatever names: each dataset becomes a stream.
+_MOST_OBJECTS = 1 << 16
 _IMAGE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _RESERVED = ("episode_index", "start_ns", "end_ns")
 
@@ -69,7 +71,8 @@ def open_file(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file, to read.
 
     Raises:
-        SourceError: no regular file, or none that HDF5 opens; one that another program is writing.
+        SourceError: no regular file, or none that HDF5 opens; one that another program is writing, or with more in it
+            than any recorder puts there.
     """
     check_file(path)
     _check_heaps(path)
@@ -79,7 +82,20 @@ def open_file(path: Path) -> Iterator[h5py.File]:
     except Exception as error:
         raise SourceError(f"{path}: not an HDF5 file that can be read: {error}") from error
     with file:
+        check_links(path, file)
         yield file
+
+
+def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
+    """How many groups and datasets there are with those of this group; before h5py holds all their names.
+
+    Raises:
+        SourceError: more than `most`.
+    """
+    count = before + len(group)
+    if count > most:
+        raise SourceError(f"{place(file, group)}: expected at most {most} groups and datasets, got {count}")
+    return count
 
 
 def _check_heaps(path: Path) -> None:
@@ -192,13 +208,18 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
 
     what: the recording's name.
     leave_out: groups and datasets directly in `group` that are not wanted, and why.
+
+    Raises:
+        SourceError: more groups and datasets than any recording has.
     """
     tree = Tree(place(file, group).rstrip("/"))
     met: dict[tuple[int, int], str] = {_address(group): "itself"}
     stack = [(group, "")]
+    objects = 0
     while stack:
         parent, prefix = stack.pop()
         groups = []
+        objects = check_links(file, parent, objects)
         for name in parent:
             path = prefix + escaped(name)
             if leave_out and path in leave_out:

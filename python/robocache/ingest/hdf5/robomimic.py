@@ -26,6 +26,7 @@ from .datasets import (
     Column,
     Tree,
     attributes,
+    check_links,
     child,
     describe,
     escaped,
@@ -39,6 +40,8 @@ from .datasets import (
 _LEFT_OUT = {"next_obs": "obs of the row behind it, written a second time"}
 # What MimicGen says of an episode as a whole, in as many numbers as it takes.
 _LISTS = ("src_demo_inds",)
+# In one file: every one becomes an episode.
+_MOST_DEMOS = 1 << 20
 _INITIAL = "initial_state"
 _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model_sha256"}
 
@@ -100,6 +103,7 @@ def _find_data(path: Path, file: h5py.File) -> h5py.Group:
     data = child(file, "data")
     if not isinstance(data, h5py.Group):
         raise SourceError(f"{path}: expected a group data with demos in it, found a dataset of shape {data.shape}")
+    check_links(path, data, most=_MOST_DEMOS)
     return data
 
 

@@ -160,13 +160,14 @@ class McapBag(Bag):
                 break
             where = f"{path}: byte {at}"
             with naming(where):
-                if opcode == _MESSAGE:
-                    if length < 22 or length > _LARGEST:
-                        raise SourceError(f"{where}: a message of {length} bytes")
+                least = {_MESSAGE: 22, _CHUNK: 40}.get(opcode)
+                if least is not None and not least <= length <= _LARGEST:
+                    kind = "message" if opcode == _MESSAGE else "chunk"
+                    wrong = SourceError(f"{where}: expected a {kind} of {least} to {_LARGEST} bytes, got {length}")
+                    faults.add(f"{self._prefix(path)}{kind} at byte {at}", wrong)
+                elif opcode == _MESSAGE:
                     self._add_loose(of_file, at, 9 + length, _HEAD.unpack(head)[4])
                 elif opcode == _CHUNK:
-                    if length < 40 or length > _LARGEST:
-                        raise SourceError(f"{where}: a chunk of {length} bytes")
                     first, last = _STAMPS.unpack_from(head, 9)
                     of_file.segments.append(_Segment(at + 9, length, True, first, last))
                 elif opcode in (_SCHEMA, _CHANNEL, _STATISTICS, _METADATA) and length <= _LARGEST:
