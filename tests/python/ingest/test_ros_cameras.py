@@ -173,7 +173,10 @@ def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
         ),
         "/b/compressed": (name, [(START, compressed(picture, "png", "png"))]),
         "/c/compressedDepth": (name, [(START, compressed(depth, "16UC1; compressedDepth png", "png", bytes(12)))]),
-        "/d/compressed": (name, [(START, message(name, header=header(START), format="theora", data=[0, 0, 0, 1, 9, 9]))]),
+        "/d/compressed": (
+            name,
+            [(START, message(name, header=header(START), format="theora", data=[0, 0, 0, 1, 9, 9]))],
+        ),
     }
     got = read(write_mcap(tmp_path / "a.mcap", topics))
     jpeg = np.array(Image.open(io.BytesIO(bytes(topics["/a/compressed"][1][0][1].data))))
