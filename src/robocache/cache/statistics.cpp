@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <type_traits>
 
+#include "robocache/cache/order_statistics.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/time.hpp"
@@ -21,11 +24,18 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 constexpr double kGapPeriods = 1.5;
 
-// A thread copies this many bytes of columns at most, and at least one column.
-constexpr int64_t kColumnBytes = int64_t{128} << 20;
+// A column's numbers are looked at so many at a time.
+constexpr int64_t kBlock = 8192;
+
+// What columns that are computed together hold at most, and how many of their numbers are looked at before the next.
+constexpr int64_t kColumnsBytes = int64_t{128} << 20;
+constexpr int64_t kColumnBytes = int64_t{5} << 18;
+constexpr int64_t kPart = int64_t{1} << 20;
 constexpr int64_t kCacheLine = 64;
 
-// The type a column is copied to: what the elements compare as.
+constexpr int64_t kPeriodsAtOnce = int64_t{1} << 17;
+
+// What a column's numbers are computed as.
 template <class T>
 struct ColumnType {
   using type = T;
@@ -48,193 +58,293 @@ typename ColumnType<T>::type to_column(T x) {
   }
 }
 
-// Sums term(x) over the column: in eight lanes, block by block, so that the rounding error grows with the length of a
-// block and the number of blocks instead of their product.
+// Sums term(x) over a block in eight lanes.
 template <class C, class Term>
-double sum(const C* column, int64_t n, const Term& term) {
-  constexpr int64_t kLanes = 8;
-  constexpr int64_t kBlock = 8192;
-  double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    std::array<double, kLanes> lanes{};
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) lanes[static_cast<size_t>(lane)] += term(column[i + lane]);
-    }
-    for (; i < end; ++i) lanes[0] += term(column[i]);
-    total += ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+double sum(std::span<const C> block, const Term& term) {
+  constexpr size_t kLanes = 8;
+  std::array<double, kLanes> lanes{};
+  size_t i = 0;
+  for (; i + kLanes <= block.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(block[i + lane]);
   }
-  return total;
+  for (; i < block.size(); ++i) lanes[0] += term(block[i]);
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
-// Order statistics of a column by repeated selection: each selection leaves the column partitioned, which narrows those
-// after it.
-template <class C>
-class Selector {
- public:
-  Selector(C* column, int64_t n) : column_(column), n_(n) { cuts_ = {0, n}; }
-
-  C nth(int64_t rank) {
-    const auto above = std::upper_bound(cuts_.begin(), cuts_.end(), rank);
-    const int64_t begin = *(above - 1);
-    if (!std::binary_search(selected_.begin(), selected_.end(), rank)) {
-      std::nth_element(column_ + begin, column_ + rank, column_ + *above);
-      cuts_.insert(above, {rank, rank + 1});
-      selected_.insert(std::upper_bound(selected_.begin(), selected_.end(), rank), rank);
-    }
-    return column_[rank];
+// Where numpy.quantile of n numbers, method "linear", looks for one: how far from a place to the next.
+struct QuantilePlace {
+  QuantilePlace(int64_t n, double q) {
+    const double at = static_cast<double>(n - 1) * q;
+    below = std::min(static_cast<int64_t>(std::floor(at)), n - 1);
+    share = at - static_cast<double>(below);
   }
 
-  // numpy.quantile(column.astype(float64), q), method "linear"; between equal infinities the infinity instead of NaN.
-  double quantile(double q) {
-    const double virtual_index = static_cast<double>(n_ - 1) * q;
-    const auto below = std::min(static_cast<int64_t>(std::floor(virtual_index)), n_ - 1);
-    const double t = virtual_index - static_cast<double>(below);
-    const auto a = static_cast<double>(nth(below));
-    if (t == 0) return a;
-    const auto b = static_cast<double>(nth(below + 1));
-    if (a == b) return a;
-    const double difference = b - a;
-    return t >= 0.5 ? b - difference * (1 - t) : a + difference * t;
+  int64_t below;
+  double share;
+};
+
+std::vector<int64_t> places_of(int64_t n, std::span<const double> quantiles) {
+  std::set<int64_t> places;
+  for (const double q : quantiles) {
+    const QuantilePlace place(n, q);
+    places.insert(place.below);
+    if (place.share > 0) places.insert(place.below + 1);
+  }
+  return {places.begin(), places.end()};
+}
+
+// numpy.quantile(numbers.astype(float64), q); between equal infinities the infinity instead of NaN.
+template <class C>
+double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
+  const QuantilePlace place(n, q);
+  const auto a = static_cast<double>(order.at(place.below));
+  if (place.share == 0) return a;
+  const auto b = static_cast<double>(order.at(place.below + 1));
+  if (a == b) return a;
+  const double difference = b - a;
+  return place.share >= 0.5 ? b - difference * (1 - place.share) : a + difference * place.share;
+}
+
+// Statistics of one column, whose rows pass by from the first to the last, more than once.
+//
+// Sums go block by block, so that the rounding error grows with the length of a block and the number of blocks instead
+// of their product.
+template <class C>
+class Column {
+ public:
+  explicit Column(int64_t rows) : rows_(rows), order_(rows), block_(static_cast<size_t>(std::min(rows, kBlock))) {}
+
+  // The rows that come next; moves those that are no NaN together.
+  void add(std::span<C> rows) {
+    bool has_nan = false;
+    for (const C number : rows) has_nan |= number != number;
+    if (has_nan) rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return x != x; }).size());
+    if (filled_ == 0 && std::ssize(rows) == kBlock) return end_block(rows);
+    while (!rows.empty()) {
+      const auto taken = std::min(rows.size(), block_.size() - filled_);
+      std::ranges::copy(rows.first(taken), block_.begin() + filled_);
+      filled_ += taken;
+      rows = rows.subspan(taken);
+      if (filled_ == block_.size()) end_block(block_);
+    }
+  }
+
+  // All rows have passed; returns whether they have to again.
+  bool end_pass() {
+    end_block(std::span(block_).first(filled_));
+    if (n_ == 0) return false;
+    if (pass_++ == 0) {
+      mean_ = sum_ / static_cast<double>(n_);
+      places_ = places_of(n_, kQuantiles);
+      is_found_ = order_.find(places_);
+      return !is_constant();
+    }
+    if (!is_found_) is_found_ = order_.find(places_);
+    return !is_found_;
+  }
+
+  bool is_constant() const { return n_ == 0 || order_.least() == order_.greatest(); }
+  int64_t nan_values() const { return rows_ - n_; }
+  int64_t infinite_values() const { return infinite_values_; }
+
+  std::array<double, kStatistics> values() const {
+    std::array<double, kStatistics> result;
+    if (n_ == 0) {
+      result.fill(kNan);
+    } else if (is_constant()) {
+      // Exactly its value as mean and exactly 0 as std, so that nobody divides by a rounding error.
+      result.fill(static_cast<double>(order_.least()));
+      result[1] = std::isinf(result[0]) ? kNan : 0;
+    } else {
+      result = {mean_, std::sqrt(squares_ / static_cast<double>(n_)), static_cast<double>(order_.least()),
+                static_cast<double>(order_.greatest())};
+      for (size_t q = 0; q < kQuantiles.size(); ++q) result[4 + q] = quantile(order_, n_, kQuantiles[q]);
+    }
+    result[kCountRow] = static_cast<double>(n_);
+    // One NaN for all: processors differ in the sign of the NaN that infinities make.
+    std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
+    return result;
   }
 
  private:
-  C* column_;
-  int64_t n_;
-  std::vector<int64_t> cuts_;      // sorted: no element left of a cut exceeds one right of it
-  std::vector<int64_t> selected_;  // sorted: ranks that stand where sorting would put them
+  void end_block(std::span<const C> block) {
+    filled_ = 0;
+    if (pass_ == 0) {
+      n_ += std::ssize(block);
+      sum_ += sum(block, [](C x) { return static_cast<double>(x); });
+      if constexpr (std::is_floating_point_v<C>) {
+        infinite_values_ += std::ranges::count_if(block, [](C x) { return std::isinf(x); });
+      }
+    } else if (pass_ == 1) {
+      squares_ += sum(block, [mean = mean_](C x) {
+        const double d = static_cast<double>(x) - mean;
+        return d * d;
+      });
+    }
+    if (!is_found_) order_.add(block);
+  }
+
+  int64_t rows_;
+  OrderStatistics<C> order_;
+  std::vector<C> block_;
+  size_t filled_ = 0;
+  int pass_ = 0;
+  int64_t n_ = 0;  // that are not NaN
+  int64_t infinite_values_ = 0;
+  double sum_ = 0;
+  double mean_ = 0;
+  double squares_ = 0;
+  std::vector<int64_t> places_;
+  bool is_found_ = false;
 };
 
-struct ColumnStatistics {
-  std::array<double, kStatistics> values;
-  int64_t nan_values = 0;
-  int64_t infinite_values = 0;
-  bool constant = false;
-};
+// Copies columns of `rows` [count, features] to `copies`, each `apart` from the one before: a few rows at a time, so that
+// no line of them is read twice.
+template <class T, class C>
+void copy_columns(const T* rows, int64_t count, int64_t features, std::span<const int64_t> columns, C* copies,
+                  int64_t apart) {
+  constexpr int64_t kRows = 8;
+  for (int64_t row = 0; row < count; row += kRows, rows += kRows * features) {
+    C* copy = copies + row;
+    for (const int64_t column : columns) {
+      if (count - row >= kRows) {
+        for (int64_t i = 0; i < kRows; ++i) copy[i] = to_column(rows[i * features + column]);
+      } else {
+        for (int64_t i = 0; i < count - row; ++i) copy[i] = to_column(rows[i * features + column]);
+      }
+      copy += apart;
+    }
+  }
+}
 
-// Reorders the column.
-template <class C>
-ColumnStatistics column_statistics(C* column, int64_t rows) {
-  ColumnStatistics result;
-  int64_t n = rows;
-  if constexpr (std::is_floating_point_v<C>) {
-    n = std::remove_if(column, column + rows, [](C x) { return std::isnan(x); }) - column;
-    result.infinite_values = std::count_if(column, column + n, [](C x) { return std::isinf(x); });
+// Lets the columns from `begin` on pass by as often as they need. A part of the rows is looked at by all of them before
+// the next.
+template <class T, class C>
+void pass_rows(const T* values, int64_t rows, int64_t features, int64_t begin, std::vector<Column<C>>& columns,
+               const std::function<void()>& end_part) {
+  std::vector<int64_t> open(columns.size());
+  std::iota(open.begin(), open.end(), int64_t{0});
+  while (!open.empty()) {
+    const int64_t width = std::ssize(open);
+    // A cache line's worth of columns is copied at once, so that each line of the values is read once.
+    const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1},
+                                     kCacheLine / static_cast<int64_t>(sizeof(T)));
+    const int64_t part = std::max(kBlock, kPart / width);
+    for (int64_t row = 0; row < rows; row += part) {
+      parallel_for(width, group, [&](int64_t first, int64_t last) {
+        const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
+        // Not a power of two apart, which the processor's cache would keep in few places.
+        const int64_t apart = std::min(rows, kBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
+        const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
+        const int64_t end = std::min(rows, row + part);
+        for (int64_t block = row; block < end; block += kBlock) {
+          const int64_t count = std::min(kBlock, end - block);
+          copy_columns(values + block * features + begin, count, features, some, copies.get(), apart);
+          for (size_t c = 0; c < some.size(); ++c) {
+            C* const copy = copies.get() + static_cast<int64_t>(c) * apart;
+            columns[static_cast<size_t>(some[c])].add({copy, static_cast<size_t>(count)});
+          }
+        }
+      });
+      end_part();
+    }
+    std::vector<char> again(open.size());
+    parallel_for(width, 1, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const auto at = static_cast<size_t>(i);
+        again[at] = columns[static_cast<size_t>(open[at])].end_pass() ? 1 : 0;
+      }
+    });
+    std::erase_if(open, [&, i = size_t{0}](int64_t) mutable { return again[i++] == 0; });
   }
-  result.nan_values = rows - n;
-  if (n == 0) {
-    result.values.fill(kNan);
-    result.values[kCountRow] = 0;
-    result.constant = rows > 0;
-    return result;
-  }
-  C low = column[0];
-  C high = column[0];
-  for (int64_t i = 1; i < n; ++i) {
-    low = std::min(low, column[i]);
-    high = std::max(high, column[i]);
-  }
-  const auto minimum = static_cast<double>(low);
-  const auto maximum = static_cast<double>(high);
-  result.constant = low == high;
-  double mean = minimum;
-  double deviation = 0;
-  // A constant feature has exactly its value as mean and exactly 0 as std, so that nobody divides by a rounding error.
-  if (!result.constant) {
-    mean = sum(column, n, [](C x) { return static_cast<double>(x); }) / static_cast<double>(n);
-    deviation = std::sqrt(sum(column, n,
-                              [mean](C x) {
-                                const double d = static_cast<double>(x) - mean;
-                                return d * d;
-                              }) /
-                          static_cast<double>(n));
-  } else if (std::isinf(minimum)) {
-    deviation = kNan;
-  }
-  result.values = {mean, deviation, minimum, maximum, 0, 0, 0, 0, 0, static_cast<double>(n)};
-  Selector<C> selector(column, n);
-  // The median first: it halves what the others search.
-  for (const size_t q : {2, 1, 3, 0, 4}) result.values[4 + q] = selector.quantile(kQuantiles[q]);
-  // One NaN for all: processors differ in the sign of the NaN that infinities make.
-  std::ranges::replace_if(result.values, [](double x) { return std::isnan(x); }, kNan);
-  return result;
 }
 
 template <class T>
-ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features) {
+ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features,
+                                 const std::function<void()>& end_part) {
   using C = typename ColumnType<T>::type;
   ValueStatistics result;
   result.table.resize(static_cast<size_t>(kStatistics * features));
-  std::vector<char> constant(static_cast<size_t>(features));
-  std::atomic<int64_t> nan_values{0};
-  std::atomic<int64_t> infinite_values{0};
-
-  // A cache line's worth of columns is copied at once, so that each line of the values is read once.
-  const int64_t element = static_cast<int64_t>(sizeof(C));
-  const int64_t group = std::clamp(kColumnBytes / std::max<int64_t>(1, rows * element), int64_t{1},
-                                   kCacheLine / static_cast<int64_t>(sizeof(T)));
-  parallel_for(features, group, [&](int64_t begin, int64_t end) {
-    const int64_t width = end - begin;
-    const auto columns = std::make_unique_for_overwrite<C[]>(static_cast<size_t>(width * rows));
-    for (int64_t row = 0; row < rows; ++row) {
-      const T* source = values + row * features + begin;
-      for (int64_t c = 0; c < width; ++c) columns[static_cast<size_t>(c * rows + row)] = to_column(source[c]);
-    }
-    for (int64_t c = 0; c < width; ++c) {
-      const ColumnStatistics column = column_statistics(columns.get() + c * rows, rows);
+  const int64_t at_once = kColumnsBytes / kColumnBytes;
+  for (int64_t begin = 0; begin < features; begin += at_once) {
+    std::vector<Column<C>> columns;
+    for (int64_t f = begin; f < std::min(features, begin + at_once); ++f) columns.emplace_back(rows);
+    pass_rows(values, rows, features, begin, columns, end_part);
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const int64_t f = begin + static_cast<int64_t>(c);
+      const std::array<double, kStatistics> column = columns[c].values();
       for (int64_t s = 0; s < kStatistics; ++s) {
-        result.table[static_cast<size_t>(s * features + begin + c)] = column.values[static_cast<size_t>(s)];
+        result.table[static_cast<size_t>(s * features + f)] = column[static_cast<size_t>(s)];
       }
-      constant[static_cast<size_t>(begin + c)] = column.constant ? 1 : 0;
-      nan_values += column.nan_values;
-      infinite_values += column.infinite_values;
+      if (rows > 0 && columns[c].is_constant()) result.constant_features.push_back(f);
+      result.nan_values += columns[c].nan_values();
+      result.infinite_values += columns[c].infinite_values();
     }
-  });
-  for (int64_t f = 0; f < features; ++f) {
-    if (constant[static_cast<size_t>(f)] != 0) result.constant_features.push_back(f);
   }
-  result.nan_values = nan_values;
-  result.infinite_values = infinite_values;
   return result;
 }
 
 }  // namespace
 
-ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features) {
-  return with_type(dtype, [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features); });
+ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features,
+                                 const std::function<void()>& end_part) {
+  return with_type(dtype, [&]<class T>(T) {
+    return typed_statistics(static_cast<const T*>(values), rows, features, end_part);
+  });
 }
 
-StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> row_offsets) {
+StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> row_offsets,
+                              const std::function<void()>& end_part) {
   StreamFindings findings;
-  std::vector<uint64_t> periods;
+  int64_t n = 0;
   for (size_t e = 0; e + 1 < row_offsets.size(); ++e) {
-    if (row_offsets[e] == row_offsets[e + 1]) ++findings.empty_episodes;
-    for (int64_t row = row_offsets[e] + 1; row < row_offsets[e + 1]; ++row) {
-      periods.push_back(ns_between(time_ns[row], time_ns[row - 1]));
-    }
+    const int64_t rows = row_offsets[e + 1] - row_offsets[e];
+    if (rows == 0) ++findings.empty_episodes;
+    n += std::max(int64_t{0}, rows - 1);
   }
-  if (periods.empty()) return findings;
+  if (n == 0) return findings;
 
-  const auto [shortest, longest] = std::ranges::minmax(periods);
+  std::vector<uint64_t> block;
+  block.reserve(static_cast<size_t>(std::min(n, kPeriodsAtOnce)));
+  const auto pass_periods = [&](const auto& take) {
+    const auto end_block = [&] {
+      take(std::span<const uint64_t>(block));
+      block.clear();
+      end_part();
+    };
+    for (size_t e = 0; e + 1 < row_offsets.size(); ++e) {
+      for (int64_t row = row_offsets[e] + 1; row < row_offsets[e + 1]; ++row) {
+        block.push_back(ns_between(time_ns[row], time_ns[row - 1]));
+        if (std::ssize(block) == kPeriodsAtOnce) end_block();
+      }
+    }
+    end_block();
+  };
+
+  OrderStatistics<uint64_t> order(n);
+  const std::vector<int64_t> places = places_of(n, {{0.5}});
+  do {
+    pass_periods([&](std::span<const uint64_t> periods) { order.add(periods); });
+  } while (!order.find(places));
   constexpr auto kLongest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  findings.min_period_ns = static_cast<int64_t>(std::min(shortest, kLongest));
-  findings.max_period_ns = static_cast<int64_t>(std::min(longest, kLongest));
-  findings.duplicates = std::ranges::count(periods, uint64_t{0});
-  const auto n = static_cast<int64_t>(periods.size());
-  findings.period_ns = Selector<uint64_t>(periods.data(), n).quantile(0.5);
+  findings.min_period_ns = static_cast<int64_t>(std::min(order.least(), kLongest));
+  findings.max_period_ns = static_cast<int64_t>(std::min(order.greatest(), kLongest));
+  findings.period_ns = quantile(order, n, 0.5);
 
   const double gap =
       findings.period_ns > 0 ? kGapPeriods * findings.period_ns : std::numeric_limits<double>::infinity();
   double squares = 0;
-  for (const uint64_t period : periods) {
-    const double deviation = static_cast<double>(period) - findings.period_ns;
-    if (static_cast<double>(period) > gap) {
-      ++findings.gaps;
-    } else {
-      squares += deviation * deviation;
+  pass_periods([&](std::span<const uint64_t> periods) {
+    for (const uint64_t period : periods) {
+      const double deviation = static_cast<double>(period) - findings.period_ns;
+      if (period == 0) ++findings.duplicates;
+      if (static_cast<double>(period) > gap) {
+        ++findings.gaps;
+      } else {
+        squares += deviation * deviation;
+      }
     }
-  }
+  });
   findings.jitter_ns = std::sqrt(squares / static_cast<double>(n - findings.gaps));
   return findings;
 }

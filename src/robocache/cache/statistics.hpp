@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,10 +23,13 @@ struct ValueStatistics {
 };
 
 // Statistics of `values` [rows, features] of `dtype`, as FeatureStats says. Sums are float64 and each feature is summed
-// by one thread in an order that depends on `rows` alone: no result depends on the number of threads.
-ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features);
+// by one thread in an order that depends on `rows` alone: no result depends on the number of threads. The values are
+// looked at several times, some MB at once, after each of which `end_part` is called: memory does not grow with `rows`.
+ValueStatistics value_statistics(
+    const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {});
 
-// The part of the findings that the stamps tell. `row_offsets` [episodes + 1].
-StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> row_offsets);
+// The part of the findings that the stamps tell. `row_offsets` [episodes + 1]; `end_part` as above.
+StreamFindings clock_findings(
+    const int64_t* time_ns, std::span<const int64_t> row_offsets, const std::function<void()>& end_part = [] {});
 
 }  // namespace robocache::cache

@@ -362,7 +362,7 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   stream.shape = files.shape;
   stream.rows = files.rows;
   stream.findings = cache::clock_findings(reinterpret_cast<const int64_t*>(times.bytes().data() + files.times_begin),
-                                          files.row_offsets);
+                                          files.row_offsets, [&] { times.release_pages(); });
   const cache::Description described = description_of(files.name);
   stream.clock = described.clock;
   stream.names = described.names;
@@ -372,7 +372,8 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   if (stream.has_statistics()) {
     const cache::MappedFile values = map(directory + cache::kValuesFile);
     const cache::ValueStatistics statistics =
-        cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features);
+        cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features,
+                                [&] { values.release_pages(); });
     stream.findings.nan_values = statistics.nan_values;
     stream.findings.infinite_values = statistics.infinite_values;
     stream.findings.constant_features = statistics.constant_features;

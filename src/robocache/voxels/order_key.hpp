@@ -15,6 +15,7 @@ namespace robocache {
 
 ROBOCACHE_HD uint32_t order_key(int32_t x) { return static_cast<uint32_t>(x) ^ 0x80000000u; }
 ROBOCACHE_HD uint32_t order_key(uint32_t x) { return x; }
+ROBOCACHE_HD uint64_t order_key(uint64_t x) { return x; }
 ROBOCACHE_HD uint64_t order_key(int64_t x) { return static_cast<uint64_t>(x) ^ 0x8000000000000000u; }
 ROBOCACHE_HD uint32_t order_key(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -25,7 +26,7 @@ ROBOCACHE_HD uint64_t order_key(double x) {
   return bits ^ (bits >> 63 ? ~uint64_t{0} : 0x8000000000000000u);
 }
 
-// Of float, double, int32_t, uint32_t or int64_t; smaller types go as float or int32_t.
+// Of float, double, or an integer of 32 or 64 bits; smaller types go as float or int32_t.
 template <class T>
 ROBOCACHE_HD auto max_key(T x) -> decltype(order_key(x)) {
   return x != x ? ~decltype(order_key(x)){0} : order_key(x);
@@ -38,6 +39,7 @@ ROBOCACHE_HD auto min_key(T x) -> decltype(order_key(x)) {
 // The inverse of all three; 0 and ~0 are NaN where T has one.
 ROBOCACHE_HD void from_order_key(uint32_t key, int32_t& x) { x = static_cast<int32_t>(key ^ 0x80000000u); }
 ROBOCACHE_HD void from_order_key(uint32_t key, uint32_t& x) { x = key; }
+ROBOCACHE_HD void from_order_key(uint64_t key, uint64_t& x) { x = key; }
 ROBOCACHE_HD void from_order_key(uint64_t key, int64_t& x) { x = static_cast<int64_t>(key ^ 0x8000000000000000u); }
 ROBOCACHE_HD void from_order_key(uint32_t key, float& x) {
   x = std::bit_cast<float>(key ^ (key >> 31 ? 0x80000000u : ~uint32_t{0}));

@@ -1,0 +1,205 @@
+// Which numbers stand at given places of their order, found by looking at all of them a few times, in memory that does
+// not grow with their count.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "robocache/voxels/order_key.hpp"
+
+namespace robocache::cache {
+
+// Of numbers of type C, none of them NaN; -0 is below +0. In each pass all of them are added, in blocks of any size;
+// find() ends the pass.
+//
+// The first pass counts what the numbers' order keys begin with. Those after it look only at the intervals of keys in
+// which wanted places lie, and cut them further; once the intervals hold few numbers, these are kept and selected from.
+template <class C>
+class OrderStatistics {
+ public:
+  // `most`: how many numbers there are at most.
+  explicit OrderStatistics(int64_t most) : keeps_(most <= kMostSelected), intervals_(1) {
+    if (!keeps_) intervals_[0].counts.resize(size_t{1} << kFirstBits);
+  }
+
+  void add(std::span<const C> numbers) {
+    if (passes_ == 0) {
+      add_first(numbers);
+    } else if (keeps_) {
+      for (const C number : numbers) {
+        const Key key = key_of(number);
+        if (Interval* interval = interval_of(key)) interval->kept.push_back(key);
+      }
+    } else {
+      for (const C number : numbers) {
+        const Key key = key_of(number);
+        Interval* interval = interval_of(key);
+        if (interval == nullptr) continue;
+        if (key < interval->least) interval->least = key;
+        if (key > interval->greatest) interval->greatest = key;
+        ++interval->counts[static_cast<size_t>((key - interval->low) >> interval->shift)];
+      }
+    }
+  }
+
+  // Ends a pass; returns whether the number at each place is known. `places` increase, each is below the count of
+  // numbers, and they are the same after every pass.
+  bool find(std::span<const int64_t> places) {
+    if (passes_++ == 0) {
+      least_ = intervals_[0].least;
+      greatest_ = intervals_[0].greatest;
+    }
+    std::vector<Interval> narrower;
+    auto interval = intervals_.begin();
+    int64_t passed = 0;  // of the interval's numbers, in their order
+    size_t bin = 0;
+    for (const int64_t place : places) {
+      if (known_.contains(place)) continue;
+      for (; place >= interval->below + interval->count; ++interval) {
+        passed = 0;
+        bin = 0;
+      }
+      const int64_t inside = place - interval->below;
+      if (keeps_) {
+        const auto kept = interval->kept.begin();
+        std::nth_element(kept + passed, kept + inside, interval->kept.end());
+        known_.emplace(place, kept[inside]);
+        passed = inside + 1;
+        continue;
+      }
+      while (inside >= passed + interval->counts[bin]) passed += interval->counts[bin++];
+      const Interval found = interval_of_bin(*interval, bin, passed);
+      if (found.low == found.high) {
+        known_.emplace(place, found.low);
+      } else if (narrower.empty() || narrower.back().low != found.low) {
+        narrower.push_back(found);
+      }
+    }
+    intervals_ = std::move(narrower);
+    prepare_pass();
+    return intervals_.empty();
+  }
+
+  // After the first pass, of some numbers.
+  C least() const { return number_of(least_); }
+  C greatest() const { return number_of(greatest_); }
+
+  // One that find() was asked for, once it has returned true.
+  C at(int64_t place) const { return number_of(known_.at(place)); }
+
+ private:
+  using Wide = std::conditional_t<(sizeof(C) < sizeof(int32_t)), int32_t, C>;
+  using Key = decltype(order_key(Wide{}));
+
+  static constexpr int kKeyBits = 8 * static_cast<int>(sizeof(C));
+  static constexpr int kFirstBits = std::min(16, kKeyBits);
+  static constexpr int kFirstShift = kKeyBits - kFirstBits;
+  static constexpr int kLaterBits = 11;
+  static constexpr Key kGreatestKey = static_cast<Key>(~Key{0}) >> (8 * static_cast<int>(sizeof(Key)) - kKeyBits);
+  // Up to as many numbers it is quicker to select from all of them than to count.
+  static constexpr int64_t kMostSelected = 8192;
+  static constexpr int64_t kMostKept = 65536;
+  static constexpr uint8_t kNoInterval = 255;
+
+  // Keys [low, high], and what is known of the numbers that have one of them.
+  struct Interval {
+    Key low = 0;
+    Key high = kGreatestKey;
+    int shift = kFirstShift;  // of (key - low), to its place in counts
+    int64_t below = 0;                  // how many numbers lie below the interval
+    int64_t count = 0;                  // and in it
+    Key least = kGreatestKey;           // of those met in this pass, as long as they are counted
+    Key greatest = 0;
+    std::vector<int64_t> counts = {};
+    std::vector<Key> kept = {};
+  };
+
+  // From 0, so that the keys of a small type begin with what tells them apart.
+  static Key key_of(C number) {
+    if constexpr (std::is_integral_v<C>) {
+      return order_key(Wide{number}) - order_key(Wide{std::numeric_limits<C>::lowest()});
+    } else {
+      return order_key(number);
+    }
+  }
+
+  static C number_of(Key key) {
+    Wide number;
+    if constexpr (std::is_integral_v<C>) key += order_key(Wide{std::numeric_limits<C>::lowest()});
+    from_order_key(key, number);
+    return static_cast<C>(number);
+  }
+
+  void add_first(std::span<const C> numbers) {
+    Interval& all = intervals_[0];
+    all.count += std::ssize(numbers);
+    for (const C number : numbers) {
+      const Key key = key_of(number);
+      all.least = std::min(all.least, key);
+      all.greatest = std::max(all.greatest, key);
+      if (keeps_) {
+        all.kept.push_back(key);
+      } else {
+        ++all.counts[static_cast<size_t>(key >> kFirstShift)];
+      }
+    }
+  }
+
+  // After the first pass.
+  Interval* interval_of(Key key) {
+    const uint8_t first = interval_of_[static_cast<size_t>(key >> kFirstShift)];
+    if (first == kNoInterval) return nullptr;
+    for (size_t i = first; i < intervals_.size() && key >= intervals_[i].low; ++i) {
+      if (key <= intervals_[i].high) return &intervals_[i];
+    }
+    return nullptr;
+  }
+
+  // What is known of the numbers that were counted in a bin of `interval`, of whose numbers `passed` lie below it.
+  static Interval interval_of_bin(const Interval& interval, size_t bin, int64_t passed) {
+    const Key low = interval.low + (static_cast<Key>(bin) << interval.shift);
+    const Key widest = (Key{1} << interval.shift) - 1;
+    Interval found;
+    found.high = std::min(interval.greatest, interval.high - low < widest ? interval.high : low + widest);
+    found.low = std::max(interval.least, low);
+    found.below = interval.below + passed;
+    found.count = interval.counts[bin];
+    return found;
+  }
+
+  void prepare_pass() {
+    int64_t left = 0;
+    for (const Interval& interval : intervals_) left += interval.count;
+    keeps_ = left <= kMostKept;
+    interval_of_.assign(size_t{1} << kFirstBits, kNoInterval);
+    for (size_t i = intervals_.size(); i-- > 0;) {
+      Interval& interval = intervals_[i];
+      interval_of_[static_cast<size_t>(interval.low >> kFirstShift)] = static_cast<uint8_t>(i);
+      if (keeps_) {
+        interval.kept.reserve(static_cast<size_t>(interval.count));
+      } else {
+        const Key span = interval.high - interval.low;
+        interval.shift = std::max(0, static_cast<int>(std::bit_width(span)) - kLaterBits);
+        interval.counts.resize(static_cast<size_t>(span >> interval.shift) + 1);
+      }
+    }
+  }
+
+  bool keeps_;
+  int passes_ = 0;
+  std::vector<Interval> intervals_;      // in their order, no two of which overlap
+  std::vector<uint8_t> interval_of_;     // the first that begins as a key does
+  std::map<int64_t, Key> known_;         // by place
+  Key least_ = 0;
+  Key greatest_ = 0;
+};
+
+}  // namespace robocache::cache
