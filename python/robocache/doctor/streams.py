@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..dataset import Dataset, Stream
+from ..ingest import recording
 
 # Rows of a clock that are looked at together.
 _STAMPS = 1 << 20
@@ -206,16 +207,9 @@ def feature_names(stream: Stream, features: list[int], limit: int = 6) -> str:
     return ", ".join(named) + more
 
 
-def ranges(numbers: list[int], limit: int = 12) -> str:
-    """[1, 2, 3, 7] as "1-3, 7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    more = f" and {len(runs) - limit} more" if len(runs) > limit else ""
-    return ", ".join("-".join(map(str, run)) for run in runs[:limit]) + more
+def ranges(numbers: list[int]) -> str:
+    """The first of them, as "1-3, 7"."""
+    return recording.ranges(numbers, limit=12)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -9,16 +9,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
-from ..frames import Encoded
 from .formats.lerobot import LeRobotOptions
-from .images import Kinds, Storage
+from .images import Kinds
 from .lerobot import Episode, Lost, find_videos, video_name
 from .recording import Frames, Notes, SourceError, naming, ranges
-from .video import Decoders, Index, Ticket, cut_up, index_video, match
+from .video import Index, Ticket, VideoFrames, cut_up, index_video, match
 
 # Frames of episodes that are looked at before their turn: enough for the processes of a large machine, and the same
 # everywhere, so that what is told of a source does not depend on their number.
@@ -52,30 +50,19 @@ class _View:
     tickets: list[Ticket] = field(default_factory=list)
 
 
-class Videos:
+class Videos(VideoFrames):
     """The video of a dataset; a context manager that ends the processes which decode it."""
 
     def __init__(
         self, source: Path, cameras: list[str], fps: float, options: LeRobotOptions, kinds: Kinds, notes: Notes
     ) -> None:
+        super().__init__(options, kinds, notes)
         self._source = source
         self._files = {camera: find_videos(source, camera) for camera in cameras}
         self._period_ns = 1e9 / fps
         self._by_index = options.frames == "by-index"
-        self._storage = Storage.of(options)
-        self._kinds = kinds
-        self._notes = notes
-        self._decoders = Decoders(options.jobs)
         self._indices: dict[str, Index] = {}  # of each camera's last file: v3.0's have many episodes
         self._views: dict[int, list[_View]] = {}
-
-    def __enter__(self) -> Videos:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._decoders.close()
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
         """The same episodes; decoding of their frames begins before their turn, and what is not taken then is dropped."""
@@ -114,22 +101,12 @@ class Videos:
                 if view.lacking is not None:
                     self._notes.skip(*view.lacking)
                 resized = self._storage.resized(view.height, view.width)
-                yield view.camera, Frames(self._chunks(view, episode), resized=resized, clock=episode.clock)
-
-    def _chunks(self, view: _View, episode: Episode) -> Iterator[tuple[np.ndarray, Encoded]]:
-        first = 0
-        for ticket in view.tickets:
-            decoded = self._decoders.take(ticket)
-            rows = view.rows[first : first + len(ticket.cut.frames)]
-            first += len(rows)
-            for places, frames in decoded.parts:
-                yield episode.time_ns[rows[places]], frames
-            if decoded.lost:
-                lost = ticket.cut.frames[sorted(decoded.lost)].tolist()
-                reason = f"frame {lost[0]} does not decode: {decoded.lost[min(decoded.lost)]}"
-                self._notes.skip(
-                    f"{episode.what}: {view.camera}: frames {ranges(lost)}", SourceError(f"{view.path}: {reason}")
+                chunks = (
+                    self.chunks(f"{episode.what}: {view.camera}", view.path, view.tickets, episode.time_ns[view.rows])
+                    if view.path is not None
+                    else []
                 )
+                yield view.camera, Frames(chunks, resized=resized, clock=episode.clock)
 
     def _begin(self, camera: str, episode: Episode) -> _View:
         view = _View(camera)

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -52,8 +52,19 @@ class ShardsError(FileError):
     """What a single process can ingest, and several cannot that share it out."""
 
 
+class _Named:
+    """Rows of numbers, whose features have names."""
+
+    names: list[str] | None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the cache is told of the stream, the same in all recordings, in the words of ``Writer.stream``."""
+        return {"names": self.names} | _attributes(cast("Samples", self))
+
+
 @dataclass(frozen=True)
-class Rows:
+class Rows(_Named):
     """Rows of one stream in one recording, or a part of them: a stream's parts may come one after the other.
 
     time_ns: int64 ``[n]`` nanoseconds, in the source's order: what steps back is the driver's affair (`clocks`).
@@ -69,14 +80,9 @@ class Rows:
     clock: Literal["recorded", "nominal"] = "recorded"
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the cache is told of the stream, the same in all recordings, in the words of ``Writer.stream``."""
-        return {"names": self.names} | _attributes(self)
-
 
 @dataclass(frozen=True)
-class Ragged:
+class Ragged(_Named):
     """Rows that each have a number of elements of their own: clouds of points, lists of contacts.
 
     time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
@@ -93,11 +99,6 @@ class Ragged:
     names: list[str] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
     attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """As of :class:`Rows`."""
-        return {"names": self.names} | _attributes(self)
 
 
 @dataclass(frozen=True)
@@ -289,15 +290,16 @@ def naming(where: object) -> Iterator[None]:
         raise SourceError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def ranges(numbers: list[int]) -> str:
-    """[1, 2, 3, 7] as "1-3, 7"."""
+def ranges(numbers: list[int], limit: int | None = None) -> str:
+    """[1, 2, 3, 7] as "1-3, 7"; of more runs than the limit the first."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1][1:] = [number]
         else:
             runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    more = "" if limit is None or len(runs) <= limit else f" and {len(runs) - limit} more"
+    return ", ".join("-".join(map(str, run)) for run in runs[:limit]) + more
 
 
 def _printable(text: str) -> str:

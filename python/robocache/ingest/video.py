@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, TypeVar, cast
 
 import av
 import numpy as np
@@ -32,8 +33,9 @@ from av.video.frame import VideoFrame
 from .. import set_num_threads
 from ..frames import Encoded
 from .files import check_file
-from .images import Storage, encode
-from .recording import SourceError
+from .formats import VideoOptions
+from .images import Kinds, Storage, encode
+from .recording import Notes, SourceError, ranges
 
 # A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.
 _FRAMES_PER_CUT = 64
@@ -479,3 +481,42 @@ class Decoders:
         for process in self._processes:
             process.end()
         self._processes.clear()
+
+
+# ---- what readers have in common ----
+
+_Frames = TypeVar("_Frames", bound="VideoFrames")
+
+
+class VideoFrames:
+    """Decodes the frames of rows; a context manager that ends the processes which do."""
+
+    def __init__(self, options: VideoOptions, kinds: Kinds, notes: Notes) -> None:
+        self._storage = Storage.of(options)
+        self._kinds = kinds
+        self._notes = notes
+        self._decoders = Decoders(options.jobs)
+
+    def __enter__(self: _Frames) -> _Frames:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._decoders.close()
+
+    def chunks(
+        self, what: str, path: Path, tickets: list[Ticket], time_ns: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Encoded]]:
+        """The frames that the tickets are for, cut by cut, of rows at `time_ns`; those that do not decode are named."""
+        first = 0
+        for ticket in tickets:
+            decoded = self._decoders.take(ticket)
+            times = time_ns[first : first + len(ticket.cut.frames)]
+            first += len(times)
+            for places, frames in decoded.parts:
+                yield times[places], frames
+            if decoded.lost:
+                lost = ticket.cut.frames[sorted(decoded.lost)].tolist()
+                reason = f"frame {lost[0]} does not decode: {decoded.lost[min(decoded.lost)]}"
+                self._notes.skip(f"{what}: frames {ranges(lost)}", SourceError(f"{path}: {reason}"))

@@ -10,16 +10,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from ...frames import Encoded
 from ..files import check_file
-from ..formats import VideoOptions
-from ..images import Kinds, Storage
-from ..recording import Frames, Notes, SourceError, ranges
-from ..video import Decoders, Ticket, cut_up, index_video
+from ..recording import Frames, SourceError, ranges
+from ..video import Ticket, VideoFrames, cut_up, index_video
 from .datasets import Clock
 from .droid import find_stamps
 
@@ -40,22 +37,8 @@ class _Camera:
     tickets: list[Ticket]
 
 
-class Videos:
+class Videos(VideoFrames):
     """The video of all episodes; a context manager that ends the processes which decode it."""
-
-    def __init__(self, options: VideoOptions, kinds: Kinds, notes: Notes) -> None:
-        self._storage = Storage.of(options)
-        self._kinds = kinds
-        self._notes = notes
-        self._decoders = Decoders(options.jobs)
-
-    def __enter__(self) -> Videos:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._decoders.close()
 
     def begin(self, stream: str, what: str, path: Path, received_ns: np.ndarray | None, clock: Clock) -> _Camera:
         """Finds a file's frames and begins to decode them.
@@ -116,19 +99,7 @@ class Videos:
 
     def _chunks(self, camera: _Camera) -> Iterator[tuple[np.ndarray, Encoded]]:
         time_ns = camera.clock.time_ns(0, camera.clock.rows)
-        first = 0
-        for ticket in camera.tickets:
-            decoded = self._decoders.take(ticket)
-            rows = camera.rows[first : first + len(ticket.cut.frames)]
-            first += len(rows)
-            for places, frames in decoded.parts:
-                yield time_ns[rows[places]], frames
-            if decoded.lost:
-                lost = ticket.cut.frames[sorted(decoded.lost)].tolist()
-                reason = f"frame {lost[0]} does not decode: {decoded.lost[min(decoded.lost)]}"
-                self._notes.skip(
-                    f"{camera.what}: {camera.stream}: frames {ranges(lost)}", SourceError(f"{camera.path}: {reason}")
-                )
+        yield from self.chunks(f"{camera.what}: {camera.stream}", camera.path, camera.tickets, time_ns[camera.rows])
 
 
 def _find(received_ns: np.ndarray, stamps_ms: list[int]) -> np.ndarray:
