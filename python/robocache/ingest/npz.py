@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from ..errors import Error
 from .files import check_file
 
-# Larger than an array of one step is.
+# Larger than an array of one step is, or a row.
 _LARGEST = 2**28
+# Rows that are read together.
+_AT_ONCE = 2**24
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
@@ -24,31 +30,100 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
     """
     check_file(file)
     arrays: dict[str, np.ndarray] = {}
-    with zipfile.ZipFile(file) as archive:
-        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
-            name = entry.filename.removesuffix(".npy")
-            if name == entry.filename or name in arrays:
-                raise Error(f"{entry.filename!r}: expected arrays (*.npy), each once")
-            arrays[name] = _read_entry(archive, entry)
+    with open_npz(file) as archive:
+        for name in archive.entries:
+            arrays[name] = archive.read(name)
     return arrays
 
 
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(entry) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            raise Error(f"{entry.filename}: expected .npy of version 1.0 or 2.0, got {version}")
-        if dtype.hasobject:
-            raise Error(f"{entry.filename}: expected numbers, got objects, which are pickled")
-        # A header may say anything; so may the archive's directory.
-        size = math.prod(shape) * dtype.itemsize
-        if size > _LARGEST or min(shape, default=1) < 0:
-            raise Error(f"{entry.filename}: expected at most {_LARGEST} bytes, got {dtype} {list(shape)}")
-        content = stream.read(size)
-        if len(content) < size or stream.read(1):
-            raise Error(f"{entry.filename}: expected {size} bytes of {dtype} {list(shape)}, it has another size")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
+@dataclass(frozen=True)
+class Entry:
+    """What an array's header says, which may be anything."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+
+class Npz:
+    """An open file.
+
+    entries: its arrays, in the order of their names.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._files: dict[str, zipfile.ZipInfo] = {}
+        self.entries: dict[str, Entry] = {}
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+            name = entry.filename.removesuffix(".npy")
+            if name == entry.filename or name in self.entries:
+                raise Error(f"{entry.filename!r}: expected arrays (*.npy), each once")
+            with archive.open(entry) as stream:
+                self.entries[name] = _read_header(cast(BinaryIO, stream), entry.filename)
+            self._files[name] = entry
+
+    def read(self, name: str) -> np.ndarray:
+        """All of an array.
+
+        Raises:
+            Error: it has more than 256 MiB, or another size than it says.
+        """
+        entry = self.entries[name]
+        size = math.prod(entry.shape) * entry.dtype.itemsize
+        if size > _LARGEST:
+            raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
+        (array,) = self.parts(name, size)
+        return array
+
+    def parts(self, name: str, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
+        """An array, so many bytes of rows at a time; at least one part.
+
+        Raises:
+            Error: it has another size than it says; or rows of more than 256 MiB, or all of it where its order is Fortran's.
+        """
+        entry = self.entries[name]
+        rows = entry.shape[0] if entry.shape else 1
+        row_bytes = math.prod(entry.shape[1:]) * entry.dtype.itemsize
+        step = max(1, rows if entry.fortran else at_once // max(1, row_bytes))
+        if min(step, rows) * row_bytes > _LARGEST:
+            raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
+        with self._archive.open(self._files[name]) as stream:
+            _read_header(cast(BinaryIO, stream), name)
+            for first in range(0, max(rows, 1), step):
+                count = min(step, rows - first)
+                content = stream.read(count * row_bytes)
+                if len(content) < count * row_bytes:
+                    raise Error(f"{name}: expected {entry.dtype} {list(entry.shape)}, it ends in row {first}")
+                shape = (count, *entry.shape[1:]) if entry.shape else ()
+                yield np.frombuffer(content, entry.dtype).reshape(shape, order="F" if entry.fortran else "C")
+            if stream.read(1):
+                raise Error(f"{name}: expected {entry.dtype} {list(entry.shape)}, there is more")
+
+
+@contextmanager
+def open_npz(file: Path) -> Iterator[Npz]:
+    """A file, to read an array at a time.
+
+    Raises:
+        Error: what is no array, or one of objects.
+        OSError, zipfile.BadZipFile, zlib.error, ValueError: no such file, or a damaged one.
+    """
+    check_file(file)
+    with zipfile.ZipFile(file) as archive:
+        yield Npz(archive)
+
+
+def _read_header(stream: BinaryIO, name: str) -> Entry:
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise Error(f"{name}: expected .npy of version 1.0 or 2.0, got {version}")
+    if dtype.hasobject:
+        raise Error(f"{name}: expected numbers, got objects, which are pickled")
+    if min(shape, default=1) < 0:
+        raise Error(f"{name}: expected a shape, got {shape}")
+    return Entry(shape, dtype, fortran)

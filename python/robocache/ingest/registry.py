@@ -26,6 +26,7 @@ from .formats import (
     euroc,
     lerobot,
     mcap,
+    npz,
     rlds,
     robomimic,
     rosbag1,
@@ -35,7 +36,7 @@ from .formats import (
 )
 
 GROUP = "robocache.formats"
-_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
+_MODULES = (lerobot, robomimic, aloha, droid, rlds, calvin, zarr, npz, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
 FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 # Of formats of other packages that do not work, why.
 BROKEN: dict[str, str] = {}

@@ -1,0 +1,137 @@
+"""Episodes as NumPy's .npz files, as motions for humanoids are kept (SMPL, AMASS, Isaac Lab): an array a stream, a row a step.
+
+There is no schema: the rows are the first dimension that most arrays have in common, the rate is what the file says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import FileError
+from .files import list_files, natural
+from .formats import RateOptions
+from .formats.npz import PERIODS, RATES, is_npz
+from .images import store_pixels
+from .npz import Entry, Npz, open_npz
+from .rate import find_rate, nominal_time_ns
+from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
+
+# What is not one a step becomes columns of the episodes table up to so many values.
+_MOST_VALUES = 64
+_LEAST_PIXELS = 8
+
+
+def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
+    """Yields every file."""
+    root = source if source.is_dir() else source.parent
+    listing = list_files(source)
+    listing.note(root, notes)
+    files = [file for file in listing.files if file == source or is_npz(file)]
+    if not files:
+        raise FileError(f"{source}: expected *.npz, found none")
+    listing.leave_out_others(files, "not read", notes)
+    notes.total = len(files)
+    for path in sorted(files, key=natural):
+        name = str(path.relative_to(root))
+        metadata: dict[str, Any] = {"name": path.stem, "source_file": name}
+        yield Recording(name, str(path), metadata, _read_streams(path, name, metadata, options, notes))
+
+
+def _read_streams(
+    path: Path, what: str, metadata: dict[str, Any], options: RateOptions, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    """Opens the file when the first is asked for; adds to the metadata."""
+    with naming(path), open_npz(path) as archive:
+        said = _read_rates(archive)
+        rate_hz, _ = find_rate(options.rate_hz, path, f"it has no array {' or '.join((RATES[0], PERIODS[0]))}", said)
+        rows = _count_rows(path, archive.entries)
+        streams = {}
+        for name, entry in archive.entries.items():
+            if entry.shape[:1] == (rows,):
+                streams[name] = entry
+            else:
+                _add_column(name, entry, archive, metadata, notes)
+        metadata["rate_hz"] = rate_hz
+        for name, entry in streams.items():
+            with notes.reading(f"{what}: {name}", f"{path}: {name}"):
+                yield from _read_stream(name, entry, archive, rate_hz, options, notes)
+
+
+def _read_rates(archive: Npz) -> dict[str, float]:
+    """Rows a second, by what says so."""
+    said = {}
+    for name in (*RATES, *PERIODS):
+        entry = archive.entries.get(name)
+        if entry is not None and entry.shape in ((), (1,)) and entry.dtype.kind in "iuf":
+            value = float(archive.read(name).reshape(-1)[0])
+            if not 0 < value < 1e9:
+                raise SourceError(f"{name}: expected a number above 0, got {value:g}")
+            said[name] = value if name in RATES else 1 / value
+    return said
+
+
+def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:
+    """The first dimension that most arrays have."""
+    counts = Counter(
+        entry.shape[0] for name, entry in entries.items() if entry.shape and name not in (*RATES, *PERIODS)
+    )
+    if not counts:
+        raise SourceError(f"{path}: no array with rows")
+    (rows, count), *_ = counts.most_common(1)
+    if 2 * count <= sum(counts.values()):
+        shapes = ", ".join(f"{name} {list(entry.shape)}" for name, entry in list(entries.items())[:5])
+        raise SourceError(
+            f"{path}: expected arrays with a row a step, most of them with as many; got {shapes}: an observation of one "
+            "moment is no recording"
+        )
+    return rows
+
+
+def _read_stream(
+    name: str, entry: Entry, archive: Npz, rate_hz: float, options: RateOptions, notes: Notes
+) -> Iterator[tuple[str, Samples]]:
+    if entry.dtype.kind not in "biufUS" or (entry.dtype.kind in "US" and len(entry.shape) > 1):
+        notes.leave_out(name, f"{entry.dtype} {list(entry.shape[1:])} a row")
+        return
+    is_camera = (
+        len(entry.shape) == 4
+        and min(entry.shape[1:3]) >= _LEAST_PIXELS
+        and (entry.dtype.name, entry.shape[3]) in (("uint8", 3), ("uint8", 1), ("uint16", 1))
+    )
+    first = 0
+    for values in archive.parts(name):
+        time_ns = nominal_time_ns(first, first + len(values), rate_hz)
+        first += len(values)
+        if entry.dtype.kind in "US":
+            yield name, Texts(time_ns, _texts(values), "nominal")
+        elif is_camera:
+            yield name, store_pixels(time_ns, values.astype(values.dtype.newbyteorder("=")), options, "nominal")
+        else:
+            yield name, Rows(time_ns, values.astype(values.dtype.newbyteorder("=")), None, "nominal")
+
+
+def _add_column(name: str, entry: Entry, archive: Npz, metadata: dict[str, Any], notes: Notes) -> None:
+    """What is said once, of the whole episode."""
+    if name in (*RATES, *PERIODS) or name in metadata:
+        return
+    size = int(np.prod(entry.shape))
+    if len(entry.shape) > 1 or not 0 < size <= _MOST_VALUES or entry.dtype.kind not in "biufUS":
+        notes.leave_out(name, f"{entry.dtype} {list(entry.shape)}: neither a row a step nor a few values")
+        return
+    with notes.reading(name, name):
+        values = archive.read(name).reshape(-1)
+        if entry.dtype.kind == "f":
+            cells: list[Any] = [float(value) if np.isfinite(value) else None for value in values]
+        else:
+            cells = _texts(values) if entry.dtype.kind in "US" else values.tolist()
+        metadata[name] = cells[0] if len(cells) == 1 else cells
+
+
+def _texts(values: np.ndarray) -> list[str]:
+    texts = [cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell for cell in values.tolist()]
+    return [text.encode(errors="backslashreplace").decode() for text in texts]

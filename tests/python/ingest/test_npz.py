@@ -1,0 +1,167 @@
+"""Episodes as .npz files: every array as numpy reads it, at the rate that the file says."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from damage import damage
+from robocache.ingest import convert, merge, npz, plan
+from soak import rounds
+from yields import Yields, outcome, pixels
+
+import robocache
+
+
+def make(rng, rows=20):
+    return {
+        "joint_pos": rng.normal(size=(rows, 7)).astype(np.float32),
+        "big": rng.normal(size=(rows, 2)).astype(">f8"),
+        "fortran": np.asfortranarray(rng.normal(size=(rows, 3, 4))),
+        "flag": rng.random(rows) > 0.5,
+        "count": np.arange(rows, dtype=np.uint16),
+        "note": np.array([f"schritt {k} \u00e4" for k in range(rows)]),
+        "image": rng.integers(0, 256, (rows, 12, 16, 3), np.uint8),
+        "depth": rng.integers(0, 4000, (rows, 12, 16, 1), np.uint16),
+        "gender": np.array("neutral"),
+        "betas": np.arange(10.0),
+        "bad": np.array([np.nan]),
+        "matrix": np.eye(3),
+        "imaginary": np.zeros(rows, np.complex64),
+        "fps": np.array([50.0]),
+    }
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
+    if small:
+        monkeypatch.setattr(npz.Npz.parts, "__defaults__", (100,))
+    made = {name: make(rng, rows) for name, rows in (("run_2", 20), ("run_10", 9))}
+    for name, arrays in made.items():
+        save(tmp_path / f"{name}.npz", **arrays)
+    (tmp_path / "notes.txt").write_text("x")
+    found = Yields(None, tmp_path, image_codec="png")
+    assert list(found.episodes) == ["run_2.npz", "run_10.npz"] and found.notes.total == 2
+    for streams, arrays in zip(found.episodes.values(), made.values(), strict=True):
+        rows = len(arrays["flag"])
+        assert set(streams) == {"joint_pos", "big", "fortran", "flag", "count", "note", "image", "depth"}
+        for name, (time_ns, values) in streams.items():
+            assert time_ns.tolist() == [k * 20_000_000 for k in range(rows)]
+            if name in ("image", "depth"):
+                np.testing.assert_array_equal(pixels(values), arrays[name])
+            elif name == "note":
+                assert values == arrays[name].tolist()
+            else:
+                np.testing.assert_array_equal(values, arrays[name])
+                assert values.dtype == arrays[name].dtype.newbyteorder("=")
+    assert set(found.clocks.values()) == {"nominal"}
+    metadata = found.metadata["run_2.npz"]
+    assert metadata == {
+        "name": "run_2", "source_file": "run_2.npz", "rate_hz": 50.0, "gender": "neutral", "betas": list(range(10)), "bad": None
+    }  # fmt: skip
+    assert set(found.left_out) == {"matrix", "imaginary", "*.txt"} and not found.skipped
+
+
+def test_real_motions_are_as_numpy_reads_them(real_data, tmp_path):
+    """Of two kinds in one folder, whose keys are in another order in each and whose rate is a scalar or a list of one."""
+    source = Path(real_data("motion/unitree_g1_lerobot"))
+    robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    files = {file.name: file for file in source.glob("*.npz")}
+    assert sorted(dataset.episodes["source_file"].to_pylist()) == sorted(files) and len(files) == 14
+    for episode, name in enumerate(dataset.episodes["source_file"].to_pylist()):
+        with np.load(files[name], allow_pickle=False) as arrays:
+            streams = {key: rows for key, rows in dataset.episode(episode).items() if len(rows[0])}
+            assert set(streams) == set(arrays.files) - {"fps"}
+            for key, (time_ns, values) in streams.items():
+                np.testing.assert_array_equal(values, arrays[key])
+                assert time_ns.tolist() == [
+                    round(k * 1e9 / float(arrays["fps"].reshape(-1)[0])) for k in range(len(values))
+                ]
+
+
+def test_one_moment_is_no_recording(real_data):
+    """An observation that a policy is asked with: two images are of 224 rows, which are no steps."""
+    source = Path(real_data("npz_obs/openpi_droid_sim"))
+    with pytest.raises(robocache.FileError, match="expected recordings of a known format"):
+        robocache.ingest(source, "unused")
+    with pytest.raises(robocache.FileError, match=r"debug_obs.npz: .*an observation of one moment is no recording"):
+        Yields("npz", source, rate_hz=5)
+
+
+def test_the_rate_is_said_or_asked_for(rng, tmp_path):
+    rows = {"a": np.zeros((4, 2)), "b": np.zeros(4)}
+    path = tmp_path / "a.npz"
+
+    def read(options=None, **arrays):
+        np.savez(path, **rows, **arrays)
+        return Yields("npz", path, **(options or {})).only()["b"][0].tolist()
+
+    assert (
+        read(dt=np.float32(0.25))
+        == read(fps=np.array([4]))
+        == read({"rate_hz": 4})
+        == [0, 250_000_000, 500_000_000, 750_000_000]
+    )
+    assert read({"rate_hz": 4}, mocap_framerate=4.0)[1] == 250_000_000
+    for options, arrays, words in (
+        ({}, {}, r"a.npz: it has no array fps or dt; .*--rate-hz"),
+        ({"rate_hz": 5}, {"fps": 4}, "they contradict each other"),
+        ({}, {"fps": 4, "dt": 0.5}, "they contradict each other"),
+        ({}, {"fps": 0}, "fps: expected a number above 0, got 0"),
+        ({}, {"fps": np.nan}, "fps: expected a number above 0, got nan"),
+    ):
+        with pytest.raises(robocache.FileError, match=words):
+            read(options, **arrays)
+
+
+def test_pickles_are_not_loaded_and_lies_not_believed(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "touched",))
+
+    path = tmp_path / "a.npz"
+    np.savez(path, fps=50, a=np.array([Evil()], object))
+    with pytest.raises(robocache.FileError, match=r"a.npz: .*expected numbers, got objects, which are pickled"):
+        Yields(None, path)
+    assert not (tmp_path / "touched").exists()
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40, 3)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", header.getvalue() + bytes(240))
+    with pytest.raises(
+        robocache.FileError, match=r"a.npz: .*a: expected float64 \[1099511627776, 3\], it ends in row 0"
+    ):
+        Yields("npz", path, rate_hz=5)
+
+
+def test_shards_give_the_same_bytes(rng, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(5):
+        np.savez(source / f"{number}.npz", **make(rng, 5 + number))
+    (source / "2.npz").write_bytes(b"none")
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    made = plan(source, tmp_path / "plan", shards=3, on_error="skip")
+    for shard in range(3):
+        convert(made, shard)
+    merge(made.folder, tmp_path / "merged")
+    one, other = (
+        {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        for folder in (tmp_path / "single", tmp_path / "merged")
+    )
+    assert one == other and len(robocache.open(tmp_path / "merged")) == 4
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_files_are_named(save, rng, tmp_path):
+    save(tmp_path / "whole.npz", **make(rng))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    path = tmp_path / "a.npz"
+    for _ in range(rounds(60)):
+        path.write_bytes(damage(whole, rng))
+        outcome("npz", path, on_error="skip", rate_hz=50)
+        outcome("npz", path)
