@@ -259,7 +259,14 @@ def _table(*headings: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     for place, heading in enumerate(headings):
         number = heading.startswith(">")
-        table.add_column(heading.lstrip(">"), justify="right" if number else "left", no_wrap=place > 0, overflow="fold")
+        # Numbers stay whole; of the texts names give way first, but not to a letter a line.
+        table.add_column(
+            heading.lstrip(">"),
+            justify="right" if number else "left",
+            no_wrap=number,
+            overflow="fold",
+            min_width=None if place else 8,
+        )
     return table
 
 
