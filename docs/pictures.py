@@ -1,4 +1,5 @@
-"""Draws the pictures of the pages from what robocache computes; needs matplotlib, and of a scan ROBOCACHE_TEST_DATA.
+"""Draws the pictures of the pages from what robocache computes; needs matplotlib, of a scan and of recordings ROBOCACHE_TEST_DATA,
+and of the doctor's pages chromium.
 
 python docs/pictures.py            # rewrite docs/*.png
 python docs/pictures.py --check    # exit 1 if one shows other numbers than robocache computes now
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import report_pictures
 import tiers_picture
 import tsdf_picture
 
@@ -309,11 +311,19 @@ def digest(numbers: list[np.ndarray]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def is_stale(path: Path, numbers: list[np.ndarray]) -> bool:
+    """Whether a picture shows other numbers than these, and says so."""
+    if path.exists() and digest(numbers).encode() in path.read_bytes():
+        return False
+    print(f"{path.name} is out of date: run python docs/pictures.py")
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a picture is out of date")
     options = parser.parse_args()
-    stale = 0
+    stale = False
     for name, (draw, compute) in PICTURES.items():
         numbers = compute()
         path = HERE / name
@@ -321,9 +331,7 @@ def main() -> int:
             print(f"{name} is left as it is: it shows a scan that is not here")
             continue
         if options.check:
-            if not path.exists() or digest(numbers).encode() not in path.read_bytes():
-                stale = 1
-                print(f"{name} is out of date: run python docs/pictures.py")
+            stale |= is_stale(path, numbers)
             continue
         import matplotlib
 
@@ -334,6 +342,17 @@ def main() -> int:
         figure.savefig(path, dpi=90, metadata={"Description": digest(numbers)})
         plt.close(figure)
         print(f"{name} drawn")
+    for name in report_pictures.PAGES:
+        numbers = report_pictures.computed(name)
+        path = HERE / name
+        if numbers is None:
+            print(f"{name} is left as it is: it shows a recording that is not here")
+        elif options.check:
+            stale |= is_stale(path, numbers)
+        elif report_pictures.draw(name, path, digest(numbers)):
+            print(f"{name} drawn")
+        else:
+            print(f"{name} is left as it is: chromium and Pillow draw it")
     return stale
 
 

@@ -1,0 +1,108 @@
+"""What docs/doctor-*.png show: pages of the doctor, of recordings in ROBOCACHE_TEST_DATA. docs/pictures.py draws them.
+
+A page is what chromium shows of it; without chromium, Pillow or the recordings the pictures stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import robocache
+
+WIDTH, TALLEST, SCALE = 1100, 8000, 0.8
+MARGIN = 24  # what is below the last line
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report of `source`, which goes by `name`; a file in it as `file`. The last `height` pixels, or the whole page."""
+
+    source: str
+    name: str
+    file: str | None = None
+    dark: bool = False
+    height: int | None = None
+
+
+PAGES = {
+    "doctor-quadruped.png": Page("logs_csv/gtsam/quadraped_imu_data.csv", "quadruped", file="imu.csv"),
+    "doctor-unitree-go2.png": Page("rosbag2/unitree_go2", "unitree_go2", dark=True, height=1136),
+}
+
+
+def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
+    """What the doctor says of it, with what it needs in `folder`; None where the recording is not here."""
+    root = os.environ.get("ROBOCACHE_TEST_DATA")
+    if not root or not (Path(root) / page.source).exists():
+        return None
+    source, place = (Path(root) / page.source).resolve(), folder / page.name
+    if page.file is None:
+        shutil.copytree(
+            source, place, ignore=lambda at, names: [n for n in names if Path(n).suffix not in ("", ".csv")]
+        )
+    else:
+        place.mkdir()
+        shutil.copy(source, place / page.file)
+    before = os.getcwd()
+    os.chdir(folder)  # a report says what its source was called
+    try:
+        return robocache.doctor(page.name, format="csv", save=False)
+    finally:
+        os.chdir(before)
+
+
+def without(folder: str, text: str) -> str:
+    """Of what lies in the folder its name alone."""
+    return text.replace(f"{Path(folder).resolve()}/", "").replace(f"{folder}/", "")
+
+
+def computed(name: str) -> list[np.ndarray] | None:
+    """Every finding of it, so that another report is another picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = report_of(PAGES[name], Path(folder))
+        if report is None:
+            return None
+        text = without(folder, json.dumps(report.to_dict()["findings"], sort_keys=True))
+    return [np.frombuffer(text.encode(), np.uint8)]
+
+
+def draw(name: str, path: Path, description: str) -> bool:
+    """Draws it, with what the file says of itself; False where nothing here can."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    try:
+        from PIL import Image
+        from PIL.PngImagePlugin import PngInfo
+    except ImportError:
+        return False
+    if browser is None:
+        return False
+    page = PAGES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        report = report_of(page, Path(folder))
+        assert report is not None
+        html, shot = Path(folder) / "report.html", Path(folder) / "report.png"
+        html.write_text(without(folder, report.html()), encoding="utf-8")
+        switches = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        scheme = f"--blink-settings=preferredColorScheme={0 if page.dark else 1}"
+        size = [f"--window-size={WIDTH},{TALLEST}", f"--force-device-scale-factor={SCALE}"]
+        command = [browser, *switches, scheme, *size, f"--screenshot={shot}", html.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        image = Image.open(shot).convert("RGB")
+    pixels = np.asarray(image)
+    drawn = np.flatnonzero((pixels != pixels[-1, 0]).any(axis=(1, 2)))
+    bottom = min(int(drawn[-1]) + 1 + MARGIN, image.height)
+    top = 0 if page.height is None else max(0, bottom - page.height)
+    said = PngInfo()
+    said.add_text("Description", description)
+    image.crop((0, top, image.width, bottom)).quantize(256, method=Image.Quantize.MAXCOVERAGE).save(
+        path, pnginfo=said, optimize=True
+    )
+    return True
