@@ -128,7 +128,11 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
         folder.mkdir(parents=True)
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}") from error
-    _save(made)
+    try:
+        _save(made)
+    except FileError:
+        _remove(folder)
+        raise
     return made
 
 

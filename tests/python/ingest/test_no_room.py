@@ -1,0 +1,192 @@
+"""A disk that is full, folders that may not be written to, files that may not be read and sources that change: in every command the error
+says which, nothing half-written opens, and the same command then gives the same bytes."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from robocache.cli import main
+
+import robocache
+
+# The largest file that the system allows stands for the disk that is left.
+_COMMAND = """
+import resource, signal, sys
+sys.modules["torch"] = None
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from robocache.cli import main
+if int(sys.argv[1]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def command(*arguments, room=0, **options):
+    line = [sys.executable, "-c", _COMMAND, str(room), *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
+
+
+def contents(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def write_log(folder, first, rows=3000):
+    folder.mkdir(parents=True)
+    lines = "".join(f"{first + row / 100:.2f},{row},{row * row}\n" for row in range(rows))
+    (folder / "imu.csv").write_text("t [s],x,y\n" + lines)
+
+
+@pytest.fixture
+def place(request, monkeypatch):
+    """A folder that every user may enter, with logs, the caches that come of them, a plan and its shards."""
+    folder = Path(tempfile.mkdtemp(prefix="robocache-no-room-", dir="/tmp"))
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o755)
+    monkeypatch.chdir(folder)
+    for number in range(2):
+        write_log(folder / f"logs/{number}", 100 * number)
+    write_log(folder / "more/2", 300)
+    robocache.ingest(folder / "logs", folder / "whole")
+    shutil.copytree(folder / "whole", folder / "longer")
+    robocache.ingest(folder / "more", folder / "longer", append=True)
+    return folder
+
+
+# Each command: what is done before, its arguments, what it makes, and what that must be then.
+COMMANDS = {
+    "ingest": ([], ["ingest", "logs", "made"], "whole"),
+    "workers": ([], ["ingest", "logs", "made", "--workers", "2"], "whole"),
+    "plan": ([], ["plan", "logs", "made", "--shards", "2"], None),
+    "convert": ([["plan", "logs", "work", "--shards", "2"]], ["convert", "work", "--shard", "0"], None),
+    "merge": (
+        [["plan", "logs", "work", "--shards", "2"], *(["convert", "work", "--shard", shard] for shard in "01")],
+        ["merge", "work", "made"],
+        "whole",
+    ),
+    "append": ([["ingest", "logs", "made"]], ["append", "more", "made"], "longer"),
+}
+
+
+def prepare(name, place):
+    before, arguments, wanted = COMMANDS[name]
+    for line in before:
+        assert main(line) == 0
+    return arguments, place / ("work/shard-000" if name == "convert" else "made"), wanted
+
+
+def check(name, place, arguments, made, wanted):
+    """What was not done before is done now."""
+    assert main(arguments) == 0
+    if wanted is not None:
+        assert contents(made) == contents(place / wanted)
+    elif name == "convert":
+        robocache.open(made, verify=True)
+
+
+@pytest.mark.parametrize(("name", "room"), [(name, 100 if name == "plan" else 30_000) for name in COMMANDS])
+def test_a_full_disk(name, room, place):
+    arguments, made, wanted = prepare(name, place)
+    before = contents(made)
+    failed = command(*arguments, cwd=place, room=room)
+    assert failed.returncode == 1, failed
+    assert "File too large" in failed.stderr and "Traceback" not in failed.stderr
+    assert failed.stderr.startswith("robocache ")
+    if name == "append":
+        robocache.open(made, verify=True)
+        assert contents(made) == before
+    else:
+        with pytest.raises(robocache.FileError):
+            robocache.open(made)
+    check(name, place, arguments, made, wanted)
+
+
+@pytest.fixture
+def bound():
+    """How a process is started for which the rights of files count, though it is root's."""
+    if os.geteuid():
+        return {}
+    options = {"preexec_fn": _drop_rights}
+    try:
+        subprocess.run(["true"], check=True, **options)
+    except subprocess.SubprocessError:
+        pytest.skip("root's rights cannot be dropped here")
+    return options
+
+
+def _drop_rights():
+    """PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which counts from the exec on."""
+    for capability in (1, 2):
+        if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0):
+            raise OSError
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_may_not_be_written_to(name, place, bound):
+    arguments, made, wanted = prepare(name, place)
+    before = contents(place)
+    closed = [place, *(path for path in place.rglob("*") if path.is_dir())]
+    for folder in closed:
+        folder.chmod(0o555)
+    failed = command(*arguments, cwd=place, **bound)
+    assert failed.returncode == 1, failed
+    assert "Permission denied" in failed.stderr and "Traceback" not in failed.stderr
+    folder_named = {"convert": "work/", "append": "made", "workers": "made.shards"}.get(name, "made")
+    assert folder_named in failed.stderr
+    assert contents(place) == before
+    for folder in closed:
+        folder.chmod(0o755)
+    check(name, place, arguments, made, wanted)
+
+
+@pytest.mark.parametrize("name", ["ingest", "workers", "convert", "append"])
+def test_a_file_that_may_not_be_read(name, place, bound):
+    arguments, made, wanted = prepare(name, place)
+    before = contents(made)
+    file = place / ("more/2/imu.csv" if name == "append" else "logs/0/imu.csv")
+    for path in (place, *place.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    file.chmod(0)
+    failed = command(*arguments, cwd=place, **bound)
+    assert failed.returncode == 1, failed
+    assert f"{file.relative_to(place)}: Permission denied" in failed.stderr and "Traceback" not in failed.stderr
+    assert contents(made) == before
+    file.chmod(0o644)
+    if name == "convert":  # the plan was made of it before its rights were others, which are no part of what it is
+        check(name, place, arguments, made, wanted)
+
+
+@pytest.mark.parametrize("name", ["convert", "merge"])
+def test_a_source_that_changed_under_it(name, place):
+    arguments, made, _ = prepare(name, place)
+    file = place / "logs/1/imu.csv"
+    file.write_text(file.read_text() + "900.0,1,2\n")
+    failed = command(*arguments, cwd=place)
+    assert failed.returncode == 1 and "logs/1/imu.csv: changed since " in failed.stderr
+    assert "plan the source anew" in failed.stderr and not made.exists()
+
+
+@pytest.mark.parametrize("name", ["ingest", "append"])
+def test_a_source_that_changes_while_it_is_read(name, place, monkeypatch):
+    """A file that is gone, or shorter, when its turn comes."""
+    from robocache.ingest import csv
+
+    _, made, _ = prepare(name, place)
+    before = contents(made)
+    source = place / ("more" if name == "append" else "logs")
+    last = sorted(source.rglob("imu.csv"))[-1]
+    read = csv.read
+
+    def losing(*arguments):
+        for recording in read(*arguments):
+            last.unlink(missing_ok=True)
+            yield recording
+
+    monkeypatch.setattr(csv, "read", losing)
+    with pytest.raises(robocache.FileError, match=r"imu\.csv: No such file"):
+        robocache.ingest(source, made, append=name == "append")
+    assert contents(made) == before
