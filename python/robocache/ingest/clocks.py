@@ -6,7 +6,7 @@ writer; :func:`shift` moves a whole clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
@@ -253,7 +253,7 @@ class Order:
             yield 0, samples
             return
         if clock.real is None:
-            real = time_ns[~np.isin(time_ns, [*_NEVER, *_UNSET])]
+            real = time_ns[~_are(time_ns, (*_NEVER, *_UNSET))]
             if len(real):
                 clock.real = int(real[0])
                 self._refuse_unset(name, np.concatenate([*clock.doubtful, time_ns]), 0, clock.real)
@@ -391,7 +391,15 @@ def _find_unset(time_ns: np.ndarray, real: int | None) -> np.ndarray:
     """bool ``[n]``: which stamps are none, where `real` is one."""
     if real is None:
         return np.zeros(len(time_ns), bool)
-    return np.isin(time_ns, [*_NEVER, *(_UNSET if real >= _SINCE_2001_NS else ())])
+    return _are(time_ns, (*_NEVER, *(_UNSET if real >= _SINCE_2001_NS else ())))
+
+
+def _are(time_ns: np.ndarray, values: Sequence[int]) -> np.ndarray:
+    """bool ``[n]``: which stamps are one of the values; numpy.isin takes ten times as long for a part's stamps."""
+    found: np.ndarray = time_ns == values[0]
+    for value in values[1:]:
+        found |= time_ns == value
+    return found
 
 
 def add_counts(to: dict[str, dict[str, int]], counts: Mapping[str, Mapping[str, int]]) -> None:

@@ -4,6 +4,10 @@
 #include <bit>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace robocache::cache {
 namespace {
 
@@ -26,12 +30,9 @@ constexpr Tables kTables = [] {
   return tables;
 }();
 
-}  // namespace
-
-uint32_t crc32(const void* data, size_t size, uint32_t seed) {
+// The checksum's register after more bytes.
+uint32_t by_tables(const unsigned char* bytes, size_t size, uint32_t crc) {
   static_assert(std::endian::native == std::endian::little);
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  uint32_t crc = ~seed;
   while (size >= kSlices) {
     std::array<uint32_t, 4> words;
     std::memcpy(words.data(), bytes, kSlices);
@@ -46,7 +47,63 @@ uint32_t crc32(const void* data, size_t size, uint32_t seed) {
     size -= kSlices;
   }
   for (; size > 0; --size) crc = (crc >> 8) ^ kTables[0][(crc ^ *bytes++) & 0xffu];
-  return ~crc;
+  return crc;
+}
+
+#if defined(__x86_64__)
+
+#define ROBOCACHE_CARRYLESS __attribute__((target("pclmul,sse2")))
+
+// x^n modulo the polynomial, as the factor of a carry-less product of reflected numbers.
+constexpr int64_t power(int n) {
+  uint32_t remainder = 0x80000000u;
+  for (int i = 0; i < n; ++i) remainder = (remainder >> 1) ^ ((remainder & 1u) != 0 ? kPolynomial : 0u);
+  return int64_t{remainder} << 1;
+}
+
+// What 16 bytes come to `Bits` bits later, added to the bytes there.
+template <int Bits>
+ROBOCACHE_CARRYLESS inline __m128i fold(__m128i bytes, __m128i there) {
+  const __m128i factors = _mm_set_epi64x(power(Bits - 32), power(Bits + 32));
+  const __m128i low = _mm_clmulepi64_si128(bytes, factors, 0x00);
+  const __m128i high = _mm_clmulepi64_si128(bytes, factors, 0x11);
+  return _mm_xor_si128(there, _mm_xor_si128(low, high));
+}
+
+ROBOCACHE_CARRYLESS inline __m128i load(const unsigned char* bytes) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+}
+
+constexpr size_t kFolded = 64;
+
+// As by_tables, of kFolded bytes or more: folds them to the last 16, four times 16 at once.
+ROBOCACHE_CARRYLESS uint32_t by_folding(const unsigned char* bytes, size_t size, uint32_t crc) {
+  __m128i a = _mm_xor_si128(load(bytes), _mm_cvtsi32_si128(static_cast<int>(crc)));
+  __m128i b = load(bytes + 16);
+  __m128i c = load(bytes + 32);
+  __m128i d = load(bytes + 48);
+  for (bytes += kFolded, size -= kFolded; size >= kFolded; bytes += kFolded, size -= kFolded) {
+    a = fold<512>(a, load(bytes));
+    b = fold<512>(b, load(bytes + 16));
+    c = fold<512>(c, load(bytes + 32));
+    d = fold<512>(d, load(bytes + 48));
+  }
+  std::array<unsigned char, 16> folded;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(folded.data()), fold<128>(fold<128>(fold<128>(a, b), c), d));
+  return by_tables(bytes, size, by_tables(folded.data(), folded.size(), 0));
+}
+
+#endif
+
+}  // namespace
+
+uint32_t crc32(const void* data, size_t size, uint32_t seed) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+#if defined(__x86_64__)
+  static const bool can_fold = __builtin_cpu_supports("pclmul") != 0;
+  if (can_fold && size >= kFolded) return ~by_folding(bytes, size, ~seed);
+#endif
+  return ~by_tables(bytes, size, ~seed);
 }
 
 std::string crc32_text(uint32_t crc) {

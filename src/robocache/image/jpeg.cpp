@@ -1,6 +1,7 @@
 #include "robocache/image/jpeg.hpp"
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -248,6 +249,22 @@ std::string obstacle(const jpeg_decompress_struct& info) {
   return text + ", neither 4:4:4 nor 4:2:2 nor 4:2:0";
 }
 
+// Whether baseline has codes for the coefficients of blocks.
+bool have_codes(std::span<const JBLOCK> blocks) {
+  std::array<JCOEF, DCTSIZE2> least{};
+  std::array<JCOEF, DCTSIZE2> most{};
+  for (const JBLOCK& block : blocks) {
+    for (size_t k = 0; k < DCTSIZE2; ++k) {
+      const JCOEF coefficient = block[k];
+      least[k] = coefficient < least[k] ? coefficient : least[k];
+      most[k] = coefficient > most[k] ? coefficient : most[k];
+    }
+  }
+  // Of the first of a block what is coded is how far it is from the one before.
+  return least[0] >= -1024 && most[0] <= 1023 && *std::min_element(least.begin() + 1, least.end()) >= -1023 &&
+         *std::max_element(most.begin() + 1, most.end()) <= 1023;
+}
+
 // Why the coefficients, once read, cannot be kept; empty where they can.
 std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficients) {
   jpeg_decompress_struct& info = source->info;
@@ -268,12 +285,7 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
       for (JDIMENSION row = 0; row < component.height_in_blocks; ++row) {
         auto* common = reinterpret_cast<j_common_ptr>(&info);
         const JBLOCKROW blocks = (*info.mem->access_virt_barray)(common, coefficients[i], row, 1, FALSE)[0];
-        for (JDIMENSION column = 0; column < component.width_in_blocks; ++column) {
-          const JCOEF* block = blocks[column];
-          const auto [least, most] = std::minmax_element(block + 1, block + DCTSIZE2);
-          // Of the first of a block what is coded is how far it is from the one before.
-          has_codes = has_codes && *least >= -1023 && *most <= 1023 && block[0] >= -1024 && block[0] <= 1023;
-        }
+        has_codes = has_codes && have_codes({blocks, component.width_in_blocks});
       }
     }
   });

@@ -58,6 +58,26 @@ def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
             assert row.dtype == points[name].dtype and row.tobytes() == points[name].tobytes()
 
 
+WIDER = np.dtype({"names": list(PLAIN.names), "formats": ["f4"] * 4, "offsets": [0, 4, 8, 12], "itemsize": 32})
+
+
+def test_clouds_that_lie_otherwise_among_others_are_cut_apart(rng, tmp_path):
+    """Bytes behind the points of one, a wider step of two, one whose message is lost."""
+    dtypes = [PLAIN, PLAIN, PLAIN, WIDER, WIDER, PLAIN, PLAIN, PLAIN, PLAIN]
+    all_points = [random_points(rng, dtype, 8 + 2 * (k % 3)) for k, dtype in enumerate(dtypes)]
+    made = [(START + k, cloud(points, time_ns=START + k)) for k, points in enumerate(all_points)]
+    made[1][1].data = np.concatenate([made[1][1].data, np.full(16, 7, np.uint8)])
+    made[6][1].width += 1
+    got = read(
+        write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)}), on_error="skip"
+    ).only["/points"]
+    kept = [0, 1, 2, 3, 4, 5, 7, 8]
+    assert got.time_ns == [START + k for k in kept]
+    for row, k in zip(got.rows, kept, strict=True):
+        expected = np.stack([all_points[k][name] for name in PLAIN.names], axis=1)
+        assert row.tobytes() == expected.tobytes(), k
+
+
 def test_clouds_that_do_not_hold_what_they_say_are_skipped_by_message(rng, tmp_path):
     made = [(START + k, cloud(random_points(rng, PLAIN, 10), time_ns=START + k)) for k in range(5)]
     made[1][1].width = 11

@@ -28,13 +28,18 @@ class Channel:
     definition: bytes
 
 
+# A message's bytes: a view where they are part of what was read, and of large ones. Small ones of their own stay bytes: Python's
+# garbage collector goes through all views again and again.
+Payload = bytes | memoryview
+
+
 @dataclass
 class Messages:
     """Of one channel, in order: when they were logged and published, int64 nanoseconds, and themselves."""
 
     log_ns: list[int] = field(default_factory=list)
     publish_ns: list[int] = field(default_factory=list)
-    payloads: list[memoryview] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
 
 
 class Part:
@@ -44,7 +49,7 @@ class Part:
         self.messages: dict[int, Messages] = {}
         self.size = 0
 
-    def add(self, channel: int, log_ns: int, publish_ns: int, payload: memoryview) -> None:
+    def add(self, channel: int, log_ns: int, publish_ns: int, payload: Payload) -> None:
         messages = self.messages.get(channel)
         if messages is None:
             messages = self.messages[channel] = Messages()
@@ -124,12 +129,12 @@ class Bag(ABC):
 # ---- the order of messages ----
 
 # Log times, channels, publish times, payloads of messages, in the order of log time.
-Table = tuple[list[int], list[int], list[int], list[memoryview]]
+Table = tuple[list[int], list[int], list[int], list[Payload]]
 # What is held back of chunks that overlap; beyond it the order is given up, and where it shows in stamps the driver says so.
 _HELD = 256 << 20
 
 
-def in_order(logs: list[int], channels: list[int], publishes: list[int], payloads: list[memoryview]) -> Table:
+def in_order(logs: list[int], channels: list[int], publishes: list[int], payloads: list[Payload]) -> Table:
     """The same in the order of log time; messages of one time stay as they are."""
     if any(map(int.__gt__, logs, logs[1:])):
         order = sorted(range(len(logs)), key=logs.__getitem__)
@@ -167,7 +172,7 @@ def merge(chunks: Sequence[tuple[int, Callable[[], Table | None]]]) -> Iterator[
             yield _part(logs, channels, publishes, [memoryview(payload) for payload in payloads])
 
 
-def _part(logs: list[int], channels: list[int], publishes: list[int], payloads: list[memoryview]) -> Part:
+def _part(logs: list[int], channels: list[int], publishes: list[int], payloads: list[Payload]) -> Part:
     part = Part()
     for log, channel, publish, payload in zip(logs, channels, publishes, payloads, strict=True):
         part.add(channel, log, publish, payload)

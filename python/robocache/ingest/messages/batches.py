@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from .bags import Payload
+
 # A type with more leaves than this is none that a robot has: a definition that holds itself, or arrays of arrays of messages.
 MAX_LEAVES = 20_000
 
@@ -67,7 +69,7 @@ class Decoder(Protocol):
     leaves: tuple[Leaf, ...]
     left_out: dict[str, str]
 
-    def decode(self, payloads: Sequence[memoryview]) -> tuple[Batch, dict[int, str]]:
+    def decode(self, payloads: Sequence[Payload]) -> tuple[Batch, dict[int, str]]:
         """Those that can be decoded, in their order; and the others, each with the reason."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .bags import Payload
 from .batches import Leaf, Trees
 
 _NAN = float("nan")
@@ -28,7 +29,7 @@ class JsonDecoder:
         self._kinds: dict[str, str] = {}
         self._seen = 0
 
-    def decode(self, payloads: Sequence[memoryview]) -> tuple[Trees, dict[int, str]]:
+    def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
         """As of :class:`Decoder`."""
         bad: dict[int, str] = {}
         trees: list[dict[str, Any]] = []

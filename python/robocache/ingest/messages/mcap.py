@@ -23,7 +23,7 @@ from ...errors import Error
 from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions, is_mcap
 from ..recording import Notes, Recording, SourceError, naming
-from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
+from .bags import Bag, Channel, Faults, Part, Payload, Table, in_order, merge
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -266,7 +266,7 @@ class McapBag(Bag):
         logs: list[int] = []
         numbers: list[int] = []
         publishes: list[int] = []
-        payloads: list[memoryview] = []
+        payloads: list[Payload] = []
         unpack = _HEAD.unpack_from
         while at < end:
             if end - at < 9:

@@ -26,7 +26,7 @@ from .ros import Definitions, RosDecoder, known_definitions, leaves_of, parse_de
 from .streams import Topic
 
 # Messages that become rows together.
-_AT_ONCE = 32 << 20
+_AT_ONCE = 16 << 20
 # A bag of no more than this is held between the passes.
 _SMALL = 96 << 20
 

@@ -41,27 +41,28 @@ def read_clouds(
         origin.notes.leave_out(f"{origin.name}: height and width", "of clouds whose points lie in rows as an image's")
     lost: dict[int, SourceError] = {}
     rows: list[int] = []
-    clouds: list[dict[str, np.ndarray]] = []
+    runs: list[_Run] = []
     layouts: dict[Any, _Layout] = {}
-    layout: _Layout | None = None
     for row, (height, width, row_step, step, big) in enumerate(sizes):
         try:
             key = *described[offsets[row] : offsets[row + 1]], step, bool(big)
             if key not in layouts:
                 layouts[key] = _layout(origin, key[:-2], step, bool(big))
-            layout = layouts[key]
-            clouds.append(layout.cut(data[starts[row] : starts[row + 1]], height, width, row_step))
+            run = _Run(layouts[key], int(starts[row]), int(starts[row + 1]), height, width, row_step)
+            if not runs or not runs[-1].go_on(run):
+                runs.append(run)
             rows.append(row)
         except Error as error:
             lost[first_row + row] = origin.refusal(first_row + row, error)
     origin.lose(lost)
-    if layout is None or not rows:
+    if not rows:
         return
+    clouds = [run.layout.cut(data[run.begin : run.end], run.height, run.width, run.row_step) for run in runs]
+    bounds = offsets_of(np.array([sizes[row][0] * sizes[row][1] for row in rows], np.int64))
     for part in clouds[0]:
-        parts = [cloud[part] for cloud in clouds]
-        bounds = offsets_of(np.array([len(some) for some in parts], np.int64))
-        stream, features = (f"{origin.name}/{part}", None) if part else (origin.name, layout.names)
-        yield stream, Ragged(time_ns[rows], np.concatenate(parts), bounds, features, attributes=attributes)
+        points = np.concatenate([cloud[part] for cloud in clouds]) if len(clouds) > 1 else clouds[0][part]
+        stream, features = (f"{origin.name}/{part}", None) if part else (origin.name, runs[-1].layout.names)
+        yield stream, Ragged(time_ns[rows], points, bounds, features, attributes=attributes)
 
 
 def _layout(origin: Origin, fields: Sequence[tuple[str, int, int, int]], step: int, big: bool) -> _Layout:
@@ -71,6 +72,33 @@ def _layout(origin: Origin, fields: Sequence[tuple[str, int, int, int]], step: i
     if layout.says != known:
         raise Error(f"points of {layout.says}, but of {known} before")
     return layout
+
+
+@dataclass
+class _Run:
+    """Clouds that lie one behind the other, in bytes [begin, end), with nothing between them and between their points, so that
+    they are cut as one; or a single one, as it says."""
+
+    layout: _Layout
+    begin: int
+    end: int
+    height: int
+    width: int
+    row_step: int
+
+    def __post_init__(self) -> None:
+        self.layout.check(self.end - self.begin, self.height, self.width, self.row_step)
+
+    def go_on(self, run: _Run) -> bool:
+        """Takes another one in, if it can."""
+        if not (self._is_dense and run._is_dense and self.end == run.begin and self.layout is run.layout):
+            return False
+        self.height, self.width, self.end = 1, self.height * self.width + run.height * run.width, run.end
+        return True
+
+    @property
+    def _is_dense(self) -> bool:
+        return self.end - self.begin == self.height * self.width * self.layout.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -127,19 +155,19 @@ class _Layout:
             ),
         )
 
-    def cut(self, data: np.ndarray, height: int, width: int, row_step: int) -> dict[str, np.ndarray]:
-        """The points of a cloud, and under their names the fields of other dtypes."""
+    def check(self, size: int, height: int, width: int, row_step: int) -> None:
+        """Raises Error where so many bytes do not hold a cloud of that size."""
         step = self.dtype.itemsize
-        used = width * step
-        if height > 1 and row_step < used:
+        if height > 1 and row_step < width * step:
             raise Error(f"rows of {width} points of {step} bytes in {row_step} bytes")
-        whole = height * row_step if height > 1 else used * height
-        if len(data) < whole:
-            raise Error(
-                f"expected {height}x{width} points of {step} bytes in rows of {row_step}, got {len(data)} bytes"
-            )
+        if size < (height * row_step if height > 1 else height * width * step):
+            raise Error(f"expected {height}x{width} points of {step} bytes in rows of {row_step}, got {size} bytes")
+
+    def cut(self, data: np.ndarray, height: int, width: int, row_step: int) -> dict[str, np.ndarray]:
+        """The points of a cloud that was checked, and under their names the fields of other dtypes."""
+        used = width * self.dtype.itemsize
         if height > 1 and row_step > used:
-            data = data[:whole].reshape(height, row_step)[:, :used].reshape(-1)
+            data = data[: height * row_step].reshape(height, row_step)[:, :used].reshape(-1)
         points = np.ascontiguousarray(data[: used * height]).view(self.dtype)
         main = self._main(points)
         return {"": main} | {name: _native(points[name]) for name in self.own}

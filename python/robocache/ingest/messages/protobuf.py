@@ -11,6 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from ...errors import Error
+from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
 
 _NUMBERS = {
@@ -81,7 +82,7 @@ class ProtobufDecoder:
                 raise Error(f"more than {MAX_LEAVES} fields")
         return leaves
 
-    def decode(self, payloads: Sequence[memoryview]) -> tuple[Trees, dict[int, str]]:
+    def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
         """As of :class:`Decoder`."""
         bad: dict[int, str] = {}
         trees: list[dict[str, Any]] = []

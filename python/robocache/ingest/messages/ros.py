@@ -18,6 +18,7 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
 from ...errors import Error
+from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, offsets_of
 
 _NUMBERS = {
@@ -173,7 +174,7 @@ class _Large:
 class _Walk:
     """A way through one payload; where it does not fit the type, struct.error or ValueError."""
 
-    def __init__(self, payload: memoryview, cdr: bool) -> None:
+    def __init__(self, payload: Payload, cdr: bool) -> None:
         self.order, self._start = "<", 0
         if cdr:
             if len(payload) < 4 or payload[0] != 0 or payload[1] > 1:
@@ -266,7 +267,7 @@ class _Payloads:
     """Payloads in which fields lie at the same places, or, behind `end`, so many bytes farther on."""
 
     def __init__(
-        self, payloads: list[memoryview], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
+        self, payloads: list[Payload], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
     ) -> None:
         self._payloads = payloads
         self._stacked = stacked
@@ -469,18 +470,17 @@ class RosDecoder:
         self._cdr = cdr
         self._met: dict[tuple[int, bytes], list[_Met]] = {}
 
-    def decode(self, payloads: Sequence[memoryview]) -> tuple[_Messages, dict[int, str]]:
+    def decode(self, payloads: Sequence[Payload]) -> tuple[_Messages, dict[int, str]]:
         """As of :class:`Decoder`."""
         bad: dict[int, str] = {}
         alike: dict[tuple[int, bytes], list[int]] = {}
-        for index, payload in enumerate(payloads):
-            size = len(payload)
-            alike.setdefault((size if size <= _SMALL else -1, bytes(payload[:2]) if self._cdr else b""), []).append(
-                index
-            )
+        heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
+        for index, key in enumerate(zip(map(len, payloads), heads, strict=True)):
+            alike.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
         found: list[tuple[_Met, _Payloads, np.ndarray]] = []
         for key, indices in alike.items():
-            self._group(key, np.array(indices), [payloads[index] for index in indices], found, bad)
+            some = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
+            self._group(key, np.array(indices), some, found, bad)
         rows = len(payloads) - len(bad)
         kept = np.ones(len(payloads), bool)
         kept[list(bad)] = False
@@ -495,7 +495,7 @@ class RosDecoder:
         self,
         key: tuple[int, bytes],
         indices: np.ndarray,
-        payloads: list[memoryview],
+        payloads: list[Payload],
         found: list[tuple[_Met, _Payloads, np.ndarray]],
         bad: dict[int, str],
     ) -> None:
@@ -523,6 +523,9 @@ class RosDecoder:
             same, shifts = self._same(met, payloads, stacked)
             if not same.any():
                 continue
+            if same.all():
+                found.append((met, _Payloads(payloads, stacked, met.large.end if met.large else 0, shifts), indices))
+                return
             some = list(compress(payloads, same))
             found.append(
                 (
@@ -536,7 +539,7 @@ class RosDecoder:
             payloads, indices = list(compress(payloads, ~same)), indices[~same]
             stacked = None if stacked is None else stacked[~same]
 
-    def _walk(self, payload: memoryview) -> _Met:
+    def _walk(self, payload: Payload) -> _Met:
         walk = _Walk(payload, self._cdr)
         layout = walk.message(self.leaves, whole=True)
         if rest := walk.end():
@@ -546,7 +549,7 @@ class RosDecoder:
         return _Met(walk.order, layout, places, lengths, list(walk.lengths.items()), length, len(payload), walk.large)
 
     def _same(
-        self, met: _Met, payloads: list[memoryview], stacked: np.ndarray | None
+        self, met: _Met, payloads: list[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
         """Which of the payloads have the same lengths at the same places, but for the large sequence's; and by how many bytes
         each of these is longer, where any is."""

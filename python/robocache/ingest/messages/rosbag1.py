@@ -19,7 +19,7 @@ from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions
 from ..formats.rosbag1 import is_bag
 from ..recording import Notes, Recording, SourceError, naming
-from .bags import Bag, Channel, Faults, Part, Table, in_order, merge
+from .bags import Bag, Channel, Faults, Part, Payload, Table, in_order, merge
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -164,7 +164,7 @@ class RosBag1(Bag):
     def _walk(self, data: memoryview, where: str) -> Table | None:
         logs: list[int] = []
         numbers: list[int] = []
-        payloads: list[memoryview] = []
+        payloads: list[Payload] = []
         at, end = 0, len(data)
         while at < end:
             (size,) = _U32.unpack_from(data, at)

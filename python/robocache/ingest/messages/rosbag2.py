@@ -27,6 +27,8 @@ from .passes import read_bags
 
 # Rows of a database that are read together.
 _AT_ONCE = 4 << 20
+# Messages of no more than this stay bytes.
+_SMALL = 4096
 # A larger message is taken for damage.
 _LARGEST = 256 << 20
 
@@ -200,7 +202,7 @@ class _Database(Bag):
                         if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
                             raise SourceError(f"{path}: message {identity}: expected zstd that says its size")
                         data = decompressor.decompress(data)
-                    part.add(topics[topic], time_ns, time_ns, memoryview(data))
+                    part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
                     if part.size > _AT_ONCE:
                         yield part
                         part = Part()
