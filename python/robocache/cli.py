@@ -80,6 +80,12 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
     def asked(said: re.Match[str]) -> str:
         return f"{said[1]}--{said[2].replace('_', '-')}" if said[2] in known else said[0]
 
+    # What was given for a cache, and has none in it, is most often a source.
+    message = re.sub(
+        r"/manifest\.json: opening it: No such file or directory$",
+        ": no cache: it has no manifest.json; `robocache ingest` makes one of a dataset",
+        message,
+    )
     message = re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
     return re.sub(r"(\bsay [^;:]*\bwith )(\w+)\b(?! \(--)", asked, message)
 
@@ -152,7 +158,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json({**made.described, "folder": str(made.folder)})
     else:
-        print(f"{arguments.source} ({made.work.format.name}): {made.recordings} recordings in {made.shards} shards")
+        recordings = f"{made.recordings} recording{'s' * (made.recordings != 1)}"
+        print(f"{arguments.source} ({made.work.format.name}): {recordings} in {made.shards} shards")
         print(f"each of 0 to {made.shards - 1}: {shlex.join(['robocache', 'convert', str(made.folder), '--shard'])} N")
         print(f"then: {shlex.join(['robocache', 'merge', str(made.folder), 'CACHE'])}")
     return _DONE

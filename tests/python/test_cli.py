@@ -454,3 +454,11 @@ def test_progress_goes_to_a_terminal_only(tmp_path):
     )
     assert (made.returncode, made.stderr) == (0, "")
     json.loads(made.stdout)
+
+
+def test_what_is_no_cache_is_said_to_be_none(tmp_path, capsys):
+    (tmp_path / "logs").mkdir()
+    for line in (["inspect"], ["export", "--to", "mcap"]):
+        assert cli.main([*line, str(tmp_path / "logs"), *([str(tmp_path / "out")] if line[0] == "export" else [])]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path}/logs: no cache: it has no manifest.json; `robocache ingest` makes one" in said

@@ -337,6 +337,9 @@ def _read_las(file: Path, notes: Notes) -> Columns:
     """x, y, z as float64, scaled and moved as the header says, and all that a point has besides."""
     try:
         import laspy
+
+        if file.suffix.lower() == ".laz":
+            import lazrs  # noqa: F401  which laspy takes, and does not name where it is missing
     except ImportError as error:
         raise Error(f"{error}; pip install 'robocache[lidar]'") from error
     _check_las_header(file)

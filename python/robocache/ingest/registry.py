@@ -108,13 +108,14 @@ def find_format(source: Path) -> Format:
     included = {name for entry, _ in found for name in entry.includes}
     found = [(entry, sign) for entry, sign in found if entry.name not in included]
     if not found:
-        names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
-        there = f" among {len(files)} files ({names})" if files else " in an empty folder"
-        there = there if files != [source] else ""
         others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
+        if not files:
+            raise FileError(f"{source}: expected recordings of a known format, found none in an empty folder{others}")
+        names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
+        there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
         raise FileError(
             f"{source}: expected recordings of a known format, found none{there}; `robocache ingest --help` tells how each "
-            f"looks; files of other names are read where format says which: {', '.join(FORMATS)}{others}"
+            f"looks; where files have other names, say which it is with format: {', '.join(FORMATS)}{others}"
         )
     if len(found) > 1:
         claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)

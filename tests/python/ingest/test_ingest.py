@@ -96,7 +96,7 @@ def test_a_source_of_no_format_is_told_shortly_what_is_there(tmp_path):
     assert ", ".join(registry.FORMATS) in str(caught.value)
     assert len(str(caught.value)) < len(str(tmp_path)) + 320
     (tmp_path / "empty").mkdir()
-    with pytest.raises(robocache.FileError, match="found none in an empty folder"):
+    with pytest.raises(robocache.FileError, match=r"found none in an empty folder$"):
         robocache.ingest(tmp_path / "empty", tmp_path / "cache")
 
 
