@@ -245,20 +245,6 @@ def test_formats_are_shown_by_their_shares_and_on_their_own_page(render):
     assert "python -m bench ingest" in render.formats({})
 
 
-def test_every_format_is_in_the_table_of_formats():
-    from robocache.ingest.registry import FORMATS
-
-    text = (ROOT / "docs/formats.md").read_text()
-    rows = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
-    assert rows.keys() == FORMATS.keys()
-    for name, line in rows.items():
-        tests = line.split("|")[-2].replace("`", "").split(",")
-        for test in tests:
-            assert (ROOT / "tests/python/ingest" / test.strip()).exists() or (
-                ROOT / "tests/python" / test.strip()
-            ).is_dir(), name
-
-
 def test_what_a_tier_reads_is_shown_in_bytes(render):
     pinned = case("pinned, rows", 40.0, share_of_the_link=0.8)
     pinned["contenders"]["robocache"]["read_bytes_per_s"] = 43e9

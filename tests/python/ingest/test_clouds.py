@@ -2,6 +2,7 @@
 
 import resource
 import struct
+import sys
 import time
 import zipfile
 
@@ -524,3 +525,9 @@ def test_a_real_pcd(name, stream, kind, real_data):
         assert streams["points"][1][0].shape == (307200, 3)
         assert np.isnan(streams["points"][1][0]).any()
         assert streams["points/rgba"][1][0].shape == (307200, 4)
+
+
+def test_a_laz_without_what_unpacks_it_names_the_command(real_data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lazrs", None)
+    with pytest.raises(robocache.FileError, match=r"simple\.laz: .*pip install 'robocache\[lidar\]'"):
+        Yields("clouds", real_data("lidar/laspy") / "simple.laz", rate_hz=1)
