@@ -300,6 +300,7 @@ WORDS = {
     "library_bytes_per_s": "the library's bytes/s",
     "share_of_library": "share of the library's speed",
     "share_of_decoding": "share of its speed with the fields",
+    "share_of_writing": "share of writing's speed",
     "doctor_adds": "the doctor adds",
     "peak_bytes": "peak memory",
 }

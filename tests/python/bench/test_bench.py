@@ -156,7 +156,8 @@ def test_every_format_is_ingested_beside_its_library(tmp_path):
         words = {"rosbag2": "ROS 2", "rosbag1": "ROS 1"}.get(entry.name, entry.name).lower()
         assert any(name.lower().startswith(words) for name in cases), entry.name
     for name, figures in cases.items():
-        for measure in ("ingest_s", "ingested_bytes_per_s", "library_bytes_per_s", "share_of_library", "doctor_adds"):
+        measures = ("ingest_s", "ingested_bytes_per_s", "library_bytes_per_s", "share_of_library", "share_of_writing")
+        for measure in (*measures, "doctor_adds"):
             assert figures[measure] > 0, (name, measure)
     assert 50e6 < next(iter(cases.values()))["peak_bytes"] < 1e9
 
