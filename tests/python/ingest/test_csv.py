@@ -332,7 +332,7 @@ def test_arguments_are_checked(tmp_path):
             robocache.ingest(source, tmp_path / "cache", **options)
     refused(tmp_path / "nowhere", tmp_path / "cache", "nowhere")
     (tmp_path / "bare").mkdir()
-    refused(tmp_path / "bare", tmp_path / "cache", "known format", "csv")
+    refused(tmp_path / "bare", tmp_path / "cache", "known format", "an empty folder")
     refused(source, tmp_path / "cache", "meta/info.json", format="lerobot")
 
 
