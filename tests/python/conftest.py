@@ -10,6 +10,11 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # makes `reference` importable
 
+# The processes of a test run share the cores. Threads of torch's own that wait by spinning, several for each core, would
+# take most of the time; robocache's are its own. Before torch is imported, here and in what the tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 settings.register_profile(
     "robocache",
     deadline=None,  # two busy cores are no reason to fail
