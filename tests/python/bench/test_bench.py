@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,25 +12,76 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def run(*command, **environment):
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    return done.returncode, done.stdout + done.stderr
+# Has imported what all benchmarks import, and forks for each: a child runs its command as Python would.
+FORKS = """
+import json, os, runpy, signal, sys
+import torch, robocache
+for line in sys.stdin:
+    command, output = json.loads(line)
+    if not (child := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    raise SystemExit
+signal.alarm(600)
+written = os.open(output, os.O_WRONLY | os.O_CREAT)
+os.dup2(written, 1)
+os.dup2(written, 2)
+sys.argv = command
+if command[0] == "-c":
+    sys.argv = ["-c", *command[2:]]
+    exec(command[1])
+elif command[0] == "-m":
+    sys.argv = command[1:]
+    runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+else:
+    sys.path.insert(0, os.path.dirname(command[0]))
+    runpy.run_path(command[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Runs `python COMMAND...` at the root of the checkout: its exit status and what it printed."""
+    pytest.importorskip("torch")
+    output = tmp_path_factory.mktemp("bench") / "output"
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as forks:
+
+        def run(*command):
+            output.unlink(missing_ok=True)
+            forks.stdin.write(json.dumps([command, str(output)]) + "\n")
+            forks.stdin.flush()
+            return int(forks.stdout.readline()), output.read_text()
+
+        yield run
+        forks.stdin.close()
+
+
+@pytest.fixture
+def quick(run, tmp_path):
+    """Runs a benchmark's smoke run: what it leaves."""
+
+    def quick(device, bench):
+        options = ("--quick", "--device", device, "--out", str(tmp_path), "--machine", "here")
+        code, text = run(f"bench/{bench}.py", *options)
+        assert code == 0, text
+        result = json.loads((tmp_path / f"here-{bench}.json").read_text())
+        assert result["bench"] == bench
+        assert result["commit"]
+        assert str(tmp_path) not in json.dumps(result)
+        return result
+
+    return quick
 
 
 @pytest.mark.parametrize(
     ("bench", "count"), [("resample", 1), ("fuse", 1), ("loader", 1), ("tsdf", 1), ("voxelize", 7)]
 )
-def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count):
-    pytest.importorskip("torch")
+def test_a_benchmark_runs_and_verifies_its_peers(quick, device, bench, count):
     pytest.importorskip("scipy")
-    result = quick(tmp_path, device, bench)
+    result = quick(device, bench)
     cases = {case["name"]: case for case in result["cases"]}
     overhead = cases.pop("call overhead", None)
     assert len(cases) == count
@@ -49,10 +99,9 @@ def test_a_benchmark_runs_and_verifies_its_peers(tmp_path, device, bench, count)
         assert ("beyond_the_launch_us" in overhead) == (device == "cuda")
 
 
-def test_the_benchmark_of_cameras_runs_and_verifies_its_peers(tmp_path, device):
-    pytest.importorskip("torch")
+def test_the_benchmark_of_cameras_runs_and_verifies_its_peers(quick, device):
     pytest.importorskip("PIL")
-    result = quick(tmp_path, device, "images")
+    result = quick(device, "images")
     assert result["bytes_a_frame"] > 0
     assert len(result["cases"]) == (15 if device == "cuda" else 7)
     for case in result["cases"]:
@@ -65,18 +114,16 @@ def test_the_benchmark_of_cameras_runs_and_verifies_its_peers(tmp_path, device):
             assert name in ("robocache", "reading alone") or measures["largest_error_over_bound"] <= 1
 
 
-def test_the_gather_of_rows_gives_the_same_bytes(tmp_path):
-    pytest.importorskip("torch")
-    [case] = quick(tmp_path, "cpu", "loader_one_clock")["cases"]
+def test_the_gather_of_rows_gives_the_same_bytes(quick):
+    [case] = quick("cpu", "loader_one_clock")["cases"]
     assert case["faster_than"]["torch gather"] > 0
     assert case["floor_us"] > 0
     assert case["times_the_copy"] > 0
     assert len(case["contenders"]) == 4
 
 
-def test_the_sweep_runs_over_every_plane(tmp_path, device):
-    pytest.importorskip("torch")
-    result = quick(tmp_path, device, "sweep")
+def test_the_sweep_runs_over_every_plane(quick, device):
+    result = quick(device, "sweep")
     assert len(result["cases"]) == 6
     for plane in result["cases"]:
         assert not plane["failures"], plane["name"]
@@ -85,9 +132,8 @@ def test_the_sweep_runs_over_every_plane(tmp_path, device):
             assert all(x > 0 for line in plane[key] for x in line), (plane["name"], key)
 
 
-def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(tmp_path, device):
-    pytest.importorskip("torch")
-    cases = {case["name"]: case for case in quick(tmp_path, device, "residency")["cases"]}
+def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(quick, device):
+    cases = {case["name"]: case for case in quick(device, "residency")["cases"]}
     assert {"in memory", "mapped, warm", "mapped, cold"} <= cases.keys()
     assert len(cases) == (3 if device == "cpu" else 11)
     for name, case in cases.items():
@@ -109,9 +155,8 @@ def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(tmp_path, dev
             assert cases[f"pinned, {asked}"]["share_of_the_link"] > 0
 
 
-def test_ranks_share_an_epoch_as_one_process_has_it(tmp_path):
-    pytest.importorskip("torch")
-    cases = quick(tmp_path, "cpu", "ranks")["cases"]
+def test_ranks_share_an_epoch_as_one_process_has_it(quick):
+    cases = quick("cpu", "ranks")["cases"]
     assert [case["name"] for case in cases] == ["1 rank", "2 ranks"]
     for case in cases:
         assert case["found"]["verified"] == 9 * 75  # all anchors of all episodes
@@ -119,9 +164,8 @@ def test_ranks_share_an_epoch_as_one_process_has_it(tmp_path):
         assert case["figures"]["share_of_linear"] > 0
 
 
-def test_ranks_that_have_other_samples_are_found_out(tmp_path):
+def test_ranks_that_have_other_samples_are_found_out(run, tmp_path):
     """Were each rank to think that it is alone, they would all have the same."""
-    pytest.importorskip("torch")
     script = tmp_path / "ranks_of_their_own.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r})\n"
@@ -138,20 +182,19 @@ def test_ranks_that_have_other_samples_are_found_out(tmp_path):
     assert "error" in json.loads((tmp_path / "here-ranks.json").read_text())["cases"][0]
 
 
-def test_opening_many_episodes_is_measured(tmp_path, device):
-    pytest.importorskip("torch")
-    (case,) = quick(tmp_path, device, "episodes")["cases"]
+def test_opening_many_episodes_is_measured(quick, device):
+    (case,) = quick(device, "episodes")["cases"]
     assert case["name"] == "2,000 episodes"
     for measure in ("open_s", "open_bytes", "start_s"):
         assert case["figures"][measure] > 0, measure
 
 
-def test_every_format_is_ingested_beside_its_library(tmp_path):
+def test_every_format_is_ingested_beside_its_library(quick):
     for module in ("torch", "google_crc32c", "h5py", "laspy", "mcap", "numcodecs", "pyulog", "rosbags", "yaml", "zarr"):
         pytest.importorskip(module)
     from robocache.ingest.registry import FORMATS
 
-    cases = {case["name"]: case["figures"] for case in quick(tmp_path, "cpu", "ingest")["cases"]}
+    cases = {case["name"]: case["figures"] for case in quick("cpu", "ingest")["cases"]}
     for entry in FORMATS.values():
         words = {"rosbag2": "ROS 2", "rosbag1": "ROS 1"}.get(entry.name, entry.name).lower()
         assert any(name.lower().startswith(words) for name in cases), entry.name
@@ -162,7 +205,7 @@ def test_every_format_is_ingested_beside_its_library(tmp_path):
     assert 50e6 < next(iter(cases.values()))["peak_bytes"] < 1e9
 
 
-def test_an_ingest_that_lost_rows_is_found_out(tmp_path):
+def test_an_ingest_that_lost_rows_is_found_out(run, tmp_path):
     for module in ("torch", "h5py"):
         pytest.importorskip(module)
     program = (
@@ -179,19 +222,7 @@ def test_an_ingest_that_lost_rows_is_found_out(tmp_path):
     assert "the library read 501 rows of actions" in case["error"]
 
 
-def quick(folder, device, bench):
-    """What a benchmark's smoke run leaves."""
-    code, text = run(f"bench/{bench}.py", "--quick", "--device", device, "--out", str(folder), "--machine", "here")
-    assert code == 0, text
-    result = json.loads((folder / f"here-{bench}.json").read_text())
-    assert result["bench"] == bench
-    assert result["commit"]
-    assert str(folder) not in json.dumps(result)
-    return result
-
-
-def test_a_benchmark_may_run_in_parts(tmp_path):
-    pytest.importorskip("torch")
+def test_a_benchmark_may_run_in_parts(run, tmp_path):
     command = (
         "bench/voxelize.py",
         "--quick",
@@ -212,8 +243,7 @@ def test_a_benchmark_may_run_in_parts(tmp_path):
     assert result["command"] == "; ".join(both)
 
 
-def test_a_wrong_peer_is_reported_and_not_timed(tmp_path):
-    pytest.importorskip("torch")
+def test_a_wrong_peer_is_reported_and_not_timed(run, tmp_path):
     program = (
         "import sys; sys.path.insert(0, 'bench'); sys.argv = ['resample.py', *sys.argv[1:]]\n"
         "import resample\n"
@@ -316,8 +346,7 @@ def test_a_cliff_is_a_pair_of_neighbours_more_than_a_factor_of_two_apart(sweep):
     assert [cliff["factor"] for cliff in sweep.cliffs(methods, columns, plane)] == [2.25]
 
 
-def test_the_sweep_leaves_one_file(tmp_path):
-    pytest.importorskip("torch")
+def test_the_sweep_leaves_one_file(run, tmp_path):
     command = ("-m", "bench", "sweep", "--quick", "--device", "cpu", "--only", "B by D")
     code, text = run(*command, "--out", str(tmp_path), "--machine", "here")
     assert code == 0, text
