@@ -72,7 +72,7 @@ class Format:
 class CameraOptions:
     """How frames are stored; of every format that has cameras."""
 
-    title: ClassVar = "cameras"
+    title: ClassVar[str] = "cameras"
 
     image_size: str = option("keep", help="WIDTHxHEIGHT to which frames are brought, as 224x224, or keep (default)")
     image_fit: Literal["stretch", "pad", "crop"] = option(
@@ -95,7 +95,7 @@ class CameraOptions:
 class VideoOptions(CameraOptions):
     """Of formats whose cameras are video files."""
 
-    title: ClassVar = "video"
+    title: ClassVar[str] = "video"
 
     video: bool = option(True, help="leave cameras out")
     jobs: int | None = option(None, help="processes that decode video (default: one a core)")
@@ -113,7 +113,7 @@ CAMERA_OPTIONS = tuple(field.name for field in fields(CameraOptions))
 class RateOptions(CameraOptions):
     """Of formats whose files have no clock."""
 
-    title: ClassVar = "formats without a clock"
+    title: ClassVar[str] = "formats without a clock"
 
     rate_hz: float | None = option(None, help="rows a second, where the files do not say it; never guessed")
 

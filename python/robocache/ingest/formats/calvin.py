@@ -18,7 +18,7 @@ EPISODES = "ep_start_end_ids.npy"
 class CalvinOptions(RateOptions):
     """The language annotations are pickles, which may do anything when they are loaded."""
 
-    title: ClassVar = "CALVIN dataset"
+    title: ClassVar[str] = "CALVIN dataset"
 
     trust_pickle: bool = option(
         False, help="load scene_info.npy and the language annotations: pickles, which run whatever code is in them"

@@ -20,7 +20,7 @@ _ARRAYS = (".bin", ".npy", ".npz")
 class CloudOptions(RateOptions):
     """What a cloud may not say of itself."""
 
-    title: ClassVar = "point clouds"
+    title: ClassVar[str] = "point clouds"
 
     bin_columns: int | None = option(
         None,

@@ -15,7 +15,7 @@ from . import CameraOptions, Format
 class CsvOptions(CameraOptions):
     """What a CSV file may not say of itself."""
 
-    title: ClassVar = "folder of CSV logs"
+    title: ClassVar[str] = "folder of CSV logs"
 
     time_column: str | int = option(0, help="the clock's column, by name or number from 0 (default 0)")
     time_unit: Literal["s", "ms", "us", "ns"] | None = option(None, help="default: found from header and values")

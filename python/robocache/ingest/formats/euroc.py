@@ -17,7 +17,7 @@ LOG, CALIBRATION = "data.csv", "sensor.yaml"
 class EurocOptions(CameraOptions):
     """A EuRoC folder says everything itself."""
 
-    title: ClassVar = "EuRoC folder"
+    title: ClassVar[str] = "EuRoC folder"
 
 
 def find_sensors(source: Path, files: Sequence[Path]) -> list[Path]:

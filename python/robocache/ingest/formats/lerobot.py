@@ -24,7 +24,7 @@ def read_folders(video: bool) -> tuple[str, ...]:
 class LeRobotOptions(VideoOptions):
     """A LeRobot dataset says everything itself, but not what its frames, its rows' numbers and stamps are wanted for."""
 
-    title: ClassVar = "LeRobot dataset"
+    title: ClassVar[str] = "LeRobot dataset"
 
     frames: Literal["by-time", "by-index"] = option(
         "by-time", help="which frame is a row's: the nearest in time (default), or the one of the same number"

@@ -16,7 +16,7 @@ from . import CameraOptions, Format
 class MessageOptions(CameraOptions):
     """Of recorded messages."""
 
-    title: ClassVar = "recorded messages (MCAP, rosbag2, rosbag1)"
+    title: ClassVar[str] = "recorded messages (MCAP, rosbag2, rosbag1)"
 
     stamp: Literal["auto", "header", "log", "publish"] = option(
         "auto",

@@ -18,7 +18,7 @@ SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})
 class RldsOptions(RateOptions):
     """The files say everything but the rate."""
 
-    title: ClassVar = "RLDS dataset"
+    title: ClassVar[str] = "RLDS dataset"
 
 
 def _find_shard(source: Path, files: Sequence[Path]) -> Path | None:

@@ -17,7 +17,7 @@ MAGIC = b"ULog\x01\x12\x35"
 class UlogOptions:
     """A ULog says everything itself."""
 
-    title: ClassVar = "PX4 ULog"
+    title: ClassVar[str] = "PX4 ULog"
 
 
 def is_ulog(file: Path) -> bool:

@@ -18,7 +18,7 @@ EPISODE_ENDS = (("meta", "episode_ends", ".zarray"), ("meta", "episode_ends", "z
 class ZarrOptions(RateOptions):
     """What a store may not say of itself."""
 
-    title: ClassVar = "zarr store of episodes"
+    title: ClassVar[str] = "zarr store of episodes"
 
     missing_chunks: Literal["error", "fill"] = option(
         "error",
