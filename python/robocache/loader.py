@@ -135,9 +135,10 @@ class Loader:
             both use it, else the CPU.
         residency: where the rows lie that batches are made of: ``"device"``, its memory; ``"pinned"``, the host's, which the
             same kernel reads across the link; ``"mapped"``, the cache's files, read ahead by threads of the host; or
-            ``"auto"``, the first of these that `memory_budget` has room for, the largest streams moving down first. One for
-            all keys, or ``{key: tier}``. On the CPU the first two are one copy in memory. :meth:`explain` says what was
-            chosen; the batches are the same.
+            ``"auto"``, the first of these that `memory_budget` has room for, the largest streams moving down first. Frames of
+            cameras lie there as they are stored; with ``"decoded"`` as pixels in the device's memory, and with ``"auto"``
+            too where that has room left. One for all keys, or ``{key: tier}``. On the CPU the first two are one copy in
+            memory. :meth:`explain` says what was chosen; the batches are the same.
         memory_budget: bytes, or a share of what is free (a float, at most 1): of the device's memory, on the CPU of the
             host's; or ``{"device": ..., "host": ...}``. Default half of each, for the host of what its control group leaves.
         prefetch: batches made ahead by a thread, on the CPU whole, on CUDA of what is read from files; 0 for none.

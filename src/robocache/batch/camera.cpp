@@ -21,36 +21,7 @@ const Stream& stream_of(const Camera::Frames& frames) {
   return frames.dataset->streams()[static_cast<size_t>(frames.stream)];
 }
 
-FrameShape frame_shape_of(const Stream& stream) {
-  return {stream.shape[0], stream.shape[1], stream.shape[2], stream.dtype};
-}
-
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-// Bytes [begin, begin + bytes) of a stream that stays in its file.
-void read_bytes(const StreamRows& rows, int64_t begin, int64_t bytes, void* to) {
-  constexpr int64_t kPiece = int64_t{4} << 20;
-  parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
-    auto* const at = static_cast<char*>(to) + first;
-    const auto size = static_cast<size_t>(end - first);
-    if (rows.values == nullptr) {
-      read_rows(rows.file, begin + first, size, at);
-    } else {
-      std::memcpy(at, static_cast<const char*>(rows.values) + begin + first, size);
-    }
-  });
-}
-
-// A row's bytes: those in memory, or read to `memory`.
-std::span<const uint8_t> file_of(const ResidentStream& resident, int64_t row, std::vector<uint8_t>& memory) {
-  const StreamRows rows = resident.rows();
-  const auto [begin, end] = resident.bytes_of(row);
-  const auto bytes = static_cast<size_t>(end - begin);
-  if (rows.values != nullptr) return {static_cast<const uint8_t*>(rows.values) + begin, bytes};
-  if (memory.size() < bytes) memory.resize(bytes);
-  read_rows(rows.file, begin, bytes, memory.data());
-  return {memory.data(), bytes};
-}
 
 // "[3, 224, 224]".
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -69,9 +40,16 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
     std::optional<Source>& source = sources_.emplace_back();
     if (!frames) continue;
     const Stream& stream = stream_of(*frames);
-    const FrameShape shape = frame_shape_of(stream);
-    source.emplace(
-        Source{*frames, ImageTransform(shape, options, key_, stream.frames->unit_m), shape, numbers_ + 1, false});
+    const FrameShape shape = stored_shape(stream);
+    source.emplace(Source{.frames = *frames,
+                          .transform = ImageTransform(shape, options, key_, stream.frames->unit_m),
+                          .shape = shape,
+                          .first_number = numbers_ + 1,
+                          .again = false,
+                          .resized = {},
+                          .resize = {},
+                          .of_resized = {}});
+    resize_when_decoded(*source, options);
     for (const std::optional<Source>& earlier : std::span(sources_).first(sources_.size() - 1)) {
       if (!earlier || &stream_of(earlier->frames) != &stream) continue;
       source->first_number = earlier->first_number;
@@ -101,33 +79,51 @@ const Camera::Source* Camera::source_of(int64_t number) const {
   return found;
 }
 
-// The frame of a row, or false where it does not decode and may be padding.
-bool Camera::decode(const Source& source, int64_t row, std::vector<uint8_t>& blob, std::vector<uint8_t>& frame) const {
-  const Stream& stream = stream_of(source.frames);
-  const auto bytes = file_of(*source.frames.resident, row, blob);
+// Resizing draws nothing, and rounds to bytes again: done once, the batch is the same. Not of depth, whose pixels become
+// metres, nor where what is resized is drawn.
+void Camera::resize_when_decoded(Source& source, const ImageOptions& options) const {
+  const FrameShape& stored = source.shape;
+  if (!options.size || options.crop_scale || stored.dtype != DType::kUInt8) return;
+  const auto [height, width] = *options.size;
+  if (height * width > stored.height * stored.width || (height == stored.height && width == stored.width)) return;
+  source.resized = {{height, width}, options.fit};
+  source.resize.emplace(
+      stored,
+      ImageOptions{.size = options.size, .fit = options.fit, .dtype = DType::kUInt8, .layout = ImageLayout::kHwc},
+      key_);
+  ImageOptions left = options;
+  left.size = {};
+  left.fit = ImageFit::kStretch;
+  source.of_resized.emplace(FrameShape{height, width, stored.channels}, left, key_);
+}
+
+// The pixels of a row, or null where it does not decode and may be padding.
+const uint8_t* Camera::pixels_of(const Source& source, int64_t row, Memory& memory) const {
+  const Codec codec = stream_of(source.frames).frames->codec;
+  const auto decode = [&](uint8_t* to) {
+    decode_frame(codec, frame_file(*source.frames.resident, row, memory.file), source.shape, to);
+  };
+  const auto make = [&](int64_t, uint8_t* to) {
+    if (!source.resize) return decode(to);
+    memory.stored.resize(static_cast<size_t>(source.shape.bytes()));
+    decode(memory.stored.data());
+    source.resize->run(memory.stored.data(), {}, 0, to);
+  };
   try {
-    decode_frame(stream.frames->codec, bytes, source.shape, frame.data());
-    return true;
+    if (source.brought != nullptr) return source.brought->at(row, make, memory.frame);
+    memory.frame.resize(static_cast<size_t>(source.shape.bytes()));
+    decode(memory.frame.data());
+    return memory.frame.data();
   } catch (const FrameError& error) {
-    if (pad_bad_frames_) {
-      ++bad_frames_;
-      return false;
-    }
-    throw bad_frame(source, row, error.what());
+    if (!pad_bad_frames_) throw bad_frame(source, row, error.what());
+    ++bad_frames_;
+    return nullptr;
   }
 }
 
 FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) {
-  return FrameError(place_of(source, row) + ": " + what + "; on_bad_frame='pad' passes over it");
-}
-
-// The cache, stream, episode and row of a frame.
-std::string Camera::place_of(const Source& source, int64_t row) {
-  const Stream& stream = stream_of(source.frames);
-  const auto offsets = stream.row_offsets;
-  const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
-  return source.frames.dataset->path() + ": stream '" + stream.name + "', episode " + std::to_string(episode) +
-         ", row " + std::to_string(row - offsets[static_cast<size_t>(episode)]);
+  return FrameError(frame_place(*source.frames.dataset, source.frames.stream, row) + ": " + what +
+                    "; on_bad_frame='pad' passes over it");
 }
 
 // 0 where the source's camera has no matrix.
@@ -144,75 +140,95 @@ void Camera::write_intrinsics(const Source* source, const ImageDraw& draw, int64
 void Camera::fill(const Batch& batch) const {
   const int64_t out_bytes = any_->transform.bytes();
   const int64_t frames = batch.count * batch.steps;
-  parallel_for(
-      frames, std::clamp<int64_t>(frames / (int64_t{4} * num_threads()), 1, 16), [&](int64_t begin, int64_t end) {
-        std::vector<uint8_t> blob;
-        std::vector<uint8_t> frame(static_cast<size_t>(frame_bytes_));
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t sample = i / batch.steps;
-          const int64_t step = i % batch.steps;
-          const ImageDraw draw = batch.draw_of(sample);
-          const int64_t number = batch.numbers[i];
-          const Source* const source = source_of(number);
-          bool there = source != nullptr;
-          if (there && !decode(*source, number - source->first_number, blob, frame)) {
-            there = false;
-            batch.is_pad[i] = true;
-          }
-          const ImageTransform& transform = (source != nullptr ? source : any_)->transform;
-          transform.run(there ? frame.data() : nullptr, draw, step, static_cast<char*>(batch.out) + i * out_bytes);
-          if (batch.intrinsics != nullptr && (per_frame_ || step == 0)) {
-            write_intrinsics(source, draw, step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
-          }
-        }
-      });
+  parallel_for(frames, std::clamp<int64_t>(frames / (int64_t{4} * num_threads()), 1, 16),
+               [&](int64_t begin, int64_t end) {
+                 Memory memory;
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t sample = i / batch.steps;
+                   const int64_t step = i % batch.steps;
+                   const ImageDraw draw = batch.draw_of(sample);
+                   const int64_t number = batch.numbers[i];
+                   const Source* const source = source_of(number);
+                   const uint8_t* const frame =
+                       source != nullptr ? pixels_of(*source, number - source->first_number, memory) : nullptr;
+                   if (source != nullptr && frame == nullptr) batch.is_pad[i] = true;
+                   (source != nullptr ? source : any_)
+                       ->to_batch()
+                       .run(frame, draw, step, static_cast<char*>(batch.out) + i * out_bytes);
+                   if (batch.intrinsics != nullptr && (per_frame_ || step == 0)) {
+                     write_intrinsics(source, draw, step, batch.intrinsics + 9 * (per_frame_ ? i : sample));
+                   }
+                 }
+               });
 }
 
 // ---- on a CUDA device --------------------------------------------------------------------------------------------------
 
 std::string Camera::not_for_device() const {
-  const Stream& first = stream_of(any_->frames);
-  if (first.frames->codec == Codec::kPng) return "PNG is decoded by the host";
   for (const std::optional<Source>& source : sources_) {
-    if (!source) continue;
-    const Stream& other = stream_of(source->frames);
-    const bool alike = other.frames->codec == first.frames->codec && source->shape == any_->shape &&
-                       other.frames->unit_m == first.frames->unit_m;
-    if (!alike) return "the sources' frames differ in size or codec";
+    if (source && stream_of(source->frames).frames->codec == Codec::kPng) return "PNG is decoded by the host";
   }
   return "";
 }
 
 bool Camera::is_jpeg() const { return stream_of(any_->frames).frames->codec == Codec::kJpeg; }
 
+FramesWanted Camera::wanted(const Source& source, Device device, Tier tier) const {
+  FramesWanted frames{.dataset = source.frames.dataset,
+                      .stream = source.frames.stream,
+                      .device = device,
+                      .tier = tier,
+                      .resized = {},
+                      .part = source.frames.part};
+  if (tier == Tier::kDecoded) frames.resized = source.resized;
+  return frames;
+}
+
+std::optional<int64_t> Camera::bytes(Device device, Tier tier) const {
+  int64_t bytes = 0;
+  bool decodes = tier != Tier::kDecoded;
+  for (const std::optional<Source>& source : sources_) {
+    if (!source) continue;
+    decodes = decodes || source->resized || stream_of(source->frames).frames->codec != Codec::kRaw;
+    if (!source->again) bytes += ResidentFrames::bytes(wanted(*source, device, tier));
+  }
+  if (!decodes) return {};
+  return bytes;
+}
+
+int64_t Camera::bytes_present(Device device, Tier tier) const {
+  int64_t bytes = 0;
+  for (const std::optional<Source>& source : sources_) {
+    if (source && !source->again) bytes += ResidentFrames::bytes_present(wanted(*source, device, tier));
+  }
+  return bytes;
+}
+
 void Camera::bring_to(Device device, Tier tier) {
+  std::vector<std::shared_ptr<const ResidentFrames>> brought;
+  for (const std::optional<Source>& source : sources_) {
+    brought.push_back(source ? ResidentFrames::get(wanted(*source, device, tier)) : nullptr);
+  }
   device_ = device;
-  bring_matrices(device);
-  if (is_jpeg()) {
-    bring_jpegs(device, tier);
-  } else {
-    bring_pixels(device, tier);
+  if (device.is_cuda()) bring_damage(device);
+  for (size_t i = 0; i < brought.size(); ++i) {
+    if (sources_[i]) sources_[i]->brought = brought[i];
   }
 }
 
-void Camera::bring_matrices(Device device) {
-  if (!has_intrinsics_) return;
-  std::vector<CameraMatrix> matrices;
-  for (const std::optional<Source>& source : sources_) {
-    if (!source || source->again) continue;
-    CameraMatrix& of_source = matrices.emplace_back(CameraMatrix{source->first_number, {}});
-    std::ranges::copy(stream_of(source->frames).frames->intrinsics, of_source.matrix);
-  }
-  matrices_ = DeviceBuffer(device, matrices.size() * sizeof(CameraMatrix));
-  matrices_.fill_from_host(matrices.data(), matrices_.bytes());
-}
+std::string Camera::note() const { return any_->brought != nullptr ? any_->brought->note() : ""; }
 
 std::string Camera::bring_by_batch(Device device, int64_t frames) {
   std::string why = not_for_device();
   if (!why.empty()) return why;
+  const Stream& first = stream_of(any_->frames);
   int64_t largest = 0;
   for (const std::optional<Source>& source : sources_) {
     if (!source || source->again) continue;
+    const Stream& other = stream_of(source->frames);
+    const bool alike = other.frames->codec == first.frames->codec && source->shape == any_->shape &&
+                       other.frames->unit_m == first.frames->unit_m;
+    if (!alike) return "the sources' frames differ in size or codec";
     largest = std::max(largest, source->frames.resident->largest_row_bytes());
   }
   constexpr int64_t kHeader = 65536;
@@ -247,7 +263,7 @@ PackedJpegs Camera::pack(const Batch& batch, void* memory) const {
   }
   const auto read = [&](int64_t i, std::vector<uint8_t>& to) {
     const auto& [source, row] = wanted[static_cast<size_t>(i)];
-    return file_of(*source->frames.resident, row, to);
+    return frame_file(*source->frames.resident, row, to);
   };
   if (is_jpeg()) {
     const auto refuse = [&](int64_t i, const FrameError& error) {
@@ -272,133 +288,83 @@ PackedJpegs Camera::pack(const Batch& batch, void* memory) const {
   return packed;
 }
 
-void Camera::bring_jpegs(Device device, Tier tier) {
-  std::vector<uint8_t> blobs;
-  std::vector<int64_t> offsets{0};
-  check_host_memory(2, device, tier);
-  for (const std::optional<Source>& source : sources_) {
-    if (!source || source->again) continue;
-    const ResidentStream& resident = *source->frames.resident;
-    const int64_t rows = stream_of(source->frames).rows;
-    const auto before = static_cast<int64_t>(blobs.size());
-    for (int64_t row = 0; row < rows; ++row) offsets.push_back(before + resident.bytes_of(row).end);
-    blobs.resize(static_cast<size_t>(offsets.back()));
-    read_bytes(resident.rows(), 0, offsets.back() - before, blobs.data() + before);
-  }
-  std::vector<int64_t> rows(offsets.size() - 1);
-  std::iota(rows.begin(), rows.end(), int64_t{0});
-  const JpegFrames frames = prepare_jpeg_frames(blobs, offsets, rows, [&](int64_t i) {
-    const Source& source = *source_of(i + 1);
-    return place_of(source, i + 1 - source.first_number);
-  });
-  blobs = {};
-  ResidentJpegs resident(frames, device, tier);
-  bring_damage(device);
-  jpegs_.emplace(std::move(resident));
-}
-
 void Camera::bring_damage(Device device) {
   damage_ = PinnedBuffer(device, sizeof(JpegDamage));
   *static_cast<JpegDamage*>(damage_.data()) = {};
 }
 
-// So many copies of the frames are in host memory at once, and one more where they stay there. Where a control group is full
-// nothing refuses: the process ends.
-void Camera::check_host_memory(int64_t copies, Device device, Tier tier) const {
-  int64_t bytes = 0;
-  for (const std::optional<Source>& source : sources_) {
-    if (source && !source->again) bytes += ResidentStream::bytes(*source->frames.dataset, source->frames.stream);
-  }
-  bytes *= (copies + (tier == Tier::kPinned ? 1 : 0)) * local_world_size();
-  const int64_t free = host_memory().free_bytes;
-  if (bytes > free) {
-    throw OutOfMemory("stream '" + key_ + "': bringing it to " + device_name(device) + " needs " +
-                      std::to_string(bytes) + " bytes of host memory, free are " + std::to_string(free));
-  }
-}
-
-void Camera::bring_pixels(Device device, Tier tier) {
-  check_host_memory(0, device, tier);
-  const auto bytes = static_cast<size_t>((numbers_ + 1) * frame_bytes_);
-  PinnedBuffer pinned(device, tier == Tier::kPinned ? bytes : 0);
-  DeviceBuffer on_device(device, tier == Tier::kPinned ? 0 : bytes);
-  constexpr int64_t kPiece = int64_t{32} << 20;
-  PinnedBuffer piece(device, tier == Tier::kPinned ? 0 : static_cast<size_t>(std::max(kPiece, frame_bytes_)));
-  int64_t at = 0;
-  // `fill` writes the next bytes to host memory.
-  const auto append = [&](int64_t size, const auto& fill) {
-    if (tier == Tier::kPinned) {
-      fill(static_cast<char*>(pinned.data()) + at);
-    } else {
-      fill(piece.data());
-      const CudaBackend& backend = cuda_backend();
-      check_cuda(backend.copy_from_host(device.index, static_cast<char*>(on_device.data()) + at, piece.data(),
-                                        static_cast<size_t>(size), nullptr),
-                 "copying frames to the device");
-      check_cuda(backend.synchronize(device.index, nullptr), "copying frames to the device");
-    }
-    at += size;
-  };
-  append(frame_bytes_, [&](void* to) { std::memset(to, 0, static_cast<size_t>(frame_bytes_)); });
-  for (const std::optional<Source>& source : sources_) {
-    if (!source || source->again) continue;
-    const int64_t all = stream_of(source->frames).rows * frame_bytes_;
-    for (int64_t begin = 0; begin < all; begin += kPiece) {
-      const int64_t size = std::min(kPiece, all - begin);
-      append(size, [&](void* to) { read_bytes(source->frames.resident->rows(), begin, size, to); });
-    }
-  }
-  pixels_ = tier == Tier::kPinned ? pinned.on_device() : on_device.data();
-  pinned_pixels_ = std::move(pinned);
-  device_pixels_ = std::move(on_device);
-}
-
 int64_t Camera::scratch_bytes(int64_t frames) const {
-  if (!is_jpeg()) return 0;
-  return aligned(frames * frame_bytes_) +
-         (jpegs_ ? jpegs_->workspace_bytes(frames) : packed_jpegs_workspace_bytes(any_->shape, frames));
+  if (comes_by_batch() && !is_jpeg()) return 0;
+  if (comes_by_batch()) return aligned(frames * frame_bytes_) + packed_jpegs_workspace_bytes(any_->shape, frames);
+  int64_t most = 0;
+  for (const std::optional<Source>& source : sources_) {
+    if (!source || source->brought->jpegs() == nullptr) continue;
+    most = std::max(most, aligned(frames * source->shape.bytes()) + source->brought->jpegs()->workspace_bytes(frames));
+  }
+  return most;
+}
+
+// The frames of one source, and of the first those that no source has.
+void Camera::transform_on_device(const Source& source, const Batch& batch, FrameChoice from, CudaStream stream) const {
+  const ImageTransform& transform = source.to_batch();
+  const auto& [rows, columns] = transform.params().frame;
+  const int64_t of_frame = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
+  const auto make = [&](int64_t sample, int64_t count) {
+    const int64_t first = sample * batch.steps;
+    const ImageDraw draw = batch.draw_of(sample);
+    FrameChoice of_samples = from;
+    if (from.rows != nullptr) of_samples.rows += first;
+    if (from.rows == nullptr || from.in_order) {
+      of_samples.pixels = static_cast<const char*>(from.pixels) + first * of_frame;
+      of_samples.frames -= first;
+    }
+    transform.run_on_device(of_samples, draw, count, batch.steps,
+                            static_cast<char*>(batch.out) + first * transform.bytes(), device_, stream);
+    if (batch.intrinsics == nullptr || comes_by_batch()) return;
+    source.transform.intrinsics_on_device(stream_of(source.frames).frames->intrinsics, batch.numbers + first,
+                                          from.begin, from.end, draw, count, batch.steps,
+                                          batch.intrinsics + 9 * (per_frame_ ? first : sample), device_, stream);
+  };
+  if (batch.samples.empty()) return make(0, batch.count);
+  for (int64_t sample = 0; sample < batch.count; ++sample) make(sample, 1);
 }
 
 void Camera::fill_on_device(const Batch& batch, const PackedJpegs& packed, const void* memory, void* scratch,
                             CudaStream stream) const {
   const int64_t frames = batch.count * batch.steps;
-  const void* pixels = pixels_;
-  int64_t of_pixels = numbers_ + 1;
-  const int64_t* rows = batch.numbers;
-  if (is_jpeg()) {
-    auto* const decoded = static_cast<uint8_t*>(scratch);
-    uint8_t* const workspace = decoded + aligned(frames * frame_bytes_);
-    const JpegMarks marks{.first_row = 1,
-                          .is_pad = pad_bad_frames_ ? batch.is_pad : nullptr,
-                          .found = static_cast<JpegDamage*>(damage_.on_device())};
-    if (jpegs_) {
-      jpegs_->decode(batch.numbers, frames, decoded, nullptr, workspace, stream, marks);
-    } else {
-      decode_packed_jpegs(packed, memory, any_->shape, batch.numbers, frames, decoded, workspace, device_, stream,
-                          marks);
+  auto* const decoded = static_cast<uint8_t*>(scratch);
+  JpegMarks marks{.first_row = 1,
+                  .is_pad = pad_bad_frames_ ? batch.is_pad : nullptr,
+                  .found = static_cast<JpegDamage*>(damage_.on_device())};
+  if (comes_by_batch()) {
+    FrameChoice from{.pixels = memory, .frames = frames, .rows = batch.numbers};
+    if (is_jpeg()) {
+      decode_packed_jpegs(packed, memory, any_->shape, batch.numbers, frames, decoded,
+                          decoded + aligned(frames * frame_bytes_), device_, stream, marks);
+      from = {.pixels = decoded, .frames = frames};
     }
-    pixels = decoded;
-    of_pixels = frames;
-    rows = nullptr;
-  } else if (comes_by_batch()) {
-    pixels = memory;
-    of_pixels = frames;
+    return transform_on_device(*any_, batch, from, stream);
   }
-  const auto transform = [&](int64_t sample, int64_t count) {
-    const int64_t first = sample * batch.steps;
-    const ImageDraw draw = batch.draw_of(sample);
-    const char* const from = static_cast<const char*>(pixels) + (rows == nullptr ? first * frame_bytes_ : 0);
-    any_->transform.run_on_device(from, rows == nullptr ? of_pixels - first : of_pixels,
-                                  rows == nullptr ? nullptr : rows + first, draw, count, batch.steps,
-                                  static_cast<char*>(batch.out) + first * any_->transform.bytes(), device_, stream);
-    if (matrices_.bytes() == 0) return;
-    any_->transform.intrinsics_on_device(static_cast<const CameraMatrix*>(matrices_.data()),
-                                         static_cast<int32_t>(matrices_.bytes() / sizeof(CameraMatrix)),
-                                         batch.numbers + first, draw, count, batch.steps,
-                                         batch.intrinsics + 9 * (per_frame_ ? first : sample), device_, stream);
-  };
-  if (batch.samples.empty()) return transform(0, batch.count);
-  for (int64_t sample = 0; sample < batch.count; ++sample) transform(sample, 1);
+  for (const std::optional<Source>& source : sources_) {
+    if (!source || source->again) continue;
+    const ResidentFrames& brought = *source->brought;
+    FrameChoice from{.pixels = brought.pixels(),
+                     .frames = brought.rows(),
+                     .rows = batch.numbers,
+                     .first_row = source->first_number + brought.first_row()};
+    if (&*source != any_) from.begin = source->first_number;
+    from.end = source->first_number + stream_of(source->frames).rows;
+    if (const ResidentJpegs* const jpegs = brought.jpegs()) {
+      marks.first_row = from.first_row;
+      marks.leaves_others = true;
+      jpegs->decode(batch.numbers, frames, decoded, nullptr, decoded + aligned(frames * source->shape.bytes()), stream,
+                    marks);
+      from.pixels = decoded;
+      from.frames = frames;
+      from.in_order = true;
+    }
+    transform_on_device(*source, batch, from, stream);
+  }
 }
 
 void Camera::check_damage() const {

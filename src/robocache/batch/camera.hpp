@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "robocache/batch/resident_frames.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/dtype.hpp"
@@ -31,6 +32,7 @@ class Camera {
     std::shared_ptr<const Dataset> dataset;
     int64_t stream;
     std::shared_ptr<const ResidentStream> resident;
+    std::optional<RowSpan> part = {};  // these rows alone are drawn from
   };
 
   // `pad_bad_frames`: one that does not decode is black and padding, and counted; else it throws.
@@ -73,8 +75,13 @@ class Camera {
   // Fills `out` and `intrinsics`. Throws FrameError and FileError, which name stream, episode and row.
   void fill(const Batch& batch) const;
 
-  // Why the host must decode the sources' frames, whatever memory there is; empty where a CUDA device can.
+  // Why a CUDA device cannot decode the sources' frames, whatever memory there is; empty where it can.
   std::string not_for_device() const;
+
+  // What all sources' frames take in a tier, and what of that is in memory already. Of kDecoded none where they are pixels as
+  // the batch wants them anyway.
+  std::optional<int64_t> bytes(Device device, Tier tier) const;
+  int64_t bytes_present(Device device, Tier tier) const;
 
   // Frames that a batch brings along from their files, as they are stored, for a CUDA device to decode. First once, with all
   // sources resident: for batches of so many frames. Why the host decodes after all, or empty. Throws DeviceError,
@@ -88,10 +95,13 @@ class Camera {
   // `intrinsics`. Frames that show damage are told or padding, as fill does it. Throws FrameError, FileError.
   PackedJpegs pack(const Batch& batch, void* memory) const;
 
-  // Brings all frames to a CUDA device, JPEGs as files, or, kPinned, to host memory that it reads; then fill_on_device may be
-  // called. Throws FrameError for JPEGs that the device's decoder does not take, FileError, DeviceError, OutOfMemory, and has
-  // then brought nothing.
+  // Brings all frames to a tier of memory: kDecoded, or a CUDA device's kDevice and kPinned, for its kernels to decode. There
+  // fill_on_device may be called then; on the CPU fill takes them from there. Throws FrameError for frames that show damage or
+  // that the device's decoder does not take, FileError, DeviceError, OutOfMemory, and has then brought nothing.
   void bring_to(Device device, Tier tier);
+
+  // For people, of what was brought: as ResidentStream's.
+  std::string note() const;
 
   // The same as fill on a CUDA device: `batch` lies in its memory but for `samples`, `scratch` is scratch_bytes(count * steps)
   // there, 256-byte aligned. Of frames that come by batch, `packed` says what pack() made, which lies in `memory` there, 256-byte
@@ -111,23 +121,31 @@ class Camera {
  private:
   struct Source {
     Frames frames;
-    ImageTransform transform;
+    ImageTransform transform;  // of frames as they are stored
     FrameShape shape;
     int64_t first_number;
     bool again;  // whether an earlier source draws from the same stream: then the numbers are that one's
+    std::optional<FrameResize> resized;                // of decoded frames, where that makes them smaller,
+    std::optional<ImageTransform> resize, of_resized;  // how, and what is left to be done then
+    std::shared_ptr<const ResidentFrames> brought = nullptr;
+
+    const ImageTransform& to_batch() const {
+      return resized && brought != nullptr && brought->is_decoded() ? *of_resized : transform;
+    }
+  };
+  struct Memory {  // of a thread
+    std::vector<uint8_t> file, stored, frame;
   };
 
   const Source* source_of(int64_t number) const;
+  void resize_when_decoded(Source& source, const ImageOptions& options) const;
+  FramesWanted wanted(const Source& source, Device device, Tier tier) const;
   static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
-  bool decode(const Source& source, int64_t row, std::vector<uint8_t>& blob, std::vector<uint8_t>& frame) const;
-  static std::string place_of(const Source& source, int64_t row);
+  const uint8_t* pixels_of(const Source& source, int64_t row, Memory& memory) const;
   static FrameError bad_frame(const Source& source, int64_t row, const std::string& what);
-  void check_host_memory(int64_t copies, Device device, Tier tier) const;
   bool is_jpeg() const;
   void bring_damage(Device device);
-  void bring_matrices(Device device);
-  void bring_pixels(Device device, Tier tier);
-  void bring_jpegs(Device device, Tier tier);
+  void transform_on_device(const Source& source, const Batch& batch, FrameChoice from, CudaStream stream) const;
 
   std::string key_;
   std::vector<std::optional<Source>> sources_;
@@ -138,15 +156,10 @@ class Camera {
   DType dtype_;
   bool has_intrinsics_ = false;
   int64_t numbers_ = 0;
-  int64_t frame_bytes_ = 0;  // the largest of a decoded one
+  int64_t frame_bytes_ = 0;  // the largest of a stored one, decoded
   mutable std::atomic<int64_t> bad_frames_{0};
 
   Device device_;
-  std::optional<ResidentJpegs> jpegs_;
-  DeviceBuffer device_pixels_;  // of raw frames, behind a black one
-  PinnedBuffer pinned_pixels_;
-  const void* pixels_ = nullptr;
-  DeviceBuffer matrices_;     // a CameraMatrix of each source, where one has one
   int64_t packed_bytes_ = 0;  // 0: frames do not come by batch
   PinnedBuffer damage_;       // a JpegDamage
   mutable std::atomic<int64_t> damage_told_{0};

@@ -9,16 +9,6 @@
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
-namespace {
-
-// In a catch: what was asked for by name is refused as it was.
-void leave_in_files(Residency& residency, const std::string& why) {
-  if (!residency.automatic) throw;
-  residency.tier = Tier::kMapped;
-  residency.why = why + ": its files, read ahead";
-}
-
-}  // namespace
 
 EpisodesOfRanks cut_episodes(LoaderOptions& options) {
   EpisodesOfRanks episodes_of_ranks;
@@ -56,7 +46,7 @@ LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), 
   streams_.resize(options_.sources.size(), none);
   frame_clocks_.resize(options_.sources.size(), std::vector<std::shared_ptr<const ResidentClock>>(none.size()));
   for (size_t request = 0; request < decided.size(); ++request) {
-    if (cameras_[request] != nullptr && options_.device.is_cuda()) {
+    if (cameras_[request] != nullptr) {
       bring_frames(request, decided[request]);
     } else {
       bring(request, decided[request]);
@@ -75,7 +65,7 @@ void LoaderStreams::make_cameras() {
     for (size_t source = 0; source < options_.sources.size(); ++source) {
       const std::optional<int64_t> stream = options_.sources[source].streams[request];
       std::optional<Camera::Frames>& from = frames.emplace_back();
-      if (stream) from.emplace(options_.sources[source].dataset, *stream, nullptr);
+      if (stream) from.emplace(options_.sources[source].dataset, *stream, nullptr, part_of(source, *stream));
     }
     const StreamRequest& asked = options_.streams[request];
     cameras_[request] = std::make_unique<Camera>(asked.stream, frames, *asked.images, options_.pad_bad_frames);
@@ -114,14 +104,23 @@ std::vector<Residency> LoaderStreams::decide() {
   for (size_t request = 0; request < options_.streams.size(); ++request) {
     ResidencyRequest asked{
         .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
-    const std::string why = why_files(request);
-    if (!why.empty()) {
-      if (asked.tier.value_or(Tier::kMapped) != Tier::kMapped) {
-        refuse("residency['", asked.key, "']: expected 'mapped' or 'auto' for this camera, since ", why, ", got '",
-               tier_name(*asked.tier), "'");
+    const Camera* const camera = cameras_[request].get();
+    if (camera != nullptr) {
+      const std::string why = cuda ? camera->not_for_device() : "";
+      if (!why.empty() && (asked.tier == Tier::kDevice || asked.tier == Tier::kPinned)) {
+        refuse("residency['", asked.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ", why,
+               ", got '", tier_name(*asked.tier), "'");
       }
-      asked.tier = Tier::kMapped;
+      asked.stays_in_files = !why.empty();
+      asked.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
+      present.host += options_.device.is_cuda() ? camera->bytes_present(options_.device, Tier::kPinned)
+                                                : camera->bytes_present({}, Tier::kDecoded);
+      for (const Tier tier : {Tier::kDevice, Tier::kDecoded}) {
+        if (cuda) present.device += camera->bytes_present(options_.device, tier);
+      }
     }
+    // Of what needs no decoding it is the same.
+    if (asked.tier == Tier::kDecoded && !asked.decoded_bytes) asked.tier = Tier::kDevice;
     int64_t whole = 0;
     for (size_t source = 0; source < options_.sources.size(); ++source) {
       const std::optional<int64_t> stream = options_.sources[source].streams[request];
@@ -131,6 +130,7 @@ std::vector<Residency> LoaderStreams::decide() {
       take_clock(source, *stream);
       if (!counted.emplace(&dataset(source), *stream).second) continue;
       asked.bytes += bytes;
+      if (camera != nullptr && cuda) continue;
       const auto in_memory = [&](Tier tier) {
         return ResidentStream::bytes_present(dataset(source), *stream, options_.device, tier, part_of(source, *stream));
       };
@@ -140,6 +140,7 @@ std::vector<Residency> LoaderStreams::decide() {
     requests.push_back(asked);
     placements_.push_back({asked.key, Tier::kDevice, whole, ""});
   }
+  present.host -= ResidentFrames::bytes_promised();
   return decide_residency(requests, options_.device, budget_bytes(options_.memory_budget, options_.device, present),
                           taken);
 }
@@ -163,36 +164,47 @@ void LoaderStreams::bring(size_t request, Residency& residency) {
   }
 }
 
-// Why a camera's frames stay in their files whatever memory a CUDA device has; empty where they need not, on the CPU, and of
-// numbers.
-std::string LoaderStreams::why_files(size_t request) const {
-  if (cameras_[request] == nullptr || !options_.device.is_cuda()) return "";
-  return options_.shard_episodes ? "the ranks have episodes of their own" : cameras_[request]->not_for_device();
+// In a catch: what was asked for by name is refused as it was; other frames go where they need less of what lacked.
+void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::string& why) const {
+  if (!residency.automatic) throw;
+  const bool encoded =
+      residency.tier == Tier::kDecoded && (!options_.device.is_cuda() || cameras_[request]->not_for_device().empty());
+  residency.tier = encoded ? Tier::kDevice : Tier::kMapped;
+  residency.why = why + (encoded ? ": as they are stored in memory" : ": its files, read ahead");
 }
 
-// A camera's frames are read by the host, whatever becomes of them.
+// What becomes of a camera's frames, the host reads their files for it; but a copy of them on the CPU.
 void LoaderStreams::bring_frames(size_t request, Residency& residency) {
-  Residency files{.tier = Tier::kMapped};
-  bring(request, files);
-  if (const std::string why = why_files(request); !why.empty()) residency.why += "; " + why;
-  if (residency.tier != Tier::kMapped) {
+  const bool cuda = options_.device.is_cuda();
+  Camera& camera = *cameras_[request];
+  if (cuda || residency.tier == Tier::kDecoded) {
+    Residency files{.tier = Tier::kMapped};
+    bring(request, files);
+  }
+  while (residency.tier == Tier::kDecoded || (cuda && residency.tier != Tier::kMapped)) {
     try {
-      cameras_[request]->bring_to(options_.device, residency.tier);
+      camera.bring_to(options_.device, residency.tier);
+      break;
     } catch (const OutOfMemory& refusal) {
-      leave_in_files(residency, refusal.what());
+      leave_tier(request, residency, refusal.what());
     } catch (const FrameError& refusal) {
-      leave_in_files(residency, refusal.what());
+      leave_tier(request, residency, refusal.what());
     } catch (const std::bad_alloc&) {
-      leave_in_files(residency, "host memory does not suffice");
+      leave_tier(request, residency, "host memory does not suffice");
     }
   }
+  if (residency.tier == Tier::kDecoded) placements_[request].bytes = *camera.bytes(options_.device, Tier::kDecoded);
+  if (!cuda && residency.tier != Tier::kDecoded) return bring(request, residency);
   if (residency.tier == Tier::kMapped) {
     const int64_t frames =
         options_.batch_size * static_cast<int64_t>(options_.streams[request].delta_timestamps.size());
-    const std::string why = cameras_[request]->bring_by_batch(options_.device, frames);
+    const std::string why = camera.bring_by_batch(options_.device, frames);
     residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
-    return;
   }
+  if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
+  if (residency.tier == Tier::kMapped) return;
+  if (!camera.note().empty()) residency.why += "; " + camera.note();
+  if (!cuda) return;
   for (size_t source = 0; source < streams_.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;

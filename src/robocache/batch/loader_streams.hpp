@@ -21,7 +21,7 @@ namespace robocache {
 struct Placement {
   std::string key;
   Tier tier;
-  int64_t bytes;    // of all its sources' streams
+  int64_t bytes;    // of all its sources' streams, of decoded frames their pixels
   std::string why;  // for people
 };
 
@@ -69,7 +69,7 @@ class LoaderStreams {
   std::vector<Residency> decide();
   void bring(size_t request, Residency& residency);
   void bring_frames(size_t request, Residency& residency);
-  std::string why_files(size_t request) const;
+  void leave_tier(size_t request, Residency& residency, const std::string& why) const;
 
   const LoaderOptions& options_;
   std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;  // of each source and request

@@ -61,7 +61,7 @@ class Rooms {
   // Null: it takes none.
   Room* of(Tier tier) {
     if (tier == Tier::kMapped) return nullptr;
-    return tier == Tier::kDevice && cuda_ ? &device_ : &host_;
+    return tier != Tier::kPinned && cuda_ ? &device_ : &host_;
   }
 
  private:
@@ -73,6 +73,9 @@ class Rooms {
 // What a tier is.
 std::string tier_text(Tier tier, Device device) {
   if (tier == Tier::kMapped) return "its files, read ahead";
+  if (tier == Tier::kDecoded) {
+    return device.is_cuda() ? "pixels in the device's memory" : "pixels in memory, decoded when first drawn";
+  }
   if (!device.is_cuda()) return "a copy in memory";
   return tier == Tier::kDevice ? "a copy in the device's memory" : "a copy in pinned host memory";
 }
@@ -97,18 +100,23 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
   std::vector<size_t> open;  // still to be decided, the smallest first
   for (size_t i = 0; i < requests.size(); ++i) {
     const ResidencyRequest& request = requests[i];
+    if (!request.tier && request.stays_in_files) {
+      decided[i] = {Tier::kMapped, true, tier_text(Tier::kMapped, device)};
+      continue;
+    }
     if (!request.tier) {
       open.push_back(i);
       continue;
     }
+    const int64_t bytes = *request.tier == Tier::kDecoded ? *request.decoded_bytes : request.bytes;
     if (Room* room = rooms.of(*request.tier)) {
-      if (request.bytes > room->left) {
+      if (bytes > room->left) {
         throw DeviceError("residency: '" + request.key + "' as '" + std::string(tier_name(*request.tier)) + "' needs " +
-                          std::to_string(request.bytes) + " bytes of " + room->name + ", the memory budget of " +
+                          std::to_string(bytes) + " bytes of " + room->name + ", the memory budget of " +
                           std::to_string(room->budget) + " has " + std::to_string(room->left) +
                           " left; a larger memory_budget or residency='auto' may do");
       }
-      room->left -= request.bytes;
+      room->left -= bytes;
     }
     decided[i] = {*request.tier, false, "asked for: " + tier_text(*request.tier, device)};
   }
@@ -130,6 +138,23 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
     if (room != nullptr) {
       passed += (passed.empty() ? "" : ", ") + size_text(room->budget) + " of " + room->name;
     }
+  }
+  std::vector<size_t> cameras;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i].tier && requests[i].decoded_bytes) cameras.push_back(i);
+  }
+  std::stable_sort(cameras.begin(), cameras.end(),
+                   [&](size_t a, size_t b) { return *requests[a].decoded_bytes < *requests[b].decoded_bytes; });
+  Room& pixels = *rooms.of(Tier::kDecoded);
+  for (const size_t i : cameras) {
+    const int64_t more = *requests[i].decoded_bytes - (decided[i].tier == Tier::kDevice ? requests[i].bytes : 0);
+    if (more > pixels.left) {
+      decided[i].why += "; pixels, " + size_text(*requests[i].decoded_bytes) + ", over budget (" +
+                        size_text(pixels.budget) + " of " + pixels.name + ")";
+      continue;
+    }
+    pixels.left -= more;
+    decided[i] = {Tier::kDecoded, true, tier_text(Tier::kDecoded, device)};
   }
   return decided;
 }

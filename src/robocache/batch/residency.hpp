@@ -39,6 +39,10 @@ struct ResidencyRequest {
   std::string key;                // for errors and for people
   int64_t bytes = 0;              // of all values that it draws from
   std::optional<Tier> tier = {};  // none: auto
+  // Of a camera: of its frames as pixels, none where they are that already; and whether as they are stored they must stay in
+  // their files.
+  std::optional<int64_t> decoded_bytes = {};
+  bool stays_in_files = false;
 };
 
 struct Residency {
@@ -49,8 +53,8 @@ struct Residency {
 
 // A tier for each request, in their order. One that was asked for by name gets it, or DeviceError where the budget has
 // no room for it, with both sizes. Of the others the largest move a tier down until the rest fits, and then on: device,
-// pinned, mapped; on the CPU, where the first two are one copy in memory, device, mapped. `taken`: what clocks and
-// tables need; it goes off the budget first.
+// pinned, mapped; on the CPU, where the first two are one copy in memory, device, mapped. In what is left of the device's
+// budget frames lie decoded, the smallest first. `taken`: what clocks and tables need; it goes off the budget first.
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
                                         const MemoryBytes& budget, const MemoryBytes& taken);
 

@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(kColorThreads)
   const auto bytes = static_cast<int32_t>(rows * pitch);
 
   const JpegFrame* const frame = frame_at(p, place);
+  if (frame == nullptr && p.leaves_others) return;
   bool damaged = false;
   if (frame != nullptr) {
     for (int32_t i = threadIdx.x; i < frame->segment_count; i += kColorThreads) {

@@ -95,7 +95,8 @@ struct DecodeJpegParams {
 
   const int64_t* rows;  // [count] which frame, counted from first_row; below it, or past the last: black
   int64_t first_row;
-  bool in_order;  // frame i of the batch is frames[i], wherever rows[i] is one at all
+  bool in_order;       // frame i of the batch is frames[i], wherever rows[i] is one at all
+  bool leaves_others;  // `out` stays as it is where it would be black for want of a frame
   int64_t count;
   uint8_t* out;       // [count, height, width, channels], dense
   int32_t* status;    // [count] 1: the entropy-coded data is damaged, the frame is black; else 0; or null

@@ -53,8 +53,8 @@ void ImageBatch::run(const ImageDraw& first, const TensorView& out, CudaStream s
   if (rows_ && overlaps(out, *rows_)) refuse("out: expected memory of its own, got that of rows");
   const auto* const rows = rows_ ? static_cast<const int64_t*>(rows_->data) : nullptr;
   if (frames_.device.is_cuda()) {
-    transform_.run_on_device(frames_.data, frames_.shape[0], rows, first, count_, steps_, out.data, frames_.device,
-                             stream);
+    transform_.run_on_device({.pixels = frames_.data, .frames = frames_.shape[0], .rows = rows}, first, count_, steps_,
+                             out.data, frames_.device, stream);
     return;
   }
   const int64_t n = count_ * steps_;

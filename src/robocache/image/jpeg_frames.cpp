@@ -448,6 +448,50 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
   return made;
 }
 
+void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
+  all.height = piece.height;
+  all.width = piece.width;
+  all.channels = piece.channels;
+  all.most_segments = std::max(all.most_segments, piece.most_segments);
+  all.plane_bytes = std::max(all.plane_bytes, piece.plane_bytes);
+  // Where the codes that are longer than a look-up begin is no part of what a table says.
+  const auto same_codes = [&](const JpegHuffman& a, const JpegHuffman& b) {
+    const auto longer = a.long_end - a.long_code;
+    return std::ranges::equal(a.first, b.first) && a.long_code == b.long_code && a.long_end == b.long_end &&
+           std::equal(all.long_entries.begin() + a.long_begin, all.long_entries.begin() + a.long_begin + longer,
+                      piece.long_entries.begin() + b.long_begin);
+  };
+  const auto same = [&](const JpegTables& a, const JpegTables& b) {
+    return std::ranges::equal(a.dc, b.dc, same_codes) && std::ranges::equal(a.ac, b.ac, same_codes) &&
+           std::memcmp(a.quantisation, b.quantisation, sizeof(a.quantisation)) == 0 &&
+           std::ranges::equal(a.dc_of, b.dc_of) && std::ranges::equal(a.ac_of, b.ac_of);
+  };
+  std::vector<int32_t> place_of;
+  const auto known = static_cast<std::ptrdiff_t>(all.tables.size());
+  const auto long_before = static_cast<uint32_t>(all.long_entries.size());
+  for (JpegTables& tables : piece.tables) {
+    const auto end = all.tables.begin() + known;
+    const auto found =
+        std::find_if(all.tables.begin(), end, [&](const JpegTables& other) { return same(other, tables); });
+    place_of.push_back(static_cast<int32_t>(found == end ? all.tables.size() : found - all.tables.begin()));
+    if (found != end) continue;
+    for (JpegHuffman* codes : {&tables.dc[0], &tables.dc[1], &tables.ac[0], &tables.ac[1]}) {
+      codes->long_begin += long_before;
+    }
+    all.tables.push_back(tables);
+  }
+  if (std::ssize(all.tables) > known) {
+    all.long_entries.insert(all.long_entries.end(), piece.long_entries.begin(), piece.long_entries.end());
+  }
+  for (JpegFrame& frame : piece.frames) {
+    frame.words += words;
+    frame.segments += std::ssize(all.segments);
+    frame.tables = place_of[static_cast<size_t>(frame.tables)];
+  }
+  all.frames.insert(all.frames.end(), piece.frames.begin(), piece.frames.end());
+  all.segments.insert(all.segments.end(), piece.segments.begin(), piece.segments.end());
+}
+
 int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest) {
   // A table's codes of more than kJpegFirstBits bits have this many entries at most: 256 symbols.
   constexpr int64_t kLongEntries = 256 << (16 - kJpegFirstBits - 1);

@@ -37,6 +37,10 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);
 
+// Puts a piece's frames behind all others', but for their words, which lie behind `words` others wherever the caller keeps
+// them. Tables that were there already are kept once. All frames have one size.
+void append_frames(JpegFrames& all, JpegFrames piece, int64_t words);
+
 // The frames of one batch, made ready in one piece of memory, which is copied to a device whole: an array of JpegFrame,
 // and behind it what JpegFrames has, at these bytes.
 struct PackedJpegs {

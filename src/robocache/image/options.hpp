@@ -23,6 +23,8 @@ enum class ImageLayout : uint8_t { kChw, kHwc };
 
 struct ImageSize {
   int64_t height, width;
+
+  bool operator==(const ImageSize&) const = default;
 };
 
 // A number is drawn evenly from [low, high].

@@ -34,6 +34,7 @@ int64_t bytes_to_place(DecodeJpegParams params) {
 
 void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, Device device, CudaStream stream) {
   params.first_row = marks.first_row;
+  params.leaves_others = marks.leaves_others;
   params.is_pad = marks.is_pad;
   params.found = marks.found;
   WorkspaceParts parts(workspace);
@@ -63,8 +64,9 @@ DecodeJpegParams params_of(const FrameShape& shape, int64_t count) {
 
 }  // namespace
 
-ResidentJpegs::ResidentJpegs(const JpegFrames& frames, Device device, Tier tier) : device_(device) {
-  if (!device.is_cuda() || tier == Tier::kMapped) {
+ResidentJpegs::ResidentJpegs(const JpegFrames& frames, Device device, Tier tier)
+    : ResidentJpegs(frames, nullptr, device) {
+  if (!device.is_cuda() || (tier != Tier::kDevice && tier != Tier::kPinned)) {
     throw ArgumentError("resident JPEGs: expected a CUDA device and tier device or pinned, got " + device_name(device) +
                         " and " + std::string(tier_name(tier)));
   }
@@ -75,6 +77,10 @@ ResidentJpegs::ResidentJpegs(const JpegFrames& frames, Device device, Tier tier)
   } else {
     device_words_ = on_device(device, frames.words, params_.words);
   }
+}
+
+ResidentJpegs::ResidentJpegs(const JpegFrames& frames, const uint32_t* words, Device device) : device_(device) {
+  params_.words = words;
   segments_ = on_device(device, frames.segments, params_.segments);
   frames_ = on_device(device, frames.frames, params_.frames);
   tables_ = on_device(device, frames.tables, params_.tables);

@@ -14,6 +14,7 @@ namespace robocache {
 // Beside what decoding always does.
 struct JpegMarks {
   int64_t first_row = 0;        // what the first frame's row is called
+  bool leaves_others = false;   // of rows that are none of the frames `out` stays as it is
   bool* is_pad = nullptr;       // [count]: true where a frame is damaged; the others stay as they are
   JpegDamage* found = nullptr;  // where the host reads it: counts them
 };
@@ -25,6 +26,9 @@ class ResidentJpegs {
   // pinned host memory, which the kernel reads across the link. Returns when they are there.
   // Throws ArgumentError for another tier or device, DeviceError, OutOfMemory.
   ResidentJpegs(const JpegFrames& frames, Device device, Tier tier);
+
+  // Of frames whose words somebody else keeps where the device's kernels read them, as long as this lives.
+  ResidentJpegs(const JpegFrames& frames, const uint32_t* words, Device device);
 
   // What the frames take: of the tier's memory, and of the device's besides.
   static int64_t bytes(const JpegFrames& frames) {

@@ -188,33 +188,29 @@ void ImageTransform::intrinsics(const double in[9], const ImageDraw& draw, int64
   planned_intrinsics(frame_plan(params_, draw, step), in, out);
 }
 
-void ImageTransform::run_on_device(const void* pixels, int64_t frames, const int64_t* rows, const ImageDraw& first,
-                                   int64_t count, int64_t steps, void* out, Device device, CudaStream stream) const {
+void ImageTransform::run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps,
+                                   void* out, Device device, CudaStream stream) const {
   if (count == 0 || steps == 0) return;
-  const TransformBatch batch{.params = params_,
-                             .first = first,
-                             .pixels = pixels,
-                             .frames = frames,
-                             .rows = rows,
-                             .count = count,
-                             .steps = steps,
-                             .out = out};
+  const TransformBatch batch{
+      .params = params_, .first = first, .from = from, .count = count, .steps = steps, .out = out};
   using Launch = int(const TransformBatch*, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_transform_images"));
   check_cuda(launch(&batch, device.index, stream.handle), "image transform");
 }
 
-void ImageTransform::intrinsics_on_device(const CameraMatrix* sources, int32_t source_count, const int64_t* numbers,
-                                          const ImageDraw& first, int64_t count, int64_t steps, float* out,
+void ImageTransform::intrinsics_on_device(const std::vector<double>& matrix, const int64_t* numbers, int64_t begin,
+                                          int64_t end, const ImageDraw& first, int64_t count, int64_t steps, float* out,
                                           Device device, CudaStream stream) const {
-  const IntrinsicsBatch batch{.params = params_,
-                              .first = first,
-                              .sources = sources,
-                              .source_count = source_count,
-                              .numbers = numbers,
-                              .count = count,
-                              .steps = steps,
-                              .out = out};
+  IntrinsicsBatch batch{.params = params_,
+                        .first = first,
+                        .matrix = {},
+                        .numbers = numbers,
+                        .begin = begin,
+                        .end = end,
+                        .count = count,
+                        .steps = steps,
+                        .out = out};
+  std::ranges::copy(matrix, batch.matrix);
   using Launch = int(const IntrinsicsBatch*, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_intrinsics"));
   check_cuda(launch(&batch, device.index, stream.handle), "intrinsics");

@@ -41,15 +41,14 @@ class ImageTransform {
   // whole numbers.
   void intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const;
 
-  // Frame rows[i] of the `frames` dense frames for the i-th of [count, steps] outputs, black where there is no such frame;
-  // rows null: frame i. Sample k of `count` has the draw first.sample + k. All memory on the device, work on its stream.
-  // Throws DeviceError.
-  void run_on_device(const void* pixels, int64_t frames, const int64_t* rows, const ImageDraw& first, int64_t count,
-                     int64_t steps, void* out, Device device, CudaStream stream) const;
+  // The frames of `from` to [count, steps] outputs; sample k of `count` has the draw first.sample + k. All memory on the
+  // device, work on its stream. Throws DeviceError.
+  void run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps, void* out,
+                     Device device, CudaStream stream) const;
 
-  // The matrices of [count, steps] outputs with per_frame, else of each sample's first step, to `out`: those of the sources
-  // that numbers[i] fall to, 0 below the first. As above.
-  void intrinsics_on_device(const CameraMatrix* sources, int32_t source_count, const int64_t* numbers,
+  // The matrices of [count, steps] outputs with per_frame, else of each sample's first step, to `out`: of a camera whose
+  // frames have the numbers [begin, end), 0 below 1; others' are left as they are. As above.
+  void intrinsics_on_device(const std::vector<double>& matrix, const int64_t* numbers, int64_t begin, int64_t end,
                             const ImageDraw& first, int64_t count, int64_t steps, float* out, Device device,
                             CudaStream stream) const;
 

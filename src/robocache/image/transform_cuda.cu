@@ -19,10 +19,16 @@ constexpr int kTogether = 8;  // pixels of a row that a thread makes, so that it
 
 __device__ const uint8_t* frame_of(const TransformBatch& batch, int64_t i) {
   const TransformParams& p = batch.params;
-  const int64_t row = batch.rows != nullptr ? batch.rows[i] : i;
-  if (row < 0 || row >= batch.frames) return nullptr;
+  const FrameChoice& from = batch.from;
+  int64_t row = from.rows != nullptr ? from.rows[i] - from.first_row : i;
+  if (from.in_order && row >= 0) row = i;
+  if (row < 0 || row >= from.frames) return nullptr;
   const int64_t bytes = int64_t{p.frame[0]} * p.frame[1] * p.channels * dtype_size(p.dtype);
-  return static_cast<const uint8_t*>(batch.pixels) + row * bytes;
+  return static_cast<const uint8_t*>(from.pixels) + row * bytes;
+}
+
+__device__ bool is_mine(const FrameChoice& from, int64_t i) {
+  return from.rows == nullptr || (from.rows[i] >= from.begin && from.rows[i] < from.end);
 }
 
 // One thread of the block draws for all.
@@ -106,8 +112,8 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
         frame + (int64_t{plan.rows.from_first + row} * p.frame[1] + plan.columns.from_first) * kChannels;
     const int32_t first = x + plan.columns.first;
     if (count == kTogether && first >= 0 && first + kTogether <= plan.columns.sized) {
-      const auto* const begin = static_cast<const uint8_t*>(batch.pixels);
-      const uint8_t* const end = begin + batch.frames * p.frame[0] * p.frame[1] * kChannels;
+      const auto* const begin = static_cast<const uint8_t*>(batch.from.pixels);
+      const uint8_t* const end = begin + batch.from.frames * p.frame[0] * p.frame[1] * kChannels;
       load_bytes<kTogether * kChannels>(from + int64_t{first - plan.columns.placed} * kChannels, begin, end, bytes);
       return;
     }
@@ -202,6 +208,7 @@ template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
   const int64_t i = blockIdx.x;
+  if (!is_mine(batch.from, i)) return;
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
@@ -232,6 +239,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
+  if (!is_mine(batch.from, i)) return;
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
@@ -273,6 +281,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
+  if (!is_mine(batch.from, i)) return;
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
@@ -295,14 +304,11 @@ __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_consta
   const int64_t sample = i / each;
   const int64_t step = i - sample * each;
   const int64_t number = batch.numbers[sample * batch.steps + step];
-  const CameraMatrix* found = nullptr;
-  for (int32_t source = 0; source < batch.source_count; ++source) {
-    if (batch.sources[source].first_number <= number) found = batch.sources + source;
-  }
+  if (number < batch.begin || number >= batch.end) return;
   double matrix[9] = {};
-  if (found != nullptr) {
+  if (number >= 1) {
     const ImageDraw draw{batch.first.seed, batch.first.epoch, batch.first.sample + sample};
-    planned_intrinsics(frame_plan(batch.params, draw, step), found->matrix, matrix);
+    planned_intrinsics(frame_plan(batch.params, draw, step), batch.matrix, matrix);
   }
   for (int k = 0; k < 9; ++k) batch.out[9 * i + k] = static_cast<float>(matrix[k]);
 }

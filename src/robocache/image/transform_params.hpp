@@ -43,30 +43,32 @@ struct TransformParams {
   uint64_t key;  // the camera's, hashed
 };
 
-// Output i of [count, steps] is frame rows[i], or i without rows, of sample first.sample + i / steps; black where there is no
-// such frame.
+// Which frame output i is: rows[i] - first_row of `pixels`, or i without rows; black where there is no such frame. Outputs
+// whose rows[i] is not in [begin, end) are another call's, and left as they are.
+struct FrameChoice {
+  const void* pixels;
+  int64_t frames;  // dense
+  const int64_t* rows = nullptr;
+  int64_t first_row = 0;
+  bool in_order = false;  // frame i, wherever rows[i] is one at all
+  int64_t begin = INT64_MIN, end = INT64_MAX;
+};
+
+// Output i of [count, steps] is of sample first.sample + i / steps.
 struct TransformBatch {
   TransformParams params;
   ImageDraw first;
-  const void* pixels;
-  int64_t frames;
-  const int64_t* rows;
+  FrameChoice from;
   int64_t count, steps;
   void* out;
-};
-
-// Of the frames whose numbers begin at first_number, up to the next source's.
-struct CameraMatrix {
-  int64_t first_number;
-  double matrix[9];  // 3x3 row-major; 0 where the camera has none
 };
 
 struct IntrinsicsBatch {
   TransformParams params;
   ImageDraw first;
-  const CameraMatrix* sources;  // in the order of their numbers
-  int32_t source_count;
-  const int64_t* numbers;  // [count, steps]
+  double matrix[9];        // 3x3 row-major; 0 where the camera has none
+  const int64_t* numbers;  // [count, steps]; 0 where one is below 1
+  int64_t begin, end;      // whose matrices are another call's where their numbers are not in here
   int64_t count, steps;
   float* out;  // [count, steps, 3, 3] with per_frame, else [count, 3, 3]
 };

@@ -3,16 +3,15 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "robocache/core/error.hpp"
 #include "robocache/core/host_memory.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/time.hpp"
+#include "robocache/source/living.hpp"
 #include "robocache/source/read_rows.hpp"
 
 namespace robocache {
@@ -106,42 +105,6 @@ auto named(const std::string& what, int64_t bytes, Device device, const Make& ma
   }
 }
 
-// What is in memory because a loader uses it.
-template <class Resident>
-class Living {
- public:
-  // The first that `is` the one looked for, or what `make` gives.
-  template <class Is, class Make>
-  std::shared_ptr<const Resident> get(const Is& is, const Make& make) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::shared_ptr<const Resident> resident = find(is);
-    if (resident == nullptr) {
-      resident = make();
-      all_.push_back(resident);
-    }
-    return resident;
-  }
-
-  template <class Is>
-  bool contains(const Is& is) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return find(is) != nullptr;
-  }
-
- private:
-  template <class Is>
-  std::shared_ptr<const Resident> find(const Is& is) {
-    std::erase_if(all_, [](const auto& entry) { return entry.expired(); });
-    for (const auto& entry : all_) {
-      if (auto resident = entry.lock(); resident && is(*resident)) return resident;
-    }
-    return nullptr;
-  }
-
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<const Resident>> all_;
-};
-
 Living<ResidentClock>& living_clocks() {
   static Living<ResidentClock> clocks;
   return clocks;
@@ -150,12 +113,6 @@ Living<ResidentClock>& living_clocks() {
 Living<ResidentStream>& living_streams() {
   static Living<ResidentStream> streams;
   return streams;
-}
-
-// Of a copy in host memory, what the ranks of this host share of it already.
-int64_t shared_bytes_present(const Dataset& dataset, int64_t stream, int64_t bytes) {
-  if (local_world_size() == 1 || bytes == 0) return 0;
-  return SharedMemory::bytes_present(dataset.open_values(stream).identity, static_cast<size_t>(bytes));
 }
 
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
@@ -242,7 +199,8 @@ int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, De
   if (tier == Tier::kMapped || whole == 0) return 0;
   const auto is = [&](const ResidentStream& resident) { return resident.is(dataset, stream, device, tier, part); };
   if (living_streams().contains(is)) return whole;
-  return is_on_host(device, tier) && !part ? shared_bytes_present(dataset, stream, whole) : 0;
+  if (!is_on_host(device, tier) || part || local_world_size() == 1) return 0;
+  return HostCopy::bytes_present(dataset.open_values(stream).identity, whole);
 }
 
 bool ResidentStream::is(const Dataset& dataset, int64_t stream, Device device, Tier tier,
@@ -279,43 +237,10 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
     copy_to_device(file, from.values, begin, device_memory_);
     rows_.values = static_cast<const char*>(device_memory_.data()) - begin;
   } else {
-    copy_to_host(file, begin, size);
-    rows_.values = static_cast<const char*>(rows_.values) - begin;
+    host_memory_ = HostCopy(device, part ? "" : file.identity, size,
+                            [&](void* memory) { read(file, from.values, begin, size, memory); });
+    rows_.values = static_cast<const char*>(host_memory_.on_device()) - begin;
   }
 }
 
-void ResidentStream::copy_to_host(const StreamFile& file, int64_t begin, int64_t bytes) {
-  const void* const mapped = stream_of(*dataset_, stream_).values;
-  const auto fill = [&](void* memory) { read(file, mapped, begin, bytes, memory); };
-  const int64_t ranks = local_world_size();
-  // Where a control group is full nothing refuses: the process ends.
-  const int64_t present = part_ ? 0 : shared_bytes_present(*dataset_, stream_, bytes);
-  if (bytes - present > host_memory().free_bytes) throw OutOfMemory("not tried");
-  if (ranks > 1 && bytes > 0 && !part_) {
-    shared_memory_ = SharedMemory(file.identity, static_cast<size_t>(bytes), fill);
-    std::string why_not = shared_memory_.why_not();
-    if (shared_memory_.data() != nullptr) {
-      try {
-        shared_registration_ = HostRegistration(device_, shared_memory_.data(), static_cast<size_t>(bytes));
-        rows_.values = shared_registration_.on_device();
-        note_ = "one copy for all ranks of this host";
-        return;
-      } catch (const DeviceError& refusal) {  // some containers pin no shared memory
-        why_not = refusal.what();
-        shared_memory_ = {};
-      }
-    }
-    note_ = "each rank has a copy of its own: " + why_not;
-    // The others are about to do the same.
-    if (bytes > host_memory().free_bytes / ranks) throw OutOfMemory(note_);
-  }
-  pinned_memory_ = PinnedBuffer(device_, static_cast<size_t>(bytes));
-  fill(pinned_memory_.data());
-  rows_.values = pinned_memory_.on_device();
-}
-
-int64_t local_world_size() {
-  const char* text = std::getenv("LOCAL_WORLD_SIZE");
-  return text == nullptr ? 1 : std::max(1, std::atoi(text));
-}
 }  // namespace robocache

@@ -15,8 +15,8 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/cache/file.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/source/host_copy.hpp"
 #include "robocache/source/rows.hpp"
-#include "robocache/source/shared_memory.hpp"
 #include "robocache/source/tier.hpp"
 
 namespace robocache {
@@ -104,13 +104,12 @@ class ResidentStream {
   }
 
   // For people, of a copy in host memory: that the ranks share it, or why they do not; else empty.
-  const std::string& note() const { return note_; }
+  const std::string& note() const { return host_memory_.note(); }
 
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
                  std::optional<RowSpan> part);
   bool is(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowSpan> part) const;
-  void copy_to_host(const StreamFile& file, int64_t begin, int64_t bytes);
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;
@@ -119,18 +118,12 @@ class ResidentStream {
   std::optional<RowSpan> part_;
   std::shared_ptr<const ResidentClock> clock_;
   DeviceBuffer device_memory_;
-  PinnedBuffer pinned_memory_;
-  SharedMemory shared_memory_;
-  HostRegistration shared_registration_;
+  HostCopy host_memory_;
   cache::FileDescriptor file_;
   StreamRows rows_;
   int64_t row_bytes_;
   std::vector<int64_t> blob_offsets_;  // of the rows that are here, where they are blobs
   int64_t first_blob_ = 0;             // the first of those rows
-  std::string note_;
 };
-
-// Ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
-int64_t local_world_size();
 
 }  // namespace robocache

@@ -8,6 +8,8 @@ namespace robocache {
 
 std::string_view tier_name(Tier tier) {
   switch (tier) {
+    case Tier::kDecoded:
+      return "decoded";
     case Tier::kDevice:
       return "device";
     case Tier::kPinned:
@@ -20,10 +22,10 @@ std::string_view tier_name(Tier tier) {
 
 std::optional<Tier> tier_from_name(std::string_view name, std::string_view argument) {
   if (name == "auto") return std::nullopt;
-  for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kMapped}) {
+  for (const Tier tier : {Tier::kDecoded, Tier::kDevice, Tier::kPinned, Tier::kMapped}) {
     if (tier_name(tier) == name) return tier;
   }
-  throw ArgumentError(std::string(argument) + ": expected 'auto', 'device', 'pinned' or 'mapped', got '" +
+  throw ArgumentError(std::string(argument) + ": expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got '" +
                       std::string(name) + "'");
 }
 

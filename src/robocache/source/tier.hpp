@@ -9,12 +9,13 @@ namespace robocache {
 
 // From the fastest to the roomiest.
 enum class Tier : uint8_t {
-  kDevice,  // a copy in the device's memory
-  kPinned,  // a copy in host memory that the same kernel reads across the link
-  kMapped,  // in the cache's files, which threads of the host read ahead of time
+  kDecoded,  // of cameras: frames as pixels in the device's memory; of what needs no decoding the same as kDevice
+  kDevice,   // a copy in the device's memory
+  kPinned,   // a copy in host memory that the same kernel reads across the link
+  kMapped,   // in the cache's files, which threads of the host read ahead of time
 };
 
-// "device", "pinned", "mapped".
+// "decoded", "device", "pinned", "mapped".
 std::string_view tier_name(Tier tier);
 
 // The inverse, and none for "auto". Throws ArgumentError that names `argument`.

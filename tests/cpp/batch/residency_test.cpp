@@ -20,6 +20,7 @@ namespace {
 
 constexpr Device kCuda{DeviceType::kCuda, 1};
 constexpr Device kCpu{};
+constexpr Tier X = Tier::kDecoded;
 constexpr Tier D = Tier::kDevice;
 constexpr Tier P = Tier::kPinned;
 constexpr Tier M = Tier::kMapped;
@@ -97,6 +98,35 @@ TEST(DecideResidency, WhatDoesNotFitByNameIsRefusedWithBothSizes) {
   }
   const std::vector<ResidencyRequest> mapped{{"state", int64_t{1} << 60, M}};
   EXPECT_EQ(tiers(decide_residency(mapped, kCuda, {0, 0}, {})), std::vector{M});
+}
+
+TEST(DecideResidency, PixelsTakeWhatTheOthersLeave) {
+  const auto camera = [](int64_t stored, int64_t decoded) {
+    return ResidencyRequest{.key = "camera", .bytes = stored, .tier = {}, .decoded_bytes = decoded};
+  };
+  const auto decided = [](const std::vector<ResidencyRequest>& requests, Device device, MemoryBytes budget) {
+    return tiers(decide_residency(requests, device, budget, {}));
+  };
+  const ResidencyRequest numbers{"state", 40};
+  EXPECT_EQ(decided({camera(10, 60), numbers}, kCuda, {100, 0}), (std::vector{X, D}));
+  EXPECT_EQ(decided({camera(10, 61), numbers}, kCuda, {100, 0}), (std::vector{D, D}));
+  EXPECT_EQ(decided({camera(10, 60), numbers}, kCpu, {0, 100}), (std::vector{X, D}));
+  EXPECT_EQ(decided({camera(10, 61), numbers}, kCpu, {100, 100}), (std::vector{D, D}));
+  // The smallest first, whatever they take encoded; what others lack they do not get.
+  EXPECT_EQ(decided({camera(5, 90), camera(10, 80)}, kCuda, {100, 0}), (std::vector{D, X}));
+  EXPECT_EQ(decided({camera(5, 90), camera(10, 80)}, kCuda, {170, 0}), (std::vector{X, X}));
+  EXPECT_EQ(decided({camera(60, 70), {"wide", 90}}, kCuda, {130, 90}), (std::vector{X, P}));
+  // Pixels may fit beside what stays in its files, and are asked for by name.
+  ResidencyRequest png = camera(50, 60);
+  png.stays_in_files = true;
+  EXPECT_EQ(decided({png}, kCuda, {60, 0}), (std::vector{X}));
+  EXPECT_EQ(decided({png}, kCuda, {59, 100}), (std::vector{M}));
+  png.tier = X;
+  EXPECT_EQ(decided({png}, kCuda, {60, 0}), (std::vector{X}));
+  expect_refused<DeviceError>([&] { decided({png}, kCuda, {59, 100}); },
+                              "residency: 'camera' as 'decoded' needs 60 bytes of cuda:1");
+  EXPECT_EQ(decide_residency(std::vector{camera(10, 61)}, kCuda, {60, 0}, {})[0].why,
+            "a copy in the device's memory; pixels, 61 bytes, over budget (60 bytes of cuda:1)");
 }
 
 TEST(DecideResidency, SaysWhy) {

@@ -20,8 +20,9 @@ TEST(Tier, NamesThereAndBack) {
 }
 
 TEST(Tier, AnotherNameIsRefused) {
-  expect_refused<ArgumentError>([] { tier_from_name("Pinned", "residency['a']"); },
-                                "residency['a']: expected 'auto', 'device', 'pinned' or 'mapped', got 'Pinned'");
+  expect_refused<ArgumentError>(
+      [] { tier_from_name("Pinned", "residency['a']"); },
+      "residency['a']: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got 'Pinned'");
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 """Cameras in the batch: which frames (rules 24 and 43), what becomes of them, and frames that do not decode."""
 
+import hashlib
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -98,7 +102,7 @@ def _expected(dataset, name, batch, deltas_s):
 DELTAS = [-0.1, -0.017, 0.0, 0.05]
 
 
-@pytest.mark.parametrize("residency", ["auto", "mapped"])
+@pytest.mark.parametrize("residency", ["auto", "decoded", "mapped"])
 def test_frames_are_those_that_the_clock_chooses(dataset, device, residency):
     loader = robocache.Loader(
         dataset,
@@ -249,10 +253,10 @@ def _write_with_matrices(recording, path, matrices, codec):
     return robocache.open(path)
 
 
-TIERS = ["device", "pinned", "mapped"]
+TIERS = ["decoded", "device", "pinned", "mapped"]
 
 
-@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+@pytest.mark.parametrize("codec", ["raw", "jpeg", "png"])
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("per_frame", [False, True])
 def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(recording, tmp_path, cuda, codec, tier, per_frame):
@@ -269,22 +273,215 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(recording, tmp_path, cud
         ),
         "seed": 6,
     }
-
-    def batches(**more):
-        loader = robocache.Loader(sources, **options, **more)
-        made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
-        return loader, [*made, {name: x.cpu() for name, x in loader.gather([20, 3, 3]).items()}]
-
-    _, expected = batches(device="cpu")
+    if codec == "png" and tier in ("device", "pinned"):
+        refused = r"residency\['top'\]: expected 'decoded', 'mapped' or 'auto' for this camera, since PNG is decoded by"
+        with pytest.raises(robocache.ArgumentError, match=refused):
+            robocache.Loader(sources, device=cuda, residency=tier, **options)
+        return
+    _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
-        loader, got = batches(device=cuda, residency=tier, **more)
-        for ours, theirs in zip(got, expected, strict=True):
-            assert ours.keys() == theirs.keys()
-            for name, x in theirs.items():
-                assert torch.equal(ours[name], x), name
-    assert {placement.tier for placement in loader.explain()} == {tier}
+        loader, got = _batches(sources, options, device=cuda, residency=tier, **more)
+        _assert_same(got, expected)
+    tier_of = {placement.key: placement.tier for placement in loader.explain()}
+    assert set(tier_of.values()) == {"device" if (codec, tier) == ("raw", "decoded") else tier}
     if tier == "mapped":
-        assert all("decoded by the device" in placement.why for placement in loader.explain())
+        by = "host: PNG" if codec == "png" else "device"
+        assert all(f"decoded by the {by}" in placement.why for placement in loader.explain())
+
+
+def _batches(sources, options, **more):
+    """A loader, and of it two epochs and some gathered samples."""
+    loader = robocache.Loader(sources, **options, **more)
+    made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
+    return loader, [*made, {name: x.cpu() for name, x in loader.gather([10, 3, 3]).items()}]
+
+
+def _assert_same(got, expected):
+    assert len(got) == len(expected)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, x in theirs.items():
+            assert torch.equal(ours[name], x), name
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"size": (9, 13)}, (9, 13)),
+        ({"size": (10, 10), "fit": "pad", "crop": (7, 8)}, (10, 10)),
+        ({"size": (8, 20), "fit": "crop", "shift": 3, "brightness": 0.3, "per_frame": True}, (8, 20)),
+        (
+            {"size": (11, 11), "fit": "pad", "contrast": 0.4, "saturation": 0.3, "hue": 0.1, "mean": "imagenet"},
+            (11, 11),
+        ),
+        ({"size": (36, 40), "crop": (30, 30)}, (18, 26)),  # larger than it is stored
+        ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # a part is drawn first
+        ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
+    ],
+)
+def test_decoded_frames_give_the_bytes_of_encoded_ones(recording, dataset, device, options, kept):
+    frames = {"top": DELTAS, "joint": [0.0]}
+    loading = {
+        "batch_size": 7,
+        "delta_timestamps": frames,
+        "anchor": "top",
+        "seed": 8,
+        "images": robocache.ImageOptions(**options),
+    }
+    _, expected = _batches(dataset, loading, device="cpu", residency="mapped")
+    for more in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
+        loader, got = _batches(dataset, loading, device=device, **more)
+        _assert_same(got, expected)
+        placement = next(p for p in loader.explain() if p.key == "top")
+        if dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
+            assert placement.tier == "device"  # pixels they are already
+            continue
+        rows = sum(len(streams["top"][0]) for streams in recording.episodes)
+        states = rows if device == "cpu" else 0
+        assert (placement.tier, placement.bytes) == ("decoded", rows * kept[0] * kept[1] * 3 + states)
+        assert "pixels in" in placement.why
+
+
+def test_depth_is_decoded_once_too(tmp_path, device):
+    rng = np.random.default_rng(4)
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("depth", unit_m=0.001)
+        with writer.episode() as episode:
+            pixels = rng.integers(0, 5000, (12, 20, 30)).astype(np.uint16)
+            episode.append("depth", np.arange(12) * PERIOD_NS, pixels, codec="png")
+    dataset = robocache.open(tmp_path / "cache")
+    options = {
+        "batch_size": 5,
+        "delta_timestamps": {"depth": [-0.04, 0.0]},
+        "images": robocache.ImageOptions(size=(10, 10), crop=(8, 8)),
+    }
+    _, expected = _batches(dataset, options, device="cpu", residency="mapped")
+    loader, got = _batches(dataset, options, device=device, residency="decoded")
+    _assert_same(got, expected)
+    assert loader.explain()[0].tier == "decoded"
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_sources_whose_sizes_and_codecs_differ_give_the_bytes_of_the_cpu(tmp_path, device, tier):
+    rng = np.random.default_rng(5)
+    sources = []
+    for name, codec, height, width in (
+        ("a", "jpeg", 20, 30),
+        ("b", "raw", 16, 16),
+        ("c", "jpeg", 12, 9),
+        ("d", "", 0, 0),
+    ):
+        with robocache.Writer(tmp_path / name) as writer:
+            if codec:
+                matrix = [[20.0, 0, width / 2], [0, 21, height / 2], [0, 0, 1]]
+                writer.stream("cam", **({"intrinsics": matrix} if name != "b" else {}))
+            with writer.episode() as episode:
+                if codec:
+                    episode.append("cam", np.arange(6) * PERIOD_NS, _frames(rng, 6, height, width), codec=codec)
+                episode.append("joint", np.arange(6) * PERIOD_NS, np.arange(6.0))
+        sources.append(robocache.Source(robocache.open(tmp_path / name)))
+    options = {
+        "batch_size": 5,
+        "delta_timestamps": {"joint": [0.0], "cam": [-0.04, 0.0]},
+        "anchor": "joint",
+        "images": robocache.ImageOptions(size=(14, 14), crop=(11, 11), mean=0.5, std=0.25),
+        "seed": 3,
+    }
+    _, expected = _batches(sources, options, device="cpu", residency="mapped")
+    loader, got = _batches(sources, options, device=device, residency={"cam": tier})
+    _assert_same(got, expected)
+    placement = next(p for p in loader.explain() if p.key == "cam")
+    assert placement.tier == tier
+    if device != "cpu" and tier == "mapped":
+        assert "decoded by the host: the sources' frames differ" in placement.why
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(recording, tmp_path, device, codec):
+    dataset = recording.write(tmp_path / "cache", codec)
+    for rank in range(2):
+        options = {
+            "batch_size": 4,
+            "delta_timestamps": {"top": None, "joint": None},
+            "anchor": "top",
+            "shard_episodes": True,
+            "rank": rank,
+            "world_size": 2,
+        }
+        _, expected = _batches(dataset, options, device="cpu", residency="mapped")
+        for tier in TIERS[: 1 if codec == "png" else 4]:
+            loader, got = _batches(dataset, options, device=device, residency={"top": tier})
+            _assert_same(got, expected)
+            placement = next(p for p in loader.explain() if p.key == "top")
+            assert placement.tier == tier and "of this rank's episodes alone" in placement.why
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_loaders_on_one_dataset_share_decoded_frames(recording, tmp_path, device, codec):
+    recording.write(tmp_path / "cache", codec)
+    dataset = robocache.open(tmp_path / "cache")
+    options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": device}
+    first = robocache.Loader(dataset, **options)
+    expected = next(first)["top"].cpu()
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    with open(file, "r+b") as to:
+        to.truncate(file.stat().st_size // 4)
+    assert torch.equal(next(robocache.Loader(dataset, seed=0, **options))["top"].cpu(), expected)
+    alike = robocache.Loader(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
+    assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops are drawn from the same pixels
+    with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
+        next(robocache.Loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
+
+
+def test_ranks_of_one_host_share_decoded_frames(recording, tmp_path, monkeypatch):
+    recording.write(tmp_path / "cache", "jpeg")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": "cpu"}
+    loader = robocache.Loader(robocache.open(tmp_path / "cache"), **options)
+    if "each rank has a copy of its own" in loader.explain()[0].why:
+        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
+    assert "one copy for all ranks of this host" in loader.explain()[0].why
+    expected = next(loader)["top"].numpy().tobytes()
+    alike = []  # in use at once
+    for fit in ("stretch", "pad"):  # as many bytes, other pixels
+        resized = {**options, "images": robocache.ImageOptions(size=(9, 9), fit=fit)}
+        alike.append(robocache.Loader(loader.dataset, **resized))
+        theirs = next(robocache.Loader(loader.dataset, **{**resized, "residency": "mapped"}))
+        assert torch.equal(next(alike[-1])["top"], theirs["top"])
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    with open(file, "r+b") as to:  # nobody can decode what is overwritten
+        to.seek(1000)
+        to.write(bytes(file.stat().st_size - 1000))
+    program = (
+        "import hashlib, sys, robocache\n"
+        f"loader = robocache.Loader(robocache.open(sys.argv[1]), **{options!r})\n"
+        "print(hashlib.sha256(next(loader)['top'].numpy().tobytes()).hexdigest())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "cache")], check=True, capture_output=True, text=True
+    )
+    assert other.stdout.strip() == hashlib.sha256(expected).hexdigest()
+    del loader, alike
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
+
+
+def test_pixels_that_do_not_fit_stay_encoded(recording, tmp_path, device):
+    dataset = recording.write(tmp_path / "cache", "jpeg")
+    options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
+
+    def placement(budget, **more):
+        loader = robocache.Loader(dataset, memory_budget=budget, **{**options, **more})
+        return next(p for p in loader.explain() if p.key == "top")
+
+    files = placement(2**40, residency="device").bytes
+    pixels = placement(2**40).bytes
+    assert files < pixels
+    assert placement(2**40).tier == "decoded"
+    short = placement(pixels - 1)
+    assert short.tier == "device" and short.bytes == files
+    assert "pixels, " in short.why and "over budget (" in short.why
+    with pytest.raises(robocache.DeviceError, match=rf"'top' as 'decoded' needs {pixels} bytes of"):
+        placement(pixels - 1, residency="decoded")
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -298,21 +495,26 @@ def test_damage_that_decoding_alone_finds_is_told_in_every_tier(recording, tmp_p
     content[first + 2 : second] = bytes(second - first - 2)  # codes, but too few of them
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
-    options = {
-        "batch_size": 4,
-        "delta_timestamps": {"top": None},
-        "shuffle": False,
-        "device": device,
-        "residency": tier,
-    }
+    options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
+    if tier == "decoded" and device != "cpu":  # found before the first batch: by name refused, else as it is stored
+        with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
+            robocache.Loader(dataset, residency=tier, **options)
+        tier = "auto"
     with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG.*on_bad_frame='pad'"):
-        for batch in robocache.Loader(dataset, **options):
+        for batch in robocache.Loader(dataset, residency=tier, **options):
             torch.as_tensor(batch["top"]).cpu()
-    loader = robocache.Loader(dataset, on_bad_frame="pad", **options)
-    batches = [{name: x.cpu() for name, x in batch.items()} for batch in loader]
-    assert torch.cat([batch["top_is_pad"] for batch in batches]).nonzero().tolist() == [[15]]
-    top = torch.cat([batch["top"] for batch in batches])
-    assert (top[15] == 0).all() and not (top[14] == 0).all() and not (top[16] == 0).all()
+    loader = robocache.Loader(dataset, on_bad_frame="pad", residency=tier, **options)
+    if tier == "auto":
+        assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
+    for epoch in range(2):  # it is no better when it is drawn again
+        batches = [{name: x.cpu() for name, x in batch.items()} for batch in loader]
+        assert torch.cat([batch["top_is_pad"] for batch in batches]).nonzero().tolist() == [[15]]
+        top = torch.cat([batch["top"] for batch in batches])
+        assert (top[15] == 0).all() and not (top[14] == 0).all() and not (top[16] == 0).all()
+        assert device != "cpu" or loader.bad_frames >= epoch + 1
+    loader = robocache.Loader(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
+    for _ in loader:
+        pass
     assert loader.bad_frames == 1
 
 

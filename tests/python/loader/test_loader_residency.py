@@ -203,7 +203,7 @@ def test_what_was_asked_for_and_does_not_fit_is_refused_with_both_sizes(dataset,
 
 
 REFUSED = [
-    ({"residency": "disk"}, ["residency: expected 'auto', 'device', 'pinned' or 'mapped', got 'disk'"]),
+    ({"residency": "disk"}, ["residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got 'disk'"]),
     ({"residency": {"action": "Device"}}, ["residency['action']: expected 'auto'", "got 'Device'"]),
     ({"residency": {"actions": "device"}}, ["residency: no stream 'actions'", "observation.state, "]),
     ({"memory_budget": 0.0}, ["memory_budget: expected bytes, an int, or a share in (0, 1]"]),
