@@ -1,6 +1,7 @@
-"""Every benchmark in turn, or those named, and then the pages; the sweep, unless named, with a GPU alone.
+"""Every benchmark in turn, or those named, and then the pages. Unless named the sweep runs with a GPU alone, and
+lerobot_batches, which wants LeRobot's environment, does not.
 
-python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [sweep] [loader] [loader_one_clock] [residency] [ranks]
+python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [loader] [loader_one_clock] [residency] [ranks]
                 [episodes] [ingest] [options of the benchmarks]
 """
 
@@ -17,6 +18,8 @@ BENCHES = [
     "voxelize",
     "tsdf",
     "images",
+    "lerobot_batches",
+    "videos",
     "sweep",
     "loader",
     "loader_one_clock",
@@ -31,7 +34,8 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     names = [argument for argument in sys.argv[1:] if argument in BENCHES]
     if not names:
-        names = [name for name in BENCHES if name != "sweep" or torch.cuda.is_available()]
+        left_out = {"lerobot_batches", *([] if torch.cuda.is_available() else ["sweep"])}
+        names = [name for name in BENCHES if name not in left_out]
     options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
     if "--help" in options or "-h" in options:
         print(__doc__)

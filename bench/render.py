@@ -81,6 +81,8 @@ TITLES = {
     "voxelize": "voxelize_pointcloud, voxelize_sparse, voxel_downsample",
     "tsdf": "integrate_tsdf",
     "images": "Cameras",
+    "lerobot_batches": "Cameras, beside LeRobot",
+    "videos": "Videos",
     "ingest": "Ingest",
 }
 
@@ -94,7 +96,7 @@ COLUMNS = {
 }
 
 # Shown on pages of their own: docs/images.md and docs/formats.md.
-ELSEWHERE = ("images", "ingest")
+ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest")
 
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
@@ -301,6 +303,7 @@ WORDS = {
     "share_of_library": "share of the library's speed",
     "share_of_decoding": "share of its speed with the fields",
     "share_of_writing": "share of writing's speed",
+    "share_of_decoding_alone": "share of decoding alone",
     "doctor_adds": "the doctor adds",
     "peak_bytes": "peak memory",
 }
@@ -310,30 +313,38 @@ WORDS = {
 
 
 def cameras(found: Results) -> str:
-    """A line a case of the benchmark of cameras: what came, and what was aimed at."""
+    """A line a case of the benchmarks of cameras: what came, and what was aimed at."""
     parts = []
     for result in found.values():
-        if result["bench"] != "images" or result["quick"]:
+        if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
             continue
+        measured = f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {result['commit']}"
+        if result["bench"] == "images":
+            measured += f"; JPEGs of {number(result['bytes_a_frame'] / 1000)} KB a frame"
+        elif result["bench"] == "lerobot_batches":
+            measured += f"; beside LeRobot's own dataset in a DataLoader, on {result['source']}"
         rows = [
             [case["name"], came(case), "; ".join(beside(case)), "; ".join(aimed(result["aims"].get(case["name"], {})))]
             for case in result["cases"]
         ]
-        parts.append(
-            f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {result['commit']}; JPEGs of "
-            f"{number(result['bytes_a_frame'] / 1000)} KB a frame:\n\n" + table(["", "", "beside it", "aim"], rows)
-        )
+        parts.append(f"{measured}:\n\n" + table(["", "", "beside it", "aim"], rows))
     return "\n".join(parts)
 
 
 def came(case: dict) -> str:
-    if "figures" in case:
-        return f"a step grows by {shown('grown_by', case['figures']['grown_by'])}"
-    per_s = case.get("contenders", {}).get(OURS, {}).get("frames_per_s")
+    figures = case.get("figures", {})
+    if "grown_by" in figures:
+        return f"a step grows by {shown('grown_by', figures['grown_by'])}"
+    if "decibels" in figures:
+        return f"{number(figures['bytes_a_frame'] / 1000)} KB a frame, {number(figures['decibels'])} dB"
+    per_s = {**figures, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
     return "" if per_s is None else rate(per_s, " frames")
 
 
 def beside(case: dict) -> Iterator[str]:
+    case = {**case, **case.get("figures", {})}
+    for bound, us in case.get("bounds_us", {}).items():
+        yield f"{bound} alone {duration(us)}"
     for peer, ratio in case.get("faster_than", {}).items():
         yield f"{times(ratio)} {peer}"
     for measure, words in WORDS.items():

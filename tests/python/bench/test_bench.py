@@ -103,7 +103,7 @@ def test_the_benchmark_of_cameras_runs_and_verifies_its_peers(quick, device):
     pytest.importorskip("PIL")
     result = quick(device, "images")
     assert result["bytes_a_frame"] > 0
-    assert len(result["cases"]) == (15 if device == "cuda" else 7)
+    assert len(result["cases"]) == (19 if device == "cuda" else 9)
     for case in result["cases"]:
         assert not case.get("failures")
         if "figures" in case:

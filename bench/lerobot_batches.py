@@ -1,0 +1,199 @@
+"""Whole batches with cameras beside LeRobot's own dataset in a DataLoader, out of the same files.
+
+    python bench/lerobot_batches.py --device cpu --threads 2
+
+In an environment with LeRobot (pip install 'lerobot==0.4.4'). The source is a LeRobot dataset v2.x with a camera; it is linked as
+v3.0, which LeRobot reads, and ingested once as `robocache ingest` does it. A batch is the state, 16 actions and one or two cameras
+resized to 224x224, from 0 to 1, in float32; the second camera is the first one's file again. What LeRobot gives is compared first:
+numbers are equal, frames are within what JPEG of quality 95 loses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from contest import OURS
+from lerobot_v3 import link_as_v3
+from measure import endless, wait_for_device
+from record import Report, arguments
+from residency import batch_us
+
+import robocache
+
+SIZE, CHUNK = 224, 16
+LEAST_DB = 35.0
+TIERS = {"cpu": ["decoded", "device", "mapped"], "cuda": ["decoded", "device", "pinned", "mapped"]}
+AIMS = {"cpu": 20.0, "cuda": 100.0}
+# Written before the first measurement.
+PREDICTED = {"cpu": {"device": 20.0, "decoded": 60.0}, "cuda": {"device": 300.0, "decoded": 400.0}}
+
+
+class Source:
+    """A dataset of version 2 as v3.0, its videos linked, and what robocache made of that."""
+
+    def __init__(self, folder: Path, of: Path, jobs: int) -> None:
+        self.root, self.cameras = folder / "source", ["observation.images.first", "observation.images.second"]
+        self.fps, self.starts = link_as_v3(self.root, of, self.cameras)
+        robocache.ingest(self.root, folder / "cache", jobs=jobs)
+        self.dataset = robocache.open(folder / "cache")
+
+    def windows(self) -> dict[str, list[float]]:
+        return {"action": [step / self.fps for step in range(CHUNK)]}
+
+    def ours(self, device: str, tier: str, batch_size: int, cameras: int) -> robocache.Loader:
+        return robocache.Loader(
+            self.dataset,
+            batch_size=batch_size,
+            delta_timestamps={
+                **dict.fromkeys(self.cameras[:cameras]),
+                "observation.state": None,
+                **self.windows(),
+            },
+            images=robocache.ImageOptions(size=(SIZE, SIZE)),
+            residency=dict.fromkeys(self.cameras[:cameras], tier),
+            device=device,
+            framework="torch",
+        )
+
+    def theirs(self, backend: str, cameras: int) -> torch.utils.data.Dataset:
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset
+        from torchvision.transforms.v2 import Resize
+
+        dataset = LeRobotDataset(
+            "robocache/bench",
+            root=self.root,
+            delta_timestamps=self.windows(),
+            image_transforms=Resize((SIZE, SIZE), antialias=True),
+            video_backend=backend,
+        )
+        for key in self.cameras[cameras:]:
+            dataset.meta.info["features"].pop(key, None)
+        return dataset
+
+    def verify(self, batch: dict[str, torch.Tensor], dataset: torch.utils.data.Dataset, cameras: int) -> dict:
+        """A batch's first samples are LeRobot's. A worker gives those: a decoder that is open here would be its children's too."""
+        rows = [
+            int(self.starts[episode]) + round(time_ns * self.fps / 1e9)
+            for episode, time_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True)
+        ][:8]
+        subset = torch.utils.data.Subset(dataset, rows)
+        theirs = next(iter(torch.utils.data.DataLoader(subset, batch_size=len(rows), num_workers=1)))
+        ours = {key: value[: len(rows)].cpu() for key, value in batch.items()}
+        for key in ("observation.state", "action", "action_is_pad"):
+            if not torch.equal(theirs[key].double(), ours[key].double()):
+                raise AssertionError(f"{key} differs")
+        worst = np.inf
+        for key in self.cameras[:cameras]:
+            mean_square = (theirs[key].double() - ours[key].double()).square().mean((1, 2, 3)).max().item()
+            worst = min(worst, -10 * np.log10(max(mean_square, 1e-10)))
+        if worst < LEAST_DB:
+            raise AssertionError(f"frames are {worst:.1f} dB from LeRobot's")
+        return {"least_db": worst}
+
+
+def loading(
+    dataset: torch.utils.data.Dataset, batch_size: int, workers: int, cuda: bool
+) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(
+        dataset,
+        batch_size=batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        pin_memory=cuda,
+        persistent_workers=workers > 0,
+    )
+
+
+def arrays(batches):
+    """What of a batch goes to the device."""
+    for batch in batches:
+        yield {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
+
+
+def run_batches(
+    source: Source, tier: str, batch_size: int, cameras: int, options, known: dict, backends: list[str], case: dict
+) -> None:
+    device, quick = options.device, options.quick
+    loader = source.ours(device, tier, batch_size, cameras)
+    case["explained"] = str(loader.explain())
+    ours = next(loader)
+    case["contenders"], case["failures"], taken = {}, {}, {}
+    seconds = 0.2 if quick else 2.0
+    batches = endless(loader)
+    ahead = len(loader) if tier == "decoded" and not quick else 4  # on the CPU frames are decoded when first drawn
+    taken[OURS] = statistics.median(
+        batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
+    )
+    verified = {}
+    for backend in backends:
+        name = f"LeRobot, {backend}, {options.workers} workers"
+        if name not in known.setdefault((batch_size, cameras), {}):
+            dataset = source.theirs(backend, cameras)
+            verified[name] = source.verify(ours, dataset, cameras)
+            peer = arrays(endless(loading(dataset, batch_size, options.workers, device == "cuda")))
+            known[batch_size, cameras][name] = verified[name], batch_us(peer, 1, 6 if quick else 40, seconds, device)
+            del peer
+        verified[name], taken[name] = known[batch_size, cameras][name]
+    for name, us in taken.items():
+        case["contenders"][name] = {
+            **verified.get(name, {}),
+            "wall_us": us,
+            "samples_per_s": batch_size / us * 1e6,
+            "frames_per_s": batch_size * cameras / us * 1e6,
+        }
+    case["faster_than"] = {name: us / taken[OURS] for name, us in taken.items() if name != OURS}
+    print(f"  faster than {case['faster_than']}", flush=True)
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    source = Path(os.environ.get("ROBOCACHE_TEST_DATA", "")) / "lerobot_v2/gr00t_gr1_pnp_sim"
+    parser.add_argument("--source", type=Path, default=source, help="a LeRobot dataset v2.x with a camera")
+    parser.add_argument("--workers", type=int, help="DataLoader workers; 16 beside a GPU, else 2")
+    parser.add_argument("--backends", nargs="+", default=["torchcodec", "pyav"])
+    options = parser.parse_args()
+    cuda = options.device == "cuda"
+    if options.workers is None:
+        options.workers = 16 if cuda else 2
+    names = {
+        f"batches of {batch}, {cameras} camera{'s' * (cameras > 1)}, {tier}": (tier, batch, cameras)
+        for batch in ((8,) if options.quick else (64, 256))
+        for cameras in (1, 2)
+        for tier in TIERS[options.device]
+    }
+    lerobots = [f"LeRobot, {backend}, {options.workers} workers" for backend in options.backends]
+    aims = {
+        name: {"faster_than": dict.fromkeys(lerobots, AIMS[options.device])}
+        for name, (tier, _, _) in names.items()
+        if tier in ("decoded", "device")
+    }
+    predicted = {
+        name: {"faster_than": dict.fromkeys(lerobots, PREDICTED[options.device][tier])}
+        for name, (tier, _, _) in names.items()
+        if tier in PREDICTED[options.device]
+    }
+    report = Report("lerobot_batches", options, predicted, aims)
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        source = Source(folder, options.source, max(1, options.threads))
+        report.content["source"] = options.source.name
+        known: dict = {}
+        for name, (tier, batch, cameras) in names.items():
+            work = partial(run_batches, source, tier, batch, cameras, options, known, options.backends)
+            report.run(name, {"batch": batch, "cameras": cameras, "workers": options.workers}, work)
+    finally:
+        wait_for_device()
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,113 @@
+"""Videos of real robots: what their frames take in a cache and lose there, and ingest beside decoding alone.
+
+    python bench/videos.py --threads 2
+
+The videos are those of ROBOCACHE_TEST_DATA. Frames are brought to 224x224 and stored as JPEG of quality 95, 4:2:0, with restart
+markers, and decoded again: decibels are of the mean square over all frames against what was encoded. Decoding alone is PyAV's, to
+RGB, on one thread; ingest is `robocache ingest` of that video in so many processes, from the first to the last byte.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import av
+import numpy as np
+from lerobot_v3 import link_as_v3
+from record import Report, arguments
+
+import robocache
+
+VIDEOS = {
+    "a simulated humanoid, h264 256x256": "lerobot_v2/gr00t_gr1_pnp_sim/videos",
+    "a real humanoid, AV1 640x480": "lerobot_v2/unitree_g1_real/videos",
+    "a camera on a table, h264": "mcap/depthai_recording",
+}
+AV1, AV1_CAMERA = "lerobot_v2/unitree_g1_real", "observation.images.cam_high"
+INGEST = "ingest of AV1 640x480"
+SIZE, EACH = 224, 100
+DECODED_ALONE = 400  # frames/s a core of that video
+AIMS = {INGEST: {"share_of_decoding_alone": 0.7, "frames_per_s": 0.7 * DECODED_ALONE * 2}}
+# Written before the first measurement.
+PREDICTED = {
+    INGEST: {"share_of_decoding_alone": 0.75},
+    **{name: {"decibels": 40.0, "bytes_a_frame": 17e3} for name in VIDEOS},
+}
+
+
+def frames_of(file: Path, most: int | None = None):
+    """uint8 [H, W, 3] each, on this thread; about `most` of them, evenly."""
+    with av.open(str(file)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type, stream.codec_context.thread_count = "NONE", 1
+        every = max(1, (stream.frames or 1) // most) if most else 1
+        for number, frame in enumerate(container.decode(stream)):
+            if number % every == 0:
+                yield frame.to_ndarray(format="rgb24")
+
+
+def run_stored(folder: Path, quick: bool, case: dict) -> None:
+    file = sorted(folder.rglob("*.mp4"))[0]
+    decoded = np.stack(list(frames_of(file, 8 if quick else EACH)))
+    frames = robocache.image_batch(decoded, size=(SIZE, SIZE), dtype="uint8", layout="hwc")
+    encoded = robocache.frames.encode(frames, quality=95)
+    again = robocache.decode_jpeg(encoded.data, encoded.offsets)
+    error = np.mean((again.astype(np.float64) - frames) ** 2)
+    case["parameters"] |= {"frames": len(frames), "of": list(decoded.shape[1:])}
+    case["figures"] = {
+        "bytes_a_frame": len(encoded.data) / len(frames),
+        "decibels": float(10 * np.log10(255**2 / error)),
+    }
+    print("  {bytes_a_frame:.0f} bytes a frame, {decibels:.1f} dB".format(**case["figures"]), flush=True)
+
+
+def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        link_as_v3(folder / "source", data / AV1, [AV1_CAMERA], repeats)
+        files = sorted((folder / "source").rglob("*.mp4"))
+        taken: dict[str, list[float]] = {"decoding": [], "ingest": []}
+        frames = stored = 0
+        for _ in range(rounds):
+            start = time.perf_counter()
+            frames = sum(1 for file in files for _ in frames_of(file))
+            taken["decoding"].append((time.perf_counter() - start) / frames)
+            start = time.perf_counter()
+            report = robocache.ingest(folder / "source", folder / "cache", jobs=jobs)
+            stored = report.rows[AV1_CAMERA]
+            taken["ingest"].append((time.perf_counter() - start) / stored)
+            shutil.rmtree(folder / "cache")
+        decoding, ingest = (statistics.median(seconds) for seconds in taken.values())
+        case["taken_s_a_frame"] = taken
+        case["parameters"] |= {"frames": stored, "processes": jobs}
+        case["figures"] = {
+            "frames_per_s": 1 / ingest,
+            "decoded_per_s_a_core": 1 / decoding,
+            "share_of_decoding_alone": decoding / ingest / jobs,
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print("  " + ", ".join(f"{name} {value:.3g}" for name, value in case["figures"].items()), flush=True)
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    options = parser.parse_args()
+    options.device = "cpu"  # no GPU has a part in it
+    data = Path(os.environ.get("ROBOCACHE_TEST_DATA", ""))
+    report = Report("videos", options, PREDICTED, AIMS)
+    for name, where in VIDEOS.items():
+        report.run(name, {}, partial(run_stored, data / where, options.quick))
+    work = partial(run_ingest, data, 1 if options.quick else 6, 1 if options.quick else 3, options.threads)
+    report.run(INGEST, {}, work)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
