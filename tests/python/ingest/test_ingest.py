@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar, get_type_hints
 
 import numpy as np
 import pytest
@@ -362,3 +363,9 @@ def test_of_fewer_names_and_other_attributes_all_is_told(toy):
     assert "1 names, attributes {'units': 'mm'}, but before it 2 names, [1] 'b', attributes {'units': 'm'}" in str(
         caught.value
     )
+
+
+def test_the_oldest_python_reads_every_formats_options():
+    """Python 3.10 does not evaluate a ClassVar that says nothing of its type."""
+    for known in registry.FORMATS.values():
+        assert get_type_hints(known.options)["title"] == ClassVar[str], known.name
