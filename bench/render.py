@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from sweep_picture import draw, is_current, picture_of
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+TRAINING = ROOT / "bench/results/nvidia-h200-training.json"  # by examples/train_act.py --record
 OURS = "robocache"
 Results = dict[str, dict]  # by the name of the file, less .json
 
@@ -107,7 +108,8 @@ VARIANTS = ["int64 clocks", "float32 values", "D7", "D14", "quantum"]
 
 def results(folder: Path) -> Results:
     """The result files, in the order of TITLES, the GPU's before the CPU's."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    paths = [path for path in sorted(folder.glob("*.json")) if path.name != TRAINING.name]
+    found = {path.stem: json.loads(path.read_text()) for path in paths}
     order = list(TITLES)
     return dict(
         sorted(found.items(), key=lambda item: (order.index(item[1]["bench"]), "gpu" not in item[1]["machine"]))
@@ -331,6 +333,20 @@ def cameras(found: Results) -> str:
     return "\n".join(parts)
 
 
+def training(record: dict) -> str:
+    """What examples/train_act.py wrote down: the loss of the first and the last hundredth of the steps, and the time."""
+    losses, waited, elapsed = record["losses"], record["waited_s"], record["elapsed_s"]
+    some = max(1, len(losses) // 100)
+    first, last = (number(sum(part) / some) for part in (losses[:some], losses[-some:]))
+    text = (
+        f"{record['gpu']}, `--policy {record['policy']} --steps {record['steps']} --batch-size {record['batch_size']}`, "
+        f"{record['date']}: {record['frames']:,} frames of {len(record['cameras'])} camera. The mean loss of the first "
+        f"{some} steps is {first}, of the last {last}; all took {shown('_s', elapsed)}, of which {shown('_s', waited)}, "
+        f"{100 * waited / elapsed:.1f} %, were spent waiting for data."
+    )
+    return f"{textwrap.fill(text, 120)}\n"
+
+
 def came(case: dict) -> str:
     figures = case.get("figures", {})
     if "grown_by" in figures:
@@ -435,20 +451,23 @@ def formats(found: Results) -> str:
 # ---- The pages ----
 
 
-def replaced(path: Path, block: str) -> str:
+def replaced(path: Path, name: str, block: str) -> str:
     text = path.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{path}: expected one {BEGIN} and one {END}")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{block}{END}{rest.split(END)[1]}"
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{path}: expected one {begin} and one {end}")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{block}{end}{rest.split(end)[1]}"
 
 
-PAGES = {
-    "README.md": readme,
-    "docs/benchmarks.md": page,
-    "docs/images.md": cameras,
-    "docs/formats.md": formats,
-}
+# Where each block stands: the page, the name in its markers, and what it is made by.
+BLOCKS = [
+    ("README.md", "bench", readme),
+    ("docs/benchmarks.md", "bench", page),
+    ("docs/images.md", "bench", cameras),
+    ("docs/images.md", "training", lambda _: training(json.loads(TRAINING.read_text()))),
+    ("docs/formats.md", "bench", formats),
+]
 
 
 def main() -> int:
@@ -466,17 +485,17 @@ def main() -> int:
         else:
             draw(result, path)
             print(f"{path.name} drawn")
-    for name, render in PAGES.items():
-        path = ROOT / name
-        text = replaced(path, render(found))
+    for page_name, name, render in BLOCKS:
+        path = ROOT / page_name
+        text = replaced(path, name, render(found))
         if text == path.read_text():
             continue
         stale = 1
         if options.check:
-            print(f"{name} is out of date: run python bench/render.py")
+            print(f"{page_name} is out of date: run python bench/render.py")
         else:
             path.write_text(text)
-            print(f"{name} rewritten")
+            print(f"{page_name} rewritten")
     return stale if options.check else 0
 
 

@@ -9,6 +9,7 @@ on their way into the batch; how much of the loop waited for them is said at the
 import argparse
 import importlib.util
 import json
+from datetime import date
 from itertools import chain, islice, repeat
 from pathlib import Path
 
@@ -78,13 +79,8 @@ def make_loader(options):
     )
 
 
-def draw(losses, picture):
-    """A picture of each step's loss and of their running mean."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+def draw(plt, losses):
+    """A figure of each step's loss and of their running mean."""
     width = max(1, len(losses) // 20)
     smooth = torch.tensor(losses).unfold(0, width, 1).mean(1)
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
@@ -94,7 +90,7 @@ def draw(losses, picture):
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.savefig(picture, dpi=120)
+    return figure
 
 
 def main(arguments=None):
@@ -108,6 +104,7 @@ def main(arguments=None):
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     parser.add_argument("--picture", type=Path, help="where the loss shall be drawn, such as loss.png")
+    parser.add_argument("--record", type=Path, help="where the losses and times shall be written, such as loss.json")
     options = parser.parse_args(arguments)
 
     loader = make_loader(options)
@@ -131,8 +128,19 @@ def main(arguments=None):
         if step % max(1, options.steps // 20) == 0:
             print(f"step {step:6}  loss {losses[-1]:.3f}")
     print(loader.meter)
+    if options.record:
+        gpu = torch.cuda.get_device_name(loader.device) if "cuda" in str(loader.device) else None
+        record = {"date": str(date.today()), "gpu": gpu, "policy": name, "frames": loader.num_anchors}
+        record |= {"cameras": cameras, "batch_size": options.batch_size, "steps": options.steps, "losses": losses}
+        record |= {"waited_s": loader.meter.waited_s, "elapsed_s": loader.meter.elapsed_s}
+        options.record.write_text(json.dumps(record) + "\n")
     if options.picture:
-        draw(losses, options.picture)
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        draw(plt, losses).savefig(options.picture, dpi=120)
     return losses
 
 

@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -264,7 +265,17 @@ def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, po
         pytest.importorskip("lerobot.policies.act.modeling_act", reason="LeRobot is not installed: pip install lerobot")
     steps = {"small": 12, "act": 2}[policy]
     losses = train(
-        seen_by_a_camera, "--policy", policy, "--steps", str(steps), "--batch-size", "8", "--picture", "a.png"
+        seen_by_a_camera,
+        "--policy",
+        policy,
+        "--steps",
+        str(steps),
+        "--batch-size",
+        "8",
+        "--picture",
+        "a.png",
+        "--record",
+        "a.json",
     )
     assert len(losses) == steps
     assert np.isfinite(losses).all()
@@ -274,6 +285,11 @@ def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, po
     assert first == f"{policy} on cpu: 28 frames, cameras: observation.images.top"
     assert last.startswith(f"{steps} batches: ") and "waited for data" in last
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((folder / "a.json").read_text())
+    np.testing.assert_allclose(record["losses"], losses, atol=1e-5)
+    told = {"gpu": None, "policy": policy, "cameras": ["observation.images.top"], "frames": 28, "batch_size": 8}
+    assert told.items() <= record.items() and record["steps"] == steps
+    assert 0 < record["waited_s"] < record["elapsed_s"]
 
 
 @pytest.mark.filterwarnings("ignore:cameras without files")

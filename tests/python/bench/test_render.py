@@ -64,7 +64,7 @@ def test_the_pages_show_the_results():
 
 def test_the_pages_stay_short(render):
     numbers = (ROOT / "README.md").read_text().split("## Numbers\n")[1].split("\n## ")[0]
-    table = numbers.split(render.BEGIN)[1].split(render.END)[0].strip().splitlines()
+    table = numbers.split("<!-- bench:begin -->")[1].split("<!-- bench:end -->")[0].strip().splitlines()
     assert 3 <= len(table) <= 12
     assert all(line.startswith("|") for line in table)
     assert numbers.count("\n|") == len(table)  # no other
@@ -243,6 +243,19 @@ def test_formats_are_shown_by_their_shares_and_on_their_own_page(render):
     assert "count" not in text
     assert "CSV" not in render.page(found)
     assert "python -m bench ingest" in render.formats({})
+
+
+def test_training_is_told_by_its_record(render):
+    losses = [0.5, 0.3, *[0.25] * 296, 0.06, 0.04, 0.04]
+    record = {"date": "2026-01-02", "gpu": "Some GPU", "policy": "small", "cameras": ["top"], "frames": 2096}
+    record |= {"batch_size": 64, "steps": 301, "losses": losses, "waited_s": 0.25, "elapsed_s": 12.5}
+    lines = render.training(record).splitlines()
+    text = " ".join(lines)
+    assert max(map(len, lines)) <= 120
+    assert text.startswith(
+        "Some GPU, `--policy small --steps 301 --batch-size 64`, 2026-01-02: 2,096 frames of 1 camera."
+    )
+    assert "the first 3 steps is 0.350, of the last 0.0467; all took 12.5 s, of which 250 ms, 2.0 %, " in text
 
 
 def test_what_a_tier_reads_is_shown_in_bytes(render):
