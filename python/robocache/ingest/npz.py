@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ from .files import check_file
 _LARGEST = 2**28
 # Rows that are read together.
 _AT_ONCE = 2**24
+# By the version of .npy: how many bytes say how long the header is, and what reads it. NumPy refuses longer ones, once it has
+# read them.
+_HEADERS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
+_LONGEST_HEADER = 10_000
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
@@ -85,7 +90,7 @@ class Npz:
         entry = self.entries[name]
         rows = entry.shape[0] if entry.shape else 1
         row_bytes = math.prod(entry.shape[1:]) * entry.dtype.itemsize
-        step = max(1, rows if entry.fortran else at_once // max(1, row_bytes))
+        step = max(1, rows if entry.fortran or not row_bytes else at_once // row_bytes)
         if min(step, rows) * row_bytes > _LARGEST:
             raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
         with self._archive.open(self._files[name]) as stream:
@@ -116,12 +121,14 @@ def open_npz(file: Path) -> Iterator[Npz]:
 
 def _read_header(stream: BinaryIO, name: str) -> Entry:
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
+    if version not in _HEADERS:
         raise Error(f"{name}: expected .npy of version 1.0 or 2.0, got {version}")
+    digits, parse = _HEADERS[version]
+    length = stream.read(digits)
+    size = int.from_bytes(length, "little")
+    if size > _LONGEST_HEADER:
+        raise Error(f"{name}: expected a header of at most {_LONGEST_HEADER} bytes, got {size}")
+    shape, fortran, dtype = parse(io.BytesIO(length + stream.read(size)))
     if dtype.hasobject:
         raise Error(f"{name}: expected numbers, got objects, which are pickled")
     if min(shape, default=1) < 0:

@@ -95,7 +95,7 @@ def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:
 def _read_stream(
     name: str, entry: Entry, archive: Npz, rate_hz: float, options: RateOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    if entry.dtype.kind not in "biufUS" or (entry.dtype.kind in "US" and len(entry.shape) > 1):
+    if entry.dtype.kind not in "biufUS" or (entry.dtype.kind in "US" and len(entry.shape) > 1) or 0 in entry.shape[1:]:
         notes.leave_out(name, f"{entry.dtype} {list(entry.shape[1:])} a row")
         return
     is_camera = (

@@ -1,6 +1,7 @@
 """Episodes as .npz files: every array as numpy reads it, at the rate that the file says."""
 
 import io
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from damage import damage
 from robocache.ingest import convert, merge, npz, plan
+from robocache.ingest.npz import read_npz
 from soak import rounds
 from yields import Yields, outcome, pixels
 
@@ -135,6 +137,35 @@ def test_pickles_are_not_loaded_and_lies_not_believed(tmp_path):
         robocache.FileError, match=r"a.npz: .*a: expected float64 \[1099511627776, 3\], it ends in row 0"
     ):
         Yields("npz", path, rate_hz=5)
+
+
+def test_rows_of_nothing_are_left_out_however_many_they_say(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40, 0)})
+    path = tmp_path / "a.npz"
+    np.savez(path, fps=50, short=np.zeros((3, 0), np.float32), rows=np.zeros((3, 2)), more=np.zeros(3))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("long.npy", header.getvalue())
+    found = Yields("npz", path)
+    assert set(found.only()) == {"rows", "more"} and set(found.left_out) == {"short", "long"}
+    assert {name: array.shape for name, array in read_npz(path).items() if not array.size} == {
+        "short": (3, 0), "long": (2**40, 0)
+    }  # fmt: skip
+
+
+def test_a_header_is_not_read_beyond_what_any_is(tmp_path):
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\2\0" + (2**26).to_bytes(4, "little") + bytes(2**26))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            robocache.FileError, match=r"a.npz: .*a.npy: expected a header of at most 10000 bytes, got 67108864"
+        ):
+            Yields("npz", path, rate_hz=5)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def test_shards_give_the_same_bytes(rng, tmp_path):
