@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -87,6 +87,7 @@ class Images:
     camera, what, where: its name, the recording's, and what begins the message of what is wrong with it.
     time_ns, clock: as of :class:`Rows`.
     read: gives a row's file; a row for which it raises is skipped by name.
+    numbers: what errors call the rows, where these are a part of the source's.
     """
 
     camera: str
@@ -95,6 +96,7 @@ class Images:
     time_ns: np.ndarray
     clock: Literal["recorded", "nominal"]
     read: Callable[[int], bytes]
+    numbers: Sequence[int] | None = None
 
     def stored(self, options: CameraOptions, kinds: Kinds, notes: Notes) -> Frames | None:
         """The same as they are stored; None where there is none that can be read."""
@@ -115,7 +117,9 @@ class Images:
             lost: dict[int, SourceError] = {}
             rows, taken = self._take(range(start, min(start + _AT_ONCE, len(self.time_ns))), kinds, lost)
             if lost:
-                notes.skip(f"{self.what}: {self.camera}: rows {ranges(sorted(lost))}", lost[min(lost)])
+                notes.skip(
+                    f"{self.what}: {self.camera}: rows {ranges(list(map(self._number, sorted(lost))))}", lost[min(lost)]
+                )
             if taken is None:
                 continue
             for why in taken.reencoded:
@@ -157,7 +161,10 @@ class Images:
             lost[row] = error
 
     def _place(self, row: int) -> str:
-        return f"{self.where}: {self.camera}: row {row}"
+        return f"{self.where}: {self.camera}: row {self._number(row)}"
+
+    def _number(self, row: int) -> int:
+        return row if self.numbers is None else self.numbers[row]
 
 
 def _kind(encoded: frames.Encoded) -> str:

@@ -1,10 +1,12 @@
 """Images and clouds of points in messages, against what was written."""
 
 import io
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
+from robocache.ingest.messages.ros import RosDecoder
 from robocache.ingest.recording import SourceError
 from ros_files import (
     PADDED,
@@ -13,6 +15,7 @@ from ros_files import (
     cloud,
     header,
     image,
+    joints,
     message,
     random_points,
     read,
@@ -173,6 +176,46 @@ def test_images_that_are_not_read_are_named(rng, tmp_path):
     got = read(path, on_error="skip")
     assert "yuv422" in got.left_out["/yuv"]
     assert len(got.only["/short"].rows) == 1 and list(got.skipped) == ["a.mcap: /short: messages 1"]
+
+
+@pytest.mark.parametrize("kind", ["image", "cloud", "compressed", "joints"])
+def test_messages_keep_their_numbers_behind_one_that_does_not_decode(kind, rng, tmp_path, monkeypatch):
+    picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
+    make = {
+        "image": lambda: image(picture, "mono8"),
+        "cloud": lambda: cloud(random_points(rng, PLAIN, 10)),
+        "compressed": lambda: compressed(np.repeat(picture, 3, 2), "jpeg", "JPEG"),
+        "joints": lambda: joints(1),
+    }[kind]
+    made = [(START + k, make()) for k in range(4)]
+    if kind == "image":
+        made[3][1].height = 7
+    elif kind == "cloud":
+        made[3][1].width = 11
+    elif kind == "compressed":
+        made[3][1].data = made[3][1].data[:40]
+    else:
+        made[3][1].name = ["a", "b", "x"]
+    path = write_mcap(tmp_path / "a.mcap", {"/t": (made[0][1].__msgtype__, made)})
+    decode = RosDecoder.decode
+
+    def breaks(self, payloads):
+        """The second message is cut off."""
+        return decode(self, [payload[:-8] if i == 1 else payload for i, payload in enumerate(payloads)])
+
+    monkeypatch.setattr(RosDecoder, "decode", breaks)
+    got = read(path, on_error="skip")
+    assert len(next(iter(got.only.values())).rows) == 2
+    told = [f"{what} {why}" for what, why in got.skipped.items()]
+    assert [re.findall(r"(?:messages?|rows?) (\d)", one)[0] for one in told] == ["1", "3"], told
+
+
+def test_depth_that_is_not_resized_hides_no_damage(rng, tmp_path):
+    made = [(START + k, image(rng.integers(0, 9, (6, 10, 1)).astype(np.uint16), "16UC1")) for k in range(3)]
+    made[0][1].height = 7
+    path = write_mcap(tmp_path / "a.mcap", {"/depth": ("sensor_msgs/msg/Image", made)})
+    got = read(path, on_error="skip", image_size="20x20")
+    assert list(got.skipped) == ["a.mcap: /depth: messages 0"] and "depth is not resized" in got.left_out["/depth"]
 
 
 def compressed(picture, format, kind, prefix=b""):

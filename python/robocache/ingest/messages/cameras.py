@@ -13,9 +13,9 @@ import numpy as np
 from ... import frames
 from ...errors import Error
 from ..images import Images, Storage, encode
-from ..recording import Frames, Samples, SourceError
+from ..recording import Frames, Samples
 from .batches import Batch, Leaf
-from .known import Origin
+from .known import Decoded, Origin
 
 if TYPE_CHECKING:
     from .videos import TopicVideo
@@ -71,7 +71,7 @@ class Camera:
         self._origin = origin
         self._intrinsics: Intrinsics | None = None
         self._video: TopicVideo | None = None
-        self._attributes: dict[str, Any] = {}
+        self._attributes: Mapping[str, Any] = {}
 
     def find_intrinsics(self, known: Sequence[Intrinsics]) -> None:
         """Takes those of this topic's namespace."""
@@ -85,22 +85,15 @@ class Camera:
         if len(near) == 1:
             self._intrinsics = near[0]
 
-    def raw(
-        self,
-        leaves: Mapping[str, Leaf],
-        batch: Batch,
-        time_ns: np.ndarray,
-        first_row: int,
-        attributes: dict[str, Any],
-    ) -> Iterator[tuple[str, Samples]]:
-        """Images that are pixels; the messages are those from `first_row` on."""
-        origin = self._origin
+    def raw(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
+        """Images that are pixels."""
+        origin, leaves, batch, time_ns = self._origin, messages.leaves, messages.batch, messages.time_ns
         data, starts = batch.sequences(leaves["data"])
         said = [batch.numbers(leaves[path]).tolist() for path in ("height", "width", "step")]
         endian = batch.numbers(leaves["is_bigendian"]).tolist() if "is_bigendian" in leaves else [0] * len(batch)
         kinds = list(zip(*said, endian, batch.texts(leaves["encoding"]), np.diff(starts).tolist(), strict=True))
         storage = Storage.of(origin.known.options)
-        lost: dict[int, SourceError] = {}
+        lost: dict[int, Error] = {}
         row = 0
         while row < len(batch):
             height, width, step, big, encoding, size = kinds[row]
@@ -119,10 +112,10 @@ class Camera:
                 origin.known.kinds.check(
                     origin.name,
                     f"{width}x{height} {encoding}",
-                    f"{origin.where}: {origin.name}: message {first_row + row}",
+                    f"{origin.where}: {origin.name}: message {messages.numbers[row]}",
                 )
             except Error as error:
-                lost |= {bad: origin.refusal(bad, error) for bad in range(first_row + row, first_row + stop)}
+                lost |= dict.fromkeys(messages.numbers[row:stop].tolist(), error)
                 row = stop
                 continue
             if encoding in ("rgba8", "bgra8"):
@@ -138,7 +131,8 @@ class Camera:
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
                 origin.notes.leave_out(origin.name, "depth is not resized; image_size='keep' takes it as it is")
-                return
+                row = stop
+                continue
             else:
                 raw = storage.codec == "raw" or pixels.dtype == np.float32
                 stored, resized = frames.encode(pixels, codec="raw" if raw else "png"), None
@@ -150,29 +144,22 @@ class Camera:
                     unit_m=unit,
                     intrinsics=matrix,
                     resized=resized,
-                    attributes=attributes,
+                    attributes=messages.attributes,
                 ),
             )
             row = stop
         origin.lose(lost)
 
-    def compressed(
-        self,
-        leaves: Mapping[str, Leaf],
-        batch: Batch,
-        time_ns: np.ndarray,
-        first_row: int,
-        attributes: dict[str, Any],
-    ) -> Iterator[tuple[str, Samples]]:
-        """Images that are JPEG or PNG files, or frames of a video; the messages are those from `first_row` on."""
-        origin = self._origin
+    def compressed(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
+        """Images that are JPEG or PNG files, or frames of a video."""
+        origin, leaves, batch, time_ns = self._origin, messages.leaves, messages.batch, messages.time_ns
         formats = batch.texts(leaves["format"] if "format" in leaves else leaves["encoding"])
         data, starts = batch.sequences(leaves["data"])
         codec = next((codec for pattern, codec in _VIDEO.items() if re.search(pattern, formats[0].lower())), None)
         if codec is not None:
-            self._attributes = attributes
+            self._attributes = messages.attributes
             files = [bytes(data[start:stop]) for start, stop in pairwise(starts.tolist())]
-            yield from self._frames(codec, files, range(first_row, first_row + len(files)), time_ns)
+            yield from self._frames(codec, files, messages.numbers.tolist(), time_ns)
             return
         depth = "compressedDepth" in formats[0]
         first = bytes(data[starts[0] : starts[1]][12 * depth :][:8])
@@ -183,9 +170,8 @@ class Camera:
         def file(row: int) -> bytes:
             return bytes(data[starts[row] : starts[row + 1]][12 * depth :])
 
-        images = Images(
-            origin.name, f"{origin.what}: from message {first_row}", origin.where, time_ns, "recorded", file
-        )
+        numbers = messages.numbers.tolist()
+        images = Images(origin.name, origin.what, origin.where, time_ns, "recorded", file, numbers)
         made = images.stored(origin.known.options, origin.known.kinds, origin.notes)
         if made is None:
             return
@@ -202,7 +188,7 @@ class Camera:
                 chunks=chain([(time_of_first, stored)], chunks),
                 unit_m=unit,
                 intrinsics=self._matrix(height, width, made.resized),
-                attributes=attributes,
+                attributes=messages.attributes,
             ),
         )
 
@@ -212,7 +198,7 @@ class Camera:
             yield from self._told(self._video.rest())
 
     def _frames(
-        self, codec: str, files: Sequence[bytes], rows: range, time_ns: np.ndarray
+        self, codec: str, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
         origin = self._origin
         if self._video is None:

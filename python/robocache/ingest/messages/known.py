@@ -12,6 +12,7 @@ import numpy as np
 from ..formats.mcap import MessageOptions
 from ..images import Kinds
 from ..recording import Notes, SourceError, ranges
+from .batches import Batch, Leaf
 
 
 @dataclass
@@ -49,14 +50,28 @@ class Origin:
     def notes(self) -> Notes:
         return self.known.notes
 
-    def refusal(self, row: int, why: object) -> SourceError:
-        """What is wrong with a message."""
-        return SourceError(f"{self.where}: {self.name}: message {row}: {why}")
-
-    def lose(self, lost: Mapping[int, SourceError]) -> None:
-        """Passes over messages by their numbers."""
+    def lose(self, lost: Mapping[int, object]) -> None:
+        """Passes over messages by their numbers, with what is wrong with each."""
         if lost:
-            self.notes.skip(f"{self.what}: {self.name}: messages {ranges(sorted(lost))}", lost[min(lost)])
+            first = min(lost)
+            error = SourceError(f"{self.where}: {self.name}: message {first}: {lost[first]}")
+            self.notes.skip(f"{self.what}: {self.name}: messages {ranges(sorted(lost))}", error)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Messages of a topic.
+
+    leaves: its fields by their paths.
+    time_ns, numbers: of each message when it was, and its number among all of the topic in the recording.
+    attributes: of the streams that become of them.
+    """
+
+    leaves: Mapping[str, Leaf]
+    batch: Batch
+    time_ns: np.ndarray
+    numbers: np.ndarray
+    attributes: Mapping[str, Any]
 
 
 @dataclass

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from ...errors import Error
-from ..recording import Ragged, Samples, SourceError
-from .batches import Batch, Leaf, offsets_of
-from .known import Origin
+from ..recording import Ragged, Samples
+from .batches import offsets_of
+from .known import Decoded, Origin
 
 # The numbers of PointField.
 _POINT_TYPES = {
@@ -20,15 +20,9 @@ _POINT_TYPES = {
 }
 
 
-def read_clouds(
-    origin: Origin,
-    leaves: Mapping[str, Leaf],
-    batch: Batch,
-    time_ns: np.ndarray,
-    first_row: int,
-    attributes: dict[str, Any],
-) -> Iterator[tuple[str, Samples]]:
-    """The clouds of messages, those from `first_row` on."""
+def read_clouds(origin: Origin, messages: Decoded) -> Iterator[tuple[str, Samples]]:
+    """The clouds of messages."""
+    leaves, batch = messages.leaves, messages.batch
     data, starts = batch.sequences(leaves["data"])
     fields, offsets = batch.records(leaves["fields"])
     inner = {leaf.path: leaf for leaf in leaves["fields"].fields}
@@ -39,7 +33,7 @@ def read_clouds(
     sizes = list(zip(*(batch.numbers(leaves[path]).tolist() for path in paths), strict=True))
     if any(height > 1 for height, *_ in sizes):
         origin.notes.leave_out(f"{origin.name}: height and width", "of clouds whose points lie in rows as an image's")
-    lost: dict[int, SourceError] = {}
+    lost: dict[int, Error] = {}
     rows: list[int] = []
     runs: list[_Run] = []
     layouts: dict[Any, _Layout] = {}
@@ -53,7 +47,7 @@ def read_clouds(
                 runs.append(run)
             rows.append(row)
         except Error as error:
-            lost[first_row + row] = origin.refusal(first_row + row, error)
+            lost[int(messages.numbers[row])] = error
     origin.lose(lost)
     if not rows:
         return
@@ -62,7 +56,7 @@ def read_clouds(
     for part in clouds[0]:
         points = np.concatenate([cloud[part] for cloud in clouds]) if len(clouds) > 1 else clouds[0][part]
         stream, features = (f"{origin.name}/{part}", None) if part else (origin.name, runs[-1].layout.names)
-        yield stream, Ragged(time_ns[rows], points, bounds, features, attributes=attributes)
+        yield stream, Ragged(messages.time_ns[rows], points, bounds, features, attributes=messages.attributes)
 
 
 def _layout(origin: Origin, fields: Sequence[tuple[str, int, int, int]], step: int, big: bool) -> _Layout:

@@ -19,7 +19,7 @@ from .bags import Messages
 from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics
 from .clocks import OF_TRANSFORMS, TopicClock, stamps_of
-from .known import Origin, Span
+from .known import Decoded, Origin, Span
 from .points import read_clouds
 
 # Frames of reference: in the episodes table where they are the same in all messages of a recording.
@@ -175,17 +175,14 @@ class Topic:
         """The rows of messages."""
         batch, bad = self._decoder.decode(messages.payloads)
         self._look()
-        if bad:
-            schema, first = self._origin.schema, self._rows
-            self._origin.lose(
-                {first + i: self._origin.refusal(first + i, f"{schema}: {why}") for i, why in bad.items()}
-            )
-        first_row = self._rows
+        numbers = np.arange(self._rows, self._rows + len(messages.payloads))
         self._rows += len(messages.payloads)
+        self._origin.lose({int(numbers[i]): f"{self._origin.schema}: {why}" for i, why in bad.items()})
         if not len(batch):
             return
         time_ns = self._clock.times(batch, messages, bad)
-        yield from self._own(chain(self._beside(batch, time_ns), self._read(batch, time_ns, first_row)))
+        decoded = Decoded(self._by_path, batch, time_ns, np.delete(numbers, list(bad)), self._attributes())
+        yield from self._own(chain(self._beside(batch, time_ns), self._read(decoded)))
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
         """What is behind the last message's: frames of a video that were held back."""
@@ -204,16 +201,17 @@ class Topic:
                 )
                 self._notes.skip(f"{self._origin.what}: {stream}", clash)
 
-    def _read(self, batch: Batch, time_ns: np.ndarray, first_row: int) -> Iterator[tuple[str, Samples]]:
-        forms: dict[str, Callable[..., Iterator[tuple[str, Samples]]]] = {
+    def _read(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
+        forms: dict[str, Callable[[Decoded], Iterator[tuple[str, Samples]]]] = {
             "image": self._camera.raw,
             "compressed": self._camera.compressed,
             "cloud": partial(read_clouds, self._origin),
         }
         if self._form in forms:
-            return forms[self._form](self._by_path, batch, time_ns, first_row, self._attributes())
+            return forms[self._form](messages)
+        batch, time_ns = messages.batch, messages.time_ns
         if self._form == "joints":
-            return self._joint_states(batch, time_ns, first_row)
+            return self._joint_states(messages)
         return self._transforms(batch, time_ns) if self._form == "transforms" else self._fields(batch, time_ns)
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
@@ -327,29 +325,28 @@ class Topic:
 
     # ---- joints ----
 
-    def _joint_states(self, batch: Batch, time_ns: np.ndarray, first_row: int) -> Iterator[tuple[str, Samples]]:
+    def _joint_states(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         """Features in the order of the first message's names, whatever the order in others."""
+        batch, time_ns = messages.batch, messages.time_ns
         leaf = self._leaf("name")
         joints = self._joints
         assert leaf is not None and joints is not None
         lists = batch.text_lists(leaf)
         orders: dict[tuple[str, ...], np.ndarray] = {joints: np.arange(len(joints))}
-        lost: dict[int, SourceError] = {}
+        lost: dict[int, str] = {}  # by rows of the batch
         for row, names in enumerate(lists):
             if names not in orders:
                 if sorted(names) == sorted(joints) and len(set(names)) == len(names):
                     orders[names] = np.array([names.index(joint) for joint in joints])
                     continue
-                why = f"joints {list(names)}, but {list(joints)} before it: two publishers on one topic?"
-                lost[first_row + row] = self._origin.refusal(first_row + row, why)
+                lost[row] = f"joints {list(names)}, but {list(joints)} before it: two publishers on one topic?"
         numbers = {path: cast(Leaf, self._leaf(path)) for path in ("position", "velocity", "effort")}
         counts = {path: batch.counts(of) for path, of in numbers.items()}
         for path, count in counts.items():
             for row in np.flatnonzero((count != 0) & (count != len(joints))).tolist():
-                why = f"{count[row]} of {path} for {len(joints)} joints"
-                lost.setdefault(first_row + row, self._origin.refusal(first_row + row, why))
-        self._origin.lose(lost)
-        kept = np.array([first_row + row not in lost for row in range(len(batch))])
+                lost.setdefault(row, f"{count[row]} of {path} for {len(joints)} joints")
+        self._origin.lose({int(messages.numbers[row]): why for row, why in lost.items()})
+        kept = np.array([row not in lost for row in range(len(batch))])
         for path, of in numbers.items():
             span = self._lengths[path]
             if not span.high or span.zeros:

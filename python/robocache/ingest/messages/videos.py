@@ -52,7 +52,7 @@ class TopicVideo:
     def rest(self) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
         """The frames that the decoder held back."""
         yield from self._encoded(self._drained())
-        self._lose({**(self._before or {}), **dict.fromkeys(self._waiting, "no frame came of it")})
+        self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "no frame came of it")})
         self._waiting.clear()
 
     def _decoded(self, messages: Iterator[tuple[bytes, int, int]]) -> Iterator[tuple[int, VideoFrame]]:
@@ -72,7 +72,7 @@ class TopicVideo:
                 continue
             for frame in frames:
                 yield from self._taken(frame, lost)
-        self._lose(lost)
+        self._origin.lose(lost)
 
     def _drained(self) -> Iterator[tuple[int, VideoFrame]]:
         lost: dict[int, str] = {}
@@ -81,7 +81,7 @@ class TopicVideo:
                 yield from self._taken(frame, lost)
         except FFmpegError as error:
             self._broken = str(error)
-        self._lose(lost)
+        self._origin.lose(lost)
 
     def _taken(self, frame: VideoFrame, lost: dict[int, str]) -> Iterator[tuple[int, VideoFrame]]:
         """The frame and its time, or else what it is lost for."""
@@ -106,9 +106,6 @@ class TopicVideo:
             what = f"{self._origin.what}: {self._origin.name}: messages up to {max(self._before)}"
             self._origin.notes.leave_out(what, "before the first keyframe of the video")
         self._before = None
-
-    def _lose(self, lost: dict[int, str]) -> None:
-        self._origin.lose({row: self._origin.refusal(row, why) for row, why in sorted(lost.items())})
 
     def _encoded(
         self, decoded: Iterator[tuple[int, VideoFrame]]

@@ -304,7 +304,7 @@ class _Dataset:
         if len(there) < len(values):
             self._notes.leave_out(f"{feature.name}: rows whose image is empty", "TFDS writes so that there is none")
         images = [values[row] for row in there]
-        camera = Images(feature.name, what, where, time_ns[there], "nominal", lambda row: bytes(images[row]))
+        camera = Images(feature.name, what, where, time_ns[there], "nominal", lambda row: bytes(images[row]), there)
         frames = camera.stored(self._options, self._kinds, self._notes)
         if frames is not None:
             yield feature.name, frames
