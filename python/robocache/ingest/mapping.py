@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -161,6 +162,7 @@ def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Pa
 
 def _parse_attributes(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
     attributes = {**_table(entry.get("attributes", {}), f"{where}: attributes")}
+    entry = {**attributes, **entry}
     units = entry.get("units")
     if units is not None:
         attributes["units"] = list(_texts(units, f"{where}: units")) if isinstance(units, list) else units
@@ -204,6 +206,7 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
             said = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
             if entry.get("rotation_type") == "quaternion":
                 said["methods"] = "slerp"
+            said = _parse_attributes({"attributes": said}, place)
             if "start" in entry or "end" in entry:
                 start, stop = _bounds(entry.get("start"), entry.get("end"), place)
                 cut.setdefault(stream, []).append(Part((name,), start, stop, said))
@@ -223,8 +226,8 @@ def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
 
 
 def _check_unique(names: list[str], where: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ArgumentError(f"{where}: two are to be named {name!r}")
 
 
