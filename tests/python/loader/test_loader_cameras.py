@@ -465,6 +465,21 @@ def test_ranks_of_one_host_share_decoded_frames(recording, tmp_path, monkeypatch
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
 
 
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+def test_ranks_of_one_host_share_pinned_frames(recording, tmp_path, monkeypatch, cuda, codec):
+    dataset = recording.write(tmp_path / "cache", codec)
+    options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2}
+    _, expected = _batches(dataset, options, device="cpu", residency="mapped")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    # Of the second the words are there already, and it makes the tables alone; a dataset each, as in two processes.
+    ranks = [
+        _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
+    ]
+    for loader, got in ranks:
+        _assert_same(got, expected)
+        assert "one copy for all ranks" in loader.explain()[0].why or "a copy of its own" in loader.explain()[0].why
+
+
 def test_pixels_that_do_not_fit_stay_encoded(recording, tmp_path, device):
     dataset = recording.write(tmp_path / "cache", "jpeg")
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
