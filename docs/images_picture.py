@@ -55,7 +55,8 @@ def main() -> None:
                 framework="numpy",
             )
             rows[name] = next(loader)["camera"].transpose(0, 2, 3, 1)
-    figure, axes = plt.subplots(len(rows), FRAMES, figsize=(10, 8.4), layout="constrained")
+    figure, axes = plt.subplots(len(rows), FRAMES, figsize=(10, 8.4))
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.96, bottom=0.01, wspace=0.04, hspace=0.16)
     for of_row, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(of_row, pictures, strict=True):
             axis.imshow(picture)
