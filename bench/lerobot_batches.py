@@ -5,7 +5,8 @@
 In an environment with LeRobot (pip install 'lerobot==0.4.4'). The source is a LeRobot dataset v2.x with a camera; it is linked as
 v3.0, which LeRobot reads, and ingested once as `robocache ingest` does it. A batch is the state, 16 actions and one or two cameras
 resized to 224x224, from 0 to 1, in float32; the second camera is the first one's file again. What LeRobot gives is compared first:
-numbers are equal, frames are within what JPEG of quality 95 loses.
+numbers are equal, frames are within what JPEG of quality 95 loses. torchcodec wants FFmpeg's libraries: those of PyAV's wheel do,
+by links of their plain names (libavutil.so.59, ...) in LD_LIBRARY_PATH; `--backends pyav` leaves it out.
 """
 
 from __future__ import annotations
