@@ -61,6 +61,7 @@ class Case:
 CASES = [
     Case("depth, 256^3", "depth", 256, 0.005, False),
     Case("depth carving, 256^3", "depth", 256, 0.005, True),
+    Case("depth, 512^3", "depth", 512, 0.0025, False),
     Case("depth carving, 512^3", "depth", 512, 0.0025, True),
     Case("camera points, 256^3", "camera points", 256, 0.005, False),
     Case("camera points carving, 256^3", "camera points", 256, 0.005, True),
@@ -140,7 +141,7 @@ def integrate(scene: Scene) -> torch.Tensor:
 
 def by_torch(name: str, call: Callable, scene: Scene) -> torch.Tensor:
     case = scene.case
-    return call(*scene.of(name), scene.measured, scene.pose_there, CAMERA, *case.options.values())
+    return call(*scene.of(name), scene.measured, scene.pose_there, CAMERA, case.carving, *case.options.values())
 
 
 def by_open3d(scene: Scene) -> torch.Tensor:
@@ -161,14 +162,14 @@ def by_open3d(scene: Scene) -> torch.Tensor:
 
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Scene], torch.Tensor]]:
-    """Those that carve, since they know nothing else; nobody takes points along their rays."""
-    if case.measured != "depth" or not case.carving or (device == "cpu" and case.cells > 256):
+    """Nobody takes points along their rays, and Open3D knows nothing but carving."""
+    if case.measured != "depth" or (device == "cpu" and case.cells > 256):
         return {}
     found = {"torch eager": partial(by_torch, "torch eager", tsdf_torch.integrate)}
     if not quick:
         compiled = torch.compile(tsdf_torch.integrate, dynamic=False)
         found["torch.compile"] = partial(by_torch, "torch.compile", compiled)
-    if device == "cpu" and importlib.util.find_spec("open3d"):
+    if device == "cpu" and case.carving and importlib.util.find_spec("open3d"):
         found["open3d"] = by_open3d
     return found
 

@@ -3,8 +3,8 @@
 import torch
 
 
-def integrate(grid, weights, depth, pose, camera, grid_min, voxel_size, truncation):
-    """Carves; grid and weights are updated, grid is returned. pose is T_world_camera, a tensor beside the others."""
+def integrate(grid, weights, depth, pose, camera, carving, grid_min, voxel_size, truncation):
+    """grid and weights are updated, grid is returned. pose is T_world_camera, a tensor beside the others."""
     fx, fy, cx, cy = camera
     height, width = depth.shape
     axes = [
@@ -19,6 +19,8 @@ def integrate(grid, weights, depth, pose, camera, grid_min, voxel_size, truncati
     found = depth.reshape(-1)[place]
     sdf = (found - z) * torch.sqrt(x * x + y * y + z * z) / z
     measured = inside & (found > 0) & torch.isfinite(found) & (sdf >= -truncation)
+    if not carving:
+        measured = measured & (sdf <= truncation)
     before = weights
     total = before + measured
     mean = (grid * before + sdf.clamp(max=truncation)) / total

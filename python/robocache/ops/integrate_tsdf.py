@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import _lib, errors
 from ._call import argument, by_dispatcher, has_hidden_memory, refuse_tangents, three, writable
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _Grid = TypeVar("_Grid")
 _Weights = TypeVar("_Weights")
@@ -44,9 +41,12 @@ def integrate_tsdf(
         points_or_depth: without `intrinsics` points ``[N, 3]`` float32 or float64 in the sensor's frame; with them a depth
             image ``[H, W]``, float32 metres or uint16. ``[K, N, 3]`` or ``[K, H, W]`` of K sensors. Points that are not
             finite, depths that are not finite or not above 0 are no measurement.
-        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, on the host: the sensor's frame into the grid's.
-        intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``, on the host; ``[K, 3, 3]`` or ``[K, 4]`` for one each.
-            The camera looks along +z, x to the right, y down; centres of pixels are whole numbers.
+        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the sensor's frame into the grid's, rigid. Numbers of any kind on the
+            host, where another transform is refused; or a float32 or float64 array beside `grid` on its device, which is
+            not waited for: there a sensor of another transform measures nothing.
+        intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``; ``[K, 3, 3]`` or ``[K, 4]`` for one each. On the host or
+            the device, as `T_world_sensor`. The camera looks along +z, x to the right, y down; centres of pixels are whole
+            numbers.
         grid_min: x, y, z of the grid's lower corner.
         voxel_size: metres, one number or three.
         truncation: metres: farther behind the surface nothing is updated, and farther in front only with `space_carving`.
@@ -73,12 +73,12 @@ def integrate_tsdf(
     if torch is not None and torch.is_grad_enabled():
         for name, array in (("grid", grid), ("weights", weights), (measured, points_or_depth)):
             if getattr(array, "requires_grad", False):
-                raise errors.ArgumentError(
-                    f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()"
-                )
+                raise _no_gradients(name)
 
     def named() -> dict[str, Any]:
-        return {"grid": grid, "weights": weights, measured: points_or_depth}
+        given = {"grid": grid, "weights": weights, measured: points_or_depth}
+        sensors = {"T_world_sensor": T_world_sensor, "intrinsics": intrinsics}
+        return given | {name: value for name, value in sensors.items() if _lies_on_cuda(value)}
 
     if torch is not None and torch.autograd.forward_ad._current_level >= 0:
         refuse_tangents(named())
@@ -95,8 +95,8 @@ def integrate_tsdf(
                 writable("grid", grid),
                 writable("weights", weights),
                 argument(measured, points_or_depth),
-                _lib.from_numpy(pose),
-                None if camera is None else _lib.from_numpy(camera),
+                argument("T_world_sensor", pose),
+                None if camera is None else argument("intrinsics", camera),
                 *options,
                 *corner,
                 *size,
@@ -114,14 +114,26 @@ def integrate_tsdf(
     return grid, weights
 
 
-def _numbers(name: str, value: Any) -> npt.NDArray[Any]:
-    """float64 on the host."""
-    if getattr(value, "is_cuda", False):
-        raise errors.ArgumentError(
-            f"{name}: expected on the host, got on {value.device}; pass {name}.cpu(), which waits for the device"
-        )
+def _numbers(name: str, value: Any) -> Any:
+    """float64 on the host; what lies on a device stays as it is."""
+    if type(value) is not np.ndarray and _lies_on_cuda(value):
+        torch = _lib.torch_module()
+        if torch is not None and torch.is_grad_enabled() and getattr(value, "requires_grad", False):
+            raise _no_gradients(name)
+        return value
     try:
         _lib.refuse_mask(value)
         return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None
+
+
+def _no_gradients(name: str) -> errors.ArgumentError:
+    return errors.ArgumentError(f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()")
+
+
+def _lies_on_cuda(value: Any) -> bool:
+    is_cuda = getattr(value, "is_cuda", None)  # torch's word; what has no memory has no DLPack device there
+    if is_cuda is None and hasattr(value, "__dlpack_device__"):
+        is_cuda = value.__dlpack_device__()[0] in (2, 13)  # its memory, and its managed memory
+    return bool(is_cuda)

@@ -20,9 +20,10 @@ ROBOCACHE_FFI(integrate_tsdf, args, result) {
       .max_weight = optional_real(args, 7, "max_weight"),
       .space_carving = args.boolean(8, "space_carving"),
   };
-  const Workspace workspace(tsdf_workspace_bytes(grid, measured, intrinsics.has_value()), grid.device);
-  integrate_tsdf(grid, args.tensor(1, "weights"), measured, args.tensor(3, "T_world_sensor"), intrinsics, options,
-                 current_stream(grid.device), workspace.view);
+  const TensorView pose = args.tensor(3, "T_world_sensor");
+  const Workspace workspace(tsdf_workspace_bytes(grid, measured, pose, intrinsics), grid.device);
+  integrate_tsdf(grid, args.tensor(1, "weights"), measured, pose, intrinsics, options, current_stream(grid.device),
+                 workspace.view);
 }
 
 }  // namespace robocache::ffi

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -33,7 +34,7 @@ class IntegrateTsdf : public test::OnDevice {
   static void integrate(const DeviceArray<float>& grid, const DeviceArray<float>& weights, const TensorView& measured,
                         const TensorView& poses, const std::optional<TensorView>& intrinsics,
                         const TsdfOptions& options) {
-    const int64_t bytes = tsdf_workspace_bytes(grid.view(), measured, intrinsics.has_value());
+    const int64_t bytes = tsdf_workspace_bytes(grid.view(), measured, poses, intrinsics);
     const DeviceArray<uint8_t> memory(std::vector<uint8_t>(static_cast<size_t>(bytes), 0xa5), DType::kUInt8, {bytes},
                                       device());
     integrate_tsdf(grid.view(), weights.view(), measured, poses, intrinsics, options, CudaStream{}, memory.view());
@@ -136,12 +137,44 @@ TEST_P(IntegrateTsdf, StridesAreFreeAndGapsUntouched) {
   EXPECT_GT(weights.read()[static_cast<size_t>(1 * 12 + 1 * 4 + 3)], 0);
 }
 
+// More sensors than travel with a kernel's parameters, and rows that do not fill a tile.
+TEST_P(IntegrateTsdf, SensorsBesideTheGridAreThoseOfTheHost) {
+  Random random(7);
+  for (const int64_t count : {1, 19}) {
+    std::vector<double> poses;
+    std::vector<float> images;
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<double> pose = kIdentity;
+      for (const size_t place : {3, 7, 11}) pose[place] = random.between(-0.1, 0.1);
+      poses.insert(poses.end(), pose.begin(), pose.end());
+      for (int pixel = 0; pixel < 24 * 32; ++pixel) images.push_back(static_cast<float>(random.between(0.2, 1.5)));
+    }
+    const std::vector<double> camera{30, 30, 15.5, 11.5};
+    const DeviceArray<float> depth(images, DType::kFloat32, {count, 24, 32}, device());
+    const TsdfOptions options{.grid_min = {-0.5, -0.4, 0.1}, .voxel_size = {0.02, 0.03, 0.004}, .truncation = 0.03};
+    std::vector<std::vector<float>> made;
+    for (const bool there : {false, true}) {
+      const DeviceArray<float> grid = floats(std::vector<float>(11 * 13 * 302), {11, 13, 302});
+      const DeviceArray<float> weights = floats(std::vector<float>(11 * 13 * 302), {11, 13, 302});
+      const DeviceArray<double> poses_there(poses, DType::kFloat64, {count, 4, 4}, device());
+      const DeviceArray<double> camera_there(camera, DType::kFloat64, {4}, device());
+      integrate(grid, weights, depth.view(), there ? poses_there.view() : numbers(poses, {count, 4, 4}),
+                there ? camera_there.view() : numbers(camera, {4}), options);
+      made.push_back(grid.read());
+      made.push_back(weights.read());
+    }
+    EXPECT_EQ(made[0], made[2]);
+    EXPECT_EQ(made[1], made[3]);
+    EXPECT_GT(std::count(made[1].begin(), made[1].end(), 1), 100);
+  }
+}
+
 TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {
   const DeviceArray<float> grid = floats(std::vector<float>(8), {2, 2, 2});
   const DeviceArray<float> weights = floats(std::vector<float>(8), {2, 2, 2});
   const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
-  const int64_t bytes = tsdf_workspace_bytes(grid.view(), points.view(), false);
+  const int64_t bytes = tsdf_workspace_bytes(grid.view(), points.view(), numbers(kIdentity, {4, 4}), std::nullopt);
   EXPECT_EQ(bytes, 8 * 16);
   const DeviceArray<uint8_t> small(std::vector<uint8_t>(static_cast<size_t>(bytes - 1)), DType::kUInt8, {bytes - 1},
                                    device());

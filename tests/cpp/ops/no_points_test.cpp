@@ -137,7 +137,7 @@ TEST_P(NoPoints, IntegrateTsdfLeavesTheGridAlone) {
   const TensorView points = poisoned(DType::kFloat32, {0, 3});
   const TensorView depth = poisoned(DType::kFloat32, {0, 640});
   integrate_tsdf(grid, weights, points, poses, std::nullopt, options, CudaStream{},
-                 poisoned(DType::kUInt8, {tsdf_workspace_bytes(grid, points, false)}));
+                 poisoned(DType::kUInt8, {tsdf_workspace_bytes(grid, points, poses, std::nullopt)}));
   integrate_tsdf(grid, weights, depth, poses, TensorView::contiguous(camera.data(), DType::kFloat64, {4}), options,
                  CudaStream{});
   EXPECT_EQ(words(grid), std::vector<uint32_t>(8, 0xa5a5a5a5));

@@ -251,6 +251,50 @@ def test_rule_32_pixels_are_rounded_midway_to_even(device, cx, column):
             assert made[0, 0].tolist() == [1 + column - z for z in (0.125, 0.375, 0.625, 0.875)]
 
 
+@carved
+@pytest.mark.parametrize("aside", [0.0, 1e-13, -1e-13, 1e-9, -1e-9, 1e-7, -1e-7, 3e-6, -3e-6])
+def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, aside, space_carving):
+    """Every centre lies nearly midway between columns and rows: float32 cannot tell which is meant, nor which of the image's
+    borders it is on."""
+    far = rng.integers(-3, 4, 3) * 1000.0
+    for there in (0.0, far):
+        T = np.eye(4)
+        T[:3, 3] = there
+        # The centres of the one layer are at (n + 1/2) / 64 from the axis and a metre, or two, from the camera.
+        depth = rng.uniform(0.4, 2.5, (24, 40)).astype(np.float32)
+        for z in (1, 2):
+            camera = (64 * z, 64 * z, 20 + aside, 12 - aside)
+            corner = there + np.array([-0.25, -0.125, z - 0.25])
+            options = {"grid_min": corner, "voxel_size": (1 / 64, 1 / 64, 0.5)}
+            updated = check(
+                *volume(rng, (40, 20, 1)),
+                depth,
+                T,
+                camera,
+                device=device,
+                truncation=0.4,
+                space_carving=space_carving,
+                **options,
+            )
+            assert updated > 50
+
+
+@carved
+@pytest.mark.parametrize("ulps", [0, 1, -1, 8, -8, 1000, -1000])
+def test_rule_32_distances_within_float32s_error_of_the_truncation(rng, device, ulps, space_carving):
+    """The surface is a truncation before or behind each voxel, to the last bits of a float32."""
+    z = (np.arange(40) + 0.5) / 8
+    for sign in (1, -1):
+        for truncation in (0.25, 0.3):
+            depth = np.array([[np.float32(z[20] + sign * truncation)]])
+            depth = (depth.view(np.int32) + np.int32(ulps)).view(np.float32)
+            T = np.eye(4)
+            options = {"grid_min": (-1 / 16, -1 / 16, 0), "voxel_size": 1 / 8, "truncation": truncation}
+            check(
+                *volume(rng, (1, 1, 40)), depth, T, (3, 3, 0, 0), device=device, space_carving=space_carving, **options
+            )
+
+
 def test_rule_32_what_is_behind_the_camera_is_not_seen(device):
     grid, weights, T, options = looking_along_z(cells=6)
     T[2, 3] = 0.625  # in the plane of a centre

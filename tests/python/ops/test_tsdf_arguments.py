@@ -266,10 +266,101 @@ def test_rule_15_all_lies_on_one_device(cuda, elsewhere):
         robocache.integrate_tsdf(*arrays.values(), np.eye(4), **OPTIONS)
 
 
-def test_a_pose_on_the_device_is_refused_with_a_hint(cuda):
-    grid, weights, points = (torch.ones(shape, device=cuda) for shape in (SHAPE, SHAPE, (4, 3)))
-    with pytest.raises(robocache.ArgumentError, match=r"T_world_sensor: expected on the host.*T_world_sensor\.cpu\(\)"):
-        robocache.integrate_tsdf(grid, weights, points, torch.eye(4, device=cuda), **OPTIONS)
+# ---- Sensors whose numbers lie on the device ----
+
+
+def stacked(case, count):
+    """(depth, points, poses, cameras) of so many sensors."""
+    _, _, points, depth, T = case
+    T = np.stack([T] * count)
+    T[:, 0, 3] += 0.05 * np.arange(count)
+    return np.stack([depth] * count), np.stack([points] * count), T, np.array(CAMERA) + 0.1 * np.arange(count)[:, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_poses_and_cameras_on_the_device_give_the_same_bits(case, cuda, count, dtype):
+    grid, weights, *_ = case
+    depth, points, T, cameras = stacked(case, count)
+    T, cameras = (torch.from_numpy(x).to(dtype) for x in (T, cameras))
+    matrices = torch.zeros(count, 3, 3, dtype=dtype)
+    matrices[:, [0, 1, 0, 1], [0, 1, 2, 2]], matrices[:, 2, 2] = cameras, 1
+    turned = torch.empty(4, 4, count, dtype=dtype).permute(2, 1, 0).copy_(T)
+    expected = integrate_points(grid, weights, points, T.double().numpy(), **OPTIONS)
+    for pose in (T.to(cuda), turned.to(cuda)):
+        made = [to_torch(x, cuda) for x in (grid, weights, points)]
+        robocache.integrate_tsdf(*made, pose, **OPTIONS)
+        for actual, array in zip(made, expected, strict=False):
+            assert_same_bits(to_numpy(actual), array)
+    for camera in (cameras, matrices, cameras[0], matrices[0]):
+        oracle = cameras[0] if camera.ndim == (2 if camera.shape[-1] == 3 else 1) else cameras
+        expected = integrate_depth(grid, weights, depth, T.double().numpy(), oracle.double().numpy(), **OPTIONS)
+        for pose, its in ((T.to(cuda), camera.to(cuda)), (T, camera.to(cuda)), (T.to(cuda), camera)):
+            made = [to_torch(x, cuda) for x in (grid, weights, depth)]
+            robocache.integrate_tsdf(*made, pose, its, **OPTIONS)
+            for actual, array in zip(made, expected, strict=False):
+                assert_same_bits(to_numpy(actual), array)
+
+
+def test_rule_32_a_sensor_that_is_wrong_on_the_device_measures_nothing(case, cuda):
+    """Every fault that is refused on the host; the other sensors of the call go on."""
+    grid, weights, *_ = case
+    depth, points, T, cameras = stacked(case, 18)
+    bad_poses = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}
+    bad_cameras = {1: (0, 0.0), 6: (1, -20.0), 9: (2, np.nan), 16: (0, np.inf)}
+    spoilt, odd = T.copy(), cameras.copy()
+    for sensor, (place, value) in bad_poses.items():
+        spoilt[sensor][place] = value  # (0, 0) is -1: 1 makes a mirror image
+    for sensor, (place, value) in bad_cameras.items():
+        odd[sensor, place] = value
+    for bad, (measured, pose, *camera) in (
+        (bad_poses, (points, spoilt)),
+        (bad_poses, (depth, spoilt, cameras)),
+        (bad_cameras, (depth, T, odd)),
+        (bad_poses | bad_cameras, (depth, spoilt, odd)),
+    ):
+        good = [i for i in range(18) if i not in bad]
+        oracle = integrate_depth if camera else integrate_points
+        expected = oracle(grid, weights, measured[good], T[good], *[cameras[good]] * len(camera), **OPTIONS)
+        made = [to_torch(x, cuda) for x in (grid, weights, measured)]
+        robocache.integrate_tsdf(*made, *(torch.from_numpy(x).to(cuda) for x in (pose, *camera)), **OPTIONS)
+        for actual, array in zip(made, expected, strict=False):
+            assert_same_bits(to_numpy(actual), array)
+
+
+def test_a_graph_takes_the_poses_that_lie_on_the_device(case, cuda):
+    grid, weights, _, depth, T = case
+    tensors, pose = [to_torch(x, cuda) for x in (grid, weights, depth)], torch.from_numpy(T).to(cuda)
+    camera = torch.tensor(CAMERA, device=cuda, dtype=torch.float64)
+    robocache.integrate_tsdf(*tensors, pose, camera, **OPTIONS)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        robocache.integrate_tsdf(*tensors, pose, camera, **OPTIONS)
+    for aside in (0.0, 0.2):
+        T[0, 3] = aside
+        for tensor, array in zip((*tensors, pose), (grid, weights, depth, T), strict=True):
+            tensor.copy_(to_torch(array, cuda))
+        graph.replay()
+        for actual, array in zip(tensors, integrate_depth(grid, weights, depth, T, CAMERA, **OPTIONS), strict=False):
+            assert_same_bits(to_numpy(actual), array)
+
+
+def test_a_pose_on_a_device_needs_the_grid_there(case, cuda):
+    grid, weights, points, depth, T = (torch.from_numpy(x) for x in case)
+    with pytest.raises(robocache.ArgumentError, match="T_world_sensor: expected on cpu like grid, got on cuda:0"):
+        robocache.integrate_tsdf(grid, weights, points, T.to(cuda), **OPTIONS)
+    with pytest.raises(robocache.ArgumentError, match="intrinsics: expected on cpu like grid, got on cuda:0"):
+        robocache.integrate_tsdf(grid, weights, depth, T, torch.tensor(CAMERA, device=cuda), **OPTIONS)
+    there = [x.to(cuda) for x in (grid, weights, points)]
+    with pytest.raises(robocache.ArgumentTypeError, match="T_world_sensor: expected float64 or float32, got float16"):
+        robocache.integrate_tsdf(*there, T.to(cuda).half(), **OPTIONS)
+    with pytest.raises(robocache.ArgumentError, match=r"T_world_sensor: expected \[4, 4\], got \[3, 4\]"):
+        robocache.integrate_tsdf(*there, T.to(cuda)[:3], **OPTIONS)
+    with pytest.raises(
+        robocache.ArgumentError, match=r"^T_world_sensor: carries no gradients; pass T_world_sensor\.det"
+    ):
+        robocache.integrate_tsdf(*there, T.to(cuda).requires_grad_(), **OPTIONS)
 
 
 # ---- Frameworks ----
@@ -371,14 +462,16 @@ def test_work_runs_on_the_callers_stream(cuda):
     assert grid.flatten().tolist() == [0, 0.5, -0.5, 0]
 
 
-def test_a_call_does_not_wait_for_the_device(case, cuda):
+@pytest.mark.parametrize("there", [False, True])
+def test_a_call_does_not_wait_for_the_device(case, cuda, there):
     for arguments, _ in both_forms(case):
         tensors = [to_torch(x, cuda) for x in (*case[:2], arguments[0])]
-        robocache.integrate_tsdf(*tensors, *arguments[1:], **OPTIONS)
+        sensors = [torch.tensor(x, device=cuda) for x in arguments[1:]] if there else arguments[1:]
+        robocache.integrate_tsdf(*tensors, *sensors, **OPTIONS)
         torch.cuda.synchronize()
         torch.cuda._sleep(200_000_000)
         start = time.perf_counter()
-        robocache.integrate_tsdf(*tensors, *arguments[1:], **OPTIONS)
+        robocache.integrate_tsdf(*tensors, *sensors, **OPTIONS)
         waited = time.perf_counter() - start
         torch.cuda.synchronize()
         assert waited < (time.perf_counter() - start) / 4, "the call waited for the device"

@@ -69,6 +69,19 @@ def test_one_graph_with_the_bits_of_the_oracle(rng, device, depth, kind, backend
         assert_same_bits(to_numpy(out), expected[0] + np.float32(1))
 
 
+@pytest.mark.parametrize("depth", [False, True])
+def test_a_graph_takes_poses_and_cameras_on_the_device(rng, cuda, depth):
+    grid, weights, measured, *sensor = case(rng, depth)
+    compiled = torch.compile(
+        lambda *x: robocache.integrate_tsdf(*x, **OPTIONS)[0] + 1, fullgraph=True, backend="aot_eager"
+    )
+    tensors = [to_torch(x, cuda) for x in (grid, weights, measured)]
+    out = compiled(*tensors, *(torch.tensor(x, dtype=torch.float64, device=cuda) for x in sensor))
+    expected = oracle(grid, weights, measured, *sensor, **OPTIONS)
+    assert_same_bits(to_numpy(out), expected[0] + np.float32(1))
+    assert_same_bits(to_numpy(tensors[1]), expected[1])
+
+
 def test_what_is_refused_is_refused_in_a_graph_too(rng, device):
     grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
     compiled = torch.compile(lambda *x: robocache.integrate_tsdf(*x, **OPTIONS), fullgraph=True, backend="aot_eager")

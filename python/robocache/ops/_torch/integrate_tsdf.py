@@ -37,8 +37,7 @@ def _run(
     grid: Tensor, weights: Tensor, measured: Tensor, T_world_sensor: Tensor, intrinsics: Tensor | None, *options: Any
 ) -> None:
     *others, grid_min, voxel_size = options
-    pose = T_world_sensor.resolve_neg().contiguous()
-    camera = None if intrinsics is None else intrinsics.resolve_neg().contiguous()
+    pose, camera = T_world_sensor.resolve_neg(), None if intrinsics is None else intrinsics.resolve_neg()
     _call(grid, weights, measured.resolve_neg(), pose, camera, *others, *grid_min, *voxel_size)
 
 
@@ -46,7 +45,7 @@ def _fake(grid: Tensor, weights: Tensor, *rest: Any) -> None:
     return None
 
 
-# For CUDA too where the pose lies on the CPU: the dispatcher goes by any tensor that lies there.
+# For CUDA too where the pose lies on the CPU: the dispatcher goes by any tensor that lies on the device.
 implement("integrate_tsdf", _run, _fake)
 
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "robocache/ops/integrate_tsdf/tsdf_cpu.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_glance.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_math.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
@@ -52,20 +53,24 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
   return {static_cast<int64_t>(first), static_cast<int64_t>(last) + 1};
 }
 
-// Voxels [begin, end) of a row, at most kTogether.
-void add_image(const TsdfParams& p, const TsdfSensor* sensors, int64_t sensor, double dx, double dy, int64_t begin,
-               int64_t end, TsdfSum* sums) {
-  const TsdfSensor s = sensors[sensor];
-  const VoxelGrid grid = p.grid;
+// What a call's images say of some voxels of a row.
+struct RowSums {
+  int64_t quanta[kTogether] = {};  // of TsdfSum
+  int32_t counts[kTogether] = {};
+};
+
+// Rule 32 for those of a row's voxels, from `begin` on, that float32 was not sure of.
+void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
+                  const int32_t* which, int count, RowSums& sums, int64_t place) {
   double x[kTogether];
   double y[kTogether];
   double z[kTogether];
   double column[kTogether];
   double row[kTogether];
-  const auto count = static_cast<int>(end - begin);
+  double quanta[kTogether];
+  const VoxelGrid grid = p.grid;
   for (int i = 0; i < count; ++i) {  // vector code
-    // The index as a double: int64 has no vector conversion before AVX-512.
-    const double index = static_cast<double>(begin) + static_cast<double>(i);
+    const double index = static_cast<double>(begin) + static_cast<double>(which[i]);
     const double centre = grid.origin[2] + (index + 0.5) * grid.size[2];
     const Projected c = project(s, dx, dy, centre - s.origin[2]);
     x[i] = c.x;
@@ -74,10 +79,88 @@ void add_image(const TsdfParams& p, const TsdfSensor* sensors, int64_t sensor, d
     column[i] = c.column;
     row[i] = c.row;
   }
+  for (int i = 0; i < count; ++i) quanta[i] = depth_behind(p, sensor, {x[i], y[i], z[i], column[i], row[i]});
+  const auto free_space = static_cast<double>(p.free_quanta);
+  for (int i = 0; i < count; ++i) {  // vector code
+    const double sdf = depth_distance(p, {x[i], y[i], z[i], 0, 0}, quanta[i]);
+    quanta[i] = nearest_even(sdf * p.quanta_per_metre) - free_space;
+  }
   for (int i = 0; i < count; ++i) {
-    const Projected c{x[i], y[i], z[i], column[i], row[i]};
-    double sdf = 0;
-    if (is_on_image(p, c) && depth_distance(p, sensor, c, sdf)) add_measurement(p, sdf, sums[i]);
+    if (std::isnan(quanta[i])) continue;
+    sums.quanta[place + which[i]] += static_cast<int64_t>(quanta[i]);
+    ++sums.counts[place + which[i]];
+  }
+}
+
+template <class Depth>
+void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const int64_t first[3], int count,
+               RowSums& sums, int64_t place) {
+  const int64_t extent[3] = {1, 1, count};
+  const TsdfGlance g = glance_at(p, s, first, extent);
+  int32_t pixel[kTogether];
+  int32_t on_image[kTogether];
+  int32_t doubt[kTogether];
+  float z[kTogether];
+  float depth[kTogether];
+  const auto columns = static_cast<int32_t>(p.columns);
+  const auto rows = static_cast<int32_t>(p.rows);
+  const auto column_stride = static_cast<int32_t>(p.column_stride);
+  const auto row_stride = static_cast<int32_t>(p.row_stride);
+  for (int i = 0; i < count; ++i) {  // vector code, as are the two loops behind it
+    const auto up = static_cast<float>(i);
+    z[i] = plus_product(up, g.step[2][2], g.at[2]);
+    const Glimpse seen =
+        glimpse(g, plus_product(up, g.step[2][0], g.at[0]), plus_product(up, g.step[2][1], g.at[1]), z[i], 1 / z[i]);
+    const int32_t on = seen.sure & (seen.column >= 0) & (seen.column < columns) & (seen.row >= 0) & (seen.row < rows);
+    on_image[i] = on;
+    pixel[i] = on != 0 ? seen.row * row_stride + seen.column * column_stride : 0;
+    doubt[i] = (seen.sure ^ 1) & (z[i] >= -g.error);
+  }
+  const auto* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
+  for (int i = 0; i < count; ++i) depth[i] = static_cast<float>(image[pixel[i]]);
+  int32_t* const counts = sums.counts + place;
+  for (int i = 0; i < count; ++i) {
+    const int32_t found = verdict(g, p.space_carving, z[i], depth[i]);
+    const int32_t says = on_image[i] != 0 ? found : kNothing;
+    counts[i] += says == kFree ? 1 : 0;
+    doubt[i] |= says == kDoubtful ? 1 : 0;
+  }
+  int32_t which[kTogether];
+  int doubtful = 0;
+  for (int i = 0; i < count; ++i) {
+    which[doubtful] = i;
+    doubtful += doubt[i];
+  }
+  const double dx = voxel_centre(p.grid, 0, first[0]) - s.origin[0];
+  const double dy = voxel_centre(p.grid, 1, first[1]) - s.origin[1];
+  if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], which, doubtful, sums, place);
+}
+
+void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowSums& sums, Range seen) {
+  float* const distances =
+      p.distances + x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2];
+  float* const weights = p.weights + x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2];
+  const auto sum = [&](int64_t i) { return TsdfSum{sums.quanta[i], sums.counts[i]}; };
+  if (p.distance_strides[2] != 1 || p.weight_strides[2] != 1) {
+    for (int64_t i = seen.begin; i < seen.end; ++i) {
+      if (sums.counts[i] > 0)
+        update_voxel(p, distances[i * p.distance_strides[2]], weights[i * p.weight_strides[2]], sum(i));
+    }
+    return;
+  }
+  constexpr int64_t kAtOnce = 16;
+  for (int64_t from = seen.begin; from < seen.end; from += kAtOnce) {
+    const int64_t to = std::min(from + kAtOnce, seen.end);
+    int32_t any = 0;
+    for (int64_t i = from; i < to; ++i) any |= sums.counts[i];
+    if (any == 0) continue;
+    for (int64_t i = from; i < to; ++i) {  // vector code
+      float distance = distances[i];
+      float weight = weights[i];
+      update_voxel(p, distance, weight, sum(i));
+      distances[i] = sums.counts[i] > 0 ? distance : distances[i];
+      weights[i] = sums.counts[i] > 0 ? weight : weights[i];
+    }
   }
 }
 
@@ -89,7 +172,7 @@ void integrate_rows(const TsdfParams& p, const TsdfSensor* sensors, int64_t begi
     const int64_t y = row - x * p.grid.shape[1];
     const double v[2] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y)};
     for (int64_t first = 0; first < p.grid.shape[2]; first += kTogether) {
-      TsdfSum sums[kTogether] = {};
+      RowSums sums;
       Range seen{kTogether, 0};
       for (int64_t i = 0; i < p.sensors; ++i) {
         const double dx = v[0] - sensors[i].origin[0];
@@ -97,12 +180,12 @@ void integrate_rows(const TsdfParams& p, const TsdfSensor* sensors, int64_t begi
         Range range = range_in_view(p, sensors[i], dx, dy);
         range = {std::max(range.begin, first), std::min(range.end, first + kTogether)};
         if (range.begin >= range.end) continue;
-        add_image(p, sensors, i, dx, dy, range.begin, range.end, sums + (range.begin - first));
+        const int64_t from[3] = {x, y, range.begin};
+        const auto add = p.dtype == DType::kFloat32 ? add_image<float> : add_image<uint16_t>;
+        add(p, sensors[i], i, from, static_cast<int>(range.end - range.begin), sums, range.begin - first);
         seen = {std::min(seen.begin, range.begin - first), std::max(seen.end, range.end - first)};
       }
-      for (int64_t i = seen.begin; i < seen.end; ++i) {
-        if (sums[i].count > 0) update_voxel(p, x, y, first + i, sums[i]);
-      }
+      update_row(p, x, y, first, sums, seen);
     }
   }
 }

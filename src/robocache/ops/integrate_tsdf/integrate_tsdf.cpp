@@ -9,7 +9,10 @@
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_cpu.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_glance.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_math.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_sensor.hpp"
 
 namespace robocache {
 namespace {
@@ -22,6 +25,11 @@ void check_volume(const TensorView& volume, const char* name, const TensorView& 
            shape_string(volume.shape.data(), 3));
   }
   check_device(volume, name, grid.device, {}, "grid");
+  for (int axis = 0; axis < 3; ++axis) {
+    if (volume.shape[static_cast<size_t>(axis)] > int64_t{1} << 30) {
+      refuse(name, ": expected at most 2^30 voxels along an axis, got ", shape_string(volume.shape.data(), 3));
+    }
+  }
   if (volume.numel() > 0) check_elements_apart(volume, name);
 }
 
@@ -47,103 +55,94 @@ void check_depth(const TensorView& depth, const std::optional<double>& scale) {
   }
 }
 
-// An array of numbers on the CPU for each sensor, [...] or [K, ...]; `expected` says it in words.
-void check_numbers(const TensorView& numbers, const char* name, bool right_shape, const std::string& expected) {
-  if (numbers.device.is_cuda()) {
-    refuse(name, ": expected on cpu, got on ", device_name(numbers.device),
-           "; it is checked before anything is queued, and reading it there would wait for the device");
+// An array of numbers for each sensor, [...] or [K, ...]; `expected` says it in words.
+TsdfNumbers checked_numbers(const TensorView& numbers, const char* name, Device device, bool right_shape,
+                            const std::string& expected) {
+  if (numbers.device.is_cuda() && numbers.device != device) {
+    refuse(name, ": expected on cpu", device.is_cuda() ? " or " + device_name(device) : "", " like grid, got on ",
+           device_name(numbers.device));
   }
-  if (numbers.dtype != DType::kFloat64) {
-    refuse_type(name, ": expected float64, got ", dtype_name(numbers.dtype));
+  if (numbers.dtype != DType::kFloat64 && numbers.dtype != DType::kFloat32) {
+    refuse_type(name, ": expected float64 or float32, got ", dtype_name(numbers.dtype));
   }
   if (!right_shape) {
     refuse(name, ": expected ", expected, ", got ", shape_string(numbers.shape.data(), numbers.ndim));
   }
-  if (!numbers.is_contiguous()) refuse(name, ": expected a dense array");
+  TsdfNumbers made{};
+  made.data = numbers.data;
+  made.dtype = numbers.dtype;
+  return made;
 }
 
-// The row-major 4x4 of one sensor.
-void set_pose(const double* t, int64_t place, TsdfSensor& sensor) {
-  const auto wrong = [&](const std::string& got) {
-    refuse("T_world_sensor: expected a rigid transform: a rotation, a translation and the last row 0, 0, 0, 1; got ",
-           got, " at ", std::to_string(place));
-  };
-  for (int i = 0; i < 16; ++i) {
-    if (!std::isfinite(t[i])) wrong(number_text(t[i]));
-  }
-  if (t[12] != 0 || t[13] != 0 || t[14] != 0 || t[15] != 1) {
-    wrong("the last row " + number_text(t[12]) + ", " + number_text(t[13]) + ", " + number_text(t[14]) + ", " +
-          number_text(t[15]));
-  }
-  // Poses come with few digits and in float32; a scale or a mirror is another matter.
-  constexpr double kRounding = 1e-3;
-  for (int i = 0; i < 3; ++i) {
-    for (int j = 0; j < 3; ++j) {
-      sensor.rotation[3 * i + j] = t[4 * i + j];
-      const double product = t[i] * t[j] + t[4 + i] * t[4 + j] + t[8 + i] * t[8 + j];
-      if (!(std::abs(product - (i == j ? 1 : 0)) <= kRounding)) {
-        wrong("columns " + std::to_string(i) + " and " + std::to_string(j) + " with a product of " +
-              number_text(product));
-      }
-    }
-    sensor.origin[i] = t[4 * i + 3];
-  }
-  const double* r = sensor.rotation;
-  if (r[0] * (r[4] * r[8] - r[5] * r[7]) - r[1] * (r[3] * r[8] - r[5] * r[6]) + r[2] * (r[3] * r[7] - r[4] * r[6]) <
-      0) {
-    wrong("a mirror image");
-  }
+TsdfNumbers poses_of(const TensorView& poses, Device device, bool several, int64_t count) {
+  const int n = poses.ndim;
+  const bool right = n == (several ? 3 : 2) && poses.shape[n - 1] == 4 && poses.shape[n - 2] == 4 &&
+                     (!several || poses.shape[0] == count);
+  TsdfNumbers made = checked_numbers(poses, "T_world_sensor", device, right,
+                                     several ? "[" + std::to_string(count) + ", 4, 4]" : "[4, 4]");
+  made.sensor_stride = several ? poses.strides[0] : 0;
+  made.row_stride = poses.strides[n - 2];
+  made.column_stride = poses.strides[n - 1];
+  return made;
 }
 
-// A 3x3 camera matrix, or fx, fy, cx, cy.
-void set_camera(const double* k, bool matrix, int64_t place, TsdfSensor& sensor) {
-  const auto wrong = [&](const std::string& expected, double got) {
-    refuse("intrinsics: expected ", expected, ", got ", number_text(got), " at ", std::to_string(place));
-  };
-  if (matrix) {
-    const double rest[] = {k[1], k[3], k[6], k[7], k[8] - 1};
-    for (const double x : rest) {
-      if (x != 0) wrong("[fx 0 cx; 0 fy cy; 0 0 1] without skew", x);
-    }
-  }
-  sensor.fx = k[0];
-  sensor.fy = matrix ? k[4] : k[1];
-  sensor.cx = k[2];
-  sensor.cy = matrix ? k[5] : k[3];
-  for (const double focal : {sensor.fx, sensor.fy}) {
-    if (!(focal > 0 && std::isfinite(focal))) wrong("focal lengths above 0 and finite", focal);
-  }
-  for (const double centre : {sensor.cx, sensor.cy}) {
-    if (!std::isfinite(centre)) wrong("a finite principal point", centre);
-  }
-}
-
-std::vector<TsdfSensor> sensors_of(const TensorView& poses, const std::optional<TensorView>& intrinsics, bool several,
-                                   int64_t count) {
+TsdfNumbers cameras_of(const TensorView& cameras, Device device, bool several, int64_t count) {
+  const int n = cameras.ndim;
+  const bool matrix = n >= 2 && cameras.shape[n - 1] == 3 && cameras.shape[n - 2] == 3;
+  const int each_ndim = matrix ? 3 : 2;
+  const bool each = n == each_ndim;
+  const bool right = (matrix || (n >= 1 && cameras.shape[n - 1] == 4)) && n <= each_ndim &&
+                     (!each || (several && cameras.shape[0] == count));
   const std::string k = std::to_string(count);
-  check_numbers(poses, "T_world_sensor",
-                poses.ndim == (several ? 3 : 2) && poses.shape[poses.ndim - 1] == 4 &&
-                    poses.shape[poses.ndim - 2] == 4 && (!several || poses.shape[0] == count),
-                several ? "[" + k + ", 4, 4]" : "[4, 4]");
-  bool matrix = false;
-  bool each = false;
-  if (intrinsics) {
-    const auto& shape = intrinsics->shape;
-    const int ndim = intrinsics->ndim;
-    matrix = ndim >= 2 && shape[ndim - 1] == 3 && shape[ndim - 2] == 3;
-    each = ndim == (matrix ? 3 : 2);
-    const bool right = (matrix || (ndim >= 1 && shape[ndim - 1] == 4)) && ndim <= (matrix ? 3 : 2) &&
-                       (!each || (several && shape[0] == count));
-    check_numbers(*intrinsics, "intrinsics", right,
-                  several ? "[3, 3], [4], [" + k + ", 3, 3] or [" + k + ", 4]" : "[3, 3] or [4]");
-  }
+  TsdfNumbers made = checked_numbers(cameras, "intrinsics", device, right,
+                                     several ? "[3, 3], [4], [" + k + ", 3, 3] or [" + k + ", 4]" : "[3, 3] or [4]");
+  made.is_matrix = matrix;
+  made.sensor_stride = each ? cameras.strides[0] : 0;
+  made.row_stride = matrix ? cameras.strides[n - 2] : 0;
+  made.column_stride = cameras.strides[n - 1];
+  return made;
+}
+
+[[noreturn]] void refuse_pose(const SensorCheck& check, const TsdfNumbers& poses, int64_t place) {
+  const auto got = [&]() -> std::string {
+    switch (check.fault) {
+      case SensorFault::kLastRow: {
+        std::string row = "the last row ";
+        for (int j = 0; j < 4; ++j) row += (j > 0 ? ", " : "") + number_text(number_at(poses, place, 3, j));
+        return row;
+      }
+      case SensorFault::kColumns:
+        return "columns " + std::to_string(check.i) + " and " + std::to_string(check.j) + " with a product of " +
+               number_text(check.got);
+      case SensorFault::kMirror:
+        return "a mirror image";
+      default:
+        return number_text(check.got);
+    }
+  };
+  refuse("T_world_sensor: expected a rigid transform: a rotation, a translation and the last row 0, 0, 0, 1; got ",
+         got(), " at ", std::to_string(place));
+}
+
+[[noreturn]] void refuse_camera(const SensorCheck& check, int64_t place) {
+  const char* const expected = check.fault == SensorFault::kSkew    ? "[fx 0 cx; 0 fy cy; 0 0 1] without skew"
+                               : check.fault == SensorFault::kFocal ? "focal lengths above 0 and finite"
+                                                                    : "a finite principal point";
+  refuse("intrinsics: expected ", expected, ", got ", number_text(check.got), " at ", std::to_string(place));
+}
+
+// What of the sensors lies on the host, checked.
+std::vector<TsdfSensor> sensors_of(const TsdfNumbers* poses, const TsdfNumbers* cameras, int64_t count) {
   std::vector<TsdfSensor> sensors(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     TsdfSensor& sensor = sensors[static_cast<size_t>(i)];
-    set_pose(static_cast<const double*>(poses.data) + 16 * i, i, sensor);
-    if (intrinsics) {
-      set_camera(static_cast<const double*>(intrinsics->data) + (each ? i * (matrix ? 9 : 4) : 0), matrix, each ? i : 0,
-                 sensor);
+    if (poses) {
+      const SensorCheck check = read_pose(*poses, i, sensor);
+      if (check.fault != SensorFault::kNone) refuse_pose(check, *poses, i);
+    }
+    if (cameras) {
+      const SensorCheck check = read_camera(*cameras, i, sensor);
+      if (check.fault != SensorFault::kNone) refuse_camera(check, cameras->sensor_stride != 0 ? i : 0);
     }
   }
   return sensors;
@@ -176,6 +175,7 @@ void set_options(const TsdfOptions& options, bool depth, TsdfParams& p) {
   const bool power = std::frexp(options.truncation, &exponent) == 0.5;
   p.quantum = std::ldexp(1, exponent - (power ? 1 : 0) - 31);
   p.quanta_per_metre = 1 / p.quantum;
+  p.free_quanta = in_quanta(p, p.truncation);
   p.max_weight = options.max_weight.value_or(HUGE_VAL);
   if (!(p.max_weight > 0)) refuse("max_weight: expected a number above 0, got ", number_text(p.max_weight));
   p.space_carving = options.space_carving;
@@ -219,10 +219,14 @@ int64_t bytes_of_sums(const TensorView& grid, bool depth) {
 
 }  // namespace
 
-int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, bool depth) {
+int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, const TensorView& T_world_sensor,
+                             const std::optional<TensorView>& intrinsics) {
+  const bool depth = intrinsics.has_value();
   const int64_t sensors = measured.ndim == 3 ? measured.shape[0] : 1;
-  const bool apart = grid.device.is_cuda() && sensors > kSensorsInParams;
-  return bytes_of_sums(grid, depth) + (apart ? sensors * static_cast<int64_t>(sizeof(TsdfSensor)) : 0);
+  const bool on_device = T_world_sensor.device.is_cuda() || (depth && intrinsics->device.is_cuda());
+  const bool apart = grid.device.is_cuda() && (on_device || sensors > kSensorsInParams);
+  return bytes_of_sums(grid, depth) +
+         (apart ? sensors * static_cast<int64_t>(sizeof(TsdfSensor) + sizeof(TsdfView)) : 0);
 }
 
 void integrate_tsdf(const TensorView& grid, const TensorView& weights, const TensorView& measured,
@@ -257,21 +261,30 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   if (p.sensors > kMostRays || (!depth && measured.numel() / 3 > kMostRays)) {
     refuse(name, ": expected at most 2^31 - 1 ", depth ? "images" : "points", " a call, got ", measured.describe());
   }
-  const std::vector<TsdfSensor> sensors = sensors_of(T_world_sensor, intrinsics, measured.ndim == 3, p.sensors);
+  const bool several = measured.ndim == 3;
+  const TsdfNumbers poses = poses_of(T_world_sensor, grid.device, several, p.sensors);
+  const TsdfNumbers cameras = depth ? cameras_of(*intrinsics, grid.device, several, p.sensors) : TsdfNumbers{};
+  const bool poses_there = T_world_sensor.device.is_cuda();
+  const bool cameras_there = depth && intrinsics->device.is_cuda();
+  const std::vector<TsdfSensor> sensors =
+      sensors_of(poses_there ? nullptr : &poses, depth && !cameras_there ? &cameras : nullptr, p.sensors);
   if (grid.numel() == 0 || measured.numel() == 0) return;
 
-  char* const memory =
-      static_cast<char*>(checked_workspace(workspace, tsdf_workspace_bytes(grid, measured, depth), 16, grid.device));
+  char* const memory = static_cast<char*>(
+      checked_workspace(workspace, tsdf_workspace_bytes(grid, measured, T_world_sensor, intrinsics), 16, grid.device));
   p.sums = reinterpret_cast<TsdfSum*>(memory);
   p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
   if (!grid.device.is_cuda()) {
     integrate_tsdf_cpu(p, sensors.data());
     return;
   }
-  // The last: where sensors go that are too many for the parameters.
-  using Launch = int(const TsdfParams*, const TsdfSensor*, void* sensor_memory, int32_t device, void* stream);
+  // Numbers that lie on the host already, in the sensors, are null. The memory is for sensors that the parameters do not
+  // hold.
+  using Launch = int(const TsdfParams*, const TsdfSensor*, const TsdfNumbers* poses, const TsdfNumbers* cameras,
+                     void* sensor_memory, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_integrate_tsdf"));
-  check_cuda(launch(&p, sensors.data(), memory + bytes_of_sums(grid, depth), grid.device.index, stream.handle),
+  check_cuda(launch(&p, sensors.data(), poses_there ? &poses : nullptr, cameras_there ? &cameras : nullptr,
+                    memory + bytes_of_sums(grid, depth), grid.device.index, stream.handle),
              "integrate_tsdf");
 }
 

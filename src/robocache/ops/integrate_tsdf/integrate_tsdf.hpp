@@ -6,13 +6,13 @@
 //                                           grid holds there does not count; updated
 //   points          [N, 3] or [K, N, 3]     float32 or float64, in the frame of the sensor; without intrinsics
 //   depth           [H, W] or [K, H, W]     float32 metres, or uint16 with depth_scale; with intrinsics
-//   T_world_sensor  [4, 4] or [K, 4, 4]     float64 on the CPU, whatever the device: from each sensor to the grid's frame
-//   intrinsics      [3, 3] or [4], or       float64 on the CPU: camera matrices without skew, or fx, fy, cx, cy; depth along
-//                   [K, 3, 3] or [K, 4]     +z, x to the right, y down, pixel centres at whole numbers
+//   T_world_sensor  [4, 4] or [K, 4, 4]     float64 or float32 on the CPU or beside the grid: from each sensor to its frame
+//   intrinsics      [3, 3] or [4], or       likewise: camera matrices without skew, or fx, fy, cx, cy; depth along +z, x to
+//                   [K, 3, 3] or [K, 4]     the right, y down, pixel centres at whole numbers
 //   workspace       [N] or none             tsdf_workspace_bytes of memory, aligned to 16; its content is free
 //
-// Strides are free but for T_world_sensor and intrinsics, which are dense; all else lies on one device. Voxel (i, j, k) has
-// its centre v at grid_min + (i + 1/2, j + 1/2, k + 1/2) * voxel_size. All geometry is in float64.
+// Strides are free; but for T_world_sensor and intrinsics all lies on one device. Voxel (i, j, k) has its centre v at
+// grid_min + (i + 1/2, j + 1/2, k + 1/2) * voxel_size. All geometry is float64's, to the bit.
 //
 // Points. A ray leaves the sensor at o = T's translation in the unit direction d of R p; its range r is |R p|. It passes
 // through the voxels in which it spends a positive length, between planes that it crosses at (plane - o) / d along each
@@ -33,9 +33,13 @@
 //     weight  = min(weight + n, max_weight)
 // The same bits on every run, any number of threads, the CPU and CUDA.
 //
+// Sensors. A pose is rigid: finite, the last row 0, 0, 0, 1, columns orthonormal to 1e-3, no mirror; focal lengths are above
+// 0, all is finite. On the CPU anything else is refused. Numbers that lie on a device are read there, when the work runs:
+// a sensor of which any is wrong measures nothing then, and the others do.
+//
 // Work is queued on `stream` and not waited for; nothing is allocated. Memory is touched where rays pass alone; depth images
-// look at every voxel and touch those they measure. On CUDA points take three kernels, depth images one; every 16 sensors
-// beyond the first 16 one more.
+// touch the voxels they measure. On CUDA points take three kernels, depth images one; more than 8 sensors, and such as lie
+// there, one more every 8.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError; nothing is written then.
 //
@@ -43,7 +47,7 @@
 //   const std::vector<double> pose{1, 0, 0, 0.5, 0, 1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0, 1};
 //   const TensorView measured = TensorView::contiguous(points.data(), DType::kFloat32, {1, 3});
 //   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
-//   DeviceBuffer memory({}, tsdf_workspace_bytes(view of grid, measured, false));
+//   DeviceBuffer memory({}, tsdf_workspace_bytes(view of grid, measured, view of pose, std::nullopt));
 //   integrate_tsdf(view of grid, view of weights, measured, view of pose {4, 4}, std::nullopt, options, CudaStream{},
 //                  view of memory);
 //   // voxel (0, 0, 0) holds 0.5 m of weight 1, voxel (0, 0, 1) -0.5 m
@@ -72,8 +76,9 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
                     const TsdfOptions& options, CudaStream stream,
                     const std::optional<TensorView>& workspace = std::nullopt);
 
-// Bytes of workspace for a call with that grid and measured; depends on shapes and the device alone. Throws nothing: what is
-// wrong with the arguments, the call says.
-int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, bool depth);
+// Bytes of workspace for a call with these; depends on shapes and devices alone. Throws nothing: what is wrong with the
+// arguments, the call says.
+int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, const TensorView& T_world_sensor,
+                             const std::optional<TensorView>& intrinsics);
 
 }  // namespace robocache

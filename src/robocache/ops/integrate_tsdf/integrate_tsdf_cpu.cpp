@@ -40,10 +40,9 @@ void clear(const TsdfParams& p, const TsdfSensor* sensors) {
 }
 
 void add(const TsdfParams& p, const TsdfSensor* sensors) {
-  const int64_t free_space = in_quanta(p, p.truncation);
   along_all_rays(p, sensors, [&](const int64_t cell[3], double sdf) {
     TsdfSum& sum = p.sums[cell_index(p, cell)];
-    const int64_t quanta = in_quanta(p, sdf) - free_space;
+    const int64_t quanta = in_quanta(p, sdf) - p.free_quanta;
     if (quanta != 0) std::atomic_ref(sum.quanta).fetch_add(quanta, kRelaxed);
     std::atomic_ref(sum.count).fetch_add(1, kRelaxed);
   });

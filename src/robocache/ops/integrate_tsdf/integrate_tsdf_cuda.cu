@@ -3,26 +3,46 @@
 #include <algorithm>
 
 #include "robocache/core/launch_cuda.cuh"
+#include "robocache/ops/integrate_tsdf/tsdf_glance.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_math.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_sensor.hpp"
 
 namespace robocache {
 namespace {
 
 constexpr unsigned kThreads = 128;
 
+// Of tiles for depth images; see below.
+constexpr int kEach = 4;                            // voxels of a thread, along z: 16 bytes of the grid
+constexpr int kTileX = 1, kTileY = 4, kTileZ = 32;  // of a warp
+constexpr int kInTile = 32 * kEach;
+static_assert(kTileX * kTileY * kTileZ == kInTile);
+
 struct SensorBatch {
   TsdfSensor sensors[kSensorsInParams];
+  TsdfView views[kSensorsInParams];  // of depth images
 };
 
 struct TsdfCall {
   TsdfParams params;
+  bool quads;              // 16 bytes of grid and weights at a time
   const TsdfSensor* many;  // null: they are in `few`
+  const TsdfView* many_views;
   SensorBatch few;
 };
 static_assert(sizeof(TsdfCall) <= 4096);
 
 __device__ const TsdfSensor* sensors_of(const TsdfCall& call) { return call.many ? call.many : call.few.sensors; }
+__device__ const TsdfView* views_of(const TsdfCall& call) { return call.many ? call.many_views : call.few.views; }
+
+// Of the whole grid.
+__host__ __device__ TsdfView view_of(const TsdfParams& p, const TsdfSensor& sensor) {
+  const int64_t first[3] = {0, 0, 0};
+  const int tile[3] = {kTileX, kTileY, kTileZ};
+  const TsdfGlance glance = glance_at(p, sensor, first, p.grid.shape);
+  return {glance, frustum_of(p, glance, tile)};
+}
 
 __device__ int64_t my_place() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
 __device__ int64_t all_places() { return gridDim.x * int64_t{kThreads}; }
@@ -38,9 +58,19 @@ __device__ void along_my_rays(const TsdfCall& call, const Visit& visit) {
   }
 }
 
-__global__ void store_sensors(const __grid_constant__ SensorBatch batch, TsdfSensor* to, int64_t count) {
+// With what of them lies here; `first` is the place of the batch.
+__global__ void store_sensors(const __grid_constant__ SensorBatch batch, const TsdfNumbers poses,
+                              const TsdfNumbers cameras, const TsdfParams p, TsdfSensor* sensors, TsdfView* views,
+                              int64_t first) {
   wait_for_work_before();
-  if (threadIdx.x < count) to[threadIdx.x] = batch.sensors[threadIdx.x];
+  const int64_t place = first + threadIdx.x;
+  if (place >= p.sensors) return;
+  TsdfSensor sensor = batch.sensors[threadIdx.x];
+  const bool good = (poses.data == nullptr || read_pose(poses, place, sensor).fault == SensorFault::kNone) &&
+                    (cameras.data == nullptr || read_camera(cameras, place, sensor).fault == SensorFault::kNone);
+  for (double& r : sensor.rotation) r = good ? r : NAN;  // such a sensor measures nothing
+  sensors[place] = sensor;
+  if (p.is_depth) views[place] = view_of(p, sensor);
 }
 
 __global__ void clear_on_rays(const __grid_constant__ TsdfCall call) {
@@ -59,10 +89,9 @@ __global__ void clear_everywhere(const __grid_constant__ TsdfCall call) {
 __global__ void add_rays(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
   const TsdfParams& p = call.params;
-  const int64_t free_space = in_quanta(p, p.truncation);
   along_my_rays(call, [&](const int64_t cell[3], double sdf) {
     TsdfSum& sum = p.sums[cell_index(p, cell)];
-    const int64_t quanta = in_quanta(p, sdf) - free_space;
+    const int64_t quanta = in_quanta(p, sdf) - p.free_quanta;
     if (quanta != 0) {
       atomicAdd(reinterpret_cast<unsigned long long*>(&sum.quanta), static_cast<unsigned long long>(quanta));
     }
@@ -91,33 +120,197 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
   }
 }
 
-// All images on one voxel.
-__device__ void integrate_voxel(const TsdfCall& call, int64_t x, int64_t y, int64_t z) {
-  const TsdfParams& p = call.params;
-  const double v[3] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y), voxel_centre(p.grid, 2, z)};
-  TsdfSum sum{};
-  for (int64_t i = 0; i < p.sensors; ++i) {
-    const TsdfSensor& s = sensors_of(call)[i];
-    const Projected c = project(s, v[0] - s.origin[0], v[1] - s.origin[1], v[2] - s.origin[2]);
-    double sdf = 0;
-    if (is_on_image(p, c) && depth_distance(p, i, c, sdf)) add_measurement(p, sdf, sum);
-  }
-  if (sum.count > 0) update_voxel(p, x, y, z, sum);
+// ---- Depth images ----
+//
+// A warp takes a tile of voxels. float32 says of most of them what an image measured (tsdf_glance.hpp); those that it is not
+// sure of are few, and lie together in few tiles: they are gathered and shared out among the warp.
+
+constexpr int kWarps = kThreads / 32;
+constexpr int kTiles = 4;                        // of a warp, one after the other along z
+static_assert(kTiles * kSensorsInParams == 32);  // a lane each looks which of them are in view
+
+// What rule 32 itself found of the voxels of a tile.
+struct TileMemory {
+  int64_t quanta[kInTile];  // of TsdfSum
+  int32_t counts[kInTile];
+  uint8_t doubtful[kInTile];  // which voxels
+};
+
+struct Place {
+  int x, y, z;
+};
+
+// Voxel `i` of a lane.
+__device__ Place voxel_of(const Place& tile, unsigned lane, unsigned i) {
+  constexpr unsigned kQuads = kTileZ / kEach;
+  return {tile.x, tile.y + static_cast<int>(lane / kQuads), tile.z + static_cast<int>(lane % kQuads * kEach + i)};
 }
 
-constexpr unsigned kAlongZ = 32;
+__device__ Projected project(const TsdfParams& p, const TsdfSensor& s, const Place& voxel) {
+  return project(s, voxel_centre(p.grid, 0, voxel.x) - s.origin[0], voxel_centre(p.grid, 1, voxel.y) - s.origin[1],
+                 voxel_centre(p.grid, 2, voxel.z) - s.origin[2]);
+}
 
-__global__ void integrate_images(const __grid_constant__ TsdfCall call) {
-  wait_for_work_before();
+// What an image measured of a tile, `height` voxels of this lane's inside the grid: free space to `counts`, the rest to
+// `memory`, which is `clean` before it is written. All lanes.
+template <class Depth>
+__device__ void add_image(const TsdfCall& call, int64_t sensor, const Place& tile, int height, TileMemory& memory,
+                          bool& clean, int32_t* counts) {
   const TsdfParams& p = call.params;
-  const int64_t z = blockIdx.x * int64_t{kAlongZ} + threadIdx.x % kAlongZ;
-  if (z >= p.grid.shape[2]) return;
-  for (int64_t x = blockIdx.z; x < p.grid.shape[0]; x += gridDim.z) {
-    for (int64_t y = blockIdx.y * int64_t{kThreads / kAlongZ} + threadIdx.x / kAlongZ; y < p.grid.shape[1];
-         y += gridDim.y * int64_t{kThreads / kAlongZ}) {
-      integrate_voxel(call, x, y, z);
+  const TsdfSensor& exact = sensors_of(call)[sensor];
+  const TsdfGlance glance = views_of(call)[sensor].glance;
+  const unsigned lane = threadIdx.x % 32;
+  const Place own = voxel_of(tile, lane, 0);
+  float c[3];
+  for (int k = 0; k < 3; ++k) {
+    c[k] = std::fma(static_cast<float>(own.x), glance.step[0][k],
+                    std::fma(static_cast<float>(own.y), glance.step[1][k],
+                             std::fma(static_cast<float>(own.z), glance.step[2][k], glance.at[k])));
+  }
+  const Depth* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
+  const auto columns = static_cast<unsigned>(p.columns);
+  const auto rows = static_cast<unsigned>(p.rows);
+  const auto column_stride = static_cast<int>(p.column_stride);
+  const auto row_stride = static_cast<int>(p.row_stride);
+  unsigned between = 0;  // pixels, as far as float32 knows
+  float z[kEach];
+  float depth[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const auto up = static_cast<float>(i);
+    z[i] = std::fma(up, glance.step[2][2], c[2]);
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(z[i]));
+    const Glimpse seen =
+        glimpse(glance, std::fma(up, glance.step[2][0], c[0]), std::fma(up, glance.step[2][1], c[1]), z[i], inverse);
+    const bool here = i < height;
+    const bool on = here & (seen.sure != 0) & (static_cast<unsigned>(seen.column) < columns) &
+                    (static_cast<unsigned>(seen.row) < rows);
+    between |= here & (seen.sure == 0) & !(z[i] < -glance.error) ? 1u << i : 0u;
+    depth[i] = 0;
+    if (on) depth[i] = static_cast<float>(image[seen.row * row_stride + seen.column * column_stride]);
+  }
+  for (; between != 0; between &= between - 1) {
+    const unsigned which = __ffs(between) - 1;
+    const Projected there = project(p, exact, voxel_of(tile, lane, which));
+    if (!is_on_image(p, there)) continue;
+    const float found = static_cast<float>(
+        image[static_cast<int64_t>(there.row) * p.row_stride + static_cast<int64_t>(there.column) * p.column_stride]);
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) depth[i] = i == which ? found : depth[i];
+  }
+  unsigned in_doubt = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t says = verdict(glance, p.space_carving, z[i], depth[i]);
+    counts[i] += says == kFree ? 1 : 0;
+    in_doubt |= says == kDoubtful ? 1u << i : 0u;
+  }
+  if (!__any_sync(~0u, in_doubt != 0)) return;
+
+  unsigned count = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kEach; ++i) {
+    if (clean) {
+      memory.quanta[i * 32 + lane] = 0;
+      memory.counts[i * 32 + lane] = 0;
+    }
+    const unsigned lanes = __ballot_sync(~0u, in_doubt >> i & 1);
+    const unsigned before = __popc(lanes & ((1u << lane) - 1));
+    if (in_doubt >> i & 1) memory.doubtful[count + before] = static_cast<uint8_t>(lane * kEach + i);
+    count += __popc(lanes);
+  }
+  clean = false;
+  __syncwarp();
+  for (unsigned k = lane; k < count; k += 32) {
+    const unsigned voxel = memory.doubtful[k];
+    const Projected there = project(p, exact, voxel_of(tile, voxel / kEach, voxel % kEach));
+    const double sdf = depth_distance(p, there, depth_behind(p, sensor, there));
+    if (!(sdf == sdf)) continue;
+    memory.quanta[voxel] += in_quanta(p, sdf) - p.free_quanta;
+    ++memory.counts[voxel];
+  }
+  __syncwarp();
+}
+
+// The quad of voxels that begins at `first`, of whose sums there are `height`.
+__device__ void update_quad(const TsdfCall& call, const Place& first, int height, const TsdfSum* sums) {
+  const TsdfParams& p = call.params;
+  const auto [x, y, z] = first;
+  if (!call.quads || height < kEach) {
+    for (int i = 0; i < kEach; ++i) {
+      if (sums[i].count > 0) update_voxel(p, x, y, z + i, sums[i]);
+    }
+    return;
+  }
+  auto* const distances =
+      reinterpret_cast<float4*>(p.distances + x * p.distance_strides[0] + y * p.distance_strides[1] + z);
+  auto* const weights = reinterpret_cast<float4*>(p.weights + x * p.weight_strides[0] + y * p.weight_strides[1] + z);
+  float4 distance = *distances;
+  float4 weight = *weights;
+  if (sums[0].count > 0) update_voxel(p, distance.x, weight.x, sums[0]);
+  if (sums[1].count > 0) update_voxel(p, distance.y, weight.y, sums[1]);
+  if (sums[2].count > 0) update_voxel(p, distance.z, weight.z, sums[2]);
+  if (sums[3].count > 0) update_voxel(p, distance.w, weight.w, sums[3]);
+  *distances = distance;
+  *weights = weight;
+}
+
+// The tiles that follow on one along z, as many as kTiles. All lanes of a warp.
+template <class Depth>
+__device__ void integrate_tiles(const TsdfCall& call, Place tile, TileMemory& memory) {
+  const TsdfParams& p = call.params;
+  const unsigned lane = threadIdx.x % 32;
+  const auto top = static_cast<int>(p.grid.shape[2]);
+  unsigned in_view = 0;  // a bit for each tile and eight sensors
+  for (int i = 0; i < kTiles && tile.z < top; ++i, tile.z += kTileZ) {
+    const Place own = voxel_of(tile, lane, 0);
+    const int height = own.y < p.grid.shape[1] ? top - own.z : 0;
+    int32_t counts[kEach] = {};
+    bool clean = true;
+    for (int64_t from = 0; from < p.sensors; from += kSensorsInParams) {
+      if (i == 0 || p.sensors > kSensorsInParams) {
+        const int64_t sensor = from + lane % kSensorsInParams;
+        const int ahead = static_cast<int>(lane / kSensorsInParams) - i;
+        const bool seen =
+            sensor < p.sensors && may_see(views_of(call)[sensor].frustum, static_cast<float>(tile.x),
+                                          static_cast<float>(tile.y), static_cast<float>(tile.z + ahead * kTileZ));
+        in_view = __ballot_sync(~0u, seen);
+      }
+      for (unsigned some = in_view >> (i * kSensorsInParams) & 0xffu; some != 0; some &= some - 1) {
+        add_image<Depth>(call, from + __ffs(some) - 1, tile, height, memory, clean, counts);
+      }
+    }
+    TsdfSum sums[kEach];
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) {
+      const unsigned voxel = lane * kEach + j;
+      sums[j] = clean ? TsdfSum{0, counts[j]} : TsdfSum{memory.quanta[voxel], memory.counts[voxel] + counts[j]};
+    }
+    __syncwarp();  // the next tile has this memory, too
+    if ((sums[0].count | sums[1].count | sums[2].count | sums[3].count) != 0) update_quad(call, own, height, sums);
+  }
+}
+
+template <class Depth>
+__global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_constant__ TsdfCall call) {
+  __shared__ TileMemory memory[kWarps];
+  wait_for_work_before();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t* shape = call.params.grid.shape;
+  for (int64_t x = blockIdx.z * int64_t{kWarps} + warp; x < shape[0]; x += gridDim.z * int64_t{kWarps}) {
+    for (int64_t y = blockIdx.y * int64_t{kTileY}; y < shape[1]; y += gridDim.y * int64_t{kTileY}) {
+      integrate_tiles<Depth>(call,
+                             {static_cast<int>(x), static_cast<int>(y), static_cast<int>(blockIdx.x) * kTileZ * kTiles},
+                             memory[warp]);
     }
   }
+}
+
+// Whether voxels beside one another along z lie so in memory, each quad of them aligned.
+bool lies_in_quads(const float* data, const int64_t strides[3]) {
+  return strides[2] == 1 && strides[0] % kEach == 0 && strides[1] % kEach == 0 &&
+         reinterpret_cast<uintptr_t>(data) % sizeof(float4) == 0;
 }
 
 // With the sensors in place.
@@ -125,10 +318,10 @@ cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
   const TsdfParams& p = call.params;
   const int64_t* shape = p.grid.shape;
   if (p.is_depth) {
-    constexpr int64_t kMostZ = int64_t{1} << 30;
-    const dim3 blocks(blocks_for(shape[2], kAlongZ, kMostZ), blocks_for(shape[1], kThreads / kAlongZ, 65535),
-                      blocks_for(shape[0], 1, 65535));
-    return launch_overlapped(integrate_images, blocks, kThreads, 0, stream, call);
+    const dim3 blocks(blocks_for(shape[2], int64_t{kTileZ} * kTiles), blocks_for(shape[1], kTileY, 65535),
+                      blocks_for(shape[0], kWarps, 65535));
+    return launch_overlapped(p.dtype == DType::kFloat32 ? integrate_images<float> : integrate_images<uint16_t>, blocks,
+                             kThreads, 0, stream, call);
   }
   constexpr int64_t kMostBlocks = int64_t{1} << 20;
   const dim3 of_rays(blocks_for(p.sensors * p.rows, kThreads, kMostBlocks));
@@ -145,26 +338,33 @@ cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
 }  // namespace robocache
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_tsdf(
-    const robocache::TsdfParams* params, const robocache::TsdfSensor* sensors, void* sensor_memory, int32_t device,
-    void* stream_handle) {
+    const robocache::TsdfParams* params, const robocache::TsdfSensor* sensors, const robocache::TsdfNumbers* poses,
+    const robocache::TsdfNumbers* cameras, void* sensor_memory, int32_t device, void* stream_handle) {
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
+  const TsdfParams& p = *params;
   TsdfCall call{};
-  call.params = *params;
-  if (params->sensors <= kSensorsInParams) {
-    std::copy_n(sensors, params->sensors, call.few.sensors);
+  call.params = p;
+  call.quads = lies_in_quads(p.distances, p.distance_strides) && lies_in_quads(p.weights, p.weight_strides);
+  if (poses == nullptr && cameras == nullptr && p.sensors <= kSensorsInParams) {
+    for (int64_t i = 0; i < p.sensors; ++i) {
+      call.few.sensors[i] = sensors[i];
+      if (p.is_depth) call.few.views[i] = view_of(p, sensors[i]);
+    }
     return launch_call(call, stream);
   }
   auto* const many = static_cast<TsdfSensor*>(sensor_memory);
+  auto* const views = reinterpret_cast<TsdfView*>(many + p.sensors);
   call.many = many;
-  for (int64_t first = 0; first < params->sensors; first += kSensorsInParams) {
+  call.many_views = views;
+  for (int64_t first = 0; first < p.sensors; first += kSensorsInParams) {
     SensorBatch batch{};
-    const int64_t count = std::min(kSensorsInParams, params->sensors - first);
-    std::copy_n(sensors + first, count, batch.sensors);
+    std::copy_n(sensors + first, std::min(kSensorsInParams, p.sensors - first), batch.sensors);
     const cudaError_t code =
-        launch_overlapped(store_sensors, dim3(1), unsigned{kSensorsInParams}, 0, stream, batch, many + first, count);
+        launch_overlapped(store_sensors, dim3(1), unsigned{kSensorsInParams}, 0, stream, batch,
+                          poses ? *poses : TsdfNumbers{}, cameras ? *cameras : TsdfNumbers{}, p, many, views, first);
     if (code != cudaSuccess) return code;
   }
   return launch_call(call, stream);

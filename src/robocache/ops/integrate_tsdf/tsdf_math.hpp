@@ -1,6 +1,7 @@
 // Rule 32 for one ray and for one voxel: what both backends share, to the bit.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -160,19 +161,25 @@ ROBOCACHE_HD bool is_on_image(const TsdfParams& p, const Projected& c) {
          c.row < static_cast<double>(p.rows);
 }
 
-// What the pixel measured of the voxel that falls on it: false for nothing. sdf is not above truncation.
-ROBOCACHE_HD bool depth_distance(const TsdfParams& p, int64_t sensor, const Projected& c, double& sdf) {
+ROBOCACHE_HD float depth_at(const TsdfParams& p, int64_t place) {
+  return p.dtype == DType::kFloat32 ? static_cast<const float*>(p.measured)[place]
+                                    : static_cast<float>(static_cast<const uint16_t*>(p.measured)[place]);
+}
+
+// What the pixel measured that a voxel falls on, in metres: 0 for nothing.
+ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
+  if (!is_on_image(p, c)) return 0;
   const int64_t place = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
                         static_cast<int64_t>(c.column) * p.column_stride;
-  const double depth = p.depth_scale * (p.dtype == DType::kFloat32
-                                            ? static_cast<double>(static_cast<const float*>(p.measured)[place])
-                                            : static_cast<double>(static_cast<const uint16_t*>(p.measured)[place]));
-  if (!(depth > 0 && depth < HUGE_VAL)) return false;
-  if (depth - c.z < -1.001 * p.truncation) return false;  // and |c| / z is 1 or more
-  sdf = (depth - c.z) * std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z) / c.z;
-  if (!(sdf >= -p.truncation && (sdf <= p.truncation || p.space_carving))) return false;
-  sdf = sdf < p.truncation ? sdf : p.truncation;
-  return true;
+  const double depth = p.depth_scale * static_cast<double>(depth_at(p, place));
+  return depth > 0 && depth < HUGE_VAL ? depth : 0;
+}
+
+// How far the surface at that depth is from the voxel, not above truncation: NaN for no measurement.
+ROBOCACHE_HD double depth_distance(const TsdfParams& p, const Projected& c, double depth) {
+  const double sdf = (depth - c.z) * std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z) / c.z;
+  const bool counts = (depth > 0) & (sdf >= -p.truncation) & ((sdf <= p.truncation) | p.space_carving);
+  return counts ? (sdf < p.truncation ? sdf : p.truncation) : NAN;
 }
 
 // ---- The update ----
@@ -181,21 +188,27 @@ ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double metres) {
   return static_cast<int64_t>(nearest_even(metres * p.quanta_per_metre));
 }
 
-ROBOCACHE_HD void add_measurement(const TsdfParams& p, double sdf, TsdfSum& sum) {
-  sum.quanta += in_quanta(p, sdf) - in_quanta(p, p.truncation);
-  ++sum.count;
+// The double nearest to n; unlike a cast there are vectors of it before AVX-512.
+ROBOCACHE_HD double as_double(int64_t n) {
+  const auto bits = static_cast<uint64_t>(n);
+  const auto high = std::bit_cast<double>((bits >> 32) ^ 0x4530000080000000u);         // 2^84 + 2^63 and the high half
+  const auto low = std::bit_cast<double>((bits & 0xffffffffu) | 0x4330000000000000u);  // 2^52 and the low half
+  return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
 }
 
 // `sum` holds a measurement at least.
-ROBOCACHE_HD void update_voxel(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const TsdfSum& sum) {
-  float& distance = p.distances[x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2]];
-  float& weight = p.weights[x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2]];
+ROBOCACHE_HD void update_voxel(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum) {
   const bool seen = weight > 0;  // NaN is not
   const double before = seen ? static_cast<double>(weight) : 0;
   const double total = before + sum.count;
-  const double measured = static_cast<double>(sum.quanta + sum.count * in_quanta(p, p.truncation)) * p.quantum;
+  const double measured = as_double(sum.quanta + sum.count * p.free_quanta) * p.quantum;
   distance = static_cast<float>((seen ? static_cast<double>(distance) * before + measured : measured) / total);
   weight = static_cast<float>(total < p.max_weight ? total : p.max_weight);
+}
+
+ROBOCACHE_HD void update_voxel(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const TsdfSum& sum) {
+  update_voxel(p, p.distances[x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2]],
+               p.weights[x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2]], sum);
 }
 
 ROBOCACHE_HD int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {

@@ -14,6 +14,14 @@ struct TsdfSensor {
   double fx, fy, cx, cy;
 };
 
+// T_world_sensor or intrinsics: [sensors, rows, columns] of float32 or float64, a stride of 0 where one serves all.
+struct TsdfNumbers {
+  const void* data;
+  DType dtype;
+  bool is_matrix;
+  int64_t sensor_stride, row_stride, column_stride;
+};
+
 // What the rays of a call say of a voxel, on one line of the cache.
 struct alignas(16) TsdfSum {
   int64_t quanta;  // the sum of the measurements, each less the truncation, so that free space adds nothing
@@ -40,6 +48,7 @@ struct TsdfParams {
   double half_diagonal;     // of a voxel
   double quantum;           // metres, a power of two
   double quanta_per_metre;  // its inverse
+  int64_t free_quanta;      // of the truncation
   double max_weight;        // infinity: none
 
   // For points, of each voxel, row-major. Not cleared yet: everywhere, or in the voxels that rays update, whichever are
@@ -49,6 +58,6 @@ struct TsdfParams {
 };
 
 // Sensors that travel with a kernel's parameters, which are at most 4 KB.
-inline constexpr int64_t kSensorsInParams = 16;
+inline constexpr int64_t kSensorsInParams = 8;
 
 }  // namespace robocache
