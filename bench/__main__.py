@@ -1,8 +1,8 @@
-"""Every benchmark in turn, or those named, and then the pages. Unless named the sweep runs with a GPU alone, and
-lerobot_batches, which wants LeRobot's environment, does not.
+"""Every benchmark in turn, or those named, and then the pages. Unless named the sweep and the shapes run with a GPU alone,
+and lerobot_batches, which wants LeRobot's environment, does not.
 
-python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [loader] [loader_one_clock] [residency] [ranks]
-                [episodes] [ingest] [options of the benchmarks]
+python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [shapes] [loader]
+                [loader_one_clock] [residency] [ranks] [episodes] [ingest] [options of the benchmarks]
 """
 
 import runpy
@@ -21,6 +21,7 @@ BENCHES = [
     "lerobot_batches",
     "videos",
     "sweep",
+    "shapes",
     "loader",
     "loader_one_clock",
     "residency",
@@ -34,7 +35,7 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     names = [argument for argument in sys.argv[1:] if argument in BENCHES]
     if not names:
-        left_out = {"lerobot_batches", *([] if torch.cuda.is_available() else ["sweep"])}
+        left_out = {"lerobot_batches", *([] if torch.cuda.is_available() else ["sweep", "shapes"])}
         names = [name for name in BENCHES if name not in left_out]
     options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
     if "--help" in options or "-h" in options:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweep_picture import draw, is_current, picture_of
+from sweep_picture import PICTURED, draw, is_current, picture_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING = ROOT / "bench/results/nvidia-h200-training.json"  # by examples/train_act.py --record
@@ -79,6 +79,7 @@ TITLES = {
     "resample": "resample_trajectories",
     "sweep": "resample_trajectories over shapes, types and clocks",
     "fuse": "fuse_multimodal",
+    "shapes": "Shapes drawn by a seed",
     "voxelize": "voxelize_pointcloud, voxelize_sparse, voxel_downsample",
     "tsdf": "integrate_tsdf",
     "images": "Cameras",
@@ -192,7 +193,8 @@ def section(result: dict) -> str:
     text += f"`{result['command']}`, {result['date']}, commit {result['commit']}, torch {result['machine']['torch']}.\n"
     if result["quick"]:
         text += "\nA smoke run: the figures mean nothing.\n"
-    text += sweep(result) if result["bench"] == "sweep" else contests(result) + figures(result)
+    by = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
+    text += by(result) if by else contests(result) + figures(result)
     text += short_of_the_aim(result)
     for case in result["cases"]:
         failures = {"robocache": case["error"]} if "error" in case else case.get("failures", {})
@@ -397,6 +399,25 @@ def sweep(result: dict) -> str:
     return f"{text}\n"
 
 
+def shapes(result: dict) -> str:
+    rows, lost = [], []
+    for case in result["cases"]:
+        ratios = sorted(shape["times_the_copy"] for shape in case.get("shapes", []))
+        if not ratios:
+            continue
+        beside = sorted(shape["faster_than"] for shape in case["shapes"] if "faster_than" in shape)
+        peer = [times(beside[len(beside) // 2]), times(beside[0])] if beside else ["", ""]
+        rows.append([case["name"], str(len(ratios)), number(ratios[len(ratios) // 2]), number(ratios[-1]), *peer])
+        lost += [(shape, case["name"]) for shape in case["shapes"] if shape.get("faster_than", 1) < 1]
+    columns = ["", "shapes", "over a copy, median", "at most", "x torch.compile, median", "at least"]
+    text = "\n" + table(columns, rows) if rows else ""
+    for shape, name in lost:
+        text += f"\nSlower than torch.compile: {name}: {shape['name']}, {times(shape['faster_than'])}.\n"
+    if picture_of(result).exists():
+        text += f"\n![time over a copy, by bytes]({picture_of(result).name})\n"
+    return text
+
+
 # The cases of bench/counters.py that the page speaks of.
 COUNTED = [
     "resample B1024 S2048 T1024 D7",
@@ -477,7 +498,7 @@ def main() -> int:
     found = results(ROOT / "bench/results")
     stale = 0
     for result in found.values():  # first the pictures, since the page shows those that are there
-        if result["bench"] != "sweep" or is_current(result):
+        if result["bench"] not in PICTURED or is_current(result):
             continue
         stale, path = 1, picture_of(result)
         if options.check or importlib.util.find_spec("matplotlib") is None:

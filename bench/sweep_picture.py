@@ -1,4 +1,5 @@
-"""Draws bench/results/*-sweep.json as heat maps, docs/sweep-<machine>.png; needs matplotlib.
+"""Draws bench/results/*-sweep.json as heat maps and *-shapes.json as ratios over bytes, docs/<bench>-<machine>.png; needs
+matplotlib.
 
 python bench/sweep_picture.py            # bench/render.py does it too, where matplotlib is
 """
@@ -9,18 +10,21 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+PICTURED = "sweep", "shapes"
 COLOURS = 1.0, 4.0  # the ratios at the ends of the scale
 
 
 def picture_of(result: dict) -> Path:
-    return ROOT / f"docs/sweep-{result['machine']['name']}.png"
+    return ROOT / f"docs/{result['bench']}-{result['machine']['name']}.png"
 
 
 def digest(result: dict) -> str:
     """Of all that is drawn; the picture carries it, so that a picture of other figures is found out."""
-    drawn = [[case["name"], *(case.get(key) for key in ("rows", "columns", "ratios"))] for case in result["cases"]]
+    keys = "rows", "columns", "ratios", "shapes"
+    drawn = [[case["name"], *(case[key] for key in keys if key in case)] for case in result["cases"]]
     return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()
 
 
@@ -34,6 +38,35 @@ def draw(result: dict, path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+
+    figure = shapes_of(result, plt) if result["bench"] == "shapes" else planes_of(result, plt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80, metadata={"Description": digest(result)})
+    plt.close(figure)
+
+
+def shapes_of(result: dict, plt: Any) -> Any:
+    """A point a shape; those at which torch.compile is faster have a ring around them."""
+    figure, place = plt.subplots(figsize=(11, 6), layout="constrained")
+    operations: dict[str, list[dict]] = {}
+    for case in result["cases"]:
+        operations.setdefault(case["name"].split(",")[0], []).extend(case.get("shapes", []))
+    for operation, shapes in operations.items():
+        place.scatter([x["bytes"] for x in shapes], [x["times_the_copy"] for x in shapes], s=14, label=operation)
+    lost = [x for shapes in operations.values() for x in shapes if x.get("faster_than", 1) < 1]
+    if lost:
+        sizes, ratios = [x["bytes"] for x in lost], [x["times_the_copy"] for x in lost]
+        place.scatter(sizes, ratios, s=90, facecolors="none", edgecolors="red", label="torch.compile is faster")
+    place.set(xscale="log", yscale="log", xlabel="bytes that must move", ylabel="time over a copy of as many bytes")
+    place.set_yticks([1, 1.5, 2, 3, 4, 6, 8], ["1", "1.5", "2", "3", "4", "6", "8"])
+    place.grid(alpha=0.3)
+    place.legend()
+    machine = result["machine"]
+    figure.suptitle(f"shapes drawn by seeds, {machine.get('gpu', machine['cpu'])}")
+    return figure
+
+
+def planes_of(result: dict, plt: Any) -> Any:
     from matplotlib.colors import LogNorm
 
     planes = [case for case in result["cases"] if any(x is not None for line in case.get("ratios", []) for x in line)]
@@ -65,13 +98,11 @@ def draw(result: dict, path: Path) -> None:
     figure.colorbar(image, ax=places, shrink=0.4, ticks=[1, 1.5, 2, 3, 4], format="%g", extend="both")
     machine = result["machine"]
     figure.suptitle(f"resample_trajectories: time over a copy of the same bytes, {machine.get('gpu', machine['cpu'])}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=80, metadata={"Description": digest(result)})
-    plt.close(figure)
+    return figure
 
 
 def main() -> int:
-    for path in sorted((ROOT / "bench/results").glob("*-sweep.json")):
+    for path in sorted(path for bench in PICTURED for path in (ROOT / "bench/results").glob(f"*-{bench}.json")):
         result = json.loads(path.read_text())
         draw(result, picture_of(result))
         print(f"{picture_of(result).relative_to(ROOT)} drawn")

@@ -14,4 +14,4 @@ def resample(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor) -
     first = torch.arange(0, batch * samples, samples, device=values.device)[:, None]
     a = rows.index_select(0, (left + first).view(-1)).float()
     b = rows.index_select(0, (right + first).view(-1)).float()
-    return torch.lerp(a, b, weight.view(-1, 1)).to(values.dtype).view(batch, -1, features)
+    return torch.lerp(a, b, weight.to(a.dtype).view(-1, 1)).to(values.dtype).view(batch, -1, features)

@@ -33,12 +33,13 @@
 
 namespace robocache {
 
-// What the gradient of a cubic segment is made in, dense: [batch, samples], slopes [batch, samples, features].
+// What the gradient of a cubic segment is made in, dense: [batch, samples], slopes [batch, samples, features]. One behind the
+// other.
 struct SplineGradientMemory {
-  SplineRow* table;
-  SplineRowGradient* of_table;
   double* slopes;
   double* of_slopes;
+  SplineRowGradient* of_table;
+  SplineRow* table;
 };
 
 // What a segment's gradient is added to. Null: not asked for. Plain C; strides count elements.

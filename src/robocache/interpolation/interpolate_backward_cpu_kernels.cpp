@@ -171,14 +171,14 @@ void for_each_lanes(int64_t features, const Body& body) {
 }
 
 // The slopes of a row, by its table.
-[[gnu::noinline]] void sweep_features(const Segment& s, const SegmentGradient& g, int64_t batch, int64_t length) {
+[[gnu::noinline]] void sweep_features(const Segment& s, const SegmentGradient& g, int64_t batch) {
   const SplineRow* const table = g.spline.table + batch * s.samples;
   const int64_t row = batch * s.samples * s.features;
   with_floating(s.value_dtype, [&](auto element) {
     const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
     for_each_lanes(s.features, [&](auto lanes, int64_t d) {
-      spline_sweep<decltype(lanes)::value, 1>(table, length, values + d * s.values_feature, s.values_sample,
-                                              s.values_feature, g.spline.slopes + row + d, s.features);
+      spline_sweep_row<decltype(lanes)::value>(table, values + d * s.values_feature, s.values_sample, s.values_feature,
+                                               g.spline.slopes + row + d, s.features);
     });
   });
 }
@@ -220,7 +220,7 @@ template <class Clock>
   for (int64_t i = 0; i < length; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
   const int64_t row = batch * s.samples * s.features;
   for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
-  sweep_features(s, g, batch, length);
+  sweep_features(s, g, batch);
 }
 
 // After them, and after what came to the slopes has gone on: what came to the table goes to the times.

@@ -6,6 +6,7 @@
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
 #include "robocache/interpolation/interpolate_plan.hpp"
+#include "robocache/interpolation/spline_cuda.cuh"
 
 namespace robocache::interpolation_cuda {
 namespace {
@@ -477,40 +478,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Splines: before the targets the slopes, after them what came to these --------------------------------------------
 
-// A thread a row.
-__global__ void __launch_bounds__(kThreads)
-    spline_table_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g, int64_t rows) {
-  for (int64_t batch = blockIdx.x * int64_t{kThreads} + threadIdx.x; batch < rows;
-       batch += int64_t{gridDim.x} * kThreads) {
-    const int64_t n = row_length(s, batch);
-    with_clock(s.clock_dtype, [&](auto clock) {
-      using Clock = decltype(clock);
-      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-      if (n > 0) spline_table(times, n, Clock{}, s.boundary, g.spline.table + batch * s.samples);
-    });
-    for (int64_t i = 0; i < n; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
-  }
-}
-
-// A thread a feature of a row, here and below.
-__global__ void __launch_bounds__(kThreads)
-    spline_slopes_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g, int64_t rows) {
-  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < rows * s.features;
-       at += int64_t{gridDim.x} * kThreads) {
-    const int64_t batch = at / s.features;
-    const int64_t feature = at - batch * s.features;
-    const int64_t n = row_length(s, batch);
-    const int64_t first = batch * s.samples * s.features + feature;
-    for (int64_t i = 0; i < n; ++i) g.spline.of_slopes[first + i * s.features] = 0;
-    if (n == 0) continue;
-    with_type(s.value_dtype, [&](auto element) {
-      spline_sweep<1, 6>(g.spline.table + batch * s.samples, n,
-                         static_cast<const decltype(element)*>(s.values) + value_at(s, batch, 0, feature),
-                         s.values_sample, s.values_feature, g.spline.slopes + first, s.features);
-    });
-  }
-}
-
+// A thread a feature of a row.
 template <class Work>
 __global__ void __launch_bounds__(kThreads)
     spline_sweep_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
@@ -542,6 +510,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A thread a row.
 __global__ void __launch_bounds__(kThreads)
     spline_table_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
                                  int64_t rows) {
@@ -594,9 +563,13 @@ cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const Segm
   if (s.samples == 0 || s.features == 0) return cudaSuccess;
   const unsigned rows = blocks_for(call.batch, kThreads, kMostBlocks);
   const unsigned columns = blocks_for(call.batch * s.features, kThreads, kMostBlocks);
-  spline_table_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
-  spline_slopes_kernel<<<columns, kThreads, 0, stream>>>(s, g, call.batch);
-  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
+  const SplineCall spline{s, call.batch, g.spline.table, g.spline.slopes};
+  if (const cudaError_t code = launch_splines(spline, true, stream); code != cudaSuccess) return code;
+  const auto bytes = reinterpret_cast<char*>(g.spline.table) - reinterpret_cast<char*>(g.spline.of_slopes);
+  if (const cudaError_t code = cudaMemsetAsync(g.spline.of_slopes, 0, static_cast<size_t>(bytes), stream);
+      code != cudaSuccess) {
+    return code;
+  }
   if (const cudaError_t code = launch<Work, Cubics>(call, s, g, device, stream); code != cudaSuccess) return code;
   spline_sweep_backward_kernel<Work><<<columns, kThreads, 0, stream>>>(s, g, call.batch);
   if (g.times != nullptr) spline_table_backward_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);

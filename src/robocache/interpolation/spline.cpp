@@ -26,17 +26,16 @@ void sweep_row(const SplineCall& call, int64_t batch, const SplineRow* table) {
   using Work = WorkType<T>;
   constexpr int kLanes = 8;
   const Segment& s = call.segment;
-  const int64_t n = row_length(s, batch);
   const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch;
   Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features;
   int64_t d = 0;
   for (; d + kLanes <= s.features; d += kLanes) {
-    spline_sweep<kLanes, 1>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
-                            s.features);
+    spline_sweep_row<kLanes>(table, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
+                             s.features);
   }
   for (; d < s.features; ++d) {
-    spline_sweep<1, 1>(table, n, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
-                       s.features);
+    spline_sweep_row<1>(table, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
+                        s.features);
   }
 }
 

@@ -2,13 +2,15 @@
 //
 // A row's samples are those of distinct times (of one time the last), in units of the row's span: slopes are value per
 // span. They solve a tridiagonal system, in float64 whatever the work type, that depends on the times alone but for its
-// right side: spline_table makes the factors of a row, spline_sweep goes down and up one or more features with them. A NaN
-// reaches every slope of its feature. Two samples give a straight line, three a parabola, unless natural.
+// right side: spline_table makes the factors of a row, spline_sweep goes down and up one or more features with them. What a
+// sample passes on falls by half and more to each next one, so CUDA solves a row in pieces that overlap; a NaN reaches every
+// slope of its feature all the same. Two samples give a straight line, three a parabola, unless natural.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "robocache/core/device.hpp"
 #include "robocache/core/host_device.hpp"
@@ -25,14 +27,14 @@ namespace robocache {
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 
 // Makes the slopes of the cubic segments in `workspace` (contiguous, 16-byte aligned, on `device`, alive until the segments
-// have been interpolated) and points their `slopes` at them. On CUDA queued on `stream`, as two kernels a segment. Throws
+// have been interpolated) and points their `slopes` at them. On CUDA queued on `stream`, as three kernels a segment. Throws
 // ArgumentError where it is missing or too small, DeviceError.
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
 // A sample that counts: slope = before * (y - y_previous) + after * (y_next - y) - carry * (slope so far of the previous),
 // and on the way back, less back * slope of the next. At the row's ends `before` and `after` take the two differences
-// nearest to that end, and `back` (first) or `carry` (last) the neighbour's slope.
+// nearest to that end, and `back` (first) or `carry` (last) the neighbour's slope. The first one's `carry` is their number.
 struct SplineRow {
   double before, after, carry, back;
   int64_t row;  // in the row of samples; the last is the row's last
@@ -131,128 +133,130 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   return made;
 }
 
-// n >= 1 samples; fills the first entries of `table`.
-template <class Times, class Clock>
-ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
-  const auto row_after = [&](int64_t row) {
-    ++row;
-    while (row + 1 < n && times[row + 1] == times[row]) ++row;
-    return row;
+// The entries [begin, end) of the interior samples, and with the first and the last interior one those of the row's ends;
+// `warm` samples before `begin` are gone through too, since a factor depends on the one before it. table[0].carry becomes
+// `count`, the samples that count, whose rows are there already. gap_after(e) is the time to the next, in spans of the row.
+template <class GapAfter>
+ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t warm,
+                                 Boundary boundary, SplineRow* table) {
+  const auto set = [&](int64_t e, double before, double after, double carry, double back) {
+    table[e] = {before, after, carry, back, table[e].row};
   };
-  const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
-  const auto gap = [&](int64_t from, int64_t to) {
-    return static_cast<double>(later_minus_earlier(times[to], times[from])) / span;
-  };
-  const int64_t first = row_after(-1);
-  table[0] = {0, 0, 0, 0, first};
-  if (first >= n - 1) return;
-  int64_t row = row_after(first);
-  double a = gap(first, row);  // the gap before `row`
-  if (row >= n - 1) {
-    table[0].before = 1 / a;
-    table[1] = {1 / a, 0, 0, 0, n - 1};
+  if (count < 3) {
+    const double slope = count == 2 ? 1 / gap_after(0) : 0;
+    set(0, slope, slope, static_cast<double>(count), 0);
+    if (count == 2) set(1, slope, slope, 0, 0);
     return;
   }
+  int64_t e = begin > warm + 1 ? begin - warm : 1;
+  if (e >= count - 1) return;
   double back = 0;
-  for (int64_t e = 1;; ++e) {
-    const int64_t next = row_after(row);
-    const double b = gap(row, next);
+  double a = gap_after(e - 1);
+  for (; e < end && e < count - 1; ++e) {
+    const double b = gap_after(e);
     const bool starts = e == 1;
-    const bool ends = next >= n - 1;
+    const bool ends = e == count - 2;
     const SplineStep<double> step = spline_step(a, b, back, starts, ends, boundary);
-    if (starts) table[0] = {step.first_before, step.first_after, 0, step.first_back, first};
-    if (ends) table[e + 1] = {step.last_before, step.last_after, step.last_carry, 0, next};
-    table[e] = {step.before, step.after, step.carry, step.back, row};
-    if (ends) return;
     back = step.back;
-    row = next;
     a = b;
+    if (e < begin) continue;
+    if (starts) set(0, step.first_before, step.first_after, static_cast<double>(count), step.first_back);
+    if (ends) set(count - 1, step.last_before, step.last_after, step.last_carry, 0);
+    set(e, step.before, step.after, step.carry, step.back);
   }
 }
 
-// The slopes of kLanes neighbouring features. `slopes` has one for each sample, of which those that do not count stay
-// unwritten. What the next kAhead samples need is fetched at once: a sample waits for the one before it, but not for
-// memory.
-template <int kLanes, int kAhead, class T, class Work>
-ROBOCACHE_HD void spline_sweep(const SplineRow* table, int64_t n, const T* values, int64_t values_sample,
-                               int64_t values_feature, Work* slopes, int64_t slopes_sample) {
-  const auto load = [&](int64_t row, double(&y)[kLanes]) {
-    const T* const at = values + row * values_sample;
-    for (int lane = 0; lane < kLanes; ++lane) y[lane] = to_work<double>(at[lane * values_feature]);
+// n >= 1 samples; fills the first entries of `table`.
+template <class Times, class Clock>
+void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
+  const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
+  int64_t count = 0;
+  for (int64_t row = 0; row < n; ++row) {
+    if (row + 1 == n || !(times[row + 1] == times[row])) table[count++].row = row;
+  }
+  const auto gap_after = [&](int64_t e) {
+    return static_cast<double>(later_minus_earlier(times[table[e + 1].row], times[table[e].row])) / span;
   };
-  const SplineRow first = table[0];
-  if (first.row >= n - 1) return;
-  Work* const at_first = slopes + first.row * slopes_sample;
-  double before[kLanes];  // the step before the sample, and below after it
+  spline_factors(gap_after, count, 1, count, 0, boundary, table);
+}
+
+// The slopes of the samples [begin, end) of those that count, of kLanes neighbouring features. It goes down from `overlap`
+// samples before them and up from as many behind them: what lies farther away is left out. value(row, lane) is a sample;
+// kept(e, lane), in the work type, takes what is known on the way down, slope(e, lane) the slope, perhaps in one place.
+// Returns whether a NaN came down.
+template <int kLanes, class Value, class Kept, class Slope>
+ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begin, int64_t end, int64_t overlap,
+                               const Value& value, const Kept& kept, const Slope& slope) {
+  using Work = std::remove_reference_t<decltype(kept(0, 0))>;
+  const auto count = static_cast<int64_t>(table[0].carry);
+  if (count < 2 || begin >= count) return false;
+  if (end > count) end = count;
+  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // no interior sample any more
+  const SplineRow ends = table[0];
   double here[kLanes];
-  double slope[kLanes];
-  load(first.row, before);
-  load(table[1].row, here);
+  double before[kLanes];  // the step before the sample
+  double after[kLanes];
+  double made[kLanes];
+  double first[kLanes];  // of the row's first sample
+  int64_t e = begin > overlap + 1 ? begin - overlap : 1;
   for (int lane = 0; lane < kLanes; ++lane) {
-    before[lane] = here[lane] - before[lane];
-    slope[lane] = 0;
+    here[lane] = value(table[e].row, lane);
+    after[lane] = here[lane] - value(table[e - 1].row, lane);
+    before[lane] = made[lane] = 0;
+    first[lane] = ends.after * after[lane];  // of two samples
   }
-  if (table[1].row >= n - 1) {
-    Work* const at_last = slopes + table[1].row * slopes_sample;
+#ifdef __CUDA_ARCH__
+#pragma unroll 4
+#endif
+  for (; e < last; ++e) {
+    const SplineRow row = table[e];
+    const int64_t next = table[e + 1].row;
     for (int lane = 0; lane < kLanes; ++lane) {
-      at_last[lane] = at_first[lane] = static_cast<Work>(first.before * before[lane]);
+      const double y = value(next, lane);
+      before[lane] = after[lane];
+      after[lane] = y - here[lane];
+      here[lane] = y;
+      made[lane] = row.before * before[lane] + row.after * after[lane] - row.carry * made[lane];
     }
-    return;
+    for (int lane = 0; lane < kLanes && e == 1; ++lane) {
+      first[lane] = ends.before * before[lane] + ends.after * after[lane];
+    }
+    for (int lane = 0; lane < kLanes && e >= begin; ++lane) kept(e, lane) = static_cast<Work>(made[lane]);
   }
-  int64_t interior = 0;  // samples between the first and the last
-  for (bool ends = false; !ends;) {
-    SplineRow rows[kAhead + 1];
-    double ahead[kAhead][kLanes];
-    for (int k = 0; k <= kAhead; ++k) {
-      const int64_t at = interior + 1 + k;
-      rows[k] = table[at < n ? at : n - 1];
-    }
-    for (int k = 1; k <= kAhead; ++k) {
-      if (rows[k - 1].row >= n - 1) rows[k] = rows[k - 1];  // past the last nothing is written in the table
-    }
-    for (int k = 0; k < kAhead; ++k) load(rows[k + 1].row, ahead[k]);
-    for (int k = 0; k < kAhead && !ends; ++k) {
-      const SplineRow& last = rows[k + 1];
-      ends = last.row >= n - 1;
-      Work* const at = slopes + rows[k].row * slopes_sample;
-      Work* const at_last = slopes + last.row * slopes_sample;
-      double after[kLanes];
-      for (int lane = 0; lane < kLanes; ++lane) after[lane] = ahead[k][lane] - here[lane];
-      for (int lane = 0; lane < kLanes && interior == 0; ++lane) {
-        at_first[lane] = static_cast<Work>(first.before * before[lane] + first.after * after[lane]);
-      }
-      for (int lane = 0; lane < kLanes; ++lane) {
-        slope[lane] = rows[k].before * before[lane] + rows[k].after * after[lane] - rows[k].carry * slope[lane];
-        at[lane] = static_cast<Work>(slope[lane]);
-      }
-      for (int lane = 0; lane < kLanes && ends; ++lane) {
-        at_last[lane] =
-            static_cast<Work>(last.before * before[lane] + last.after * after[lane] - last.carry * slope[lane]);
-      }
-      for (int lane = 0; lane < kLanes; ++lane) {
-        before[lane] = after[lane];
-        here[lane] = ahead[k][lane];
-      }
-      ++interior;
+  bool spoiled = false;
+  for (int lane = 0; lane < kLanes; ++lane) spoiled = spoiled || made[lane] != made[lane];
+  if (end == count) {
+    const SplineRow row = table[count - 1];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      slope(count - 1, lane) =
+          static_cast<Work>(row.before * before[lane] + row.after * after[lane] - row.carry * made[lane]);
     }
   }
-  for (int64_t e = interior - 1; e >= 0; e -= kAhead) {
-    SplineRow rows[kAhead];
-    double behind[kAhead][kLanes];
-    for (int k = 0; k < kAhead; ++k) rows[k] = table[e - k > 0 ? e - k : 0];
-    for (int k = 0; k < kAhead; ++k) {
-      const Work* const at = slopes + rows[k].row * slopes_sample;
-      for (int lane = 0; lane < kLanes; ++lane) behind[k][lane] = static_cast<double>(at[lane]);
-    }
-    for (int k = 0; k < kAhead; ++k) {
-      if (e - k < 0) break;
-      Work* const at = slopes + rows[k].row * slopes_sample;
-      for (int lane = 0; lane < kLanes; ++lane) {
-        slope[lane] = behind[k][lane] - rows[k].back * slope[lane];
-        at[lane] = static_cast<Work>(slope[lane]);
-      }
+#ifdef __CUDA_ARCH__
+#pragma unroll 4
+#endif
+  for (e = last - 1; e >= begin && e >= 1; --e) {
+    const double back = table[e].back;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (e < last - 1) made[lane] = static_cast<double>(kept(e, lane)) - back * made[lane];
+      if (e < end) slope(e, lane) = static_cast<Work>(made[lane]);
     }
   }
+  for (int lane = 0; lane < kLanes && begin == 0; ++lane) {
+    slope(0, lane) = static_cast<Work>(static_cast<double>(static_cast<Work>(first[lane])) - ends.back * made[lane]);
+  }
+  return spoiled;
+}
+
+// A whole row: `slopes` has one for each sample, of which those that do not count stay unwritten.
+template <int kLanes, class T, class Work>
+void spline_sweep_row(const SplineRow* table, const T* values, int64_t values_sample, int64_t values_feature,
+                      Work* slopes, int64_t slopes_sample) {
+  const auto value = [&](int64_t row, int lane) {
+    return to_work<double>(values[row * values_sample + lane * values_feature]);
+  };
+  const auto slope = [&](int64_t e, int lane) -> Work& { return slopes[table[e].row * slopes_sample + lane]; };
+  spline_sweep<kLanes>(table, 0, INT64_MAX, 0, value, slope, slope);
 }
 
 }  // namespace robocache

@@ -1,58 +1,138 @@
-#include <cuda_runtime.h>
-
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/interpolation/spline.hpp"
+#include "robocache/interpolation/spline_cuda.cuh"
 
 namespace robocache::interpolation_cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kRowsPerBlock = 32;  // few, so that a batch's rows spread over the processor
+// What a sample passes on up and down its row falls by half and more from each to the next. So a row is solved in pieces,
+// each of which begins before itself and ends behind itself: what lies farther away no longer counts. Only a NaN goes on.
+constexpr int kWarp = 32;
+constexpr int kTableThreads = 128;
+constexpr int kRun = 16;        // samples of a thread's piece of the table
+constexpr int kRunBegins = 32;  // before it: a pivot falls to a quarter, of float64 nothing is left
+constexpr int kPiece = 128;     // samples of a piece and of one overlap
+template <class Work>
+constexpr int kOverlap = sizeof(Work) * 8;
 
-// A thread a row: the factors follow one another.
+// By the whole block: the rows that count, in their order, into the table. Returns how many.
 template <class Clock>
-__global__ void __launch_bounds__(kRowsPerBlock) table_kernel(const __grid_constant__ SplineCall call) {
-  const Segment& s = call.segment;
-  for (int64_t batch = blockIdx.x * int64_t{kRowsPerBlock} + threadIdx.x; batch < call.batch;
-       batch += int64_t{gridDim.x} * kRowsPerBlock) {
-    const int64_t n = row_length(s, batch);
-    const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-    if (n > 0) spline_table(times, n, Clock{}, s.boundary, call.table + batch * s.samples);
+__device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* table) {
+  __shared__ int32_t of_warp[kTableThreads / kWarp];
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  int32_t total = 0;
+  for (int32_t base = 0; base < n; base += kTableThreads) {
+    const int32_t i = base + thread;
+    const bool counts = i < n && (i + 1 == n || !(times[i + 1] == times[i]));
+    const unsigned votes = __ballot_sync(~0u, counts);
+    if (thread % kWarp == 0) of_warp[thread / kWarp] = __popc(votes);
+    __syncthreads();
+    int32_t at = total + __popc(votes & ((1u << thread % kWarp) - 1));
+    for (int32_t w = 0; w < kTableThreads / kWarp; ++w) {
+      if (w < thread / kWarp) at += of_warp[w];
+      total += of_warp[w];
+    }
+    if (counts) table[at].row = i;
+    __syncthreads();
   }
+  return total;
 }
 
-// A thread a feature of a row: neighbours read neighbours.
-template <class T>
-__global__ void __launch_bounds__(kThreads, 4) sweep_kernel(const __grid_constant__ SplineCall call) {
-  using Work = WorkType<T>;
+// A block a row. The last entry's `back` will say whether a value is NaN.
+template <class Clock>
+__global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;
-  const int64_t count = call.batch * s.features;
-  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < count; at += int64_t{gridDim.x} * kThreads) {
-    const int64_t batch = at / s.features;
-    const int64_t d = at - batch * s.features;
-    const int64_t n = row_length(s, batch);
+  for (int64_t batch = blockIdx.x; batch < call.batch; batch += gridDim.x) {
+    const auto n = static_cast<int32_t>(row_length(s, batch));
     if (n == 0) continue;
-    spline_sweep<1, 6>(call.table + batch * s.samples, n,
-                       static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature, s.values_sample,
-                       s.values_feature, static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d,
-                       s.features);
+    const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+    SplineRow* const table = call.table + batch * s.samples;
+    const int32_t count = set_rows(times, n, table);
+    const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[0]));
+    const auto gap_after = [&](int32_t e) {
+      return static_cast<double>(later_minus_earlier(times[table[e + 1].row], times[table[e].row])) / span;
+    };
+    int32_t begin = 1 + static_cast<int32_t>(threadIdx.x) * kRun;
+    do {
+      spline_factors(gap_after, count, begin, begin + kRun, kRunBegins, s.boundary, table);
+      begin += kTableThreads * kRun;
+    } while (begin < count - 1);
+    __syncthreads();
   }
 }
 
-cudaError_t launch(const SplineCall& call, cudaStream_t stream) {
+// A warp a piece of a row, a thread a feature of it: neighbours read neighbours.
+template <class T, class Work, int kWarps = 8 / sizeof(Work)>
+__global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_constant__ SplineCall call) {
+  constexpr int kOwn = kPiece - kOverlap<Work>;
+  __shared__ Work memory[kWarps][kPiece][kWarp];
   const Segment& s = call.segment;
-  if (call.batch * s.samples * s.features == 0) return cudaSuccess;
-  const unsigned rows = blocks_for(call.batch, kRowsPerBlock);
-  with_clock(s.clock_dtype,
-             [&](auto clock) { table_kernel<decltype(clock)><<<rows, kRowsPerBlock, 0, stream>>>(call); });
-  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
-  const unsigned blocks = blocks_for(call.batch * s.features, kThreads);
-  with_floating(s.value_dtype,
-                [&](auto element) { sweep_kernel<decltype(element)><<<blocks, kThreads, 0, stream>>>(call); });
-  return cudaGetLastError();
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int64_t columns = (s.features + kWarp - 1) / kWarp;
+  const int64_t pieces = (s.samples + kOwn - 1) / kOwn;
+  const int64_t number = blockIdx.x * int64_t{kWarps} + thread / kWarp;
+  const int64_t batch = number / (columns * pieces);
+  const int64_t feature = number % columns * kWarp + thread % kWarp;
+  if (batch >= call.batch || feature >= s.features || row_length(s, batch) == 0) return;
+  SplineRow* const table = call.table + batch * s.samples;
+  const T* __restrict__ const values =
+      static_cast<const T*>(s.values) + batch * s.values_batch + feature * s.values_feature;
+  Work* __restrict__ const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + feature;
+  const int64_t begin = number / columns % pieces * kOwn;
+  const bool spoiled = spline_sweep<1>(
+      table, begin, begin + kOwn, kOverlap<Work>,
+      [&](int64_t row, int) { return to_work<double>(values[row * s.values_sample]); },
+      [&](int64_t e, int) -> Work& { return memory[thread / kWarp][e - begin][thread % kWarp]; },
+      [&](int64_t e, int) -> Work& { return slopes[table[e].row * s.features]; });
+  if (spoiled) table[static_cast<int64_t>(table[0].carry) - 1].back = 1;
+}
+
+// A NaN reaches every slope of its feature: a block a row, which has nothing to do in nearly all.
+template <class T, class Work>
+__global__ void __launch_bounds__(kTableThreads) spread_nan_kernel(const __grid_constant__ SplineCall call) {
+  const Segment& s = call.segment;
+  for (int64_t batch = blockIdx.x; batch < call.batch; batch += gridDim.x) {
+    const SplineRow* const table = call.table + batch * s.samples;
+    const auto count = row_length(s, batch) == 0 ? 0 : static_cast<int32_t>(table[0].carry);
+    if (count < 3 || table[count - 1].back == 0) continue;  // the two of two samples are NaN already
+    for (int64_t d = threadIdx.x; d < s.features; d += kTableThreads) {
+      const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature;
+      Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d;
+      bool spoiled = false;
+      for (int32_t e = 0; e < count; ++e) {
+        const auto y = to_work<Work>(values[table[e].row * s.values_sample]);
+        spoiled = spoiled || y != y;
+      }
+      for (int32_t e = 0; spoiled && e < count; ++e) slopes[table[e].row * s.features] = absent_value<Work>();
+    }
+  }
+}
+
+template <class T, class Work>
+void launch_sweep(const SplineCall& call, unsigned rows, cudaStream_t stream) {
+  const Segment& s = call.segment;
+  constexpr int kWarps = 8 / sizeof(Work);
+  const int64_t pieces = (s.samples + kPiece - kOverlap<Work> - 1) / (kPiece - kOverlap<Work>);
+  const int64_t warps = call.batch * pieces * ((s.features + kWarp - 1) / kWarp);
+  sweep_kernel<T, Work><<<blocks_for(warps, kWarps), kWarps * kWarp, 0, stream>>>(call);
+  spread_nan_kernel<T, Work><<<rows, kTableThreads, 0, stream>>>(call);
 }
 
 }  // namespace
+
+cudaError_t launch_splines(const SplineCall& call, bool in_double, cudaStream_t stream) {
+  const Segment& s = call.segment;
+  if (call.batch * s.samples * s.features == 0) return cudaSuccess;
+  const unsigned rows = blocks_for(call.batch, 1);
+  with_clock(s.clock_dtype,
+             [&](auto clock) { table_kernel<decltype(clock)><<<rows, kTableThreads, 0, stream>>>(call); });
+  with_floating(s.value_dtype, [&](auto element) {
+    using T = decltype(element);
+    if (in_double) return launch_sweep<T, double>(call, rows, stream);
+    launch_sweep<T, WorkType<T>>(call, rows, stream);
+  });
+  return cudaGetLastError();
+}
+
 }  // namespace robocache::interpolation_cuda
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_spline(const robocache::SplineCall* call,
@@ -60,5 +140,5 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_spline(cons
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  return interpolation_cuda::launch(*call, static_cast<cudaStream_t>(stream));
+  return interpolation_cuda::launch_splines(*call, false, static_cast<cudaStream_t>(stream));
 }

@@ -19,13 +19,13 @@ struct Row {
 };
 
 // The slopes by time, at the samples that count.
-template <class Work, int kLanes = 1, int kAhead = 1>
+template <class Work, int kLanes = 1>
 std::vector<Work> slopes(const std::vector<double>& x, const std::vector<Work>& y, Boundary boundary) {
   const auto n = static_cast<int64_t>(x.size());
   std::vector<SplineRow> table(x.size());
   spline_table(Row{x.data()}, n, double{}, boundary, table.data());
   std::vector<Work> made(y.size(), Work(-77));
-  spline_sweep<kLanes, kAhead>(table.data(), n, y.data(), kLanes, 1, made.data(), kLanes);
+  spline_sweep_row<kLanes>(table.data(), y.data(), kLanes, 1, made.data(), kLanes);
   for (Work& slope : made) slope = static_cast<Work>(slope / (x.back() - x.front()));
   return made;
 }
@@ -108,18 +108,6 @@ TEST(Spline, FeaturesSideBySideGiveTheBitsOfEachAlone) {
       const std::vector<float> alone = slopes(x, one, Boundary::kNotAKnot);
       for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(together[i * kLanes + lane], alone[i]);
     }
-  }
-}
-
-TEST(Spline, FetchingAheadChangesNoBit) {
-  Random random(54);
-  for (int n = 1; n < 40; ++n) {
-    const std::vector<double> x = random_times(random, n);
-    std::vector<float> y;
-    for (int i = 0; i < n; ++i) y.push_back(static_cast<float>(random.between(-10, 10)));
-    const std::vector<float> one = slopes<float, 1, 1>(x, y, Boundary::kNatural);
-    const std::vector<float> several = slopes<float, 1, 8>(x, y, Boundary::kNatural);
-    for (size_t i = 0; i < x.size() && n > 1; ++i) EXPECT_EQ(several[i], one[i]) << n;
   }
 }
 

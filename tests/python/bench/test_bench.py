@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import random
 import subprocess
 import sys
 import time
@@ -130,6 +131,17 @@ def test_the_sweep_runs_over_every_plane(quick, device):
         assert [len(plane["rows"]), len(plane["columns"])] == [2, 2]
         for key in ("bytes", "us", "ratios"):
             assert all(x > 0 for line in plane[key] for x in line), (plane["name"], key)
+
+
+def test_shapes_are_drawn_of_every_operation_and_of_the_loader(quick, device):
+    cases = quick(device, "shapes")["cases"]
+    assert [case["name"].split(",")[0] for case in cases] == ["resample", "fuse", "voxelize", "tsdf", "loader"]
+    for case in cases:
+        assert not case["failures"], case["name"]
+        assert case["shapes"]
+        for shape in case["shapes"]:
+            assert shape["name"]
+            assert min(shape["bytes"], shape["us"], shape["times_the_copy"]) > 0
 
 
 def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(quick, device):
@@ -344,6 +356,20 @@ def test_a_cliff_is_a_pair_of_neighbours_more_than_a_factor_of_two_apart(sweep):
     ]
     methods = sweep.Axis("method", {"linear": {}, "cubic": {}}, alike=False)
     assert [cliff["factor"] for cliff in sweep.cliffs(methods, columns, plane)] == [2.25]
+
+
+def test_a_seed_draws_its_own_shapes_and_the_slower_ones_are_losers(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    shapes = importlib.import_module("shapes")
+    streams, most, _, _ = shapes.OPERATIONS["fuse"]
+    drawn = [[shapes.draw(random.Random(seed), streams, most, "cpu") for _ in range(20)] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    for shape in drawn[0]:
+        assert 2 <= len(shape.streams) <= 12
+        assert shape.bytes() <= shapes.LARGEST_BYTES["cpu"]
+    found = [{"faster_than": x} for x in (1.5, 0.9, 0.5, 1.0)] + [{}]
+    assert [lost["faster_than"] for lost in shapes.losers({"shapes": found})] == [0.5, 0.9]
 
 
 def test_the_sweep_leaves_one_file(run, tmp_path):

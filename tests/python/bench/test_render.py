@@ -306,6 +306,29 @@ def sweep_result():
     return result(plane, {"name": "S by T", "parameters": {}, "error": "Boom: it broke"}, bench="sweep")
 
 
+def shapes_result():
+    shapes = [
+        {"name": "B1", "bytes": 10**6, "us": 2.0, "times_the_copy": 1.25, "faster_than": 3.0},
+        {"name": "B2", "bytes": 10**8, "us": 50.0, "times_the_copy": 2.5, "faster_than": 0.75},
+    ]
+    return result({"name": "fuse, seed 3", "parameters": {}, "shapes": shapes, "failures": {}}, bench="shapes")
+
+
+def test_shapes_that_lose_are_named_and_ringed(render, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pictures = importlib.import_module("sweep_picture")
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    of_shapes = shapes_result()
+    pictures.draw(of_shapes, pictures.picture_of(of_shapes))
+    assert pictures.is_current(of_shapes)
+    text = render.section(of_shapes)
+    assert "(shapes-some-gpu.png)" in text
+    assert columns(text)["fuse, seed 3"]["at most"] == "2.50"
+    assert "Slower than torch.compile: fuse, seed 3: B2, 0.750x." in text
+    of_shapes["cases"][0]["shapes"][0]["times_the_copy"] = 1.5
+    assert not pictures.is_current(of_shapes)
+
+
 def test_a_picture_of_other_figures_is_found_out(render, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     pictures = importlib.import_module("sweep_picture")

@@ -1,0 +1,220 @@
+"""Every operation and the loader at shapes drawn by a seed: the time over a copy's, torch.compile beside it, losers by name.
+
+python bench/shapes.py --device cuda --seed 3 --shapes 40
+python bench/shapes.py --device cuda --append --seed 4    # beside those of other seeds
+python bench/shapes.py --device cuda --only fuse          # the operations with this in their names
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import loader
+import torch
+import tsdf
+import voxelize
+from contest import largest_error_over_bound
+from fuse import fused_bytes
+from inputs import JITTERS, bytes_moved, make_clock, make_targets
+from measure import cpu_timer, graph_timer, median_us, rotations
+from peers import fuse_torch, loader_numpy, loader_torch, resample_torch
+from record import Report, arguments
+from sweep import copy_us
+
+import robocache
+
+LARGEST_BYTES = {"cuda": 512 << 20, "cpu": 16 << 20}
+COMPILED = "torch.compile"
+
+
+@dataclass(frozen=True)
+class Shape:
+    B: int
+    T: int
+    streams: tuple[tuple[int, int], ...]  # samples and features of each
+    dtype: str
+    clock: str
+    jitter: str
+
+    def name(self) -> str:
+        streams = ", ".join(f"{samples}x{features}" for samples, features in self.streams)
+        return f"B{self.B} T{self.T} ({streams}) {self.dtype} by {self.clock}, {self.jitter}"
+
+    def bytes(self) -> int:
+        """About as many as move."""
+        rows = sum((samples + self.T) * features for samples, features in self.streams)
+        return self.B * rows * getattr(torch, self.dtype).itemsize
+
+
+def size(generator: random.Random, least: int, most: int) -> int:
+    """Even in its logarithm."""
+    return round(math.exp(generator.uniform(math.log(least), math.log(most))))
+
+
+def draw(generator: random.Random, streams: tuple[int, int], most: Shape, device: str) -> Shape:
+    """Of so many streams at least and at most, no size above those of `most`."""
+    among = partial(size, generator)
+    while True:
+        longest, widest = most.streams[0]
+        shape = Shape(
+            among(1, most.B),
+            among(8, most.T),
+            tuple((among(8, longest), among(1, widest)) for _ in range(generator.randint(*streams))),
+            generator.choice(["bfloat16", "bfloat16", "float16", "float32"]),
+            generator.choice(["float32", "float32", "float64", "int64"]),
+            generator.choice(list(JITTERS)),
+        )
+        if shape.bytes() <= LARGEST_BYTES[device]:
+            return shape
+
+
+def make_inputs(shape: Shape, device: str, sets: int) -> list[tuple]:
+    """Streams and targets of as many calls, each set a part of the same tensors."""
+    generator = torch.Generator(device).manual_seed(0)
+    rows, clock = sets * shape.B, getattr(torch, shape.clock)
+    streams = []
+    for samples, features in shape.streams:
+        values = torch.randn(rows, samples, features, generator=generator, device=device)
+        times = make_clock(shape.jitter, rows, samples, clock, generator, device)
+        streams.append((values.to(getattr(torch, shape.dtype)).split(shape.B), times.split(shape.B)))
+    targets = make_targets(rows, shape.T, clock, device).split(shape.B)
+    return [([(v[i], t[i]) for v, t in streams], targets[i]) for i in range(sets)]
+
+
+def on_first(call: Callable) -> Callable:
+    """Of one stream, as an operation that knows no others takes it."""
+    return lambda streams, targets: call(*streams[0], targets)
+
+
+# What is drawn: {operation: (streams, the largest shape, ours, torch's)}.
+OPERATIONS = {
+    "resample": (
+        (1, 1),
+        Shape(2048, 2048, ((5000, 512),), "", "", ""),
+        on_first(robocache.resample_trajectories),
+        on_first(resample_torch.resample),
+    ),
+    "fuse": ((2, 12), Shape(512, 200, ((500, 768),), "", "", ""), robocache.fuse_multimodal, fuse_torch.fuse),
+}
+
+
+def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Callable[[int], float]) -> dict:
+    """{bytes, us, times_the_copy, faster_than}; torch's answer is compared with ours before it is timed."""
+    ours, theirs = OPERATIONS[operation][2:]
+    inputs = make_inputs(shape, device, rotations(shape.bytes(), device, most=64))
+    moved = fused_bytes(*inputs[0]) if len(shape.streams) > 1 else bytes_moved(*inputs[0][0][0], inputs[0][1])
+    calls: dict[str, Sequence[Callable]] = {"robocache": [partial(ours, *x) for x in inputs]}
+    if peer:
+        torch._dynamo.reset()
+        compiled = torch.compile(theirs, dynamic=False)
+        largest = max(float(values.abs().max()) for values, _ in inputs[0][0])
+        largest_error_over_bound(ours(*inputs[0]), compiled(*inputs[0]), largest)
+        calls[COMPILED] = [partial(compiled, *x) for x in inputs]
+    least_calls = max(4, min(16, math.ceil(2e9 / moved)))
+    timer_of = partial(graph_timer, least_calls=least_calls) if device == "cuda" else cpu_timer
+    taken = median_us({name: timer_of(each) for name, each in calls.items()}, 7)
+    us = taken["robocache"]
+    found = {"bytes": moved, "us": us, "times_the_copy": us / copy_of(moved)}
+    return found | ({"faster_than": taken[COMPILED] / us} if peer else {})
+
+
+# ---- What has a benchmark of its own: its cases, at other sizes ----
+
+
+def of_benchmark(work: Callable[[dict], None]) -> dict:
+    """As run_shape, of a case that a benchmark's own function fills in."""
+    filled: dict = {}
+    work(filled)
+    ours = filled["contenders"]["robocache"]
+    found = {"bytes": filled["bytes"], "us": ours.get("gpu_us", ours["wall_us"])}
+    found["times_the_copy"] = filled["times_the_copy"]
+    return found | ({"faster_than": filled["faster_than"][COMPILED]} if COMPILED in filled["faster_than"] else {})
+
+
+def voxels(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
+    for _ in range(count):
+        points = size(generator, 1000, 10_000_000 if device == "cuda" else 100_000)
+        edges = tuple(size(generator, 8, 256 if device == "cuda" else 64) for _ in range(3))
+        mode, cloud = generator.choice(["count", "occupancy", "mean", "max"]), generator.choice(["uniform", "gaussian"])
+        features = size(generator, 1, 16) if mode in ("mean", "max") else 0
+        name = f"{mode} of {features}, {points} {cloud} points, {'x'.join(map(str, edges))} voxels"
+        case = voxelize.Case(name, "dense", cloud, points, size=edges, mode=mode, features=features)
+        yield name, partial(voxelize.run_case, case, device, quick)
+
+
+def depths(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
+    for _ in range(count):
+        cells = size(generator, 48, 384 if device == "cuda" else 64)
+        name = f"depth carving, {cells}^3"
+        yield name, partial(tsdf.run_case, tsdf.Case(name, "depth", cells, 1.28 / cells, True), device, quick)
+
+
+def batches(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
+    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+        loader.write_cache(Path(folder) / "cache", 8 if quick else 200, 20.0)
+        dataset = robocache.open(Path(folder) / "cache")
+        known = loader.peer_arguments(dataset)
+        windows, resident = loader_numpy.Windows(*known), loader_torch.ResidentWindows(*known, device=device)
+        for _ in range(count):
+            of = size(generator, 8, 16384 if device == "cuda" else 1024)
+            yield f"batch {of}", partial(loader.run_case, dataset, windows, resident, of, [], device, quick)
+
+
+BENCHMARKS = {"voxelize": voxels, "tsdf": depths, "loader": batches}
+
+
+def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict) -> None:
+    """Fills in "shapes" and "failures"; prints the losers."""
+    case["shapes"], case["failures"] = [], {}
+    for name, job in jobs:
+        try:
+            case["shapes"].append({"name": name} | job())
+        except Exception as error:
+            case["failures"][name] = f"{type(error).__name__}: {error}"
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    ratios = sorted(found["times_the_copy"] for found in case["shapes"])
+    if ratios:
+        print(f"  {ratios[len(ratios) // 2]:.2f} times the copy in the median, {ratios[-1]:.2f} at most", flush=True)
+    for found in losers(case):
+        print(f"  {found['faster_than']:.2f}x {COMPILED}: {found['name']}: {found['us']:.1f} us", flush=True)
+
+
+def losers(case: dict) -> list[dict]:
+    """The shapes at which torch.compile is faster, the worst first."""
+    lost = [found for found in case["shapes"] if found.get("faster_than", 1) < 1]
+    return sorted(lost, key=lambda found: found["faster_than"])
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the shapes")
+    parser.add_argument("--shapes", type=int, default=40, help="of resample and of fuse; a tenth of the others")
+    options = parser.parse_args()
+    device, quick = options.device, options.quick
+    report = Report("shapes", options, {})
+    copy_of = copy_us(device, quick)
+    many = 2 if quick else options.shapes
+    few = 1 if quick else math.ceil(options.shapes / 10)
+    for operation in [*OPERATIONS, *BENCHMARKS]:
+        generator = random.Random(f"{operation} {options.seed}")
+        jobs: Iterator[tuple[str, Callable[[], dict]]]
+        if operation in OPERATIONS:
+            streams, most, _, _ = OPERATIONS[operation]
+            drawn = [draw(generator, streams, most, device) for _ in range(many)]
+            jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_of)) for x in drawn)
+        else:
+            of = BENCHMARKS[operation](generator, few, device, quick)
+            jobs = ((name, partial(of_benchmark, work)) for name, work in of)
+        report.run(f"{operation}, seed {options.seed}", {}, partial(run, jobs, device))
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
