@@ -15,8 +15,8 @@ constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
 constexpr int64_t kBlocksWanted = 3;  // of a multiprocessor
 
-// How a thread moves features: one by one with any stride and alignment, or a vector of so many bytes of the values.
-enum class Width : uint8_t { kOne, k8Bytes, k16Bytes };
+// How a thread moves features: one by one with any stride, neighbours one by one, or a vector of so many bytes of the values.
+enum class Width : uint8_t { kOne, kNeighbour, k8Bytes, k16Bytes };
 
 struct Plan {
   int64_t first_block;
@@ -82,7 +82,7 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
   const WindowedRow<Clock> times{row, window, begin, size};
   const int64_t index = first + i;
   const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
-  int32_t hint = begin + search(window, kMostTimes, target.time);
+  int32_t hint = begin + search<false>(window, kMostTimes, target.time);
   const Pick<Work, int32_t> picked = pick<Work>(times, target.exists ? n : 0, target.time, rule_of<Clock>(s), hint);
   auto& entry = entries[i];
   entry.left = picked.left;
@@ -332,6 +332,10 @@ __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int6
     constexpr int kSize = sizeof(element);
     if (width == Width::k16Bytes) {
       write_features<VectorSource<decltype(element), 16 / kSize, float>, kMethod>(s, batch, first, count, entries);
+    } else if (width == Width::kNeighbour) {
+      if constexpr (kMethod != InterpolationMethod::kSlerp) {
+        write_features<VectorSource<decltype(element), 1, float>, kMethod>(s, batch, first, count, entries);
+      }
     } else if constexpr (kMethod != InterpolationMethod::kSlerp || kSize == 2) {  // never planned: half a quaternion
       write_features<VectorSource<decltype(element), 8 / kSize, float>, kMethod>(s, batch, first, count, entries);
     }
@@ -450,6 +454,8 @@ Width width_of(const Segment& s) {
   if (fits(s, 16 / size)) return Width::k16Bytes;
   const bool pairs = size == 4 && s.method == InterpolationMethod::kSlerp;  // half a quaternion
   if (size < 8 && !pairs && fits(s, 8 / size)) return Width::k8Bytes;
+  const bool apart = s.values_feature != 1 || s.out_feature != 1 || s.method == InterpolationMethod::kSlerp;
+  if (size < 8 && !apart) return Width::kNeighbour;
   return Width::kOne;
 }
 
@@ -476,7 +482,7 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
       tile /= 2;
     }
     if (tiles_per_row() > UINT32_MAX) return cudaErrorInvalidValue;
-    plan.window = window_of(s.samples, call.targets_count, tile);
+    plan.window = window_of(s.samples, call.targets_count, tile, kMostTimes);
     plan.tile = static_cast<uint16_t>(tile);
     plan.tiles_per_row = static_cast<uint32_t>(tiles_per_row());
     plan.first_block = any.blocks;

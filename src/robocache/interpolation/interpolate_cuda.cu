@@ -1,3 +1,5 @@
+#include <cuda_pipeline_primitives.h>
+
 #include "robocache/interpolation/interpolate_tile.cuh"
 
 namespace robocache::interpolation_cuda {
@@ -60,108 +62,111 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
   }
 }
 
-template <class T, class Clock>
-struct TileMemory {
-  TileEntry<WorkType<T>> entries[kMaxTile];
-  WindowMemory<Clock> window;
-};
-
-// A tile of the rows from `batch` on, as many as a block takes.
-template <class T, int kVector, class Clock>
-__device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch, TileMemory<T, Clock>& memory) {
+// A tile of the rows from `batch` on, as many as a block takes, in vectors of so many elements; 0: as many as its segment
+// is made of.
+template <bool kLong, class T, int kVector, class Clock>
+__device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
+  using Entry = TileEntry<WorkType<T>>;
+  __shared__ Entry entries[kLong ? kMaxTile : kTileThreads];
   const TiledSegment& of = call.of;
   const Tile tile = tile_at(call.cut, index, batch);
-  const Lookup<Clock> at = look_up<Clock>(call.cut, of, tile, memory.window);
-  const auto i = static_cast<int32_t>(threadIdx.x);
-  if (i < tile.count) memory.entries[i] = entry_of<WorkType<T>>(of, tile, at, memory.window);
+  look_up<kLong, Clock>(call.cut, of, tile, [&](int32_t i, const Lookup<Clock>& at) {
+    entries[i] = entry_of<kLong, WorkType<T>>(of, tile, at);
+  });
   __syncthreads();
-  T* const out = static_cast<T*>(of.out) + batch * of.out_batch;
-  write_tile<T, kVector>(call, static_cast<const T*>(of.values) + batch * of.values_batch, memory.entries, tile.count,
-                         stepped(out, tile.first, of.out_target));
+  const T* const values = static_cast<const T*>(of.values) + batch * of.values_batch;
+  T* const out = stepped(static_cast<T*>(of.out) + batch * of.out_batch, tile.first, of.out_target);
+  if constexpr (kVector > 0) {
+    write_tile<T, kVector>(call, values, entries, tile.count, out);
+  } else {
+    with_vector<T>(of.vector_bytes, [&](auto elements) {
+      write_tile<T, decltype(elements)::value>(call, values, entries, tile.count, out);
+    });
+  }
 }
 
 // kBlocks: of a multiprocessor, at least.
 template <class T, int kVector, class Clock, int kBlocks>
 __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(const __grid_constant__ TileCall call) {
-  __shared__ TileMemory<T, Clock> memory;
   for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
        batch += int64_t{gridDim.y} * call.cut.rows) {
-    run_tile<T, kVector>(call, blockIdx.x, batch, memory);
+    run_tile<false, T, kVector, Clock>(call, blockIdx.x, batch);
     __syncthreads();
   }
 }
 
-// Segments side by side in one launch, each with blocks of its own.
+// Segments side by side in one launch, each with blocks of its own; a long one goes so by itself too.
 struct TileCalls {
-  TileCall calls[kMostTiledCalls];
   uint32_t blocks[kMostTiledCalls];
+  TileCall calls[kMostTiledCalls];
 };
 
-template <class T, int kVector, class Clock>
+template <class T, class Clock, bool kLong>
 __global__ void __launch_bounds__(kTileThreads, 4) tiles_kernel(const __grid_constant__ TileCalls all) {
-  __shared__ TileMemory<T, Clock> memory;
   uint32_t block = blockIdx.x;
   int32_t i = 0;
   while (block >= all.blocks[i]) block -= all.blocks[i++];
   const TileCall& call = all.calls[i];
   const uint32_t row = block / static_cast<uint32_t>(call.cut.tiles);
-  run_tile<T, kVector>(call, block - row * static_cast<uint32_t>(call.cut.tiles), int64_t{row} * call.cut.rows, memory);
+  run_tile<kLong, T, 0, Clock>(call, block - row * static_cast<uint32_t>(call.cut.tiles), int64_t{row} * call.cut.rows);
 }
 
-template <class T, int kVector, class Clock>
-cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int device, cudaStream_t stream) {
-  constexpr int32_t kBytes = kVector * static_cast<int32_t>(sizeof(T));
-  if (call.segment_count == 1) {
-    const TileCall one = tile_call(call, call.segments[0], kBytes, blocks_at_once);
-    const dim3 grid = grid_of(one.cut);
-    if constexpr (kBytes <=
-                  4) {  // narrow vectors wait for instructions, not for memory: more warps, where there are more
+template <class T, class Clock>
+cudaError_t launch_one(const TileCall& one, int64_t blocks_at_once, cudaStream_t stream) {
+  const dim3 grid = grid_of(one.cut);
+  return with_vector<T>(one.of.vector_bytes, [&](auto elements) {
+    constexpr int kVector = decltype(elements)::value;
+    if constexpr (kVector * sizeof(T) <= 4) {  // narrow vectors wait for instructions: more warps, where there are more
       if (int64_t{grid.x} * grid.y > blocks_at_once) {
-        return launch_overlapped(tile_kernel<T, kVector, Clock, 5>, grid, kTileThreads, 0, stream, one);
+        return launch_overlapped(tile_kernel<T, kVector, Clock, 5>, grid, kTileThreads, window_bytes(one), stream, one);
       }
     }
-    return launch_overlapped(tile_kernel<T, kVector, Clock, 4>, grid, kTileThreads, 0, stream, one);
-  }
-  // Blocks are shared out by what there is to copy; the largest segment takes those that the others leave.
+    return launch_overlapped(tile_kernel<T, kVector, Clock, 4>, grid, kTileThreads, window_bytes(one), stream, one);
+  });
+}
+
+// Blocks are shared out by what there is to copy; the largest segment takes those that the others leave, and begins first.
+template <class T, class Clock>
+cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int device, cudaStream_t stream) {
   int64_t work = 0;
   int32_t largest = 0;
   for (int32_t i = 0; i < call.segment_count; ++i) {
     work += work_of(call.segments[i]);
     if (work_of(call.segments[i]) > work_of(call.segments[largest])) largest = i;
   }
+  const bool several = call.segment_count > 1;
   TileCalls all{};
+  bool has_long = false;
   int64_t blocks = 0;
-  const auto add = [&](int32_t i, int64_t share) {
-    const TileCall& made = all.calls[i] = tile_call(call, call.segments[i], kBytes, share);
+  size_t window = 0;
+  const auto add = [&](int32_t to, const Segment& s, int64_t share) {
+    const TileCall& made = all.calls[to] = tile_call(call, s, share, several ? kTileThreads : kMaxTile);
     const int64_t own = made.cut.tiles * divided_up(call.batch, made.cut.rows);
-    all.blocks[i] = static_cast<uint32_t>(std::min<int64_t>(own, INT32_MAX));
+    all.blocks[to] = static_cast<uint32_t>(std::min<int64_t>(own, INT32_MAX));
     blocks += own;
+    window = std::max(window, window_bytes(made));
+    has_long = has_long || is_long(made);
   };
-  for (int32_t i = 0; i < call.segment_count; ++i) {
-    if (i != largest) add(i, blocks_at_once * work_of(call.segments[i]) / work);
+  for (int32_t i = 0, to = 1; i < call.segment_count; ++i) {
+    if (i != largest) add(to++, call.segments[i], blocks_at_once * work_of(call.segments[i]) / work);
   }
-  add(largest, blocks_at_once - blocks);
+  add(0, call.segments[largest], blocks_at_once - blocks);
+  if (!several && !has_long) return launch_one<T, Clock>(all.calls[0], blocks_at_once, stream);
   if (blocks > INT32_MAX) return launch_any(call, device, stream);
-  return launch_overlapped(tiles_kernel<T, kVector, Clock>, dim3(static_cast<unsigned>(blocks)), kTileThreads, 0,
-                           stream, all);
+  const auto kernel = has_long ? tiles_kernel<T, Clock, true> : tiles_kernel<T, Clock, false>;
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), kTileThreads, window, stream, all);
 }
 
 cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
   const int64_t blocks_at_once = kBlocksAtOnce * multiprocessors(device);
-  const Choice choice = choose_way(call);
-  const Segment& s = call.segments[0];
-  switch (choice.way) {
-    case Way::kTiles:
-      return with_vector(s.value_dtype, choice.vector_bytes, s.clock_dtype, [&](auto element, auto count, auto time) {
-        return launch_tiles<decltype(element), decltype(count)::value, decltype(time)>(call, blocks_at_once, device,
-                                                                                       stream);
-      });
-    case Way::kCurve:
-      return launch_curve(call, blocks_at_once, stream);
-    case Way::kAny:
-      return launch_any(call, device, stream);
-  }
-  return cudaErrorInvalidValue;
+  const Way way = choose_way(call);
+  if (way == Way::kAny) return launch_any(call, device, stream);
+  if (way == Way::kCurve) return launch_curve(call, blocks_at_once, stream);
+  return with_floating(call.segments[0].value_dtype, [&](auto element) {
+    return with_clock(call.target_dtype, [&](auto time) {
+      return launch_tiles<decltype(element), decltype(time)>(call, blocks_at_once, device, stream);
+    });
+  });
 }
 
 }  // namespace

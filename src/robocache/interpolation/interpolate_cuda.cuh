@@ -40,13 +40,15 @@ __device__ Clock latest() {
   }
 }
 
-// The last of `span` ascending times at or before `target`, or 0; `span` is a power of two up to kMostTimes. Few
-// instructions and a short chain of them: steps are constants, and a whole window is looked at in three places at once.
-template <class Clock>
+// The last of `span` ascending times at or before `target`, or 0; `span` is a power of two. Few instructions and a short
+// chain of them: kMostTimes are looked at in three places at once, by steps that are constants. kLong: of more too.
+template <bool kLong, class Clock>
 __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
   static_assert(kLog2MostTimes % 2 == 0);
   int32_t low = 0;
-  if (span == kMostTimes) {
+  if (kLong ? span >= kMostTimes : span == kMostTimes) {
+    for (int32_t step = span / 2; kLong && step >= kMostTimes; step /= 2)
+      low += window[low + step] <= target ? step : 0;
 #pragma unroll
     for (int32_t step = kMostTimes / 4; step > 0; step /= 4) {
       const bool one = window[low + step] <= target;
@@ -80,22 +82,18 @@ __device__ inline uint32_t packed_pair(float low, float high, Float16) {
   return packed;
 }
 
-// Returns body(T{}, elements of a vector, Clock{}) for floating elements, vectors of so many bytes and such a clock.
-template <class Body>
-cudaError_t with_vector(DType values, int32_t bytes, DType clock, const Body& body) {
-  return with_floating(values, [&](auto element) {
-    constexpr int kSize = sizeof(element);
-    return with_clock(clock, [&](auto time) {
-      if (bytes == 16) return body(element, std::integral_constant<int, 16 / kSize>{}, time);
-      if constexpr (kSize <= 4) {
-        if (bytes == 8) return body(element, std::integral_constant<int, 8 / kSize>{}, time);
-      }
-      if constexpr (kSize <= 2) {
-        if (bytes == 4) return body(element, std::integral_constant<int, 4 / kSize>{}, time);
-      }
-      return body(element, std::integral_constant<int, 1>{}, time);
-    });
-  });
+// Returns body(elements of a vector of so many bytes).
+template <class T, class Body>
+ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
+  constexpr int kSize = sizeof(T);
+  if (bytes == 16) return body(std::integral_constant<int, 16 / kSize>{});
+  if constexpr (kSize <= 4) {
+    if (bytes == 8) return body(std::integral_constant<int, 8 / kSize>{});
+  }
+  if constexpr (kSize <= 2) {
+    if (bytes == 4) return body(std::integral_constant<int, 4 / kSize>{});
+  }
+  return body(std::integral_constant<int, 1>{});
 }
 
 // `at` + index * stride bytes of global memory: one instruction.

@@ -1,3 +1,5 @@
+#include <cuda_pipeline_primitives.h>
+
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate_tile.cuh"
 #include "robocache/interpolation/rotation.hpp"
@@ -74,8 +76,7 @@ __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<floa
 
 // Nearly always the samples around the target's own are in the window, each of a time of its own.
 template <M kMethod, class Clock>
-__device__ void set_curve(const Lookup<Clock>& at, const WindowMemory<Clock>& window,
-                          const Pick<float, int32_t>& picked, CurveEntry<kMethod>& entry) {
+__device__ void set_curve(const Lookup<Clock>& at, const Pick<float, int32_t>& picked, CurveEntry<kMethod>& entry) {
   constexpr int kReach = kMethod == M::kAkima ? 2 : 1;
   const int32_t low = picked.left - at.place.begin;
   if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.place.size) {
@@ -83,7 +84,7 @@ __device__ void set_curve(const Lookup<Clock>& at, const WindowMemory<Clock>& wi
     bool apart = true;
 #pragma unroll
     for (int i = 0; i < 2 * kReach + 3; ++i) {
-      t[i] = window[at.window_at + low - kReach + i];
+      t[i] = at.window[low - kReach + i];
       if (i > 0) apart = apart & !(t[i] == t[i - 1]);
     }
     if (apart) {
@@ -104,18 +105,13 @@ __device__ void set_curve(const Lookup<Clock>& at, const WindowMemory<Clock>& wi
 }
 
 template <M kMethod, class Clock>
-__device__ void find(const TileCall& call, const Tile& tile, WindowMemory<Clock>& window,
-                     CurveEntry<kMethod>* entries) {
-  const Lookup<Clock> at = look_up(call.cut, call.of, tile, window);
-  const auto i = static_cast<int32_t>(threadIdx.x);
-  if (i >= tile.count) return;
-  const Pick<float, int32_t> picked = pick_from_window<float>(call.of, at, window);
-  write_valid(call.of, tile, at, picked.valid);
-  CurveEntry<kMethod>& entry = entries[i];
-  const int32_t row = at.r * call.of.samples;
+__device__ void find(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at, CurveEntry<kMethod>& entry) {
+  const Pick<float, int32_t> picked = pick_from_window<false, float>(of, at);
+  write_valid(of, tile, at, picked.valid);
+  const int32_t row = at.r * of.samples;
   if (kMethod != M::kSlerp && picked.kind == PickKind::kMix) {
     if constexpr (kMethod != M::kSlerp) {
-      set_curve<kMethod>(at, window, picked, entry);
+      set_curve<kMethod>(at, picked, entry);
       for (int32_t& other : entry.around) other += row;
     }
   } else {
@@ -222,14 +218,15 @@ __device__ void write_tile(const TileCall& call, const char* values, char* out, 
 
 template <class T, M kMethod>
 __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_constant__ TileCall call) {
-  __shared__ CurveEntry<kMethod> entries[kMaxTile];
-  __shared__ WindowMemory<double> window;  // of the clock's type, 8 bytes at most
+  __shared__ CurveEntry<kMethod> entries[kTileThreads];
   const TiledSegment& of = call.of;
   for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
        batch += int64_t{gridDim.y} * call.cut.rows) {
     const Tile tile = tile_at(call.cut, blockIdx.x, batch);
     with_clock(of.segment.clock_dtype, [&](auto time) {
-      find<kMethod>(call, tile, reinterpret_cast<WindowMemory<decltype(time)>&>(window), entries);
+      using Clock = decltype(time);
+      look_up<false, Clock>(call.cut, of, tile,
+                            [&](int32_t i, const Lookup<Clock>& at) { find<kMethod>(of, tile, at, entries[i]); });
     });
     __syncthreads();
     const char* const values = static_cast<const char*>(of.values) + batch * of.values_batch * int64_t{sizeof(T)};
@@ -241,13 +238,14 @@ __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_con
 
 template <class T>
 cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
+  const dim3 grid = grid_of(one.cut);
   switch (one.of.segment.method) {
     case M::kPchip:
-      return launch_overlapped(curve_kernel<T, M::kPchip>, grid_of(one.cut), kTileThreads, 0, stream, one);
+      return launch_overlapped(curve_kernel<T, M::kPchip>, grid, kTileThreads, window_bytes(one), stream, one);
     case M::kAkima:
-      return launch_overlapped(curve_kernel<T, M::kAkima>, grid_of(one.cut), kTileThreads, 0, stream, one);
+      return launch_overlapped(curve_kernel<T, M::kAkima>, grid, kTileThreads, window_bytes(one), stream, one);
     case M::kSlerp:
-      return launch_overlapped(curve_kernel<T, M::kSlerp>, grid_of(one.cut), kTileThreads, 0, stream, one);
+      return launch_overlapped(curve_kernel<T, M::kSlerp>, grid, kTileThreads, window_bytes(one), stream, one);
     case M::kLinear:
     case M::kNearest:
     case M::kPrevious:
@@ -263,7 +261,7 @@ cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_curve(const Interpolation& call, int64_t blocks_at_once, cudaStream_t stream) {
-  const TileCall one = tile_call(call, call.segments[0], 16, blocks_at_once);
+  const TileCall one = tile_call(call, call.segments[0], blocks_at_once, kTileThreads);
   return with_floating(call.segments[0].value_dtype, [&](auto element) -> cudaError_t {
     if constexpr (std::is_same_v<WorkType<decltype(element)>, float>) {
       return launch_method<decltype(element)>(one, stream);

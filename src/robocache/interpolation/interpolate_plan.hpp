@@ -16,7 +16,8 @@ inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 // A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks ran evenly.
 // What it misses is looked up in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
-constexpr int32_t kMostTimes = 1 << kLog2MostTimes;
+constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // of kAny
+constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // of kTiles: 32 KB
 
 struct Window {
   float samples_per_target;
@@ -25,13 +26,13 @@ struct Window {
 };
 
 // A window reaches beyond the even place on each side: clocks stray by less, most of them.
-inline Window window_of(int64_t samples, int64_t targets, int64_t tile) {
+inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t most) {
   Window made{};
   made.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
   made.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
   const auto even = static_cast<int64_t>(static_cast<float>(tile) * made.samples_per_target);
   const int64_t size = std::min(samples, even + 2 * made.margin);
-  made.size = size <= kMostTimes ? static_cast<int32_t>(size) : 0;
+  made.size = size <= most ? static_cast<int32_t>(size) : 0;
   return made;
 }
 
@@ -69,16 +70,10 @@ inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   return static_cast<int32_t>(size);
 }
 
-// A call of 2^31 blocks or more goes by kAny after all.
-struct Choice {
-  Way way;
-  int32_t vector_bytes;  // of kTiles and kCurve: the widest that all segments are made of
-};
-
-constexpr int32_t kMostTiledCalls = 8;  // segments side by side in one launch
+constexpr int32_t kMostTiledCalls = 32;  // segments side by side in one launch
 
 // The way of a segment by itself.
-inline Way way_of(const Segment& s, int32_t vector_bytes) {
+inline Way way_of(const Interpolation& call, const Segment& s) {
   switch (s.method) {
     case InterpolationMethod::kLinear:
     case InterpolationMethod::kNearest:
@@ -88,7 +83,7 @@ inline Way way_of(const Segment& s, int32_t vector_bytes) {
     case InterpolationMethod::kPchip:
     case InterpolationMethod::kAkima:
     case InterpolationMethod::kSlerp:
-      return vector_bytes == 16 && !works_in_double(s) ? Way::kCurve : Way::kAny;
+      return vector_bytes_of(call, s) == 16 && !works_in_double(s) ? Way::kCurve : Way::kAny;
     case InterpolationMethod::kCubic:
     case InterpolationMethod::kAngle:
     case InterpolationMethod::kPose:
@@ -97,29 +92,24 @@ inline Way way_of(const Segment& s, int32_t vector_bytes) {
   __builtin_unreachable();
 }
 
-inline Choice choose_way(const Interpolation& call) {
-  constexpr Choice kNoTiles{Way::kAny, 0};
-  if (call.segment_count > kMostTiledCalls) return kNoTiles;
-  Choice choice{Way::kTiles, 16};
+// A call of 2^31 blocks or more goes by kAny after all.
+inline Way choose_way(const Interpolation& call) {
+  if (call.segment_count > kMostTiledCalls) return Way::kAny;
   for (int32_t i = 0; i < call.segment_count; ++i) {
     const Segment& s = call.segments[i];
-    if (!is_tiled(call, s) || s.value_dtype != call.segments[0].value_dtype) return kNoTiles;
-    choice.vector_bytes = std::min(choice.vector_bytes, vector_bytes_of(call, s));
+    if (!is_tiled(call, s) || s.value_dtype != call.segments[0].value_dtype) return Way::kAny;
+    const Way way = way_of(call, s);
+    if (way != Way::kTiles) return call.segment_count == 1 ? way : Way::kAny;
   }
-  for (int32_t i = 0; i < call.segment_count; ++i) {
-    const Way way = way_of(call.segments[i], choice.vector_bytes);
-    if (way == Way::kCurve && call.segment_count == 1) return {way, choice.vector_bytes};
-    if (way != Way::kTiles) return kNoTiles;
-  }
-  return choice;
+  return Way::kTiles;
 }
 
 // ---- Tiles of targets, a block for each: what kTiles and kCurve have in common ----------------------------------------
 
 constexpr int kTileThreads = 256;
-constexpr int kMaxTile = kTileThreads;
 constexpr int kTimesPerThread = kMostTimes / kTileThreads;
-constexpr int64_t kBlocksAtOnce = 4;  // of a multiprocessor
+constexpr int kMaxTile = 2 * kTileThreads;  // targets
+constexpr int64_t kBlocksAtOnce = 4;        // of a multiprocessor
 constexpr int64_t kMostWork =
     kTileThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
 constexpr int64_t kLeastWork = kTileThreads * 2;
@@ -136,6 +126,7 @@ struct TiledSegment {
   Window window;
   int32_t samples;
   int32_t log2_span;                   // room for a row's clock in shared memory
+  int32_t vector_bytes;                // the widest that rows and output are made of
   int32_t vectors;                     // of a row
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
@@ -162,13 +153,15 @@ struct Lanes {
   uint32_t reciprocal;  // of width, times 2^16
 };
 
-// For rows of so many vectors: a row in a few passes, so that few threads stay idle.
-inline Lanes lanes_for(int64_t vectors) {
+// For rows of so many vectors: a row in a few passes, so that few threads stay idle, but each of 128 bytes at least: passes
+// share the sectors where they meet.
+inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
   int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
   if (best > kTileThreads / 4) {
     double best_busy = 0;
     for (int64_t passes = divided_up(vectors, kTileThreads), last = passes + 4; passes <= last; ++passes) {
       const int64_t width = divided_up(vectors, passes);
+      if (best_busy > 0 && width * vector_bytes < 128) break;
       const double busy =
           static_cast<double>(vectors * (kTileThreads / width)) / static_cast<double>(passes * kTileThreads);
       if (busy <= best_busy) continue;
@@ -180,8 +173,9 @@ inline Lanes lanes_for(int64_t vectors) {
   return {width, kTileThreads / width, (65536u + static_cast<uint32_t>(width) - 1) / static_cast<uint32_t>(width)};
 }
 
-inline TiledSegment tiled_segment(const Segment& s, int32_t vector_bytes) {
+inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
+  const int32_t vector_bytes = vector_bytes_of(call, s);
   TiledSegment made{};
   made.times = s.times;
   made.values = s.values;
@@ -193,6 +187,7 @@ inline TiledSegment tiled_segment(const Segment& s, int32_t vector_bytes) {
   made.out_batch = s.out_batch;
   made.samples = static_cast<int32_t>(s.samples);
   made.log2_span = kLog2MostTimes;
+  made.vector_bytes = vector_bytes;
   made.vectors = static_cast<int32_t>(s.features * size / vector_bytes);
   made.value_sample = static_cast<int32_t>(s.values_sample * size);
   made.value_vector = static_cast<int32_t>(s.values_feature * vector_bytes);
@@ -208,9 +203,9 @@ inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.feature
 
 // Cuts a call's rows into tiles that a block has room for, so many that all of so many blocks run at once, but none of
 // fewer targets than `worth_a_block` or kLeastTile, and smaller still where that makes the window of the clock fit. Of short
-// rows that lie one after the other a block takes as many as fit and make it worth.
+// rows that lie one after the other a block takes as many as fit and make it worth, until about all blocks run at once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
-                        int64_t blocks) {
+                        int64_t blocks, int64_t times) {
   const Segment& s = of.segment;
   const int64_t targets = call.targets_count;
   Tiling made{};
@@ -223,18 +218,20 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
   const int64_t least = divided_up(targets, room);
   const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  const auto fits = [&](int64_t tile) { return window_of(s.samples, targets, tile).size > 0; };
   // For a few targets a tile, looking them up in the row itself is quicker: such tiles stay large.
-  if (fits(16)) {
-    while (!fits(divided_up(targets, tiles))) tiles = std::min(targets, 2 * tiles);
+  if (window_of(s.samples, targets, 16, kMostTimes).size > 0) {
+    while (window_of(s.samples, targets, divided_up(targets, tiles), times).size == 0) {
+      tiles = std::min(targets, 2 * tiles);
+    }
   }
   made.tile = static_cast<int32_t>(divided_up(targets, tiles));
   made.tiles = static_cast<int32_t>(divided_up(targets, made.tile));
-  of.window = window_of(s.samples, targets, made.tile);
+  of.window = window_of(s.samples, targets, made.tile, times);
+  while (1 << of.log2_span < of.window.size) ++of.log2_span;
   const bool in_line = made.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
                        s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
-  while (in_line && 2 * made.rows * made.tile <= kMaxTile && made.rows * made.tile < worth_a_block &&
-         s.samples <= 1 << (of.log2_span - 1) && call.batch >= blocks * 2 * made.rows) {
+  while (in_line && 2 * made.rows * made.tile <= room && made.rows * made.tile < worth_a_block &&
+         s.samples <= 1 << (of.log2_span - 1) && 2 * call.batch > 3 * blocks * made.rows) {
     made.rows *= 2;
     --of.log2_span;
   }
@@ -248,14 +245,27 @@ struct TileCall {
   TiledSegment of;
 };
 
-// `blocks`: of how many the segment may consist to run at once.
-inline TileCall tile_call(const Interpolation& call, const Segment& s, int32_t vector_bytes, int64_t blocks) {
+// Bytes of shared memory for a block's windows: two times more than a window, which are read and mean nothing.
+inline size_t window_bytes(const TileCall& made) {
+  return static_cast<size_t>((made.cut.rows << made.of.log2_span) + 2) * dtype_size(made.of.segment.clock_dtype);
+}
+
+// Whether a block's windows hold more than kMostTimes, or its tile more than a target a thread: two pay where there are few
+// blocks anyway.
+inline bool is_long(const TileCall& made) {
+  return made.of.log2_span > kLog2MostTimes || made.cut.rows * made.cut.tile > kTileThreads;
+}
+
+// `blocks`: of how many the segment may consist to run at once; `most`: targets that a block has room for.
+inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
   TileCall made{};
-  made.of = tiled_segment(s, vector_bytes);
-  made.lanes = lanes_for(made.of.vectors);
+  made.of = tiled_segment(call, s);
+  made.lanes = lanes_for(made.of.vectors, made.of.vector_bytes);
   const int64_t work = work_of(s);
-  made.cut = tiling_of(call, made.of, std::clamp<int64_t>(kMostWork / work, 1, kMaxTile), divided_up(kLeastWork, work),
-                       blocks);
+  if (call.batch * divided_up(call.targets_count, most) > 2 * blocks) most = kTileThreads;
+  const bool tiled = way_of(call, s) == Way::kTiles;
+  made.cut = tiling_of(call, made.of, std::clamp<int64_t>(kMostWork / work, 1, most), divided_up(kLeastWork, work),
+                       blocks, tiled ? kMostTiledTimes : kMostTimes);
   return made;
 }
 

@@ -23,7 +23,7 @@ __device__ inline LanePlace place_in(const Lanes& lanes) {
 
 // What a target takes, in shared memory.
 template <class Work>
-struct alignas(16) TileEntry {
+struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
   int32_t left;  // samples of the row
   int32_t right;
   Work weight;
@@ -53,59 +53,77 @@ __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) 
   return {batch, 0, taken, taken * cut.tile};
 }
 
-// Shared memory for a block's windows: two more than a window, which are read and mean nothing.
-template <class Clock>
-using WindowMemory = Clock[kMostTimes + 2];
-
-// A thread's target, and where its samples are to be found.
+// A target, and where its samples are to be found.
 template <class Clock>
 struct Lookup {
   const Clock* row;
+  const Clock* window;  // of its row, in shared memory
   Place place;
-  int32_t window_at;  // of its row's window, in shared memory
-  int32_t n;          // samples of the row
-  int32_t r;          // its row, of the block's
-  int32_t index;      // in the tile
+  int32_t n;      // samples of the row
+  int32_t r;      // its row, of the block's
+  int32_t index;  // in the tile
   Clock target;
 };
 
-// By the whole block: brings the windows of its rows' clocks to shared memory.
-template <class Clock>
-__device__ Lookup<Clock> look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile,
-                                 WindowMemory<Clock>& window) {
-  const auto i = static_cast<int32_t>(threadIdx.x);
-  Lookup<Clock> found{};
-  found.row = static_cast<const Clock*>(of.times) + tile.batch * of.times_batch;
-  found.index = i;
-  const Clock* targets = static_cast<const Clock*>(cut.targets) + tile.batch * cut.targets_batch;
+// By the whole block: brings the windows of its rows' clocks to shared memory (window_bytes), then visit(i, lookup) for
+// every target of the tile. kLong: as is_long says.
+template <bool kLong, class Clock, class Visit>
+__device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile, const Visit& visit) {
+  extern __shared__ double window_memory[];
+  auto* const window = reinterpret_cast<Clock*>(window_memory);
+  const Clock* const row = static_cast<const Clock*>(of.times) + tile.batch * of.times_batch;
+  const Clock* const targets = static_cast<const Clock*>(cut.targets) + tile.batch * cut.targets_batch;
+  const auto row_of = [&](int32_t i) { return cut.rows == 1 ? 0 : i / cut.tile; };
+  const auto target_at = [&](int32_t i) {
+    const int32_t r = row_of(i);
+    return *stepped(targets + r * cut.targets_batch, tile.first + i - r * cut.tile, cut.target_stride);
+  };
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   wait_for_work_before();
-  found.n = of.lengths == nullptr ? of.samples : static_cast<int32_t>(row_length(of.segment, tile.batch));
-  found.place = placed(of.window, tile.first, found.n);
+  const int32_t n = of.lengths == nullptr ? of.samples : static_cast<int32_t>(row_length(of.segment, tile.batch));
+  const Place place = placed(of.window, tile.first, n);
+  const Clock* const from = row + place.begin;
+  for (int32_t at = kMostTimes + thread; kLong && at < 1 << of.log2_span; at += kTileThreads) {
+    if (at < place.size) {
+      __pipeline_memcpy_async(window + at, from + at, sizeof(Clock));
+    } else {
+      window[at] = latest<Clock>();
+    }
+  }
   Clock kept[kTimesPerThread];
   if (cut.rows == 1) {
-    const Clock* const from = found.row + found.place.begin + i;
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
-      kept[u] = i + u * kTileThreads < found.place.size ? from[u * kTileThreads] : latest<Clock>();
+      const int32_t at = thread + u * kTileThreads;
+      kept[u] = at < place.size ? from[at] : latest<Clock>();
     }
   } else {
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
-      const int32_t r = (i + u * kTileThreads) >> of.log2_span;
-      const int32_t at = (i + u * kTileThreads) & ((1 << of.log2_span) - 1);
-      kept[u] = at < found.place.size && r < tile.rows ? found.row[r * of.times_batch + at] : latest<Clock>();
+      const int32_t r = (thread + u * kTileThreads) >> of.log2_span;
+      const int32_t at = (thread + u * kTileThreads) & ((1 << of.log2_span) - 1);
+      kept[u] = at < place.size && r < tile.rows ? row[r * of.times_batch + at] : latest<Clock>();
     }
-    found.r = i / cut.tile;
-    found.index = i - found.r * cut.tile;
-    found.row += found.r * of.times_batch;
-    found.window_at = found.r << of.log2_span;
-    targets += found.r * cut.targets_batch;
   }
-  if (i < tile.count) found.target = *stepped(targets, tile.first + found.index, cut.target_stride);
+  static_assert(kMaxTile == 2 * kTileThreads);
+  Clock target{};
+  Clock other{};
+  if (thread < tile.count) target = target_at(thread);
+  if (kLong && thread + kTileThreads < tile.count) other = target_at(thread + kTileThreads);
 #pragma unroll
-  for (int u = 0; u < kTimesPerThread; ++u) window[i + u * kTileThreads] = kept[u];
+  for (int u = 0; u < kTimesPerThread; ++u) window[thread + u * kTileThreads] = kept[u];
+  if constexpr (kLong) {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+  }
   __syncthreads();
-  return found;
+#pragma unroll 1
+  for (int32_t i = thread; i < tile.count; i += kLong ? kTileThreads : kMaxTile) {
+    const int32_t r = row_of(i);
+    visit(i,
+          Lookup<Clock>{row + r * of.times_batch, window + (r << of.log2_span), place, n, r, i - r * cut.tile, target});
+    target = other;
+  }
 }
 
 // By the general rule, on the row itself, the last sample at or before the target being in [low, high). Seven probes at
@@ -128,14 +146,12 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
 }
 
 // Nearly always the target's samples lie inside the window and it is their mixture or a hit.
-template <class Work, class Clock>
-__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at,
-                                                const WindowMemory<Clock>& memory) {
-  const Clock* const window = memory + at.window_at;
-  const int32_t low = search(window, 1 << of.log2_span, at.target);
-  const Clock before = window[low];
-  const Clock after = window[low + 1];
-  const Clock next = window[low + 2];
+template <bool kLong, class Work, class Clock>
+__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at) {
+  const int32_t low = search<kLong>(at.window, 1 << of.log2_span, at.target);
+  const Clock before = at.window[low];
+  const Clock after = at.window[low + 1];
+  const Clock next = at.window[low + 2];
   // Where the window ends with the row, nothing can come after its last sample.
   const int32_t known = at.place.size + (at.place.begin + at.place.size == at.n ? 1 : 0);
   const int32_t row = at.place.begin + low;
@@ -155,11 +171,10 @@ __device__ void write_valid(const TiledSegment& of, const Tile& tile, const Look
   of.valid[(tile.batch + at.r) * of.segment.valid_batch + (tile.first + at.index) * of.segment.valid_target] = valid;
 }
 
-// What the thread's target takes, in samples from the block's first row on.
-template <class Work, class Clock>
-__device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at,
-                                    const WindowMemory<Clock>& window) {
-  const Pick<Work, int32_t> picked = pick_from_window<Work>(of, at, window);
+// What a target takes, in samples from the block's first row on.
+template <bool kLong, class Work, class Clock>
+__device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at) {
+  const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(of, at);
   write_valid(of, tile, at, picked.valid);
   const int32_t row = at.r * of.samples;
   return {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};

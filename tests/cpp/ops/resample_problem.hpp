@@ -218,10 +218,10 @@ Plan plan_of(const Problem<V, C>& p, const ResampleOptions& options, Device devi
   CudaDeviceInfo info{};
   info.multiprocessors = 132;  // where there is none to ask
   if (device.is_cuda()) check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
-  const auto [way, vector_bytes] = interpolation_cuda::choose_way(call);
+  const auto way = interpolation_cuda::choose_way(call);
   if (way == interpolation_cuda::Way::kAny) return {way, {}};
   const int64_t blocks = interpolation_cuda::kBlocksAtOnce * info.multiprocessors;
-  return {way, interpolation_cuda::tile_call(call, segments[0], vector_bytes, blocks)};
+  return {way, interpolation_cuda::tile_call(call, segments[0], blocks)};
 }
 
 }  // namespace robocache::test
