@@ -268,7 +268,7 @@ class Loader:
         self.num_samples: int = described["samples"]
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
-        self._names = [array["name"] for array in described["arrays"]]
+        self._names = tuple(array["name"] for array in described["arrays"])
         self._affine_of = AffineOf(self._handle, described["keys"])
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
@@ -292,9 +292,9 @@ class Loader:
         self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
         self._like: Any = None
-        self._exchange = 0
+        self._exchange: int | None = None
         if self._torch is not None:
-            self._exchange = _lib.exchange_api(self._torch.Tensor)
+            self._exchange = _lib.exchange_api(self._torch.Tensor) or None
             self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self.device)
         else:
             self._views = [
@@ -437,9 +437,12 @@ class Loader:
 
     def _made(self, place: tuple[int, int, int], stream: int | None = None) -> dict[str, Any] | None:
         """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
-        batch = _next(self._handle, self._like, *place, stream)
+        arrays: dict[str, Any] = {}
+        batch = _next(self._handle, self._like, *place, stream, self._exchange, id(self._names), id(arrays))
         if batch is None:
             return None
+        if batch is True:
+            return arrays
         samples = min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
         if self._reused is None:
             return self._as_dict(batch, samples)
@@ -478,9 +481,9 @@ class Loader:
 
     def _as_dict(self, batch: Any, samples: int) -> dict[str, Any]:
         if self._exchange:
-            arrays: list[Any] = [None] * len(self._names)
-            _arrays(batch, self._exchange, id(arrays))
-            return dict(zip(self._names, arrays, strict=True))
+            arrays: dict[str, Any] = {}
+            _arrays(self._handle, batch, self._exchange, id(self._names), id(arrays))
+            return arrays
         if self._torch is not None:
             return {name: _array(batch, self._like, index) for index, name in enumerate(self._names)}
         memory = _lib.to_numpy(_memory(batch))

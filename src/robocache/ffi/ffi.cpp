@@ -4,6 +4,7 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <array>
+#include <atomic>
 #include <new>
 #include <optional>
 #include <string_view>
@@ -112,15 +113,34 @@ Function* python(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
+// Python's lock, whether this thread has it or not.
+class PythonLock {
+ public:
+  PythonLock() : state_(ensure()) {}
+  ~PythonLock() { release(state_); }
+  PythonLock(const PythonLock&) = delete;
+  PythonLock& operator=(const PythonLock&) = delete;
+
+ private:
+  static int ensure() {
+    static const auto take = python<int()>("PyGILState_Ensure");
+    return take();
+  }
+  static void release(int state) {
+    static const auto give = python<void(int)>("PyGILState_Release");
+    give(state);
+  }
+
+  int state_;
+};
+
 // What Python prints for an object of its own.
 std::string repr(void* object) {
-  static const auto lock = python<int()>("PyGILState_Ensure");
-  static const auto unlock = python<void(int)>("PyGILState_Release");
   static const auto repr_of = python<void*(void*)>("PyObject_Repr");
   static const auto utf8_of = python<const char*(void*, Py_ssize*)>("PyUnicode_AsUTF8AndSize");
   static const auto drop = python<void(void*)>("Py_DecRef");
   static const auto clear_error = python<void()>("PyErr_Clear");
-  const int locked = lock();
+  const PythonLock lock;
   std::string made = "an object that does not print";
   void* text = repr_of(object);
   Py_ssize size = 0;
@@ -128,7 +148,6 @@ std::string repr(void* object) {
   if (bytes != nullptr) made.assign(bytes, static_cast<size_t>(size));
   if (bytes == nullptr) clear_error();
   if (text != nullptr) drop(text);
-  unlock(locked);
   return made;
 }
 
@@ -275,20 +294,70 @@ OwnedTensor OwnedTensor::share(const TensorView& view, std::shared_ptr<const voi
   return OwnedTensor(handle);
 }
 
-void fill_list(int64_t list, int64_t exchange, const std::vector<TensorView>& views,
-               const std::shared_ptr<const void>& owner) {
-  static const auto set_item = python<int(void*, Py_ssize, void*)>("PyList_SetItem");
+// Tensors of one memory, until the last of them is gone.
+struct TensorSet::Shared {
+  std::shared_ptr<const TensorSet> set;
+  std::shared_ptr<void> memory;
+  std::vector<DLManagedTensorVersioned> managed;
+  std::atomic<size_t> alive;
+
+  Shared(std::shared_ptr<const TensorSet> of, std::shared_ptr<void> in)
+      : set(std::move(of)), memory(std::move(in)), managed(set->tensors_.size()), alive(managed.size()) {
+    for (size_t i = 0; i < managed.size(); ++i) {
+      managed[i].version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+      managed[i].manager_ctx = this;
+      managed[i].deleter = [](DLManagedTensorVersioned* self) { static_cast<Shared*>(self->manager_ctx)->drop(1); };
+      DLTensor& tensor = managed[i].dl_tensor = set->tensors_[i];
+      tensor.data = static_cast<char*>(memory.get()) + std::exchange(tensor.byte_offset, 0);
+    }
+  }
+
+  void drop(size_t tensors) {
+    if (alive.fetch_sub(tensors, std::memory_order_acq_rel) == tensors) delete this;
+  }
+};
+
+TensorSet::TensorSet(const std::vector<TensorView>& views, const std::vector<int64_t>& offsets)
+    : tensors_(views.size()) {
+  extents_.reserve(2 * kMaxDims * views.size());  // so that they stay where they are
+  for (size_t i = 0; i < views.size(); ++i) {
+    const TensorView& view = views[i];
+    const auto put = [&](const std::array<int64_t, kMaxDims>& extents) {
+      extents_.insert(extents_.end(), extents.begin(), extents.begin() + view.ndim);
+      return extents_.data() + extents_.size() - view.ndim;
+    };
+    DLTensor& tensor = tensors_[i];
+    tensor.byte_offset = static_cast<uint64_t>(offsets[i]);
+    tensor.device = to_dl(view.device);
+    tensor.ndim = view.ndim;
+    tensor.dtype = to_dl(view.dtype);
+    tensor.shape = put(view.shape);
+    tensor.strides = put(view.strides);
+  }
+}
+
+void TensorSet::fill_dict(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
+                          int64_t exchange, int64_t names, int64_t dict) {
+  static const auto get_name = python<void*(void*, Py_ssize)>("PyTuple_GetItem");
+  static const auto set_item = python<int(void*, void*, void*)>("PyDict_SetItem");
+  static const auto drop_object = python<void(void*)>("Py_DecRef");
   static const auto clear_error = python<void()>("PyErr_Clear");
   const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(exchange);
-  for (size_t i = 0; i < views.size(); ++i) {
-    auto shared = std::make_unique<SharedTensor<DLManagedTensorVersioned>>(views[i], owner);
-    shared->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  const PythonLock lock;
+  auto* const shared = new Shared(set, memory);
+  for (size_t left = shared->managed.size(); left > 0; --left) {
+    const size_t place = shared->managed.size() - left;
     void* object = nullptr;
-    if (api->managed_tensor_to_py_object_no_sync(&shared.release()->managed, &object) != 0) {
+    if (api->managed_tensor_to_py_object_no_sync(&shared->managed[place], &object) != 0) {
       clear_error();
-      throw Error("the framework refused " + views[i].describe());
+      shared->drop(left);
+      throw Error("the framework refused an array of a batch");
     }
-    set_item(reinterpret_cast<void*>(list), static_cast<Py_ssize>(i), object);
+    void* const name = get_name(reinterpret_cast<void*>(names), static_cast<Py_ssize>(place));
+    const bool put = set_item(reinterpret_cast<void*>(dict), name, object) == 0;
+    if (!put && left > 1) shared->drop(left - 1);
+    drop_object(object);
+    if (!put) throw PythonRaised();
   }
 }
 

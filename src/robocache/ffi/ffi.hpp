@@ -107,11 +107,25 @@ class OwnedTensor {
   TVMFFIObjectHandle handle_;
 };
 
-// Puts arrays over memory that `owner` keeps alive into a Python list, as the framework's own: what returning tensors one
-// by one does, in a third of the time. `exchange` is the address of the framework's DLPackExchangeAPI, `list` that of the
-// list, as long as `views`. The caller holds Python's lock. Throws Error where the framework refuses one.
-void fill_list(int64_t list, int64_t exchange, const std::vector<TensorView>& views,
-               const std::shared_ptr<const void>& owner);
+// What arrays of one memory are, made into a framework's own again and again: all of a batch in one allocation and one call,
+// which takes a third of the time that returning them one by one does.
+class TensorSet {
+ public:
+  // Views without data, and how many bytes behind the memory's first each lies.
+  TensorSet(const std::vector<TensorView>& views, const std::vector<int64_t>& offsets);
+
+  // Puts these arrays of `memory`, which each of them keeps alive, into a Python dict. `exchange`: the address of the
+  // framework's DLPackExchangeAPI, `names`: of a tuple of str, as long as the views, `dict`: of the dict. Takes Python's lock.
+  // Throws Error where the framework refuses one, and PythonRaised.
+  static void fill_dict(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
+                        int64_t exchange, int64_t names, int64_t dict);
+
+ private:
+  struct Shared;
+
+  std::vector<DLTensor> tensors_;
+  std::vector<int64_t> extents_;  // shapes and strides of all of them
+};
 
 class Result {
  public:

@@ -14,10 +14,26 @@
 namespace robocache::ffi {
 namespace {
 
+// A batch of so many samples as Python has it.
+std::shared_ptr<const TensorSet> tensors_of(const Loader& loader, int64_t samples) {
+  std::vector<TensorView> views;
+  std::vector<int64_t> offsets;
+  for (BatchArray array : loader.arrays()) {
+    offsets.push_back(std::exchange(array.offset, 0));
+    views.push_back(loader.view(array, samples, nullptr));
+  }
+  return std::make_shared<const TensorSet>(views, offsets);
+}
+
 struct LoaderHandle {
   static constexpr const char* kTypeKey = "robocache.Loader";
   std::shared_ptr<const Loader> loader;
   std::shared_ptr<Feed> feed;
+  std::shared_ptr<const TensorSet> whole;  // a batch of batch_size samples
+
+  std::shared_ptr<const TensorSet> tensors(int64_t samples) const {
+    return samples == loader->options().batch_size ? whole : tensors_of(*loader, samples);
+  }
 };
 
 // One batch, alive as long as Python holds it or an array of it.
@@ -193,7 +209,8 @@ ROBOCACHE_FFI(loader_open, args, result) {
   const FeedOptions feeding{.prefetch = args.integer(1, "prefetch"), .reuse = args.boolean(2, "reuse_buffers")};
   auto loader = std::make_shared<const Loader>(args.object<LoaderOptionsHandle>(0, "options").options);
   auto feed = std::make_shared<Feed>(loader, feeding);
-  result.set_object(LoaderHandle{std::move(loader), std::move(feed)});
+  auto whole = tensors_of(*loader, loader->options().batch_size);
+  result.set_object(LoaderHandle{std::move(loader), std::move(feed), std::move(whole)});
 }
 
 // (loader) -> JSON of what it will give
@@ -238,9 +255,11 @@ ROBOCACHE_FFI(loader_describe, args, result) {
 }
 
 // (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples, CUDA stream, or None for the
-// current one) -> a batch; with reuse_buffers which of the memories it lies in; None at the epoch's end
+// current one, address of the framework's DLPackExchangeAPI, or None, those of a tuple of the arrays' names and of a dict) -> a
+// batch, or true where its arrays are in the dict; with reuse_buffers which of the memories it lies in; None at the epoch's end
 ROBOCACHE_FFI(loader_next, args, result) {
-  const auto& [loader, feed] = args.object<LoaderHandle>(0, "loader");
+  const auto& handle = args.object<LoaderHandle>(0, "loader");
+  const auto& [loader, feed, whole] = handle;
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
                                .epoch = args.integer(3, "epoch"),
                                .samples = args.integer(4, "samples")};
@@ -249,12 +268,17 @@ ROBOCACHE_FFI(loader_next, args, result) {
   auto batch = feed->next(position, allocator(*loader), stream, check_signals);
   if (!batch) return;
   if (feed->reuses()) return result.set(batch->slot);
+  if (!args.is_none(6)) {
+    TensorSet::fill_dict(handle.tensors(batch->samples), batch->memory, args.integer(6, "exchange"),
+                         args.integer(7, "names"), args.integer(8, "dict"));
+    return result.set(true);
+  }
   result.set_object(BatchHandle{loader, std::move(batch->memory), batch->samples});
 }
 
 // (loader, one of its memories, samples) -> the batch of so many samples there
 ROBOCACHE_FFI(loader_slot, args, result) {
-  const auto& [loader, feed] = args.object<LoaderHandle>(0, "loader");
+  const auto& [loader, feed, whole] = args.object<LoaderHandle>(0, "loader");
   result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
 }
 
@@ -306,14 +330,12 @@ ROBOCACHE_FFI(batch_array, args, result) {
   result.set(OwnedTensor::share(batch.loader->view(arrays[index], batch.samples, batch.memory.get()), batch.memory));
 }
 
-// (batch, address of the framework's DLPackExchangeAPI, address of a list as long as the arrays): puts them into it.
+// (loader, batch, addresses of the framework's DLPackExchangeAPI, a tuple of the arrays' names and a dict): puts them into it
 ROBOCACHE_FFI(batch_arrays, args, result) {
-  const auto& batch = args.object<BatchHandle>(0, "batch");
-  std::vector<TensorView> views;
-  for (const BatchArray& array : batch.loader->arrays()) {
-    views.push_back(batch.loader->view(array, batch.samples, batch.memory.get()));
-  }
-  fill_list(args.integer(2, "list"), args.integer(1, "exchange"), views, batch.memory);
+  const auto& handle = args.object<LoaderHandle>(0, "loader");
+  const auto& batch = args.object<BatchHandle>(1, "batch");
+  TensorSet::fill_dict(handle.tensors(batch.samples), batch.memory, args.integer(2, "exchange"),
+                       args.integer(3, "names"), args.integer(4, "dict"));
 }
 
 }  // namespace robocache::ffi
