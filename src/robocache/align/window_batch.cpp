@@ -1,5 +1,6 @@
 #include "robocache/align/window_batch.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "robocache/align/window_batch_cpu.hpp"
@@ -22,9 +23,14 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
     check_cuda(launch(&batch, device.index, stream.handle), "window_batch");
     return;
   }
-  constexpr int64_t kSamplesPerRange = 32;
+  // To hand a range to another thread takes longer than to make fewer bytes.
+  constexpr int64_t kRangeBytes = 64 << 10;
+  constexpr int64_t kSamplesTogether = 32;
+  const int64_t ranges = std::max<int64_t>(1, batch.count * batch.plan.sample_bytes / kRangeBytes);
+  const int64_t even = (batch.count + ranges - 1) / ranges;
+  const int64_t grain = (even + kSamplesTogether - 1) / kSamplesTogether * kSamplesTogether;
   WindowSamples* const samples = ROBOCACHE_SELECT_ISA(window_samples);
-  parallel_for(batch.count, kSamplesPerRange, [&](int64_t begin, int64_t end) { samples(batch, begin, end); });
+  parallel_for(batch.count, grain, [&](int64_t begin, int64_t end) { samples(batch, begin, end); });
 }
 
 }  // namespace robocache

@@ -134,6 +134,23 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
   }
 }
 
+// ---- rows as they are --------------------------------------------------------------------------------------------------
+
+// Whether a step that takes one row is a copy of it.
+bool copies_rows(const WindowSegment& s) { return s.value_dtype == s.out_dtype && s.scale == nullptr; }
+
+// Steps that take one row after the other.
+void copy_run(const WindowSegment& s, const char* row, char* out) {
+  const int64_t bytes = s.features * dtype_size(s.value_dtype);
+  if (s.row_bytes == bytes && s.step_bytes == bytes) {
+    __builtin_memcpy(out, row, static_cast<size_t>(s.steps * bytes));
+    return;
+  }
+  for (int32_t k = 0; k < s.steps; ++k) {
+    __builtin_memcpy(out + k * s.step_bytes, row + k * s.row_bytes, static_cast<size_t>(bytes));
+  }
+}
+
 // ---- one step ----------------------------------------------------------------------------------------------------------
 
 void write_step(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
@@ -148,7 +165,7 @@ void write_step(const WindowSegment& s, const EpisodeRows& rows, const char* val
                                             : write_curve<float>(s, rows, values, times, picked, out);
   }
   const char* const a = values + picked.left * s.row_bytes;
-  if (!is_floating(s.value_dtype)) {
+  if (!mix && copies_rows(s)) {
     __builtin_memcpy(out, a, static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
     return;
   }
@@ -166,6 +183,30 @@ int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) 
   int64_t passed = 0;
   for (int k = 1; k <= kRows; ++k) passed += times[hint + k] <= target ? 1 : 0;
   return hint + passed;
+}
+
+// The row that the first of a clock's moments is, where the next moments are the next rows: each closer than snap_ns to its own
+// row and to no other. Else -1. Then find_place() gives the same rows, and by every rule steps take them.
+int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
+               int64_t anchor_ns, int64_t snap_ns) {
+  constexpr int64_t kFar = int64_t{1} << 61;  // differences of what is nearer to 0 are int64
+  if (anchor_ns < -kFar / 2 || anchor_ns > kFar / 2 || moments[0].delta_ns < -kFar / 2 ||
+      moments[count - 1].delta_ns > kFar / 2 || rows.first_ns < -kFar || snap_ns > kFar) {
+    return -1;
+  }
+  const int64_t after_first = anchor_ns + moments[0].delta_ns - rows.first_ns;
+  const double guess = static_cast<double>(after_first) * rows.rows_per_ns + 0.5;
+  if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
+  const auto first = static_cast<int64_t>(guess);
+  if (times[first + count] > kFar) return -1;
+  const int64_t near = snap_ns > 0 ? snap_ns : 1;
+  bool on_rows = true;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t* const row = times.data + first + k;
+    on_rows &= row[0] < target + near && row[0] > target - near && row[-1] <= target - near && row[1] >= target + near;
+  }
+  return on_rows ? first : -1;
 }
 
 // A group and its tables.
@@ -200,8 +241,8 @@ void prefetch_sample(const Group& group, const Anchor& anchor) {
 
 // What each step of a sample takes, and whether that is padding. `memory`: the batch's, `sample`: its place there. Values are
 // asked for one step at a time, while the next one is searched: asked for all at once they come later.
-void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sample, char* memory,
-          Pick<double>* picks) {
+void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sample, char* memory, Pick<double>* picks,
+          int64_t* runs) {
   struct Stream {
     const char* values;  // of the episode's first row
     const char* asked;   // up to where they are on their way
@@ -221,12 +262,40 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
     streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
     streams[at].row_bytes = s.row_bytes;
     streams[at].bytes = s.features * dtype_size(s.value_dtype);
+    runs[at] = -1;
   }
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
     const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     const int64_t n = rows.rows;
     const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
+    const int64_t run = n == 0 || !clock.in_order
+                            ? -1
+                            : run_of(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times,
+                                     rows, anchor.time_ns, snap_ns);
+    if (run >= 0) {
+      for (int32_t segment = 0; segment < group.segment_count; ++segment) {
+        const WindowSegment& s = group.segments[segment];
+        if (s.clock != at) continue;
+        const int64_t first = run + s.first_moment - clock.moment_begin;
+        runs[segment] = first;
+        Stream& stream = streams[segment];
+        if (stream.is_pad != nullptr) __builtin_memset(stream.is_pad, 0, static_cast<size_t>(s.steps));
+        if (stream.age != nullptr) {
+          for (int32_t k = 0; k < s.steps; ++k) {
+            stream.age[k] = anchor.time_ns + group.moments[s.first_moment + k].delta_ns - times[first + k];
+          }
+        }
+        if (s.file.descriptor >= 0 || !copies_rows(s)) {
+          Pick<double>* const own = picks + s.pick_begin;
+          for (int32_t k = 0; k < s.steps; ++k) own[k] = {first + k, first + k, 0, PickKind::kOne, true};
+        }
+        if (stream.values == nullptr) continue;
+        const char* const stop = stream.values + (first + s.steps - 1) * s.row_bytes + stream.bytes;
+        for (const char* line = stream.values + first * s.row_bytes; line < stop; line += 64) prefetch(line);
+      }
+      continue;
+    }
     int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
@@ -303,7 +372,8 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
   }
 }
 
-void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, char* memory) {
+void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, const int64_t* runs,
+           char* memory) {
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
     const StreamClock& clock = group.clocks[s.clock].rows;
@@ -316,6 +386,10 @@ void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<
       continue;
     }
     const char* const values = values_of(s, rows);
+    if (runs[at] >= 0 && copies_rows(s)) {
+      copy_run(s, values + runs[at] * s.row_bytes, out);
+      continue;
+    }
     for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, values, times, own[k], out + k * s.step_bytes);
   }
 }
@@ -335,6 +409,7 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   auto* const memory = static_cast<char*>(batch.memory);
   Pick<double> picks[kTogether * kMaxGroupPicks];  // close together: strides of a power of two share lines of the cache
+  int64_t runs[kTogether][kMaxGroupSegments];      // of steps that take one row after the other: the first; else -1
   for (int64_t first = begin; first < end; first += kTogether) {
     const int count = end - first < kTogether ? static_cast<int>(end - first) : kTogether;
     const WindowSource* sources[kTogether];
@@ -363,12 +438,13 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
       }
       for (int64_t i = 0; i < count; ++i) {
         if (!has_group(i)) continue;
-        find(Group(sources[i]->groups[g]), anchors[i], plan.snap_ns, first + i, memory, picks + i * plan.most_picks);
+        find(Group(sources[i]->groups[g]), anchors[i], plan.snap_ns, first + i, memory, picks + i * plan.most_picks,
+             runs[i]);
       }
       for (int64_t i = 0; i < count; ++i) {
         if (!has_group(i)) continue;
         const Group group(sources[i]->groups[g]);
-        write(group, anchors[i], first + i, picks + i * plan.most_picks, memory);
+        write(group, anchors[i], first + i, picks + i * plan.most_picks, runs[i], memory);
       }
     }
   }

@@ -33,15 +33,16 @@ struct WindowSegment {
   int64_t mask_steps;
   FileRows file;  // its offset that of the segment's first feature; for the CPU alone
   int32_t steps;
-  int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
-  int32_t vectors;      // of a step
-  int32_t lanes;        // vectors of a step beside each other in a tile
-  int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
-  int32_t tile_steps;   // steps of a tile
-  int32_t columns;      // tiles across the features
-  int32_t pick_begin;   // place of the first step among its group's picks
-  int32_t strip_begin;  // place of the first strip among its group's; so the next segment's tells the end
-  int16_t clock;        // among its group's
+  int32_t vector;        // elements handled at once: 1, 2 or 4; divides features
+  int32_t vectors;       // of a step
+  int32_t lanes;         // vectors of a step beside each other in a tile
+  int32_t lane_share;    // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
+  int32_t tile_steps;    // steps of a tile
+  int32_t columns;       // tiles across the features
+  int32_t pick_begin;    // place of the first step among its group's picks
+  int32_t strip_begin;   // place of the first strip among its group's; so the next segment's tells the end
+  int16_t clock;         // among its group's
+  int16_t first_moment;  // the first step's, among its group's, where the next steps aim at the next ones; else -1
   DType value_dtype;
   DType out_dtype;
   InterpolationMethod method;
@@ -73,6 +74,7 @@ struct WindowClock {
   StreamClock rows;
   int32_t moment_begin;
   int32_t moment_end;
+  bool in_order;  // every segment on it has a first_moment
 };
 
 // A group has at most this many picks (steps of all segments) and segments, so clocks; a segment of very many features has
@@ -130,6 +132,7 @@ struct WindowPlan {
   int32_t group_count;          // the most that a source has
   int32_t most_picks;           // of a group
   int32_t most_moments;
+  int64_t sample_bytes;    // the most that a source's windows have of a sample
   bool curved;             // whether a segment is_curved()
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written

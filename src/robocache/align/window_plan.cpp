@@ -48,7 +48,7 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
         std::find_if(clocks.begin(), clocks.end(), [&](const WindowClock& known) { return known.rows == asked.clock; });
     const auto place = static_cast<size_t>(clock - clocks.begin());
     if (clock == clocks.end()) {
-      clocks.push_back({asked.clock, 0, 0});
+      clocks.push_back({.rows = asked.clock, .moment_begin = 0, .moment_end = 0, .in_order = true});
       aims.emplace_back();
     }
     segment.clock = static_cast<int16_t>(place);
@@ -68,6 +68,21 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
       moments.push_back({delta_ns, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(place)});
     }
     clocks[place].moment_end = static_cast<int32_t>(moments.size());
+  }
+  for (size_t at = 0; at < draft.segments.size(); ++at) {
+    WindowSegment& segment = draft.segments[at];
+    const auto aims_at = [&](size_t moment, size_t step) {
+      return moment < moments.size() && moments[moment].clock == segment.clock &&
+             moments[moment].delta_ns == draft.steps[at].delta_ns[step];
+    };
+    auto first = static_cast<size_t>(clocks[static_cast<size_t>(segment.clock)].moment_begin);
+    while (!aims_at(first, 0)) ++first;
+    size_t step = 1;
+    while (step < draft.steps[at].delta_ns.size() && aims_at(first + step, step)) ++step;
+    const bool in_order = step == draft.steps[at].delta_ns.size();
+    segment.first_moment = in_order ? static_cast<int16_t>(first) : int16_t{-1};
+    WindowClock& clock = clocks[static_cast<size_t>(segment.clock)];
+    clock.in_order = clock.in_order && in_order;
   }
   std::vector<char> bytes;
   append_bytes(moments, bytes);
@@ -170,11 +185,16 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
       add(stream, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, drafts);
     }
     std::vector<WindowGroup> groups;
+    int64_t sample_bytes = 0;
     for (Draft& draft : drafts) {
+      for (const WindowSegment& segment : draft.segments) {
+        sample_bytes += segment.steps * segment.features * dtype_size(segment.out_dtype);
+      }
       groups.push_back(finished(draft, tables));
       plan.most_picks = std::max(plan.most_picks, groups.back().picks);
       plan.most_moments = std::max(plan.most_moments, groups.back().moment_count);
     }
+    plan.sample_bytes = std::max(plan.sample_bytes, sample_bytes);
     made.push_back({.anchors = source.anchors,
                     .groups = tables.put(groups),
                     .constants = tables.put(source.constants),

@@ -615,3 +615,48 @@ def test_the_last_row_of_a_time_is_the_one(tmp_path, device):
             recording, [(0, int(t)) for t in time_ns], deltas, dtypes={"x": np.float32}, shapes={"x": ()}, **options
         )
         assert_batch(next(loader), expected)
+
+
+def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng):
+    """Windows that are rows one after the other, the same whatever else shares their clock: at the ends, at a stamp that comes
+    twice, at stamps beside the frame, and where features of a row are other segments."""
+    period, rows = 20_000_000, 120
+    times = np.arange(rows) * period
+    times[60] = times[59]  # the row there counts no more; the frame after it is between rows
+    times[80:90] += rng.integers(-900, 900, 10)  # within snap_s
+    times[101] = times[100] + 700  # so near that both are closer to a frame than snap_s
+    state, action, code = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)), rng.integers(0, 99, rows)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        for name, values in {"state": state, "action": action, "code": code}.items():
+            episode.append(name, times, values)
+    steps = {"state": [-1, 0], "action": [*range(10)], "code": [3, 0, -2]}
+    loader = robocache.Loader(
+        robocache.open(tmp_path / "cache"),
+        batch_size=64,
+        delta_timestamps={name: [k * period / 1e9 for k in of] for name, of in steps.items()},
+        methods={"state": [(slice(0, 1), "linear")], "code": "previous"},
+        anchor="state",
+        dtype="float64",
+        shuffle=False,
+        return_age=True,
+        device=device,
+    )
+    last = np.append(times[1:] != times[:-1], True)  # of its time
+    known, rows_of = times[last], np.flatnonzero(last)
+    for batch in loader:
+        batch = {name: np.asarray(array.cpu() if hasattr(array, "cpu") else array) for name, array in batch.items()}
+        for name, of in steps.items():
+            target = batch["time_ns"][:, None] + np.array(of) * period
+            nearest = np.abs(target[..., None] - known).argmin(-1)
+            on_row = np.abs(target - known[nearest]) < 1000
+            snapped = np.where(on_row, known[nearest], target)
+            np.testing.assert_array_equal(batch[f"{name}_is_pad"], (snapped < known[0]) | (snapped > known[-1]))
+            before = np.maximum(np.searchsorted(known, snapped, side="right") - 1, 0)
+            np.testing.assert_array_equal(batch[f"{name}_age"], target - known[before])
+            if name == "code":
+                np.testing.assert_array_equal(batch[name], code[rows_of[before]])
+                continue
+            values = {"state": state, "action": action}[name][rows_of]
+            expected = np.stack([np.interp(snapped, known, column) for column in values.T], -1)
+            np.testing.assert_array_equal(batch[name][on_row], expected[on_row])
+            np.testing.assert_allclose(batch[name], expected, rtol=0, atol=1e-12)
