@@ -73,6 +73,7 @@ HEADLINES = [
 TITLES = {
     "loader": "Loader",
     "loader_one_clock": "Loader, rows of one clock",
+    "lerobot_train": "lerobot-train, with our dataset",
     "residency": "Loader, out of each tier",
     "ranks": "Loader, on several GPUs",
     "episodes": "Loader, of many episodes",
@@ -297,6 +298,8 @@ WORDS = {
     "share_of_linear": "share of linear",
     "trained_samples_per_s": "samples/s in training",
     "trained_share_of_linear": "share of linear in training",
+    "lerobot_samples_per_s": "by LeRobot's own dataset",
+    "times_lerobot": "times as fast",
     "grown_by": "a step grows by",
     "open_s": "opens in",
     "open_bytes": "memory of that",

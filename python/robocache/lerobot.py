@@ -518,9 +518,10 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
         raise errors.ArgumentError("dataset.image_transforms: expected none, got them enabled")
     root = Path(wanted.root or Path(HF_LEROBOT_HOME) / wanted.repo_id)
     meta = LeRobotMetadata(_open_cache(root), root)
+    trained = getattr(cfg, "trainable_config", None) or cfg.policy  # the latter before LeRobot 0.5
     return LeRobotDataset(
         root,
-        resolve_delta_timestamps(cfg.trainable_config, meta),
+        resolve_delta_timestamps(trained, meta),
         wanted.episodes,
         repo_id=wanted.repo_id,
         revision=wanted.revision,
