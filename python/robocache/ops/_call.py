@@ -82,9 +82,12 @@ def arrays_of(made: Any, like: Any, count: int) -> list[Any]:
 # ---- Numbers and options ----
 
 
+_NUMBERS = int, float
+
+
 def number(name: str, value: Any) -> float:
     """A number as Python has it: whole ones stay whole."""
-    if type(value) in (int, float):
+    if type(value) in _NUMBERS:
         return value  # type: ignore[no-any-return]
     if isinstance(value, (str, bool, np.bool_)):
         raise errors.ArgumentTypeError(f"{name}: expected a number, got {value!r}")
@@ -113,8 +116,15 @@ def whole(name: str, value: Any) -> int:
     return made  # type: ignore[no-any-return]
 
 
-def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str, Any], Any] = number) -> list[Any]:
+def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str, Any], Any] = number) -> Sequence[Any]:
     """x, y and z of an argument, as Python's numbers."""
+    if convert is number:  # what most calls are made of takes the short way
+        if type(value) in LISTS and len(value) == 3:
+            x, y, z = value
+            if type(x) in _NUMBERS and type(y) in _NUMBERS and type(z) in _NUMBERS:
+                return value  # type: ignore[no-any-return]
+        elif scalar and type(value) is float:
+            return value, value, value
     if scalar and (isinstance(value, (int, float, np.number)) or getattr(value, "ndim", None) == 0):
         return [convert(name, value)] * 3
     try:
@@ -150,10 +160,15 @@ def feature_blocks(methods: Sequence[tuple[slice, str]] | None) -> Iterator[Any]
 
 def goes_by_torch(torch: Any, *arrays: Any) -> bool:
     """Whether torch traces a graph, or records gradients of these arrays."""
-    return torch is not None and (
-        torch.compiler.is_compiling()
-        or (torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays))
-    )
+    if torch is None:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if torch.is_grad_enabled():
+        for array in arrays:  # any() of a generator takes twice as long
+            if getattr(array, "requires_grad", False):
+                return True
+    return False
 
 
 def refuse_tangents(named: Mapping[str, Any]) -> None:

@@ -178,7 +178,8 @@ def voxelize_pointcloud(
         made = by_dispatcher(of_torch.voxelize_pointcloud, named, *arrays, options, modes, return_dropped, outs)
     else:
         made = [made] if count == 1 else arrays_of(made, like, count)
-        made = [_lib.in_framework_of(points, array) for array in made]
+        if torch is None or type(points) is not torch.Tensor:  # torch's tensors come as such
+            made = [_lib.in_framework_of(points, array) for array in made]
     if out is None:
         out = dict(zip(modes, made, strict=False)) if several else made[0]
     return (out, made[-1]) if return_dropped else out
