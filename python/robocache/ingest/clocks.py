@@ -252,6 +252,11 @@ class Order:
         if len(time_ns) == 0:
             yield 0, samples
             return
+        if self._repair != "sort" and _goes_on(clock, time_ns):
+            clock.last = int(time_ns[-1])
+            clock.rows += len(time_ns)
+            yield clock.run, samples
+            return
         if clock.real is None:
             real = time_ns[~_are(time_ns, (*_NEVER, *_UNSET))]
             if len(real):
@@ -385,6 +390,22 @@ class Order:
     def _count(self, name: str, **counts: int) -> None:
         if any(counts.values()):
             add_counts(self.repaired, {name: counts})
+
+
+def _goes_on(clock: _Clock, time_ns: np.ndarray) -> bool:
+    """Whether these stamps, which are not none, are all times and none steps back, as of most parts: it settles the first."""
+    first, last = int(time_ns[0]), int(time_ns[-1])
+    if clock.waiting or clock.doubtful or not max(0, clock.last) <= first or not 0 < last < _MOST:
+        return False
+    if (time_ns[1:] < time_ns[:-1]).any():
+        return False
+    real = clock.real
+    if real is None:
+        real = first or int(time_ns[np.searchsorted(time_ns, 1)])
+    if first == 0 and real >= _SINCE_2001_NS:
+        return False
+    clock.real = real
+    return True
 
 
 def _find_unset(time_ns: np.ndarray, real: int | None) -> np.ndarray:

@@ -43,11 +43,12 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Entry:
-    """What an array's header says, which may be anything."""
+    """What an array's header says, which may be anything; and how many bytes it has."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
+    header_bytes: int
 
 
 class Npz:
@@ -94,7 +95,7 @@ class Npz:
         if min(step, rows) * row_bytes > _LARGEST:
             raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
         with self._archive.open(self._files[name]) as stream:
-            _read_header(cast(BinaryIO, stream), name)
+            stream.read(entry.header_bytes)
             for first in range(0, max(rows, 1), step):
                 count = min(step, rows - first)
                 content = stream.read(count * row_bytes)
@@ -133,4 +134,4 @@ def _read_header(stream: BinaryIO, name: str) -> Entry:
         raise Error(f"{name}: expected numbers, got objects, which are pickled")
     if min(shape, default=1) < 0:
         raise Error(f"{name}: expected a shape, got {shape}")
-    return Entry(shape, dtype, fortran)
+    return Entry(shape, dtype, fortran, stream.tell())

@@ -293,13 +293,23 @@ def attributes(
             notes.leave_out(f"attribute {shown}", f"more than {16 * _FACT_BYTES} bytes")
             continue
         try:
-            value = node.attrs[name]
+            value = _read_attribute(node, name, attribute)
         except Exception as error:
             raise SourceError(
                 f"{node.file.filename}: {escaped(node.name or '?')}: attribute {shown}: {error}"
             ) from error
         _take_fact(facts, shown, value, notes)
     return facts
+
+
+def _read_attribute(node: h5py.Group | h5py.Dataset, name: str, attribute: Any) -> Any:
+    """As h5py gives it; of a plain number without opening it again."""
+    dtype = attribute.dtype
+    if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
+        return node.attrs[name]
+    value = np.empty((), dtype)
+    attribute.read(value)
+    return value[()]
 
 
 def _leave_out_attributes(path: str, node: h5py.Group | h5py.Dataset, notes: Notes) -> None:
@@ -410,19 +420,35 @@ class Column:
         """Of a row."""
         return (*self.dataset.shape[1:], *(self._type.subdtype[1] if self._type.subdtype else ()))
 
+    @cached_property
+    def _chunks(self) -> tuple[int, ...] | None:
+        """As h5py has it, which asks HDF5 each time."""
+        chunks: tuple[int, ...] | None = self.dataset.chunks
+        return chunks
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Rows from one up to another, as h5py gives them; all of plain numbers without its detours for other types."""
+        dtype, dataset = self._type, self.dataset
+        if start > 0 or stop < dataset.shape[0] or dtype.kind not in "iuf" or dtype.metadata:
+            rows: np.ndarray = dataset[start:stop]
+            return rows
+        values = np.empty(dataset.shape, dtype)
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        return values
+
     def _is_written(self) -> bool:
         """Whether the file has bytes of it; raises SourceError where it lacks some, or HDF5 cannot read it in parts."""
         dataset = self.dataset
         stored = dataset.id.get_storage_size()
-        if dataset.chunks is None:
+        if self._chunks is None:
             expected = math.prod(dataset.shape) * self._type.itemsize
             if 0 < stored < expected and not h5py.check_string_dtype(self._type):
                 raise SourceError(f"{self.where}: {stored} bytes, its shape wants {expected}")
             return bool(stored or not expected)
-        expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+        expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, self._chunks, strict=True))
         if not expected:
             return True
-        chunk_bytes = math.prod(dataset.chunks) * self._type.itemsize
+        chunk_bytes = math.prod(self._chunks) * self._type.itemsize
         most = min(_MOST_CHUNK_BYTES, max(_CHUNK_BYTES, 8 * dataset.file.id.get_filesize()))
         if stored and chunk_bytes > most:
             raise SourceError(f"{self.where}: chunks of {chunk_bytes} bytes, expected at most {most}")
@@ -476,20 +502,19 @@ class Column:
 
     def _parts(self, most: int = 1 << 62) -> Iterator[tuple[int, int, np.ndarray]]:
         """Rows from one up to another, and their values; a part that cannot be read is skipped by its rows."""
-        dataset = self.dataset
         row_bytes = max(1, math.prod(self._shape) * self._dtype.itemsize)
         if row_bytes > 8 * _PART_BYTES:
             raise SourceError(f"{self.where}: rows of {row_bytes} bytes")
         step = max(1, min(most, _PART_BYTES // row_bytes))
-        if dataset.chunks and dataset.chunks[0] < step:
-            step -= step % dataset.chunks[0]  # a chunk that is cut is decoded twice
+        if self._chunks and self._chunks[0] < step:
+            step -= step % self._chunks[0]  # a chunk that is cut is decoded twice
         rows = self.clock.rows
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             values = None
             span = f"rows {start}-{stop - 1}" if stop > start + 1 else f"row {start}"
             with self.notes.reading(f"{self.what}: {self.stream}: {span}", f"{self.where}: {span}"):
-                values = dataset[start:stop]
+                values = self._read(start, stop)
             if values is None:
                 continue
             if values.dtype == bool:

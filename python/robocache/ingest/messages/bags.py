@@ -58,6 +58,14 @@ class Part:
         messages.payloads.append(payload)
         self.size += len(payload)
 
+    def add_all(self, channel: int, logged_ns: Sequence[int], payloads: Sequence[Payload]) -> None:
+        """Messages of one channel, which say no other time."""
+        messages = self.messages.setdefault(channel, Messages())
+        messages.log_ns += logged_ns
+        messages.publish_ns += logged_ns
+        messages.payloads += payloads
+        self.size += sum(map(len, payloads))
+
     def extend(self, part: Part) -> None:
         for channel, more in part.messages.items():
             messages = self.messages.setdefault(channel, Messages())

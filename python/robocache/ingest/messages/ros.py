@@ -473,14 +473,18 @@ class RosDecoder:
     def decode(self, payloads: Sequence[Payload]) -> tuple[_Messages, dict[int, str]]:
         """As of :class:`Decoder`."""
         bad: dict[int, str] = {}
-        alike: dict[tuple[int, bytes], list[int]] = {}
-        heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
-        for index, key in enumerate(zip(map(len, payloads), heads, strict=True)):
-            alike.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
         found: list[tuple[_Met, _Payloads, np.ndarray]] = []
-        for key, indices in alike.items():
-            some = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
-            self._group(key, np.array(indices), some, found, bad)
+        if (one := self._joined(payloads)) is not None:
+            self._group(*one, np.arange(len(payloads)), list(payloads), found, bad)
+        else:
+            alike: dict[tuple[int, bytes], list[int]] = {}
+            heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
+            for index, key in enumerate(zip(map(len, payloads), heads, strict=True)):
+                alike.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
+            for key, indices in alike.items():
+                some = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
+                joined = b"".join(some) if key[0] >= 0 else None
+                self._group(key, joined, np.array(indices), some, found, bad)
         rows = len(payloads) - len(bad)
         kept = np.ones(len(payloads), bool)
         kept[list(bad)] = False
@@ -491,9 +495,22 @@ class RosDecoder:
         ]
         return _Messages(groups, rows), bad
 
+    def _joined(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], bytes] | None:
+        """Their length and beginning, and all of them one behind the other; None where they are large, or not all have the same."""
+        sizes = set(map(len, payloads))
+        size = sizes.pop() if len(sizes) == 1 else 0
+        if not 2 <= size <= _SMALL:
+            return None
+        joined = b"".join(payloads)
+        if not self._cdr:
+            return (size, b""), joined
+        same = all(joined[at::size].count(joined[at]) == len(payloads) for at in range(2))
+        return ((size, joined[:2]), joined) if same else None
+
     def _group(
         self,
         key: tuple[int, bytes],
+        joined: bytes | None,
         indices: np.ndarray,
         payloads: list[Payload],
         found: list[tuple[_Met, _Payloads, np.ndarray]],
@@ -502,8 +519,8 @@ class RosDecoder:
         """Cuts payloads of one length, or large ones, into those of one layout each."""
         remembered = self._met.setdefault(key, [])
         stacked = None
-        if key[0] >= 0:
-            stacked = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), key[0])
+        if joined is not None:
+            stacked = np.frombuffer(joined, np.uint8).reshape(len(payloads), key[0])
         number = 0
         while len(indices):
             if number < len(remembered):

@@ -27,6 +27,9 @@ from .passes import read_bags
 
 # Rows of a database that are read together.
 _AT_ONCE = 4 << 20
+# Of these, what is looked at together; a message counts for so many bytes more than it has.
+_FETCHED = 1 << 18
+_ROW_BYTES = 64
 # Messages of no more than this stay bytes.
 _SMALL = 4096
 # A larger message is taken for damage.
@@ -189,24 +192,62 @@ class _Database(Bag):
         for path, topics in self._open:
             part = Part()
             with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
-                for identity, topic, time_ns, data in database.execute(
-                    "SELECT id, topic_id, timestamp, data FROM messages ORDER BY timestamp, id"
-                ):
-                    if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
-                        error = SourceError(
-                            f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}"
-                        )
-                        faults.add(f"{path.name}: message {identity}", error)
-                        continue
-                    if decompressor is not None:
-                        if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
-                            raise SourceError(f"{path}: message {identity}: expected zstd that says its size")
-                        data = decompressor.decompress(data)
-                    part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
+                for rows in _fetch(database):
+                    if decompressor is None and _add_alike(part, rows, topics):
+                        rows = []
+                    for identity, topic, time_ns, data in rows:
+                        if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
+                            error = SourceError(
+                                f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}"
+                            )
+                            faults.add(f"{path.name}: message {identity}", error)
+                            continue
+                        if decompressor is not None:
+                            if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
+                                raise SourceError(f"{path}: message {identity}: expected zstd that says its size")
+                            data = decompressor.decompress(data)
+                        part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
+                        if part.size > _AT_ONCE:
+                            yield part
+                            part = Part()
                     if part.size > _AT_ONCE:
                         yield part
                         part = Part()
             yield part
+
+
+# Of a message: its number, its topic's, when it was received, and itself; each of any type.
+_Row = tuple[Any, Any, Any, Any]
+
+
+def _fetch(database: sqlite3.Connection) -> Iterator[list[_Row]]:
+    """All messages in order, some at a time."""
+    rows: list[_Row] = []
+    size = 0
+    try:
+        for row in database.execute("SELECT id, topic_id, timestamp, data FROM messages ORDER BY timestamp, id"):
+            rows.append(row)
+            size += _ROW_BYTES + (len(row[3]) if type(row[3]) is bytes else 0)
+            if size > _FETCHED:
+                yield rows
+                rows, size = [], 0
+    except sqlite3.Error:
+        yield rows  # those before the damage
+        raise
+    yield rows
+
+
+def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
+    """Adds small messages of one topic together; False, and nothing is added, where they are others."""
+    if not rows:
+        return True
+    _, numbers, times_ns, payloads = zip(*rows, strict=True)
+    if set(map(type, times_ns)) != {int} or set(map(type, payloads)) != {bytes} or max(map(len, payloads)) > _SMALL:
+        return False
+    if numbers[0] not in topics or numbers.count(numbers[0]) < len(numbers):
+        return False
+    part.add_all(topics[numbers[0]], times_ns, payloads)
+    return True
 
 
 def _connect(path: Path) -> sqlite3.Connection:
