@@ -1,0 +1,112 @@
+"""Messages that are taken from a database or decoded together: the same as one by one."""
+
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+
+import h5py
+import numpy as np
+import pytest
+from robocache.ingest.hdf5.datasets import attributes
+from robocache.ingest.messages.bags import Faults
+from robocache.ingest.messages.batches import Leaf
+from robocache.ingest.messages.ros import RosDecoder
+from robocache.ingest.messages.rosbag2 import _Database
+from robocache.ingest.recording import Notes
+
+
+def database(path, rows):
+    """Two topics, and messages as they are given."""
+    with sqlite3.connect(path) as made:
+        made.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
+        made.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
+        made.execute("CREATE INDEX timestamp_idx ON messages (timestamp ASC)")
+        made.executemany("INSERT INTO topics VALUES (?, ?, 'std_msgs/msg/String', 'cdr')", [(1, "/a"), (2, "/b")])
+        made.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
+    made.close()
+    return path
+
+
+def read(path, cut=None):
+    """Messages by topic, what was told of, and how many parts there were."""
+    told, found, parts = [], defaultdict(list), 0
+    faults = Faults("bag", lambda what, error: told.append(str(error)))
+    bag = _Database([path])
+    bag.open(faults)
+    if cut is not None:
+        path.write_bytes(cut(path.read_bytes()))
+    for part in bag.parts(faults):
+        parts += 1
+        for number, messages in part.messages.items():
+            assert messages.log_ns == messages.publish_ns
+            found[bag.channels[number].topic] += zip(messages.log_ns, map(bytes, messages.payloads), strict=True)
+    return dict(found), told, parts
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        (1, "soon", b"x"),
+        (1, 7_000, "text"),
+        (1, 7_000, 5),
+        (1, 7_000, None),
+        (3, 7_000, b"x"),
+        (None, 7_000, b"x"),
+    ],
+)
+@pytest.mark.parametrize("topics", [[1], [1, 2]])
+@pytest.mark.parametrize("size", [40, 6_000])
+def test_a_database_s_messages_are_all_there(bad, topics, size, tmp_path):
+    rows = [(topics[row % len(topics)], row, bytes([row % 251]) * size) for row in range(10_000 if size < 100 else 900)]
+    there = rows if bad is None else [*rows[:800], bad, *rows[800:]]
+    found, told, parts = read(database(tmp_path / "a.db3", there))
+    expected = {f"/{'ab'[topic - 1]}": [row[1:] for row in rows if row[0] == topic] for topic in topics}
+    assert found == expected
+    assert len(told) == (bad is not None) and all("message 801: of topic" in words for words in told)
+    assert parts == (1 if size < 100 else 2)
+
+
+def test_messages_before_the_damage_are_kept(tmp_path):
+    rows = [(1, row, bytes(3_000)) for row in range(1_000)]
+    path = database(tmp_path / "a.db3", rows)
+    pages = len(path.read_bytes()) // 4096
+    hole = slice(pages * 6 // 10 * 4096, pages * 7 // 10 * 4096)
+    found, told, _ = read(
+        path, lambda content: content[: hole.start] + bytes(hole.stop - hole.start) + content[hole.stop :]
+    )
+    one_by_one = 0
+    with pytest.raises(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as damaged:
+        for _ in damaged.execute("SELECT data FROM messages ORDER BY timestamp, id"):
+            one_by_one += 1
+    assert len(told) == 1 and 0 < one_by_one < len(rows)
+    assert found["/a"] == [row[1:] for row in rows[:one_by_one]]
+
+
+def test_messages_of_no_topic_are_each_told_of(tmp_path):
+    found, told, _ = read(database(tmp_path / "a.db3", [(3, row, b"x") for row in range(5)]))
+    assert not found and len(told) == 5
+
+
+def test_messages_of_one_size_may_differ_in_their_byte_order():
+    numbers = RosDecoder((Leaf("data", "number", np.dtype("i4")),), cdr=True)
+    payloads = [b"\0\1\0\0" + np.int32(row).tobytes() for row in range(3)]
+    payloads += [b"\0\0\0\0" + np.array(row, ">i4").tobytes() for row in range(3, 6)]
+    for these in (payloads[:3], payloads[3:], payloads, [*payloads[:3], b"\1\1\0\0" + payloads[0][4:]]):
+        batch, bad = numbers.decode(these)
+        expected = [payloads.index(one) for one in these if one in payloads]
+        assert batch.numbers(numbers.leaves[0]).tolist() == expected
+        assert len(bad) == len(these) - len(expected)
+
+
+def test_attributes_are_what_h5py_gives(tmp_path):
+    given = {"one": np.int32(3), "big": np.array(2.5, ">f8"), "list": np.arange(3), "row": np.ones(1), "yes": np.True_}
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.attrs.update(given)
+        assert attributes(file, Notes("hdf5", {}, "stop")) == {
+            "one": 3,
+            "big": 2.5,
+            "list": [0, 1, 2],
+            "row": [1.0],
+            "yes": True,
+        }
