@@ -113,10 +113,10 @@ class OrderStatistics {
   struct Interval {
     Key low = 0;
     Key high = kGreatestKey;
-    int shift = kFirstShift;  // of (key - low), to its place in counts
-    int64_t below = 0;                  // how many numbers lie below the interval
-    int64_t count = 0;                  // and in it
-    Key least = kGreatestKey;           // of those met in this pass, as long as they are counted
+    int shift = kFirstShift;   // of (key - low), to its place in counts
+    int64_t below = 0;         // how many numbers lie below the interval
+    int64_t count = 0;         // and in it
+    Key least = kGreatestKey;  // of those met in this pass, as long as they are counted
     Key greatest = 0;
     std::vector<int64_t> counts = {};
     std::vector<Key> kept = {};
@@ -195,9 +195,9 @@ class OrderStatistics {
 
   bool keeps_;
   int passes_ = 0;
-  std::vector<Interval> intervals_;      // in their order, no two of which overlap
-  std::vector<uint8_t> interval_of_;     // the first that begins as a key does
-  std::map<int64_t, Key> known_;         // by place
+  std::vector<Interval> intervals_;   // in their order, no two of which overlap
+  std::vector<uint8_t> interval_of_;  // the first that begins as a key does
+  std::map<int64_t, Key> known_;      // by place
   Key least_ = 0;
   Key greatest_ = 0;
 };

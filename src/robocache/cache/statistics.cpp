@@ -288,9 +288,8 @@ ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features
 
 ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features,
                                  const std::function<void()>& end_part) {
-  return with_type(dtype, [&]<class T>(T) {
-    return typed_statistics(static_cast<const T*>(values), rows, features, end_part);
-  });
+  return with_type(
+      dtype, [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features, end_part); });
 }
 
 StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> row_offsets,

@@ -319,7 +319,7 @@ struct TensorSet::Shared {
 
 TensorSet::TensorSet(const std::vector<TensorView>& views, const std::vector<int64_t>& offsets)
     : tensors_(views.size()) {
-  extents_.reserve(2 * kMaxDims * views.size());  // so that they stay where they are
+  extents_.reserve(views.size() * 2 * kMaxDims);  // so that they stay where they are
   for (size_t i = 0; i < views.size(); ++i) {
     const TensorView& view = views[i];
     const auto put = [&](const std::array<int64_t, kMaxDims>& extents) {
