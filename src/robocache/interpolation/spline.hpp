@@ -168,7 +168,7 @@ ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64
 
 // n >= 1 samples; fills the first entries of `table`.
 template <class Times, class Clock>
-void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
+ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
   int64_t count = 0;
   for (int64_t row = 0; row < n; ++row) {
@@ -250,8 +250,8 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
 
 // A whole row: `slopes` has one for each sample, of which those that do not count stay unwritten.
 template <int kLanes, class T, class Work>
-void spline_sweep_row(const SplineRow* table, const T* values, int64_t values_sample, int64_t values_feature,
-                      Work* slopes, int64_t slopes_sample) {
+ROBOCACHE_HD void spline_sweep_row(const SplineRow* table, const T* values, int64_t values_sample,
+                                   int64_t values_feature, Work* slopes, int64_t slopes_sample) {
   const auto value = [&](int64_t row, int lane) {
     return to_work<double>(values[row * values_sample + lane * values_feature]);
   };
