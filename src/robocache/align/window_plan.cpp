@@ -22,7 +22,7 @@ struct Draft {
   // A segment's steps as they were asked for.
   struct Steps {
     StreamClock clock;
-    std::span<const int64_t> delta_ns;
+    std::vector<int64_t> delta_ns;  // its own: the stream of features that a source has not is gone by then
   };
 
   std::vector<WindowSegment> segments;
@@ -153,8 +153,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     draft.picks += static_cast<int32_t>(take);
     draft.strips += static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * whole.columns;
     draft.segments.push_back(segment);
-    draft.steps.push_back(
-        {stream.rows.clock, std::span(stream.delta_ns).subspan(static_cast<size_t>(step), static_cast<size_t>(take))});
+    const auto asked = stream.delta_ns.begin() + step;
+    draft.steps.push_back({stream.rows.clock, {asked, asked + take}});
     step += take;
   }
 }

@@ -174,7 +174,7 @@ ROBOCACHE_HD int32_t verdict(const TsdfGlance& g, bool space_carving, float z, f
   const float ahead = metres - z;
   const bool measured = (depth > 0) & (depth < std::numeric_limits<float>::infinity());
   const bool sure = std::abs(ahead) > plus_product(metres, kDepthError, g.sure_distance);
-  const int32_t surely = space_carving & (ahead > 0) ? kFree : kNothing;
+  const int32_t surely = (space_carving & (ahead > 0)) ? kFree : kNothing;
   return measured ? (sure ? surely : kDoubtful) : kNothing;
 }
 
