@@ -159,8 +159,8 @@ ROBOCACHE_HD Glimpse glimpse(const TsdfGlance& g, float x, float y, float z, flo
   // So far from a whole number it is still sure which one is nearest. NaN never is, nor is what magic does not reach:
   // doubt is more than half a pixel there.
   const float certain = plus_product(-g.pixel_error, inverse, 0.5f - g.pixel_slack);
-  const int32_t sure = (z >= g.least_z) & (std::abs(u - (column - kMagic)) <= certain) &
-                       (std::abs(v - (row - kMagic)) <= certain);  // without branches, for vectors
+  const int32_t sure = int32_t{z >= g.least_z} & int32_t{std::abs(u - (column - kMagic)) <= certain} &
+                       int32_t{std::abs(v - (row - kMagic)) <= certain};  // without branches, for vectors
   return {std::bit_cast<int32_t>(column) - std::bit_cast<int32_t>(kMagic),
           std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
 }
