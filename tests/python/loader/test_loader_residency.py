@@ -1,6 +1,7 @@
 """Loader: where rows lie: the same bytes out of every tier, what fits the memory, and how it is said."""
 
 import copy
+import ctypes
 import gc
 import itertools
 import os
@@ -302,6 +303,7 @@ def used_mib(device):
             pytest.skip("NOT TESTED: other processes use this device's memory, too")
         free, total = torch.cuda.mem_get_info()
         return (total - free) / 2**20
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps of tests before this one is in no use
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
 
