@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from contest import OURS
-from lerobot_v3 import link_as_v3
+from linked_lerobot import link_as_v3
 from measure import endless, wait_for_device
 from record import Report, arguments
 from residency import batch_us

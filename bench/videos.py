@@ -19,7 +19,7 @@ from pathlib import Path
 
 import av
 import numpy as np
-from lerobot_v3 import link_as_v3
+from linked_lerobot import link_as_v3
 from record import Report, arguments
 
 import robocache

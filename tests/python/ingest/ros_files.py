@@ -9,7 +9,7 @@ from mcap.writer import CompressionType, Writer
 from robocache.ingest.recording import Frames, Notes
 from rosbags.rosbag1 import Writer as Writer1
 from rosbags.typesys import Stores, get_typestore
-from yields import Yields, pixels
+from yields import Told, Yields, pixels
 
 ROS2 = get_typestore(Stores.ROS2_HUMBLE)
 ROS1 = get_typestore(Stores.ROS1_NOETIC)
@@ -150,7 +150,7 @@ class Stream:
 
 
 @dataclass
-class Readout:
+class Readout(Told):
     recordings: dict
     metadata: dict
     notes: Notes
@@ -160,14 +160,6 @@ class Readout:
     def only(self):
         ((_, streams),) = self.recordings.items()
         return streams
-
-    @property
-    def left_out(self):
-        return {omission.what: omission.reason for omission in self.notes.left_out}
-
-    @property
-    def skipped(self):
-        return {omission.what: omission.reason for omission in self.notes.skipped}
 
 
 def read(source, format=None, on_error="stop", **options):

@@ -12,7 +12,19 @@ import robocache
 from robocache import frames
 
 
-class Yields:
+class Told:
+    """Why what was left out and what was skipped, by what it is, of `notes`."""
+
+    @property
+    def left_out(self):
+        return {omission.what: omission.reason for omission in self.notes.left_out}
+
+    @property
+    def skipped(self):
+        return {omission.what: omission.reason for omission in self.notes.skipped}
+
+
+class Yields(Told):
     """A source as its reader gives it; of the format that its sign shows where none is given.
 
     recordings: those that were read.
@@ -56,14 +68,6 @@ class Yields:
     def told(self):
         (facts,) = self.provenance.values()
         return facts
-
-    @property
-    def left_out(self):
-        return {omission.what: omission.reason for omission in self.notes.left_out}
-
-    @property
-    def skipped(self):
-        return {omission.what: omission.reason for omission in self.notes.skipped}
 
     def only(self):
         """The streams of the only recording."""
