@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm_ffi
 
 from . import errors
+from ._tvm_ffi import load_module
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 path = Path(os.environ.get("ROBOCACHE_LIBRARY") or Path(__file__).parent / "lib" / "librobocache.so")
 if not path.exists():
     raise errors.Error(f"{path}: the compiled library is missing from this installation; reinstall robocache")
-_module = tvm_ffi.load_module(str(path))
+_module = load_module(str(path))
 
 
 def function(name: str) -> Any:

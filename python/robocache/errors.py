@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import tvm_ffi
+from ._tvm_ffi import register_error
 
 
-@tvm_ffi.register_error("robocache.Error")
+@register_error("robocache.Error")
 class Error(Exception):
     """Base of every error RoboCache raises."""
 
 
-@tvm_ffi.register_error("robocache.ArgumentError")
+@register_error("robocache.ArgumentError")
 class ArgumentError(Error, ValueError):
     """An argument of the right type has a value that cannot be used."""
 
 
-@tvm_ffi.register_error("robocache.ArgumentTypeError")
+@register_error("robocache.ArgumentTypeError")
 class ArgumentTypeError(Error, TypeError):
     """An argument has the wrong type or dtype."""
 
 
-@tvm_ffi.register_error("robocache.FileError")
+@register_error("robocache.FileError")
 class FileError(Error, OSError):
     """A file is missing, damaged or cannot be written; the message begins with its path."""
 
 
-@tvm_ffi.register_error("robocache.FrameError")
+@register_error("robocache.FrameError")
 class FrameError(Error, ValueError):
     """An encoded frame is none, is damaged, or is not of the codec or shape it should be."""
 
 
-@tvm_ffi.register_error("robocache.DeviceError")
+@register_error("robocache.DeviceError")
 class DeviceError(Error, RuntimeError):
     """The device or its driver refused: no such device, out of memory, a failed launch."""

@@ -438,6 +438,26 @@ def test_python_m_robocache(cache):
     assert made.stderr.startswith("robocache inspect: nowhere")
 
 
+def modules_of(*command):
+    """What a command in a process of its own imports, by name."""
+    made = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr[-1000:]
+    return {line.rpartition("|")[2].strip() for line in made.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_a_command_on_files_waits_for_no_torch(cache, tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "bin" / "robocache"  # as pip makes it
+    script.parent.mkdir()
+    script.write_text("import sys\n\nfrom robocache.cli import main\n\nsys.exit(main())\n")
+    for program in (["-m", "robocache"], ["-mrobocache"], [script]):
+        for arguments in (["--help"], ["inspect", cache]):
+            found = modules_of(*program, *arguments)
+            assert "robocache._lib" in found and "torch.nn" not in found
+    assert "torch.nn" in modules_of("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
+    assert "torch.nn" in modules_of("-c", "import robocache")  # whose arrays are torch's
+
+
 def test_output_that_nobody_reads_to_the_end(cache):
     command = f"{sys.executable} -m robocache inspect {cache} --json | head -c 10"
     made = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
