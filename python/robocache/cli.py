@@ -130,7 +130,10 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
         console.print(done, soft_wrap=True, markup=False)
         view.show_streams(opened, console)
         view.show_repairs(report.repaired, console)
-        view.show_omissions(report.to_dict(), console)
+        said = report.to_dict()
+        for omission in said["skipped"]:
+            omission["reason"] = _in_words_of_the_command_line(omission["reason"], arguments)
+        view.show_omissions(said, console)
     return _SKIPPED if report.skipped else _DONE
 
 
@@ -167,7 +170,11 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _convert(arguments: argparse.Namespace) -> int:
     with view.ingest_progress() as progress:
-        print(convert(load_plan(arguments.plan), arguments.shard, progress=progress))
+        path = convert(load_plan(arguments.plan), arguments.shard, progress=progress)
+    if arguments.json:
+        _print_json({"shard": arguments.shard, "path": str(path)})
+    else:
+        print(path)
     return _DONE
 
 
@@ -226,7 +233,12 @@ def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
 def _inspect(arguments: argparse.Namespace) -> int:
     opened = _open(arguments.cache, verify=arguments.verify)
     if arguments.plot:
-        view.plot(opened, arguments.plot, episode=arguments.episode)
+        try:
+            view.plot(opened, arguments.plot, episode=arguments.episode)
+        except OSError as error:
+            if isinstance(error, Error):
+                raise
+            raise FileError(f"{arguments.plot}: {error.strerror or error}") from error
     if arguments.json:
         _print_json(view.describe(opened))
     else:
@@ -447,6 +459,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("convert", _convert, "convert one shard of a plan", "robocache convert work --shard 3")
     made.add_argument("plan", help="what robocache plan made")
     made.add_argument("--shard", type=int, required=True, help="its number, from 0; one that is finished is left alone")
+    json_option(made)
 
     made = command(
         "merge",

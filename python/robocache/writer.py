@@ -357,10 +357,18 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             # Of an empty list numpy would make float64.
             value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and len(value) == 0 else None)
         except (TypeError, ValueError) as error:
-            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {error}") from None
+            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
     if not value.dtype.isnative or any(stride % value.itemsize for stride in value.strides):
         value = value.astype(value.dtype.newbyteorder("="))
     return value
+
+
+def _differ(rows: Any) -> str | None:
+    """What to do with rows that are of different sizes, where these are."""
+    shapes = {np.shape(row) for row in rows if hasattr(row, "shape")}
+    if len(shapes) < 2:
+        return None
+    return f"expected rows of one shape, got {len(shapes)}; of such as clouds give all elements in one array, with offsets="
 
 
 def _tensor(stream: str, argument: str, array: Any) -> Any:

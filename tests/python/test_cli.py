@@ -103,6 +103,24 @@ def test_ingest_with_named_skips_is_3(capsys, tmp_path):
     assert [omission["what"] for omission in json.loads(out)["skipped"]] == ["run_1/cam.csv"]
 
 
+def test_what_would_have_helped_a_skipped_one_is_named_as_on_the_command_line(capsys, tmp_path):
+    stamps = 1_700_000_000_000_000_000 + np.arange(3) * 10**7
+    for number, first in enumerate((stamps[0], 0)):
+        (tmp_path / f"logs/run_{number}").mkdir(parents=True)
+        rows = "".join(f"{time},1\n" for time in (first, *stamps[1:]))
+        (tmp_path / f"logs/run_{number}/imu.csv").write_text(rows)
+    code, out, _ = run(
+        capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--time-unit", "ns", "--on-error", "skip"
+    )
+    said = " ".join(out.split())
+    assert code == 3 and "--repair drop leaves such rows out" in said and "repair=" not in said
+
+
+def test_a_cache_is_no_source(capsys, cache, tmp_path):
+    code, _, err = run(capsys, "ingest", cache, tmp_path / "other")
+    assert code == 1 and err.startswith(f"robocache ingest: {cache}: expected recordings, got a cache")
+
+
 def test_what_skipping_did_not_pass_over_is_not_told_to_be_skipped(capsys, tmp_path, monkeypatch):
     def ingest(*_, **__):
         raise cli.SourceError("logs: KeyError: 'lost'")
@@ -412,6 +430,10 @@ def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_pa
     code, out, err = run(capsys, "inspect", cache, "--plot", tmp_path / "picture.xyz")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "picture.xyz" in err and "supported formats" in err
+    (tmp_path / "full.png").symlink_to("/dev/full")
+    for name, why in (("nowhere/a.png", "No such file or directory"), ("full.png", "No space left on device")):
+        picture = tmp_path / name
+        assert run(capsys, "inspect", cache, "--plot", picture) == (1, "", f"robocache inspect: {picture}: {why}\n")
 
 
 # ---- as a process ----

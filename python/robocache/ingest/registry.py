@@ -111,6 +111,10 @@ def find_format(source: Path) -> Format:
         others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
         if not files:
             raise FileError(f"{source}: expected recordings of a known format, found none in an empty folder{others}")
+        if {source / "manifest.json", source / "episodes.jsonl"} <= {*files}:
+            raise FileError(
+                f"{source}: expected recordings, got a cache; robocache inspect and Loader take it as it is"
+            )
         names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
         there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
         raise FileError(

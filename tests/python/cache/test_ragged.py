@@ -274,6 +274,15 @@ def test_attributes_that_no_cache_can_hold_are_refused(path, attributes, message
     writer.abort()
 
 
+@pytest.mark.parametrize("rows", [[np.zeros((2, 3)), np.zeros((4, 3))], [np.zeros(2), np.zeros(3)]])
+def test_rows_that_differ_are_refused_with_the_way_to_give_them(path, rows):
+    with robocache.Writer(path) as w, w.episode() as ep:
+        with pytest.raises(
+            robocache.ArgumentTypeError, match="'x': values: expected rows of one shape, got 2; .*offsets="
+        ):
+            ep.append("x", [0, 1], rows)
+
+
 # ---- whoever looks at all streams ------------------------------------------------------------------------------------
 
 

@@ -353,6 +353,9 @@ def test_the_commands(capsys, tmp_path):
     assert "--shard 0" in capsys.readouterr().err
     for shard in "10":
         assert main(["convert", work, "--shard", shard]) == 0
+    capsys.readouterr()
+    assert main(["convert", work, "--shard", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"shard": 1, "path": f"{work}/shard-001"}
     assert main(["convert", work, "--shard", "2"]) == 2
     assert main(["merge", work, str(tmp_path / "cache")]) == 3
     assert main(["ingest", str(source), str(tmp_path / "single"), "--on-error", "skip"]) == 3

@@ -1,0 +1,220 @@
+"""What docs show, done: every command line is one that the command takes, every Python snippet that test_examples leaves runs."""
+
+import io
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import robocache
+from robocache import cli
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+# Of each page the snippets that are run here, by their first words; others have tests of their own.
+RUN_HERE = {
+    "doctor": ['report = robocache.doctor("cache")'],
+    "export": ['report = robocache.export("cache"'],
+    "format": ['offsets = np.load("streams/camera.top', "points, offsets = (np.load("],
+    "images": ["loader = robocache.Loader(", 'with robocache.Writer("recorded")', "# openpi: 224 x 224"],
+    "ingest": ["report = robocache.ingest("],
+    "ingest-clouds": ["_, clouds = "],
+    "loader": [
+        "import pyarrow.compute as pc",
+        "parts = ds.split(",
+        'loader = robocache.Loader(ds, ..., residency="auto")',
+        "loader = robocache.Loader(ds, ..., prefetch=2)",
+        "loader = robocache.Loader(ds, batch_size=256, normalize=",
+        "stats = robocache.merge_stats(",
+    ],
+    "voxelize": ["time_ns, clouds = "],
+}
+
+
+def snippets(page):
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def run(page, begin, names):
+    """Executes the snippet of `page` that begins so; `...` among its arguments are `names["given"]`."""
+    assert begin in RUN_HERE[page]
+    (code,) = [text for text in snippets(page) if text.startswith(begin)]
+    exec(re.sub(r"(?<=[(,] )\.\.\.(?=[,)])", "**given", code), names)
+    return names
+
+
+def test_every_snippet_is_run():
+    elsewhere = {"ingest": "import ray", "voxelize": "robocache.voxelize_pointcloud(points, features"}
+    for page, begins in RUN_HERE.items():
+        here = [text for text in snippets(page) if not text.startswith((">>>", elsewhere.get(page, ">>>")))]
+        assert len(here) == len(begins), page
+        assert all(any(text.startswith(begin) for begin in begins) for text in here), page
+
+
+# ---- command lines ----
+
+
+def command_lines():
+    """Each `robocache ...` in a block of a page and in the examples of --help."""
+    found = {}
+    for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]:
+        text = path.read_text()
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        shown = "".join(block for language, block in blocks if language in ("", "bash"))
+        found[path.name] = [line for line in shown.splitlines() if line.startswith("robocache ")]
+    subparsers = cli._parser()._subparsers._group_actions[0].choices
+    for name, parser in subparsers.items():
+        found[f"{name} --help"] = re.findall(r"^ *(robocache .*)", parser.epilog, re.MULTILINE)
+    return found
+
+
+COMMANDS = command_lines()
+
+
+def test_pages_show_commands():
+    assert len(COMMANDS["README.md"]) >= 3 and len(COMMANDS["ingest.md"]) >= 6
+    assert all(
+        COMMANDS[f"{name} --help"] for name in ("ingest", "append", "plan", "convert", "merge", "doctor", "export")
+    )
+
+
+@pytest.mark.parametrize("where", [where for where, lines in COMMANDS.items() if lines])
+def test_command_lines_are_what_the_command_takes(where, capsys):
+    for line in COMMANDS[where]:
+        words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
+        try:
+            cli._parser().parse_args(words)
+        except SystemExit as ended:
+            assert ended.code == 0, f"{where}: {line}: {capsys.readouterr().err}"
+
+
+# ---- snippets ----
+
+
+@pytest.fixture
+def names(rng, tmp_path, monkeypatch):
+    """A folder with recordings of all that the pages speak of, open as `ds`."""
+    monkeypatch.chdir(tmp_path)
+    time_ns = np.arange(240) * 100_000_000
+    frames = rng.integers(0, 256, (240, 24, 32, 3), np.uint8)
+    with robocache.Writer("cache") as writer:
+        for number in range(8):
+            facts = {"task": ["pick", "calibrate"][number % 2], "tasks": ["push the block"], "success": number % 4 == 0}
+            with writer.episode(**facts) as episode:
+                for stream, width in (("observation.state", 7), ("action", 7), ("observation.lidar", 64)):
+                    episode.append(stream, time_ns, rng.normal(size=(240, width)).astype(np.float32))
+    with robocache.Writer("filmed") as writer, writer.episode() as episode:
+        for stream in ("observation.state", "action"):
+            episode.append(stream, time_ns, rng.normal(size=(240, 7)).astype(np.float32))
+        episode.append("observation.images.top", time_ns, frames, codec="jpeg")
+    with robocache.Writer("scanned") as writer:
+        for _ in range(4):
+            with writer.episode() as episode:
+                for stream in ("points", "lidar.points"):
+                    points = rng.normal(size=(1000, 3)).astype(np.float32)
+                    episode.append(stream, time_ns[:10], points, offsets=np.arange(11) ** 2 * 10)
+    given = {"batch_size": 16, "delta_timestamps": {"action": [0.0, 0.1]}, "device": "cpu"}
+    names = {"robocache": robocache, "np": np, "torch": torch, "ds": robocache.open("cache"), "given": given}
+    return names | {"time_ns": time_ns, "frames": frames}
+
+
+def test_loader_which_episodes(names):
+    ds = names["ds"]
+    run("loader", "import pyarrow.compute as pc", names)
+    assert ds.select({"success": True}) == [0, 4]
+    run("loader", "parts = ds.split(", names)
+    assert (len(names["parts"]["train"]), names["train"].num_samples) == (7, 7 * 240)
+
+
+def test_loader_where_rows_lie(names):
+    names["given"]["delta_timestamps"]["observation.lidar"] = [0.0]
+    run("loader", 'loader = robocache.Loader(ds, ..., residency="auto")', names)
+    assert "mapped" in str(names["loader"].explain())
+
+
+@pytest.mark.cuda
+def test_loader_buffers(names, cuda):
+    names["given"]["device"] = cuda
+    run("loader", "loader = robocache.Loader(ds, ..., prefetch=2)", names)
+    assert next(names["loader"])["action"].shape == (16, 2, 7)
+
+
+def test_loader_normalisation(names):
+    names["given"] = {"delta_timestamps": {"action": [0.0], "observation.state": [0.0]}, "device": "cpu"}
+    names["policy"] = lambda state: state
+    run("loader", "loader = robocache.Loader(ds, batch_size=256, normalize=", names)
+    assert names["action"].shape == (256, 1, 7)
+
+
+def test_loader_statistics(names, tmp_path):
+    ds = names["ds"]
+    names |= {"kitchen": ds, "garage": ds}
+    (tmp_path / "pusht/meta").mkdir(parents=True)
+    (tmp_path / "assets/trossen").mkdir(parents=True)
+    robocache.save_norm_stats("pusht/meta/stats.json", ds.stats, "lerobot")
+    theirs = {"actions": ds.stats["action"], "state": ds.stats["observation.state"]}
+    robocache.save_norm_stats("assets/trossen/norm_stats.json", theirs, "openpi")
+    with pytest.warns(robocache.NormStatsWarning):
+        run("loader", "stats = robocache.merge_stats(", names)
+    assert (tmp_path / "norm_stats.json").exists()
+
+
+def test_images(names):
+    names["ds"] = robocache.open("filmed")
+    run("images", "loader = robocache.Loader(", names)
+    assert names["batch"]["observation.images.top"].shape == (64, 2, 3, 224, 224)
+    depth = np.zeros((240, 24, 32), np.uint16)
+    names |= {"depth": depth, "jpegs": [jpeg(frame) for frame in names["frames"]]}
+    run("images", 'with robocache.Writer("recorded")', names)
+    assert robocache.open("recorded").streams["camera.wrist"].frames.codec == "jpeg"
+    run("images", "# openpi: 224 x 224", {"ImageOptions": robocache.ImageOptions})
+
+
+def jpeg(frame):
+    file = io.BytesIO()
+    PIL.Image.fromarray(frame).save(file, "jpeg")
+    return file.getvalue()
+
+
+def test_format(names, monkeypatch):
+    with robocache.Writer("a") as writer, writer.episode() as episode:
+        episode.append("camera.top", names["time_ns"], names["frames"], codec="jpeg")
+        points = np.repeat(np.arange(12, dtype=np.float32), 4)[:, None] + np.zeros(4, np.float32)
+        episode.append("lidar.points", names["time_ns"][:12], points, offsets=np.arange(13) * 4)
+    monkeypatch.chdir("a")
+    names |= {"PIL": PIL, "io": io, "i": 2, "j": 9}
+    run("format", 'offsets = np.load("streams/camera.top', names)
+    names["given"] = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (16, 16, 16), "mode": "mean"}
+    run("format", "points, offsets = (np.load(", names)
+    assert len(names["begins"]) == 8
+
+
+def test_clouds(names, monkeypatch):
+    Path("cache").rename("other")
+    Path("scanned").rename("cache")
+    run("ingest-clouds", "_, clouds = ", names)
+    assert names["grid"].shape == (10, 500, 500, 40)
+    names["given"] = {"grid_min": (-4, -4, -4), "voxel_size": 1.0, "grid_size": (8, 8, 8)}
+    run("voxelize", "time_ns, clouds = ", names)
+
+
+def test_ingest_doctor_export(names, tmp_path):
+    (tmp_path / "path/to/dataset").mkdir(parents=True)
+    for name in ("imu", "top"):
+        rows = "".join(f"{row / 40:.3f},{row}\n" for row in range(90))
+        (tmp_path / f"path/to/dataset/{name}.csv").write_text(rows)
+    Path("cache").rename("other")
+    run("ingest", "report = robocache.ingest(", names)
+    assert names["report"].rows == {"imu": 90, "top": 90} and not names["report"].repaired
+    run("export", 'report = robocache.export("cache"', names)
+    assert names["report"].rows["imu"] == names["report"].rows["top"] > 60
+    Path("cache").rename("logs")
+    Path("other").rename("cache")
+    run("doctor", 'report = robocache.doctor("cache")', names)
+    assert names["report"].summary == "no findings"
