@@ -111,6 +111,36 @@ TEST(WindowPlan, GivesEachRunOfFeaturesASegmentAndTheMaskToTheFirst) {
   expect_every_step_once(planned, streams);
 }
 
+// Under the address sanitizer the steps of these have to be the plan's own.
+TEST(WindowPlan, FillsUpWhatASourceLacksAtTheStepsOfTheOthers) {
+  const std::vector<int64_t> steps{-700, 0, 5, 10, 900};
+  for (const int64_t there : {1, 3}) {
+    std::vector<WindowStream> streams;
+    for (int i = 0; i < 3; ++i) {
+      streams.push_back(window(kOne, there, steps));
+      streams.back().out_features = 7;
+      streams.back().out_offset = 1024 * i;
+    }
+    const Planned planned(streams);
+    ASSERT_EQ(planned.plan.group_count, 1);
+    const WindowTables tables = planned.group(0);
+    int filled = 0;
+    for (int32_t at = 0; at < planned.plan.first.groups[0].segment_count; ++at) {
+      const WindowSegment& segment = tables.segments[at];
+      if (tables.clocks[segment.clock].rows.episodes != nullptr) continue;
+      ++filled;
+      EXPECT_EQ(segment.features, 7 - there);
+      EXPECT_EQ(segment.values, nullptr);
+      EXPECT_EQ(segment.pad_offset, -1);
+      ASSERT_GE(segment.first_moment, 0);
+      for (size_t step = 0; step < steps.size(); ++step) {
+        EXPECT_EQ(tables.moments[static_cast<size_t>(segment.first_moment) + step].delta_ns, steps[step]) << at;
+      }
+    }
+    EXPECT_EQ(filled, 3);
+  }
+}
+
 TEST(WindowPlan, SpreadsManyStepsAndStreamsOverGroups) {
   std::vector<int64_t> many(1300);
   std::iota(many.begin(), many.end(), -600);

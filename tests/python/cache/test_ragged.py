@@ -276,11 +276,14 @@ def test_attributes_that_no_cache_can_hold_are_refused(path, attributes, message
 
 @pytest.mark.parametrize("rows", [[np.zeros((2, 3)), np.zeros((4, 3))], [np.zeros(2), np.zeros(3)]])
 def test_rows_that_differ_are_refused_with_the_way_to_give_them(path, rows):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        with pytest.raises(
-            robocache.ArgumentTypeError, match="'x': values: expected rows of one shape, got 2; .*offsets="
-        ):
-            ep.append("x", [0, 1], rows)
+    writer = robocache.Writer(path)
+    episode = writer.episode()
+    with (
+        episode as ep,
+        pytest.raises(robocache.ArgumentTypeError, match=r"'x': values: .* one shape, got 2; .*offsets="),
+    ):
+        ep.append("x", [0, 1], rows)
+    writer.abort()
 
 
 # ---- whoever looks at all streams ------------------------------------------------------------------------------------
