@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -127,7 +126,7 @@ class Memories {
   void expect_untouched() const {
     for (const auto& buffer : left_) {
       const Bytes read = on_host(buffer->data(), buffer->bytes(), device_);
-      EXPECT_TRUE(std::all_of(read.begin(), read.end(), [](unsigned char byte) { return byte == kFree; }));
+      EXPECT_TRUE(read == Bytes(read.size(), kFree));
     }
   }
 

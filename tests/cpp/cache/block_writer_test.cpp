@@ -15,10 +15,14 @@
 namespace robocache::cache {
 namespace {
 
+// Some noise over and over; its length divides no block's.
 std::string noise(size_t size, unsigned seed) {
+  constexpr size_t kPeriod = 4099;
   std::mt19937 random(seed);
-  std::string bytes(size, '\0');
+  std::string bytes(kPeriod, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
+  while (bytes.size() < size) bytes += bytes;
+  bytes.resize(size);
   return bytes;
 }
 
