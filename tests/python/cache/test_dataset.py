@@ -140,7 +140,7 @@ def test_a_bfloat16_stream_loads_without_ml_dtypes(tmp_path, monkeypatch):
 def test_pyarrow_is_needed_for_the_table_alone(path):
     code = f"""
 import sys
-sys.modules["pyarrow"] = None
+sys.modules["pyarrow"] = sys.modules["torch"] = None
 import robocache
 ds = robocache.open({os.fspath(path)!r}, verify=True)
 assert ds.episode(1)["joint.position"][1].sum() == 8

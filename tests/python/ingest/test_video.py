@@ -409,7 +409,7 @@ def pid_lives(pid):
 
 def test_without_pyav_the_error_says_how_to_get_it(tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
-    program = "import sys; sys.modules['av'] = None\nfrom robocache.cli import main\nsys.exit(main(sys.argv[1:]))"
+    program = "import sys; sys.modules['av'] = sys.modules['torch'] = None\nfrom robocache.cli import main\nsys.exit(main(sys.argv[1:]))"
 
     def run(*options):
         command = [sys.executable, "-c", program, "ingest", str(source), str(tmp_path / "cache"), *options]
