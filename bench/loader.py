@@ -207,11 +207,11 @@ def run_case(
             except Exception as error:
                 case["failures"][f"{name}, {measure}"] = f"{type(error).__name__}: {error}"
                 print(f"  {name}, {measure} failed: {error}", flush=True)
-        taken = median_us(timers, rounds, apart=device == "cpu")
+        taken = median_us(timers, rounds, apart=device == "cpu" and not quick)
         for name in timers:
             case["contenders"][name][measure] = taken[name]
         del timers
-    copies = median_us(copy_timers(case["bytes"], device), rounds)
+    copies = median_us(copy_timers(case["bytes"], device, sets=2 if quick else None), rounds)
     case["copies_us"], case["floor_us"] = copies, min(copies.values())
     if device == "cuda":
         torch.cuda.empty_cache()

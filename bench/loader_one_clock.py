@@ -68,11 +68,11 @@ def run_case(dataset: robocache.Dataset, batch_size: int, rows: int, quick: bool
         timers[name] = cpu_timer([partial(next, batches)])
     timers["torch gather"] = cpu_timer([lambda: windows.gather(windows.draw(batch_size))])
     rounds = 5 if quick else 1001
-    taken = median_us(timers, rounds, apart=True)
+    taken = median_us(timers, rounds, apart=not quick)
     case["contenders"] = {name: {"wall_us": us, "samples_per_s": batch_size / us * 1e6} for name, us in taken.items()}
     case["faster_than"] = {"torch gather": taken["torch gather"] / taken["robocache"]}
     case["bytes"] = sum(x.nbytes * (2 if name in STREAMS else 1) for name, x in batch.items())
-    case["copies_us"] = median_us(copy_timers(case["bytes"], "cpu"), rounds)
+    case["copies_us"] = median_us(copy_timers(case["bytes"], "cpu", sets=2 if quick else None), rounds)
     case["floor_us"] = min(case["copies_us"].values())
     case["times_the_copy"] = taken["robocache"] / case["floor_us"]
     print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)

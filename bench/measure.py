@@ -24,9 +24,9 @@ LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}
 _QUEUEING_CYCLES = 400_000  # of the GPU, about 0.2 ms
 
 
-def rotations(bytes_per_call: int, device: str, most: int = 256) -> int:
-    """How many sets of inputs make a rotation cold."""
-    return max(2, min(most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
+def rotations(bytes_per_call: int, device: str, most: int = 256, quick: bool = False) -> int:
+    """How many sets of inputs make a rotation cold; for a smoke run, whose times are nobody's, two."""
+    return max(2, min(2 if quick else most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
 
 
 def median_us(

@@ -143,7 +143,7 @@ def run_case(case: Case, device: str, quick: bool, float32: dict, filled: dict) 
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
     filled["bytes"] = bytes_moved(*inputs[0], case.method)
-    inputs += [make_inputs(case, device, seed) for seed in range(1, rotations(filled["bytes"], device))]
+    inputs += [make_inputs(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
     verify = partial(largest_error_over_bound, largest=float(inputs[0][0].abs().max()))
     contest(filled, inputs, ours(case), peers(case, device, quick), verify, device, quick)
     if case in EARLIER_US and device == "cuda":

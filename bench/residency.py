@@ -297,7 +297,11 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
             "samples_per_s": FILES_BATCH_SIZE / wall_us * 1e6,
         }
     over_the_link = device == "cuda" and state != "in memory"
-    floors = link_timers(case["bytes"]) if over_the_link else copy_timers(case["bytes"], device)
+    floors = (
+        link_timers(case["bytes"])
+        if over_the_link
+        else copy_timers(case["bytes"], device, sets=2 if options.quick else None)
+    )
     case["copies_us"] = median_us(floors, 5)
     case["floor_us"] = shortest(case["copies_us"], "copy")
     ours = case["contenders"][OURS]["wall_us"]

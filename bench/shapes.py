@@ -107,7 +107,7 @@ OPERATIONS = {
 def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Callable[[int], float]) -> dict:
     """{bytes, us, times_the_copy, faster_than}; torch's answer is compared with ours before it is timed."""
     ours, theirs = OPERATIONS[operation][2:]
-    inputs = make_inputs(shape, device, rotations(shape.bytes(), device, most=64))
+    inputs = make_inputs(shape, device, rotations(shape.bytes(), device, 64, quick=not peer))
     moved = fused_bytes(*inputs[0]) if len(shape.streams) > 1 else bytes_moved(*inputs[0][0][0], inputs[0][1])
     calls: dict[str, Sequence[Callable]] = {"robocache": [partial(ours, *x) for x in inputs]}
     if peer:

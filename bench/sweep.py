@@ -96,7 +96,7 @@ def copy_us(device: str, quick: bool) -> Callable[[int], float]:
     taken = []
     for size in sizes:
         least_calls = max(4, min(16, math.ceil(2e9 / size)))
-        timers = copy_timers(size, device, sets=rotations(size, device, most=64), least_calls=least_calls)
+        timers = copy_timers(size, device, sets=rotations(size, device, 64, quick), least_calls=least_calls)
         taken.append(min(median_us(timers, 7).values()))
     print(f"  copies of {sizes[0]:,} to {sizes[-1]:,} bytes: {taken[0]:.2f} to {taken[-1]:.2f} us", flush=True)
     return lambda size: float(np.interp(size, sizes, taken))
@@ -125,7 +125,7 @@ def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable
         try:
             first = make_inputs(case, device, sets=1)[0]
             size = bytes_moved(*first, case["method"])
-            us = time_us(case, device, make_inputs(case, device, rotations(about, device, most=64)), size)
+            us = time_us(case, device, make_inputs(case, device, rotations(about, device, 64, quick)), size)
             plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
         except Exception as error:
             plane["failures"][f"{rows.name} {row}, {columns.name} {column}"] = f"{type(error).__name__}: {error}"

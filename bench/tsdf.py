@@ -198,7 +198,7 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     scenes = [Scene(case, device, seed=0)]
     # Grid and weights, read and written; most of it where nothing is seen is spared.
     filled["bytes"] = 4 * 4 * case.cells**3
-    scenes += [Scene(case, device, seed) for seed in range(1, rotations(filled["bytes"], device))]
+    scenes += [Scene(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
     verify = partial(largest_errors, case)
     contest(filled, [(scene,) for scene in scenes], integrate, peers(case, device, quick), verify, device, quick)
 

@@ -364,7 +364,7 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     check, verify = checks(case, first)
     filled["check"] = check(output)
     del output
-    clouds += [Cloud(case, device, seed) for seed in range(1, rotations(filled["bytes"], device))]
+    clouds += [Cloud(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
     # What learns a number of voxels from the device.
     waiting = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
     contest(filled, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting)
