@@ -365,7 +365,7 @@ def _array(stream: str, argument: str, value: Any) -> Any:
 
 def _differ(rows: Any) -> str | None:
     """What to do with rows that are of different sizes, where these are."""
-    shapes = {np.shape(row) for row in rows if hasattr(row, "shape")}
+    shapes = {row.shape for row in rows if isinstance(row, np.ndarray)} if isinstance(rows, list | tuple) else set()
     if len(shapes) < 2:
         return None
     return f"expected rows of one shape, got {len(shapes)}; of such as clouds give all elements in one array, with offsets="
