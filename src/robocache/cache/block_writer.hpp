@@ -53,7 +53,7 @@ class BlockWriter {
   // Writes another header of the same length over the first. Throws FileError.
   void replace_header(std::string_view header);
 
-  // Writes what is left and makes the file durable. Throws FileError, and may then be tried again.
+  // Writes what is left; make_durable() of the path comes after it. Throws FileError, and may then be tried again.
   FileRecord finish() const;
 
  private:

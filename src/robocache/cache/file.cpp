@@ -5,8 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <exception>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 #include "robocache/core/error.hpp"
 
@@ -52,10 +58,44 @@ bool is_named(const FileDescriptor& file, const std::string& path) {
          open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
 }
 
-void sync_directory(const std::string& path) {
-  const FileDescriptor directory = open_directory(path);
+void make_durable(const std::string& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) refuse_errno(path, "opening it");
+  if (::fsync(file.get()) == 0) return;
+  const int reason = errno;
+  struct stat status{};
+  const bool is_directory = ::fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode);
   // Some network file systems cannot, and keep directories durable by themselves.
-  if (::fsync(directory.get()) != 0 && errno != EINVAL && errno != EBADF) refuse_errno(path, "making it durable");
+  if (is_directory && (reason == EINVAL || reason == EBADF)) return;
+  errno = reason;
+  refuse_errno(path, "making it durable");
+}
+
+void make_durable(std::span<const std::string> paths) {
+  constexpr size_t kMostThreads = 16;
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (size_t at = next++; at < paths.size(); at = next++) {
+      try {
+        make_durable(paths[at]);
+      } catch (const FileError&) {
+        const std::scoped_lock lock(mutex);
+        if (failure == nullptr) failure = std::current_exception();
+        next = paths.size();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  try {
+    while (threads.size() + 1 < std::min(kMostThreads, paths.size())) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // As many as there may be.
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 MappedFile::MappedFile(const FileDescriptor& directory, const std::string& name, std::string path)

@@ -41,8 +41,12 @@ FileDescriptor open_directory(const std::string& path);
 // Whether `path` still names this open file or directory.
 bool is_named(const FileDescriptor& file, const std::string& path);
 
-// Makes a directory's entries durable. Throws FileError.
-void sync_directory(const std::string& path);
+// Makes a file, or a directory's entries, durable. Throws FileError.
+void make_durable(const std::string& path);
+
+// Many at once: each is a wait for the disk, and a recording may have thousands of small ones. Throws FileError of one of
+// them.
+void make_durable(std::span<const std::string> paths);
 
 // Which file of this host; an inode counts for another file once this one is removed.
 struct FileIdentity {

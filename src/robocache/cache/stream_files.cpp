@@ -174,6 +174,9 @@ void StreamFiles::put_back() {
   values_end = finished_end_->values;
   truncate();
   finish([](const char*, const FileRecord&) {});
+  make_durable(times.path());
+  make_durable(values.path());
+  if (blob_offsets) make_durable(blob_offsets->path());
 }
 
 }  // namespace robocache::cache

@@ -48,7 +48,7 @@ struct StreamFiles {
 
   void end_episode();
 
-  // Puts the numbers of rows into the headers and makes the files durable; `add` is given each one's name and record.
+  // Puts the numbers of rows into the headers and ends the files; `add` is given each one's name and record.
   void finish(const std::function<void(const char*, FileRecord)>& add);
 
   // Takes back all that was appended to a stream of a finished cache; does nothing to a new one.

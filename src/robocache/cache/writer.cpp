@@ -383,7 +383,6 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   const std::vector<int64_t>& offsets = files.row_offsets;
   write_array(cache::kRowOffsetsFile, cache::npy_header(DType::kInt64, std::ssize(offsets), {}), offsets.data(),
               offsets.size() * sizeof(int64_t));
-  cache::sync_directory(in_home(directory));
   return stream;
 }
 
@@ -399,9 +398,14 @@ void Writer::Impl::close(const std::optional<std::string_view>& provenance_json)
   manifest.episode_columns = episode_columns;
   for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files));
   manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, generation), episode_lines->finish());
-  write_file(before ? cache::kNewManifestFile : cache::kManifestFile, cache::manifest_text(manifest), nullptr, 0);
-  cache::sync_directory(in_home(cache::kStreamsDirectory));
-  cache::sync_directory(home);
+  std::vector<std::string> made{in_home(cache::kStreamsDirectory)};
+  for (const auto& [name, record] : manifest.files) made.push_back(in_home(name));
+  for (const Stream& stream : manifest.streams) made.push_back(in_home(cache::stream_directory(stream.name)));
+  cache::make_durable(made);
+  const char* const manifest_file = before ? cache::kNewManifestFile : cache::kManifestFile;
+  write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
+  cache::make_durable(in_home(manifest_file));
+  cache::make_durable(home);
   if (before) {
     publish_generation(manifest);
   } else {
@@ -412,7 +416,7 @@ void Writer::Impl::close(const std::optional<std::string_view>& provenance_json)
 void Writer::Impl::publish_generation(const cache::Manifest& manifest) {
   cache::replace_manifest(home);
   state = State::kClosed;
-  cache::sync_directory(home);
+  cache::make_durable(home);
   cache::remove_leftovers(home, manifest.files);
   ::unlink(in_home(cache::kLockFile).c_str());
   lock.reset();
@@ -424,7 +428,7 @@ void Writer::Impl::publish() {
   state = State::kClosed;
   ::unlink((path + "/" + cache::kLockFile).c_str());
   lock.reset();
-  cache::sync_directory(fs::path(path).parent_path().string());
+  cache::make_durable(fs::path(path).parent_path().string());
 }
 
 void Writer::Impl::abort() noexcept {

@@ -1,0 +1,116 @@
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "tests/cpp/cache/files.hpp"
+#include "tests/cpp/cache/writer_fixture.hpp"
+
+namespace {
+
+// What is made durable in this process, in order, and by how many threads at once. A path with `refused` in it fails.
+struct Disk {
+  std::mutex mutex;
+  std::vector<std::string> durable;
+  std::string refused;
+  int at_once = 0;
+  int most_at_once = 0;
+};
+Disk disk;
+
+}  // namespace
+
+extern "C" int fsync(int file) {
+  const std::string path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file)).string();
+  {
+    const std::scoped_lock lock(disk.mutex);
+    disk.most_at_once = std::max(disk.most_at_once, ++disk.at_once);
+    disk.durable.push_back(path);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const bool refused = !disk.refused.empty() && path.find(disk.refused) != std::string::npos;
+  if (!refused) syscall(SYS_fsync, file);
+  const std::scoped_lock lock(disk.mutex);
+  --disk.at_once;
+  errno = EIO;
+  return refused ? -1 : 0;
+}
+
+namespace robocache {
+namespace {
+
+class DurableTest : public test::WriterFixture {
+ protected:
+  DurableTest() {
+    disk.durable.clear();
+    disk.refused.clear();
+    disk.most_at_once = 0;
+  }
+
+  void write_many(WriteMode mode = WriteMode::kNew) const {
+    Writer writer(path(), mode);
+    writer.begin_episode();
+    for (int i = 0; i < 40; ++i) test::append(writer, "stream " + std::to_string(i), {0, 1}, {1, 2});
+    test::append_png(writer, "top", {0, 5}, {7, 8});
+    writer.end_episode();
+    writer.close();
+  }
+
+  // Everything below `folder` and itself, but locks.
+  static std::set<std::string> all_of(const std::string& folder) {
+    std::set<std::string> found{folder};
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) found.insert(entry.path().string());
+    return found;
+  }
+};
+
+TEST_F(DurableTest, AllFilesAndFoldersAreBeforeTheManifest) {
+  for (const WriteMode mode : {WriteMode::kNew, WriteMode::kAppend}) {
+    disk.durable.clear();
+    write_many(mode);
+    const bool append = mode == WriteMode::kAppend;
+    const std::string home = append ? path() : partial();
+    const auto manifest =
+        std::find(disk.durable.begin(), disk.durable.end(), home + (append ? "/manifest.json.new" : "/manifest.json"));
+    ASSERT_NE(manifest, disk.durable.end());
+    const std::set<std::string> before(disk.durable.begin(), manifest);
+    for (const std::string& there : all_of(path())) {
+      const std::string written = home + there.substr(path().size());
+      if (written == home || written == home + "/manifest.json") continue;
+      EXPECT_TRUE(before.contains(written)) << written;
+    }
+    EXPECT_NE(std::find(manifest, disk.durable.end(), home), disk.durable.end());
+    EXPECT_EQ(disk.durable.back(), append ? path() : folder_.path());
+  }
+  EXPECT_GT(disk.most_at_once, 4);  // a disk is waited for once, not for each of hundreds
+}
+
+TEST_F(DurableTest, WhatIsNotIsNamedAndNothingIsThere) {
+  for (const char* refused : {"stream%2017/values.npy", "/streams", "top", "manifest.json"}) {
+    disk.refused = refused;
+    const std::string message = test::message_of<FileError>([&] { write_many(); });
+    EXPECT_TRUE(test::contains(message, refused)) << message;
+    EXPECT_TRUE(test::contains(message, "making it durable: Input/output error")) << message;
+    EXPECT_FALSE(std::filesystem::exists(path()));
+  }
+  disk.refused.clear();
+  write_many();
+  disk.refused = "stream%2017/values.npy";
+  EXPECT_THROW(write_many(WriteMode::kAppend), FileError);
+  disk.refused.clear();
+  EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 1);
+}
+
+}  // namespace
+}  // namespace robocache
