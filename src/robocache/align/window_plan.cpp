@@ -146,7 +146,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.first_delta_ns = stream.delta_ns[static_cast<size_t>(step)];
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
-    segment.pad_offset = first ? stream.pad_offset + step : -1;
+    segment.pad_offset = first && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
     segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
     segment.strip_begin = draft.strips;

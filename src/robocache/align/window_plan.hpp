@@ -25,7 +25,7 @@ struct WindowStream {
   const void* shift;        // the same
   int64_t out_features;     // of a row in the batch: 0 behind those of the stream
   int64_t out_offset;       // bytes from the batch's start to the array [samples, steps, out_features] of out_dtype
-  int64_t pad_offset;       // to is_pad, bool [samples, steps]
+  int64_t pad_offset;       // to is_pad, bool [samples, steps]; below 0: none
   int64_t age_offset = -1;  // to ages, int64 [samples, steps]; below 0: none
 };
 

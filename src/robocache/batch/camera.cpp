@@ -212,7 +212,11 @@ void Camera::bring_to(Device device, Tier tier) {
   device_ = device;
   if (device.is_cuda()) bring_damage(device);
   for (size_t i = 0; i < brought.size(); ++i) {
-    if (sources_[i]) sources_[i]->brought = brought[i];
+    if (!sources_[i]) continue;
+    sources_[i]->brought = brought[i];
+    if (const ResidentJpegs* const jpegs = brought[i]->jpegs(); jpegs != nullptr && tier == Tier::kPinned) {
+      fetched_stride_ = std::max(fetched_stride_, jpegs->largest_data_bytes());
+    }
   }
 }
 
@@ -329,6 +333,16 @@ void Camera::transform_on_device(const Source& source, const Batch& batch, Frame
   for (int64_t sample = 0; sample < batch.count; ++sample) make(sample, 1);
 }
 
+void Camera::fetch(const int64_t* numbers, int64_t frames, void* to, CudaStream stream) const {
+  for (const std::optional<Source>& source : sources_) {
+    if (!source || source->again) continue;
+    const ResidentFrames& brought = *source->brought;
+    if (const ResidentJpegs* const jpegs = brought.jpegs()) {
+      jpegs->fetch(numbers, frames, source->first_number + brought.first_row(), to, fetched_stride_, stream);
+    }
+  }
+}
+
 void Camera::fill_on_device(const Batch& batch, const PackedJpegs& packed, const void* memory, void* scratch,
                             CudaStream stream) const {
   const int64_t frames = batch.count * batch.steps;
@@ -357,6 +371,8 @@ void Camera::fill_on_device(const Batch& batch, const PackedJpegs& packed, const
     if (const ResidentJpegs* const jpegs = brought.jpegs()) {
       marks.first_row = from.first_row;
       marks.leaves_others = true;
+      marks.fetched = memory;
+      marks.fetched_stride = fetched_stride_;
       jpegs->decode(batch.numbers, frames, decoded, nullptr, decoded + aligned(frames * source->shape.bytes()), stream,
                     marks);
       from.pixels = decoded;

@@ -103,9 +103,14 @@ class Camera {
   // For people, of what was brought: as ResidentStream's.
   std::string note() const;
 
+  // Of JPEGs in pinned memory: the bytes of as many frames' entropy-coded data, at most, elsewhere; of others 0. And queues
+  // their copy to `to`, on the device and 256-byte aligned, for a fill_on_device of the same numbers. Throws DeviceError.
+  int64_t fetched_bytes(int64_t frames) const { return frames * fetched_stride_; }
+  void fetch(const int64_t* numbers, int64_t frames, void* to, CudaStream stream) const;
+
   // The same as fill on a CUDA device: `batch` lies in its memory but for `samples`, `scratch` is scratch_bytes(count * steps)
   // there, 256-byte aligned. Of frames that come by batch, `packed` says what pack() made, which lies in `memory` there, 256-byte
-  // aligned. Queued on `stream`, nothing is allocated. Damaged frames are black; the host is told later, by check_damage and
+  // aligned; of others that has what fetch() brought, or is null. Queued on `stream`, nothing is allocated. Damaged frames are black; the host is told later, by check_damage and
   // bad_frames.
   void fill_on_device(const Batch& batch, const PackedJpegs& packed, const void* memory, void* scratch,
                       CudaStream stream) const;
@@ -160,7 +165,8 @@ class Camera {
   mutable std::atomic<int64_t> bad_frames_{0};
 
   Device device_;
-  int64_t packed_bytes_ = 0;  // 0: frames do not come by batch
+  int64_t packed_bytes_ = 0;    // 0: frames do not come by batch
+  int64_t fetched_stride_ = 0;  // of a frame's data; 0: they are not in pinned memory
   PinnedBuffer damage_;       // a JpegDamage
   mutable std::atomic<int64_t> damage_told_{0};
 };

@@ -6,16 +6,8 @@
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
-namespace {
-
-bool same(const BatchPosition& a, const BatchPosition& b) {
-  return a.seed == b.seed && a.epoch == b.epoch && a.samples == b.samples;
-}
-
-}  // namespace
-
 Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
-    : loader_(std::move(loader)), reuse_(options.reuse) {
+    : loader_(std::move(loader)), reuse_(options.reuse), fetches_(options.prefetch > 0) {
   if (options.prefetch < 0 || options.prefetch > 32) {
     refuse("prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
   }
@@ -62,16 +54,21 @@ void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaSt
 }
 
 void Feed::begin_those_behind(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
-  BatchPosition last = coming_.empty() ? position : coming_.back().position;
-  while (ahead_->pending() + 1 < ahead_->depth()) {
-    BatchPosition next = loader_->after(last);
-    if (loader_->samples_at(next) == 0) {
-      if (last.epoch == INT64_MAX) return;
-      next = {last.seed, last.epoch + 1, 0};
-    }
-    begin(next, allocate, stream);
-    last = next;
-  }
+  std::optional<BatchPosition> next = coming_.empty() ? position : coming_.back().position;
+  while (ahead_->pending() + 1 < ahead_->depth() && (next = behind(*next))) begin(*next, allocate, stream);
+}
+
+// Over the epoch's end into the next.
+std::optional<BatchPosition> Feed::behind(const BatchPosition& position) const {
+  const BatchPosition next = loader_->after(position);
+  if (loader_->samples_at(next) > 0) return next;
+  if (position.epoch == INT64_MAX) return {};
+  return BatchPosition{position.seed, position.epoch + 1, 0};
+}
+
+void Feed::fetch_behind(const BatchPosition& position) const {
+  if (!fetches_) return;
+  if (const auto next = behind(position)) loader_->fetch(*next);
 }
 
 void Feed::drop() {
@@ -94,10 +91,11 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     FedBatch batch = memory_for(position, allocate);
     if (reuse_) given_ = batch.slot;
     loader_->fill(position, batch.memory.get(), stream);
+    fetch_behind(position);
     return batch;
   }
   try {
-    if (coming_.empty() || !same(coming_.front().position, position)) {
+    if (coming_.empty() || coming_.front().position != position) {
       drop();
       begin(position, allocate, stream);
     }
@@ -109,7 +107,10 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
       if (given_) free_.push_back(*given_);
       given_ = batch.slot;
     }
-    if (loader_->options().device.is_cuda()) loader_->fill_device(position, *host, batch.memory.get(), stream);
+    if (loader_->options().device.is_cuda()) {
+      loader_->fill_device(position, *host, batch.memory.get(), stream);
+      fetch_behind(position);
+    }
     begin_those_behind(position, allocate, stream);
     return batch;
   } catch (...) {

@@ -24,7 +24,7 @@ namespace robocache {
 
 struct FeedOptions {
   // Batches made ahead: on the CPU whole, on CUDA what the host makes of them. 0, or a CUDA loader without streams in their
-  // files: a batch is made when it is asked for.
+  // files: a batch is made when it is asked for. Above 0 Loader::fetch is called for the coming one.
   int64_t prefetch = 0;
   // Whether a batch takes the memory of the one given before it.
   bool reuse = false;
@@ -60,6 +60,8 @@ class Feed {
     std::shared_ptr<const Loader::HostPart> host;  // written by who makes it
   };
 
+  std::optional<BatchPosition> behind(const BatchPosition& position) const;
+  void fetch_behind(const BatchPosition& position) const;
   void drop();  // what is coming
   FedBatch memory_for(const BatchPosition& position, const Allocate& allocate);
   void begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream);
@@ -67,6 +69,7 @@ class Feed {
 
   std::shared_ptr<const Loader> loader_;
   bool reuse_;
+  bool fetches_;
   std::deque<Coming> coming_;
   std::vector<std::shared_ptr<void>> memories_;  // with reuse
   std::vector<int64_t> free_;                    // slots of them

@@ -9,6 +9,7 @@
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/batch/camera.hpp"
+#include "robocache/batch/frames_ahead.hpp"
 #include "robocache/batch/loader_streams.hpp"
 #include "robocache/batch/tolerance.hpp"
 #include "robocache/core/arguments.hpp"
@@ -31,12 +32,16 @@ struct Key {
       -1;  // of a camera: the numbers of the rows that were chosen, int64, behind the batch's arrays
   int64_t intrinsics_offset = -1;
   int64_t packed_offset = -1;  // of a camera whose frames come by batch: their files, behind all others
+  // Of a camera whose frames are fetched ahead: the same numbers, and the files, in a place of FramesAhead.
+  int64_t ahead_number_offset = -1;
+  int64_t ahead_offset = -1;
 };
 
 // The moments that are drawn of one source.
 struct Source {
   std::shared_ptr<const ResidentClock> ticks;  // the anchors', unless they have a rate
   Anchors anchors;
+  AnchorIndex index;  // whose tables lie on the device
 };
 
 }  // namespace
@@ -82,6 +87,19 @@ struct Loader::Impl {
     make_mixture();
     if (aligns_on_device) plan = plan_of(false, true, tables);
     if (host_bytes() > 0) host_plan = plan_of(true, all_by_host, host_tables);
+    make_places_ahead();
+  }
+
+  void make_places_ahead() {
+    BatchLayout place(options.batch_size);
+    for (size_t request = 0; request < keys.size(); ++request) {
+      if (!streams.is_fetched(request)) continue;
+      keys[request].ahead_number_offset = place.add_scratch(streams.number_bytes(request));
+      keys[request].ahead_offset = place.add_room(streams.fetched_bytes(request));
+    }
+    if (place.bytes() == 0) return;
+    ahead.emplace(options.device, place.bytes());
+    ahead_plan = ahead_plan_of();
   }
 
   // Where the device decodes the frames of a batch.
@@ -140,7 +158,7 @@ struct Loader::Impl {
         key.intrinsics_offset =
             layout.add(request.stream + "_intrinsics", DType::kFloat32, matrix, "the intrinsics of " + name);
       }
-      key.number_offset = layout.add_scratch(static_cast<int64_t>(request.delta_timestamps.size() * sizeof(int64_t)));
+      key.number_offset = layout.add_scratch(streams.number_bytes(place));
     } else if (options.pad_features && row.size() == 1) {
       key.feature_pad_offset =
           layout.add(request.stream + "_feature_is_pad", DType::kBool, row, "which features are padding of " + name);
@@ -158,6 +176,11 @@ struct Loader::Impl {
       }
       source.anchors = anchors_of(place, *request.episodes);
       if (source.anchors.table().empty()) refuse_without_anchors(place, options.rank);
+      source.index = source.anchors.index();
+      if (!options.device.is_cuda()) continue;
+      source.index.table = tables.put(source.anchors.table());
+      source.index.first_of = tables.put(source.anchors.first_of());
+      if (source.ticks) source.index.tick_ns = source.ticks->on_device().time_ns;
     }
   }
 
@@ -240,12 +263,8 @@ struct Loader::Impl {
     std::vector<WindowStreams> windows;
     for (size_t place = 0; place < sources.size(); ++place) {
       const Source& source = sources[place];
-      WindowStreams made{.anchors = source.anchors.index(), .streams = {}, .constants = {}};
-      if (!host && options.device.is_cuda()) {
-        made.anchors.table = to.put(source.anchors.table());
-        made.anchors.first_of = to.put(source.anchors.first_of());
-        if (source.ticks) made.anchors.tick_ns = source.ticks->on_device().time_ns;
-      }
+      WindowStreams made{
+          .anchors = host ? source.anchors.index() : source.index, .streams = {}, .constants = {}};
       for (size_t request = 0; request < keys.size(); ++request) {
         if (streams.by_host(request) != host) continue;
         made.streams.push_back(window_of(place, request, to));
@@ -265,6 +284,27 @@ struct Loader::Impl {
     WindowPlan planned = window_plan(windows, to);
     planned.time_offset = anchors ? time_offset : -1;
     planned.episode_offset = anchors ? episode_offset : -1;
+    planned.snap_ns = checked_ns(options.snap_s, "snap_s");
+    return planned;
+  }
+
+  // The plan of the frames that are fetched ahead: their numbers alone.
+  WindowPlan ahead_plan_of() {
+    std::vector<WindowStreams> windows;
+    for (size_t place = 0; place < sources.size(); ++place) {
+      WindowStreams& made =
+          windows.emplace_back(WindowStreams{.anchors = sources[place].index, .streams = {}, .constants = {}});
+      for (size_t request = 0; request < keys.size(); ++request) {
+        if (!streams.is_fetched(request)) continue;
+        WindowStream& numbers = made.streams.emplace_back(window_of(place, request, tables));
+        numbers.out_offset = keys[request].ahead_number_offset;
+        numbers.pad_offset = -1;
+        numbers.age_offset = -1;
+      }
+    }
+    WindowPlan planned = window_plan(windows, tables);
+    planned.time_offset = -1;
+    planned.episode_offset = -1;
     planned.snap_ns = checked_ns(options.snap_s, "snap_s");
     return planned;
   }
@@ -322,12 +362,16 @@ struct Loader::Impl {
   }
 
   WindowBatch batch_at(const BatchPosition& position, int64_t count, bool host) const {
+    return batch_at(position, count, host ? host_plan : plan, host ? host_mixture : mixture);
+  }
+
+  WindowBatch batch_at(const BatchPosition& position, int64_t count, const WindowPlan& by, const Mixture& of) const {
     WindowBatch batch{};
-    batch.plan = host ? host_plan : plan;
+    batch.plan = by;
     batch.count = count;
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
-    batch.mixture = (host ? host_mixture : mixture).at_epoch(position.seed, position.epoch, batch.first_position);
+    batch.mixture = of.at_epoch(position.seed, position.epoch, batch.first_position);
     return batch;
   }
 
@@ -375,12 +419,31 @@ struct Loader::Impl {
     return frames;
   }
 
-  // All but what the host makes, which `part` says. On the CPU that is all.
+  void fetch(const BatchPosition& position, int64_t count) const {
+    const std::lock_guard<std::mutex> lock(frames_mutex);
+    ahead->bring(position, [&](void* memory, CudaStream stream) {
+      WindowBatch batch = batch_at(position, count, ahead_plan, mixture);
+      batch.memory = memory;
+      window_batch(batch, options.device, stream);
+      for (size_t request = 0; request < keys.size(); ++request) {
+        if (!streams.is_fetched(request)) continue;
+        auto* const place = static_cast<char*>(memory);
+        streams.camera(request)->fetch(
+            reinterpret_cast<const int64_t*>(place + keys[request].ahead_number_offset),
+            count * static_cast<int64_t>(options.streams[request].delta_timestamps.size()),
+            place + keys[request].ahead_offset, stream);
+      }
+    });
+  }
+
+  // All but what the host makes, which `part` says. On the CPU that is all. `position`: of a batch that may have been
+  // fetched.
   void run_device(const WindowBatch& batch, const HostPart& part, const ImageDraw& draw, CudaStream stream,
-                  std::span<const int64_t> anchors = {}) const {
+                  const std::optional<BatchPosition>& position, std::span<const int64_t> anchors = {}) const {
     if (aligns_on_device) window_batch(batch, options.device, stream);
     const bool cuda = options.device.is_cuda();
     std::unique_lock<std::mutex> lock(frames_mutex, std::defer_lock);
+    const void* fetched = nullptr;
     for (size_t request = 0; request < keys.size(); ++request) {
       const Camera* const camera = streams.camera(request);
       if (camera == nullptr || (streams.by_host(request) && !streams.comes_by_batch(request))) continue;
@@ -392,13 +455,20 @@ struct Loader::Impl {
       if (!lock.owns_lock()) {  // one batch after the other has the scratch
         lock.lock();
         frames_made.make_wait(stream);
+        if (ahead && position) fetched = ahead->find(*position, stream);
       }
-      const bool by_batch = streams.comes_by_batch(request);
-      camera->fill_on_device(frames, by_batch ? part.packed[request] : PackedJpegs{},
-                             by_batch ? static_cast<const char*>(batch.memory) + keys[request].packed_offset : nullptr,
+      const Key& key = keys[request];
+      const void* brought = nullptr;
+      if (streams.comes_by_batch(request)) brought = static_cast<const char*>(batch.memory) + key.packed_offset;
+      if (streams.is_fetched(request) && fetched != nullptr) {
+        brought = static_cast<const char*>(fetched) + key.ahead_offset;
+      }
+      camera->fill_on_device(frames, streams.comes_by_batch(request) ? part.packed[request] : PackedJpegs{}, brought,
                              frames_scratch.data(), stream);
     }
-    if (lock.owns_lock()) frames_made.record(stream);
+    if (!lock.owns_lock()) return;
+    frames_made.record(stream);
+    if (fetched != nullptr) ahead->keep(fetched, stream);
   }
 
   void check_damage() const {
@@ -444,8 +514,10 @@ struct Loader::Impl {
   bool decodes_on_device = false;
   WindowPlan plan{};
   WindowPlan host_plan{};
+  WindowPlan ahead_plan{};
   Mixture mixture{};
   Mixture host_mixture{};
+  mutable std::optional<FramesAhead> ahead;  // destroyed first: what it has queued reads all of the above
 };
 
 Loader::Loader(LoaderOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -512,7 +584,7 @@ void Loader::fill_device(const BatchPosition& position, const HostPart& part, vo
   WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
   batch.memory = memory;
   impl_->check_damage();  // of batches before
-  impl_->run_device(batch, part, Impl::draw_of(position, batch), stream);
+  impl_->run_device(batch, part, Impl::draw_of(position, batch), stream, position);
 }
 
 void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
@@ -523,6 +595,11 @@ void Loader::fill(const BatchPosition& position, void* memory, CudaStream stream
     impl_->copy_host_part(part, staging.data(), memory, stream);
   }
   fill_device(position, part, memory, stream);
+}
+
+void Loader::fetch(const BatchPosition& position) const {
+  const int64_t samples = samples_at(position);
+  if (impl_->ahead && samples > 0) impl_->fetch(position, samples);
 }
 
 void Loader::check_frames(CudaStream stream) const {
@@ -557,7 +634,7 @@ void Loader::gather(const BatchPosition& position, std::span<const int64_t> anch
   WindowBatch batch = impl_->batch_at({}, count, false);
   batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
   batch.memory = memory;
-  impl_->run_device(batch, part, draw, stream, anchors);
+  impl_->run_device(batch, part, draw, stream, {}, anchors);
   if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
   impl_->check_damage();
 }

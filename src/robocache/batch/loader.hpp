@@ -40,6 +40,8 @@ struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
   int64_t samples = 0;  // of the epoch's, that all ranks together have had
+
+  bool operator==(const BatchPosition&) const = default;
 };
 
 // Immutable; any number of threads may use one.
@@ -77,6 +79,11 @@ class Loader {
   // waited for. The random draws of a camera's frames are those of the position's seed and epoch and the anchor's number.
   // Throws ArgumentError for others.
   void gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory, CudaStream stream) const;
+
+  // Begins to copy to the device what the batch at a position decodes out of pinned host memory, on a stream of the loader's;
+  // fill and fill_device find it if they are called for that position soon. Where there is no such frame, it does nothing.
+  // Not waited for, and nothing is allocated. Throws DeviceError.
+  void fetch(const BatchPosition& position) const;
 
   // At an epoch's end: waits for the frames that a CUDA device decodes, and throws FrameError where one was damaged.
   void check_frames(CudaStream stream) const;

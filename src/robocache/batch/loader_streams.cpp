@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "robocache/batch/frames_ahead.hpp"
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
@@ -58,6 +59,7 @@ LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), 
 
 void LoaderStreams::make_cameras() {
   cameras_.resize(options_.streams.size());
+  is_fetched_.resize(options_.streams.size());
   int64_t numbers = 0;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
     if (!is_camera(options_.streams[request])) continue;
@@ -141,8 +143,14 @@ std::vector<Residency> LoaderStreams::decide() {
     placements_.push_back({asked.key, Tier::kDevice, whole, ""});
   }
   present.host -= ResidentFrames::bytes_promised();
-  return decide_residency(requests, options_.device, budget_bytes(options_.memory_budget, options_.device, present),
-                          taken);
+  const MemoryBytes budget = budget_bytes(options_.memory_budget, options_.device, present);
+  std::vector<Residency> decided = decide_residency(requests, options_.device, budget, taken);
+  device_bytes_left_ = budget.device - taken.device;
+  for (size_t request = 0; request < decided.size(); ++request) {
+    if (decided[request].tier == Tier::kDevice) device_bytes_left_ -= requests[request].bytes;
+    if (decided[request].tier == Tier::kDecoded) device_bytes_left_ -= *requests[request].decoded_bytes;
+  }
+  return decided;
 }
 
 void LoaderStreams::bring(size_t request, Residency& residency) {
@@ -162,6 +170,15 @@ void LoaderStreams::bring(size_t request, Residency& residency) {
     const std::string& note = brought[i]->note();
     if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
   }
+}
+
+void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
+  const int64_t bytes =
+      FramesAhead::kPlaces * (fetched_bytes(request) + options_.batch_size * number_bytes(request));
+  is_fetched_[request] = bytes <= device_bytes_left_;
+  if (is_fetched_[request]) device_bytes_left_ -= bytes;
+  residency.why += (is_fetched_[request] ? "; copied a batch ahead, in " : "; read across the link, since the budget lacks ") +
+                   size_text(bytes) + " of the device's memory";
 }
 
 // In a catch: what was asked for by name is refused as it was; other frames go where they need less of what lacked.
@@ -196,15 +213,14 @@ void LoaderStreams::bring_frames(size_t request, Residency& residency) {
   if (residency.tier == Tier::kDecoded) placements_[request].bytes = *camera.bytes(options_.device, Tier::kDecoded);
   if (!cuda && residency.tier != Tier::kDecoded) return bring(request, residency);
   if (residency.tier == Tier::kMapped) {
-    const int64_t frames =
-        options_.batch_size * static_cast<int64_t>(options_.streams[request].delta_timestamps.size());
-    const std::string why = camera.bring_by_batch(options_.device, frames);
+    const std::string why = camera.bring_by_batch(options_.device, frames_of_batch(request));
     residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
   }
   if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
   if (residency.tier == Tier::kMapped) return;
   if (!camera.note().empty()) residency.why += "; " + camera.note();
   if (!cuda) return;
+  if (camera.fetched_bytes(1) > 0) decide_fetching(request, residency);
   for (size_t source = 0; source < streams_.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;

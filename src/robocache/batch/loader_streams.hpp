@@ -60,6 +60,16 @@ class LoaderStreams {
     return by_host(request) && cameras_[request] != nullptr && cameras_[request]->comes_by_batch();
   }
 
+  // Whether the frames of coming batches are copied from pinned memory to the device, where the budget has room for two
+  // batches of them; and what one takes there.
+  bool is_fetched(size_t request) const { return is_fetched_[request]; }
+  int64_t fetched_bytes(size_t request) const { return cameras_[request]->fetched_bytes(frames_of_batch(request)); }
+
+  // Of a sample of a camera.
+  int64_t number_bytes(size_t request) const {
+    return static_cast<int64_t>(options_.streams[request].delta_timestamps.size() * sizeof(int64_t));
+  }
+
   const std::vector<Placement>& placements() const { return placements_; }
 
  private:
@@ -69,6 +79,10 @@ class LoaderStreams {
   std::vector<Residency> decide();
   void bring(size_t request, Residency& residency);
   void bring_frames(size_t request, Residency& residency);
+  int64_t frames_of_batch(size_t request) const {
+    return options_.batch_size * static_cast<int64_t>(options_.streams[request].delta_timestamps.size());
+  }
+  void decide_fetching(size_t request, Residency& residency);
   void leave_tier(size_t request, Residency& residency, const std::string& why) const;
 
   const LoaderOptions& options_;
@@ -77,6 +91,8 @@ class LoaderStreams {
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
   std::vector<std::unique_ptr<Camera>> cameras_;  // of each request
   std::vector<Placement> placements_;
+  std::vector<bool> is_fetched_;  // of each request
+  int64_t device_bytes_left_ = 0;  // of the budget
   std::vector<int64_t> row_numbers_;  // 1, 2, ... as many as a camera has
   const int64_t* row_numbers_on_device_ = nullptr;
   DeviceTables tables_;

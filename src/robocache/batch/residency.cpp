@@ -13,17 +13,6 @@
 namespace robocache {
 namespace {
 
-// "1.50 GiB"
-std::string size_text(int64_t bytes) {
-  constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto size = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", size, kUnits[unit]);
-  return text;
-}
-
 int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
   if (const auto* bytes = std::get_if<int64_t>(&asked)) {
     if (*bytes < 0) {
@@ -81,6 +70,16 @@ std::string tier_text(Tier tier, Device device) {
 }
 
 }  // namespace
+
+std::string size_text(int64_t bytes) {
+  constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto size = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", size, kUnits[unit]);
+  return text;
+}
 
 MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present) {
   MemoryBytes budget;

@@ -29,6 +29,9 @@ struct MemoryBytes {
   int64_t host = 0;
 };
 
+// "1.50 GiB", for people.
+std::string size_text(int64_t bytes);
+
 // Reads what is free now. `present`: what is in memory already of what will be asked for
 // (ResidentStream::bytes_present); it counts as free, since the decision counts it. Throws DeviceError, and
 // ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].

@@ -40,7 +40,8 @@ struct CudaBackend {
   int (*register_host)(int32_t device, void* memory, size_t bytes);
   int (*unregister_host)(int32_t device, void* memory);
   int (*pinned_on_device)(int32_t device, void* memory, void** on_device);
-  int (*create_stream)(int32_t device, void** stream);  // one that does not wait for the default stream
+  // One that does not wait for the default stream, and whose kernels go before others that have not begun.
+  int (*create_stream)(int32_t device, void** stream);
   int (*destroy_stream)(int32_t device, void* stream);
   int (*create_event)(int32_t device, void** event);
   int (*destroy_event)(int32_t device, void* event);

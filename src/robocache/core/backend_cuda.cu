@@ -81,7 +81,9 @@ int pinned_on_device(int32_t device, void* memory, void** on_device_pointer) {
 
 int create_stream(int32_t device, void** stream) {
   return on_device(device, [&] {
-    return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
+    int least = 0, greatest = 0;
+    if (const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest); code != cudaSuccess) return code;
+    return cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking, greatest);
   });
 }
 

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
     const uint32_t* const begins = p.segments + frame->segments + segment;
     first_byte = begins[0] % 4;
     bytes = begins[1] - begins[0];
-    words += frame->words + begins[0] / 4;
+    words += (p.words_of_place > 0 ? place * p.words_of_place : frame->words) + begins[0] / 4;
   }
   words = stage(words, JpegBits::word_count(first_byte, bytes), shared.words[threadIdx.x / kWarp]);
   SharedCoefficients coefficients(shared.coefficients);
@@ -215,8 +215,47 @@ __global__ void __launch_bounds__(kColorThreads)
   }
 }
 
+// ---- words from afar to the device, a frame of a block at a time ----------------------------------------------------
+
+// So small that one fits beside all that scan_segments has on a multiprocessor, and together with as many bytes on their
+// way as the link holds.
+constexpr unsigned kFetchBlocks = 64;
+constexpr unsigned kFetchThreads = 128;
+constexpr unsigned kFetchLoads = 4;  // of 16 bytes, of each thread at once
+
+__global__ void __launch_bounds__(kFetchThreads) fetch_words(const __grid_constant__ DecodeJpegParams p) {
+  wait_for_work_before();
+  for (int64_t place = blockIdx.x; place < p.count; place += gridDim.x) {
+    const JpegFrame* const frame = frame_at(p, place);
+    if (frame == nullptr) continue;
+    const uint32_t count = (p.segments[frame->segments + frame->segment_count] + 15) / 16;
+    const auto* const from = reinterpret_cast<const uint4*>(p.words + frame->words);
+    auto* const to = reinterpret_cast<uint4*>(p.fetched + place * p.words_of_place);
+    for (uint32_t first = threadIdx.x; first < count; first += kFetchThreads * kFetchLoads) {
+      uint4 held[kFetchLoads];
+#pragma unroll
+      for (unsigned i = 0; i < kFetchLoads; ++i) {
+        if (first + i * kFetchThreads < count) held[i] = from[first + i * kFetchThreads];
+      }
+#pragma unroll
+      for (unsigned i = 0; i < kFetchLoads; ++i) {
+        if (first + i * kFetchThreads < count) to[first + i * kFetchThreads] = held[i];
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_fetch_jpegs(
+    const robocache::DecodeJpegParams* params, int32_t device, void* stream_handle) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  return launch_overlapped(fetch_words, blocks_for(params->count, 1, kFetchBlocks), kFetchThreads, 0,
+                           static_cast<cudaStream_t>(stream_handle), *params);
+}
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_decode_jpeg(
     const robocache::DecodeJpegParams* params, int32_t device, void* stream_handle) {

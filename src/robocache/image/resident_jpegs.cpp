@@ -37,6 +37,10 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
   params.leaves_others = marks.leaves_others;
   params.is_pad = marks.is_pad;
   params.found = marks.found;
+  if (marks.fetched != nullptr) {
+    params.words = static_cast<const uint32_t*>(marks.fetched);
+    params.words_of_place = marks.fetched_stride / 4;
+  }
   WorkspaceParts parts(workspace);
   place(params, parts);
   using Launch = int(const DecodeJpegParams*, int32_t, void*);
@@ -92,6 +96,10 @@ ResidentJpegs::ResidentJpegs(const JpegFrames& frames, const uint32_t* words, De
   params_.most_segments = frames.most_segments;
   params_.one_table = frames.tables.size() <= 1;
   params_.plane_bytes = frames.plane_bytes;
+  for (const JpegFrame& frame : frames.frames) {
+    const int64_t bytes = frames.segments[static_cast<size_t>(frame.segments + frame.segment_count)];
+    largest_data_bytes_ = std::max(largest_data_bytes_, (bytes + 15) / 16 * 16);
+  }
 }
 
 int64_t ResidentJpegs::table_bytes(const JpegFrames& frames) {
@@ -104,6 +112,20 @@ int64_t ResidentJpegs::workspace_bytes(int64_t count) const {
   DecodeJpegParams params = params_;
   params.count = count;
   return bytes_to_place(params);
+}
+
+void ResidentJpegs::fetch(const int64_t* rows, int64_t count, int64_t first_row, void* to, int64_t stride,
+                          CudaStream stream) const {
+  if (count == 0) return;
+  DecodeJpegParams params = params_;
+  params.rows = rows;
+  params.count = count;
+  params.first_row = first_row;
+  params.fetched = static_cast<uint32_t*>(to);
+  params.words_of_place = stride / 4;
+  using Launch = int(const DecodeJpegParams*, int32_t, void*);
+  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_fetch_jpegs"));
+  check_cuda(launch(&params, device_.index, stream.handle), "fetch_jpegs");
 }
 
 void ResidentJpegs::decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,

@@ -17,6 +17,8 @@ struct JpegMarks {
   bool leaves_others = false;   // of rows that are none of the frames `out` stays as it is
   bool* is_pad = nullptr;       // [count]: true where a frame is damaged; the others stay as they are
   JpegDamage* found = nullptr;  // where the host reads it: counts them
+  const void* fetched = nullptr;  // what fetch() has made of the same rows, by this stride
+  int64_t fetched_stride = 0;
 };
 
 class ResidentJpegs {
@@ -45,6 +47,14 @@ class ResidentJpegs {
   // Of the workspace that decoding `count` frames at once takes.
   int64_t workspace_bytes(int64_t count) const;
 
+  // Of entropy-coded data, that a frame has at most; a multiple of 16.
+  int64_t largest_data_bytes() const { return largest_data_bytes_; }
+
+  // Queues a copy of the entropy-coded data of frames rows[0..count), counted from `first_row`, to `to`: the i-th one's is
+  // at i * stride bytes, a multiple of 16 and at least largest_data_bytes(). All memory is the device's, 16-byte aligned.
+  // Throws DeviceError.
+  void fetch(const int64_t* rows, int64_t count, int64_t first_row, void* to, int64_t stride, CudaStream stream) const;
+
   using Marks = JpegMarks;
 
   // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below the
@@ -64,6 +74,7 @@ class ResidentJpegs {
   PinnedBuffer pinned_words_;
   DeviceBuffer segments_, frames_, tables_, long_entries_;
   DecodeJpegParams params_{};  // of every call, but for what decode() is given
+  int64_t largest_data_bytes_ = 0;
 };
 
 // The same of frames that a batch brings along: what pack_jpegs made, copied to `memory` of the device, 256-byte aligned.

@@ -89,7 +89,9 @@ Decoded decode_on_host(const JpegFrames& frames, const std::vector<int64_t>& row
   return decoded;
 }
 
-Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier) {
+// `fetched`: of what was copied to the device before.
+Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier,
+                       bool fetched) {
   const auto count = static_cast<int64_t>(rows.size());
   const ResidentJpegs resident(frames, device, tier);
   const DeviceArray<int64_t> row_array(rows, DType::kInt64, {count}, device);
@@ -98,13 +100,23 @@ Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& row
       {count, frames.height, frames.width, frames.channels}, device);
   const DeviceArray<int32_t> status(std::vector<int32_t>(rows.size(), -1), DType::kInt32, {count}, device);
   const DeviceBuffer workspace(device, size_t(resident.workspace_bytes(count)));
-  resident.decode(static_cast<const int64_t*>(row_array.view().data), count, static_cast<uint8_t*>(pixels.view().data),
-                  static_cast<int32_t*>(status.view().data), workspace.data(), {});
+  const auto* const on_device = static_cast<const int64_t*>(row_array.view().data);
+  DeviceBuffer words;
+  ResidentJpegs::Marks marks;
+  if (fetched) {
+    marks.fetched_stride = resident.largest_data_bytes() + 16;
+    words = DeviceBuffer(device, size_t(count * marks.fetched_stride));
+    resident.fetch(on_device, count, 0, words.data(), marks.fetched_stride, {});
+    marks.fetched = words.data();
+  }
+  resident.decode(on_device, count, static_cast<uint8_t*>(pixels.view().data),
+                  static_cast<int32_t*>(status.view().data), workspace.data(), {}, marks);
   return {pixels.read(), status.read()};
 }
 
-Decoded decode(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier = Tier::kDevice) {
-  return device.is_cuda() ? decode_on_cuda(frames, rows, device, tier) : decode_on_host(frames, rows);
+Decoded decode(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier = Tier::kDevice,
+               bool fetched = false) {
+  return device.is_cuda() ? decode_on_cuda(frames, rows, device, tier, fetched) : decode_on_host(frames, rows);
 }
 
 // ---- files ----------------------------------------------------------------------------------------------------------
@@ -146,9 +158,10 @@ constexpr std::pair<int, int> kSampling[] = {{1, 1}, {2, 1}, {2, 2}};
 constexpr Content kContents[] = {Content::kNoise, Content::kExtremes, Content::kSmooth};
 
 // Every file's pixels are libjpeg-turbo's.
-void expect_decoded(const Files& files, Device device, const std::string& what, Tier tier = Tier::kDevice) {
+void expect_decoded(const Files& files, Device device, const std::string& what, Tier tier = Tier::kDevice,
+                    bool fetched = false) {
   const JpegFrames frames = files.prepare();
-  const Decoded decoded = decode(frames, files.rows(), device, tier);
+  const Decoded decoded = decode(frames, files.rows(), device, tier, fetched);
   const size_t frame_bytes = decoded.pixels.size() / size_t(files.count());
   for (int64_t i = 0; i < files.count(); ++i) {
     const Bytes file = files.file(i);
@@ -234,6 +247,7 @@ TEST_P(DecodeJpeg, FramesOfOneCamera) {
     EXPECT_EQ(files.prepare().tables.size(), 1u);
     expect_decoded(files, device(), "in device memory");
     expect_decoded(files, device(), "in pinned memory", Tier::kPinned);
+    expect_decoded(files, device(), "fetched from pinned memory", Tier::kPinned, true);
   }
 }
 
@@ -244,18 +258,20 @@ TEST_P(DecodeJpeg, RowsInAnyOrderAndBlackOnes) {
   const std::vector<int64_t> prepared{4, 0, 2};
   const JpegFrames frames = prepare_jpeg_frames(files.blobs, files.offsets, prepared);
   const std::vector<int64_t> rows{2, -1, 0, 0, 3, 1, -7, int64_t{1} << 40};
-  const Decoded decoded = decode(frames, rows, device());
   const size_t frame_bytes = 33 * 47 * 3;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Bytes mine(decoded.pixels.begin() + int64_t(i * frame_bytes),
-                     decoded.pixels.begin() + int64_t((i + 1) * frame_bytes));
-    Bytes expected(frame_bytes);
-    if (rows[i] >= 0 && rows[i] < 3) {
-      const Bytes file = files.file(prepared[size_t(rows[i])]);
-      expected = decode_by_libjpeg(file.data(), file.size()).pixels;
+  for (const bool fetched : {false, true}) {
+    const Decoded decoded = decode(frames, rows, device(), Tier::kPinned, fetched);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Bytes mine(decoded.pixels.begin() + int64_t(i * frame_bytes),
+                       decoded.pixels.begin() + int64_t((i + 1) * frame_bytes));
+      Bytes expected(frame_bytes);
+      if (rows[i] >= 0 && rows[i] < 3) {
+        const Bytes file = files.file(prepared[size_t(rows[i])]);
+        expected = decode_by_libjpeg(file.data(), file.size()).pixels;
+      }
+      EXPECT_EQ(mine, expected) << i << (fetched ? ", fetched" : "");
+      EXPECT_EQ(decoded.status[i], 0) << i;
     }
-    EXPECT_EQ(mine, expected) << i;
-    EXPECT_EQ(decoded.status[i], 0) << i;
   }
   EXPECT_TRUE(decode(frames, {}, device()).pixels.empty());
 }

@@ -480,6 +480,85 @@ def test_ranks_of_one_host_share_pinned_frames(recording, tmp_path, monkeypatch,
         assert "one copy for all ranks" in loader.explain()[0].why or "a copy of its own" in loader.explain()[0].why
 
 
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+def test_processes_on_one_gpu_share_one_pinned_copy(recording, tmp_path, monkeypatch, cuda, codec):
+    dataset = recording.write(tmp_path / "cache", codec)
+    options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2, "device": cuda, "residency": "pinned"}
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    loader = robocache.Loader(dataset, **options)
+    if "each rank has a copy of its own" in loader.explain()[0].why:
+        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
+    mine = f"robocache-{os.getuid()}-"
+    shared = sorted(name for name in os.listdir("/dev/shm") if name.startswith(mine))
+    assert shared
+    expected = hashlib.sha256()
+    for batch in loader:
+        expected.update(batch["top"].cpu().numpy().tobytes())
+    program = (
+        "import hashlib, os, sys, robocache\n"
+        f"loader = robocache.Loader(robocache.open(sys.argv[1]), **{options!r})\n"
+        "seen = hashlib.sha256()\n"
+        "for batch in loader: seen.update(batch['top'].cpu().numpy().tobytes())\n"
+        "print(seen.hexdigest())\n"
+        "print('one copy for all ranks of this host' in loader.explain()[0].why)\n"
+        f"print(sorted(name for name in os.listdir('/dev/shm') if name.startswith({mine!r})))"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for other in others:
+        told = other.communicate(timeout=120)[0].splitlines()
+        assert other.returncode == 0 and told == [expected.hexdigest(), "True", str(shared)]
+    del loader
+
+
+def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(recording, tmp_path, cuda):
+    sources = []
+    for name in ("a", "b"):
+        sources.append(robocache.Source(recording.write(tmp_path / name, "jpeg"), weight=len(sources) + 1))
+    options = {
+        "delta_timestamps": {"top": DELTAS, "wrist": [0.0], "joint": None},
+        "anchor": "joint",
+        "images": robocache.ImageOptions(crop=(8, 8), brightness=0.2),
+        "seed": 3,
+        "samples_per_epoch": 50,
+    }
+
+    def steps(loader):
+        """An epoch and a part, samples by number between, a jump back, one ahead, and other epochs."""
+        made = list(loader)
+        for batch in loader:
+            made.append(batch)
+            if len(made) % 4 == 0:
+                state = loader.state_dict()
+                break
+        made += [next(iter(loader)), loader.gather([5, 2])]
+        loader.load_state_dict(state)
+        made += [next(iter(loader)), next(iter(loader))]
+        loader.set_epoch(7)
+        made += loader
+        loader.load_state_dict({"seed": 9, "epoch": 2, "samples": 13})
+        made += loader
+        return [{name: x.cpu().clone() for name, x in batch.items()} for batch in made]
+
+    for batch_size in (7, 20):
+        expected = steps(robocache.Loader(sources, batch_size=batch_size, device="cpu", **options))
+        for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"memory_budget": {"device": 0}}):
+            if "memory_budget" in more:
+                more["memory_budget"]["host"] = 2**30
+            loader = robocache.Loader(
+                sources,
+                batch_size=batch_size,
+                device=cuda,
+                residency={"top": "pinned", "wrist": "pinned", "joint": "mapped" if batch_size == 7 else "pinned"},
+                **options,
+                **more,
+            )
+            why = {placement.key: placement.why for placement in loader.explain()}
+            word = "read across the link, since the budget lacks" if "memory_budget" in more else "copied a batch ahead"
+            assert word in why["top"] and word in why["wrist"] and word not in why["joint"]
+            _assert_same(steps(loader), expected)
+
+
 def test_pixels_that_do_not_fit_stay_encoded(recording, tmp_path, device):
     dataset = recording.write(tmp_path / "cache", "jpeg")
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
