@@ -141,7 +141,8 @@ class Loader:
             memory. :meth:`explain` says what was chosen; the batches are the same.
         memory_budget: bytes, or a share of what is free (a float, at most 1): of the device's memory, on the CPU of the
             host's; or ``{"device": ..., "host": ...}``. Default half of each, for the host of what its control group leaves.
-        prefetch: batches made ahead by a thread, on the CPU whole, on CUDA of what is read from files; 0 for none.
+        prefetch: batches made ahead by a thread, on the CPU whole, on CUDA of what is read from files; 0 for none. Of JPEGs in
+            pinned memory those of the next batch are copied ahead.
         reuse_buffers: a batch takes the memory of the one before it: whoever keeps batches copies them.
         stream: a torch.cuda.Stream that makes batches one ahead, beside what torch's current one does; by default the current
             one makes them when they are asked for.

@@ -167,7 +167,7 @@ class Camera {
   Device device_;
   int64_t packed_bytes_ = 0;    // 0: frames do not come by batch
   int64_t fetched_stride_ = 0;  // of a frame's data; 0: they are not in pinned memory
-  PinnedBuffer damage_;       // a JpegDamage
+  PinnedBuffer damage_;         // a JpegDamage
   mutable std::atomic<int64_t> damage_told_{0};
 };
 

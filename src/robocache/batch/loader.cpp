@@ -263,8 +263,7 @@ struct Loader::Impl {
     std::vector<WindowStreams> windows;
     for (size_t place = 0; place < sources.size(); ++place) {
       const Source& source = sources[place];
-      WindowStreams made{
-          .anchors = host ? source.anchors.index() : source.index, .streams = {}, .constants = {}};
+      WindowStreams made{.anchors = host ? source.anchors.index() : source.index, .streams = {}, .constants = {}};
       for (size_t request = 0; request < keys.size(); ++request) {
         if (streams.by_host(request) != host) continue;
         made.streams.push_back(window_of(place, request, to));
@@ -428,10 +427,9 @@ struct Loader::Impl {
       for (size_t request = 0; request < keys.size(); ++request) {
         if (!streams.is_fetched(request)) continue;
         auto* const place = static_cast<char*>(memory);
-        streams.camera(request)->fetch(
-            reinterpret_cast<const int64_t*>(place + keys[request].ahead_number_offset),
-            count * static_cast<int64_t>(options.streams[request].delta_timestamps.size()),
-            place + keys[request].ahead_offset, stream);
+        streams.camera(request)->fetch(reinterpret_cast<const int64_t*>(place + keys[request].ahead_number_offset),
+                                       count * static_cast<int64_t>(options.streams[request].delta_timestamps.size()),
+                                       place + keys[request].ahead_offset, stream);
       }
     });
   }

@@ -173,12 +173,12 @@ void LoaderStreams::bring(size_t request, Residency& residency) {
 }
 
 void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
-  const int64_t bytes =
-      FramesAhead::kPlaces * (fetched_bytes(request) + options_.batch_size * number_bytes(request));
+  const int64_t bytes = FramesAhead::kPlaces * (fetched_bytes(request) + options_.batch_size * number_bytes(request));
   is_fetched_[request] = bytes <= device_bytes_left_;
   if (is_fetched_[request]) device_bytes_left_ -= bytes;
-  residency.why += (is_fetched_[request] ? "; copied a batch ahead, in " : "; read across the link, since the budget lacks ") +
-                   size_text(bytes) + " of the device's memory";
+  residency.why +=
+      (is_fetched_[request] ? "; copied a batch ahead, in " : "; read across the link, since the budget lacks ") +
+      size_text(bytes) + " of the device's memory";
 }
 
 // In a catch: what was asked for by name is refused as it was; other frames go where they need less of what lacked.

@@ -91,8 +91,8 @@ class LoaderStreams {
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
   std::vector<std::unique_ptr<Camera>> cameras_;  // of each request
   std::vector<Placement> placements_;
-  std::vector<bool> is_fetched_;  // of each request
-  int64_t device_bytes_left_ = 0;  // of the budget
+  std::vector<bool> is_fetched_;      // of each request
+  int64_t device_bytes_left_ = 0;     // of the budget
   std::vector<int64_t> row_numbers_;  // 1, 2, ... as many as a camera has
   const int64_t* row_numbers_on_device_ = nullptr;
   DeviceTables tables_;

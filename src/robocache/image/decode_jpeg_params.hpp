@@ -89,9 +89,10 @@ struct DecodeJpegParams {
   const uint16_t* long_entries;
   int64_t frame_count;
   int32_t height, width, channels;
-  int64_t words_of_place;  // above 0: frame i of the batch has its words at i * words_of_place, wherever it begins itself
-  int32_t most_segments;   // of any frame
-  bool one_table;          // all frames have the same tables
+  int64_t
+      words_of_place;  // above 0: frame i of the batch has its words at i * words_of_place, wherever it begins itself
+  int32_t most_segments;  // of any frame
+  bool one_table;         // all frames have the same tables
   int64_t plane_bytes;    // for one frame, whichever it is; a multiple of 256
 
   const int64_t* rows;  // [count] which frame, counted from first_row; below it, or past the last: black

@@ -13,10 +13,10 @@ namespace robocache {
 
 // Beside what decoding always does.
 struct JpegMarks {
-  int64_t first_row = 0;        // what the first frame's row is called
-  bool leaves_others = false;   // of rows that are none of the frames `out` stays as it is
-  bool* is_pad = nullptr;       // [count]: true where a frame is damaged; the others stay as they are
-  JpegDamage* found = nullptr;  // where the host reads it: counts them
+  int64_t first_row = 0;          // what the first frame's row is called
+  bool leaves_others = false;     // of rows that are none of the frames `out` stays as it is
+  bool* is_pad = nullptr;         // [count]: true where a frame is damaged; the others stay as they are
+  JpegDamage* found = nullptr;    // where the host reads it: counts them
   const void* fetched = nullptr;  // what fetch() has made of the same rows, by this stride
   int64_t fetched_stride = 0;
 };
