@@ -217,9 +217,9 @@ __global__ void __launch_bounds__(kColorThreads)
 
 // ---- words from afar to the device, a frame of a block at a time ----------------------------------------------------
 
-// So small that one fits beside all that scan_segments has on a multiprocessor, and together with as many bytes on their
-// way as the link holds.
-constexpr unsigned kFetchBlocks = 64;
+// So small that one fits beside all that scan_segments has on a multiprocessor; together they have as many bytes on their
+// way as the link holds, and no more, since those would be in the way of what is decoded meanwhile.
+constexpr unsigned kFetchBlocks = 32;
 constexpr unsigned kFetchThreads = 128;
 constexpr unsigned kFetchLoads = 4;  // of 16 bytes, of each thread at once
 
