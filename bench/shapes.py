@@ -133,7 +133,7 @@ def of_benchmark(work: Callable[[dict], None]) -> dict:
     work(filled)
     ours = filled["contenders"]["robocache"]
     found = {"bytes": filled["bytes"], "us": ours.get("gpu_us", ours["wall_us"])}
-    found["times_the_copy"] = filled["times_the_copy"]
+    found |= {"times_the_copy": filled["times_the_copy"], "failures": filled["failures"]}
     return found | ({"faster_than": filled["faster_than"][COMPILED]} if COMPILED in filled["faster_than"] else {})
 
 
@@ -174,7 +174,9 @@ def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict)
     case["shapes"], case["failures"] = [], {}
     for name, job in jobs:
         try:
-            case["shapes"].append({"name": name} | job())
+            found = job()
+            case["failures"] |= {f"{name}, {part}": why for part, why in found.pop("failures", {}).items()}
+            case["shapes"].append({"name": name} | found)
         except Exception as error:
             case["failures"][name] = f"{type(error).__name__}: {error}"
         if device == "cuda":
