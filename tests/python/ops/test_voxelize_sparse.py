@@ -142,6 +142,16 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     assert_same_bits(made.features, gathered)
 
 
+def test_rule_30_rows_that_lie_where_the_one_before_does(rng, device):
+    points = random_points(rng, (250_000,), voxel_size=0.05)
+    options = {"voxel_size": 0.05, "max_points_per_voxel": 1, "reduce": None, "max_voxels": 50_000}
+    once, often = (voxelize(np.repeat(points, times, axis=0), device=device, **options) for times in (1, 5))
+    assert_same_bits(often.point_to_voxel, np.repeat(once.point_to_voxel, 5))
+    for name in ("coords", "counts", "features"):
+        assert_same_bits(getattr(often, name), getattr(once, name), name)
+    assert often.dropped == 5 * once.dropped
+
+
 def test_rule_30_all_rows_in_one_voxel(rng, device):
     points = rng.uniform(0, 1, (20_000, 3)).astype(np.float32)
     for most in (None, 1, 7, 33, 200, 30_000):

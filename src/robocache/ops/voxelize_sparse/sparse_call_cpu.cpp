@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <bit>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,41 +35,108 @@ struct Numbering {
   int32_t* first_row;
 };
 
-// Voxels by their cells, numbered in the order in which they were put in.
-class VoxelTable {
+// Cells by the rows that were first in them.
+class FirstRows {
  public:
-  VoxelTable() : slots_(4096, kFree) {}
+  FirstRows() : slots_(1024, kFree) {}
 
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]); }
+  void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
 
-  // The voxel of that cell, or -1. Where it is new and may be inserted, its number is size() as it was.
-  int64_t find_or_add(const SparseCell& cell, uint64_t hash, bool may_insert) {
-    uint64_t at = hash & (slots_.size() - 1);
+  // The first row that lay in the cell, which is this one where none has before.
+  int32_t operator()(const FoundCell& found) {
+    uint64_t at = found.hash & (slots_.size() - 1);
     for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
-      if (cells_[slots_[at]] == cell) return slots_[at];
+      const FoundCell& first = firsts_[slots_[at]];
+      if (first.cell == found.cell) return first.row;
     }
-    if (!may_insert) return -1;
-    slots_[at] = static_cast<uint32_t>(cells_.size());
-    cells_.push_back(cell);
-    if (2 * cells_.size() > slots_.size()) grow();
-    return static_cast<int64_t>(cells_.size()) - 1;
+    slots_[at] = static_cast<uint32_t>(firsts_.size());
+    firsts_.push_back(found);
+    if (2 * firsts_.size() > slots_.size()) grow();
+    return found.row;
   }
-
-  int64_t size() const { return static_cast<int64_t>(cells_.size()); }
 
  private:
   void grow() {
     slots_.assign(4 * slots_.size(), kFree);
-    for (size_t number = 0; number < cells_.size(); ++number) {
-      uint64_t at = hash_of(cells_[number]) & (slots_.size() - 1);
+    for (size_t number = 0; number < firsts_.size(); ++number) {
+      uint64_t at = firsts_[number].hash & (slots_.size() - 1);
       while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
       slots_[at] = static_cast<uint32_t>(number);
     }
   }
 
   std::vector<uint32_t> slots_;
-  std::vector<SparseCell> cells_;
+  std::vector<FoundCell> firsts_;
 };
+
+constexpr int64_t kBlock = 16384;             // rows whose cells lie in a core's cache
+constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are kept at a time
+constexpr uint32_t kAhead = 16;               // rows until a slot that was asked for is there
+constexpr int32_t kAsBefore = -2;             // of a row that lies where the one before it does
+
+// The cells of rows, in parts by their hashes: in each block part after part, in the order of the rows.
+struct Parts {
+  explicit Parts(int64_t rows)
+      : bits(std::clamp<int>(std::bit_width(static_cast<uint64_t>(rows / 16384)), 0, 8)),
+        cells(std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(rows, kRound)))),
+        begins(static_cast<size_t>((kRound / kBlock) * (count() + 1))) {}
+
+  int64_t count() const { return int64_t{1} << bits; }
+  int64_t part_of(const FoundCell& found) const { return static_cast<int64_t>(uint64_t{found.hash} << bits >> 32); }
+
+  int bits;
+  std::unique_ptr<FoundCell[]> cells;
+  std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
+};
+
+// Rows [first, last) of all, which are a block; `number` becomes kAsBefore or -1, but of what went to the parts.
+void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
+  const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
+  int64_t count = 0;
+  int64_t b = 0;  // the first cloud that ends behind `first`
+  for (int64_t clouds = call.clouds.count; clouds > 0;) {
+    const int64_t half = clouds / 2;
+    const bool behind = rows_of_cloud(call.clouds, b + half).end > first;
+    if (!behind) b += half + 1;
+    clouds = behind ? half : clouds - half - 1;
+  }
+  for (; b < call.clouds.count; ++b) {
+    const RowRange rows = rows_of_cloud(call.clouds, b);
+    const int64_t from = std::max(rows.begin, first);
+    const int64_t of_cloud = std::min(rows.end, last) - from;
+    if (from >= last) break;
+    if (of_cloud <= 0) continue;
+    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), from, of_cloud, found.get() + count);
+    count += of_cloud;
+  }
+  const int64_t block = first % kRound / kBlock;
+  uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1);
+  std::fill_n(begins, parts.count() + 1, 0u);
+  std::fill(number + first, number + last, -1);
+  // What lies where the row before does, as in the order of a scan many rows do, goes to no part.
+  const auto heads = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
+  int64_t all_heads = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const FoundCell& f = found[static_cast<size_t>(i)];
+    const FoundCell& before = found[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
+    const bool inside = f.row >= 0;
+    const bool again = inside & (f.row == before.row + 1) & (f.cell == before.cell);
+    if (inside) number[f.row] = again ? kAsBefore : -1;
+    heads[static_cast<size_t>(all_heads)] = static_cast<uint16_t>(i);
+    all_heads += inside & !again;
+    begins[parts.part_of(f)] += inside & !again;
+  }
+  uint32_t begin = 0;
+  for (int64_t part = 0; part <= parts.count(); ++part) begin += std::exchange(begins[part], begin);
+  FoundCell* const cells = parts.cells.get() + block * kBlock;
+  for (int64_t i = 0; i < all_heads; ++i) {
+    const FoundCell& f = found[heads[static_cast<size_t>(i)]];
+    cells[begins[parts.part_of(f)]++] = f;
+  }
+  // Each begin has gone to its end, which is the next one's begin.
+  std::copy_backward(begins, begins + parts.count(), begins + parts.count() + 1);
+  begins[0] = 0;
+}
 
 }  // namespace
 
@@ -78,102 +144,61 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
   return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-namespace {
-
-// Lets blocks of work that end in a step of their own order go through that step one after the other, whoever has them.
-class InTurn {
- public:
-  // Until the blocks before `block` are done, which is most often soon: a thread that sleeps takes longer to wake up.
-  void wait(int64_t block) const {
-    const auto soon = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
-    for (;;) {
-      const int64_t next = next_.load(std::memory_order_acquire);
-      if (next >= block) return;
-      if (std::chrono::steady_clock::now() < soon) {
-        std::this_thread::yield();
-      } else {
-        next_.wait(next, std::memory_order_acquire);
-      }
-    }
-  }
-
-  // The step of a block, which is over when this ends, by an exception too.
-  class Step {
-   public:
-    Step(InTurn& turns, int64_t block) : turns_(turns), block_(block) { turns.wait(block); }
-    ~Step() {
-      turns_.next_.store(block_ + 1, std::memory_order_release);
-      turns_.next_.notify_all();
-    }
-    Step(const Step&) = delete;
-    Step& operator=(const Step&) = delete;
-
-   private:
-    InTurn& turns_;
-    int64_t block_;
-  };
-
- private:
-  std::atomic<int64_t> next_{0};
-};
-
-}  // namespace
-
-// Cells are found on all threads, voxels are numbered by one at a time: the order of insertion is that of their first rows.
+// A part's cells lie in no other, so that a thread finds the first row of each of them by itself. Voxels are numbered by the
+// order of those.
 void number_voxels_cpu(const SparseCall& call) {
-  constexpr int64_t kBlock = 4096;  // rows whose cells stay in the cache between the two
-  constexpr int64_t kAhead = 16;    // rows until a slot that was asked for is there
   const Numbering made(call);
-  VoxelTable table;
-  CellsOfRows* const cells_of_rows = ROBOCACHE_SELECT_ISA(cells_of_rows);
   const int64_t all = row_count(call.clouds);
-  const int64_t kept = std::min<int64_t>(int64_t{2} * num_threads(), (all + kBlock - 1) / kBlock);
-  const auto cells = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(kept * kBlock, all)));
-  std::vector<int64_t> counts;
-  int64_t last_row = 0;
-  for (int64_t b = 0; b < call.clouds.count; ++b) {
-    const auto [begin, end] = rows_of_cloud(call.clouds, b);
-    std::fill(made.number + last_row, made.number + begin, -1);
-    last_row = end;
-    const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : table.size() + call.max_voxels;
-    const auto number_block = [&](int64_t first, int64_t size, const FoundCell* found) {
-      int64_t number = -1;
-      for (int64_t i = 0; i < size; ++i) {
-        if (i + kAhead < size) table.prefetch(found[i + kAhead].hash);
-        const FoundCell& f = found[i];
-        const int64_t before = table.size();
-        // In the order of a scan a point often lies where the one before it does.
-        if (!f.inside) {
-          number = -1;
-        } else if (number < 0 || !(f.cell == found[i - 1].cell)) {
-          number = table.find_or_add(f.cell, f.hash, before < most);
-        }
-        made.number[first + i] = static_cast<int32_t>(number);
-        if (number == before) made.first_row[number] = static_cast<int32_t>(first + i);
-        if (call.largest_count && number >= 0) {
-          if (number == before) counts.push_back(0);
-          ++counts[static_cast<size_t>(number)];
+  Parts parts(all);
+  std::vector<FirstRows> first_rows(static_cast<size_t>(parts.count()));
+  for (int64_t from = 0; from < all; from += kRound) {
+    const int64_t rows = std::min(kRound, all - from);
+    parallel_for(rows, kBlock,
+                 [&](int64_t begin, int64_t end) { part_block(call, from + begin, from + end, made.number, parts); });
+    parallel_for(parts.count(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        FirstRows& of_part = first_rows[static_cast<size_t>(part)];
+        for (int64_t block = 0; block * kBlock < rows; ++block) {
+          const uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1) + part;
+          const FoundCell* const cells = parts.cells.get() + block * kBlock;
+          for (uint32_t i = begins[0]; i < begins[1]; ++i) {
+            if (i + kAhead < begins[1]) of_part.prefetch(cells[i + kAhead]);
+            made.number[cells[i].row] = of_part(cells[i]);
+          }
         }
       }
-    };
-    InTurn turns;
-    bool numbered = true;  // all blocks so far: after an exception the table is left alone
-    const int64_t from = begin;
-    const int64_t rows = end - begin;
-    const auto cloud = static_cast<int32_t>(b);
-    parallel_for(rows, kBlock, [&](int64_t first, int64_t last) {
-      const int64_t block = first / kBlock;
-      FoundCell* const found = cells.get() + block % kept * kBlock;
-      turns.wait(block - kept + 1);  // for the block whose cells were there
-      cells_of_rows(call, cloud, from + first, last - first, found);
-      const InTurn::Step step(turns, block);
-      if (!std::exchange(numbered, false)) return;
-      number_block(from + first, last - first, found);
-      numbered = true;
     });
   }
-  std::fill(made.number + last_row, made.number + all, -1);
-  *made.sizes = {table.size(), counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end())};
+
+  const auto places =
+      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // voxels, by their first rows
+  int64_t voxels = 0;
+  for (int64_t b = 0; b < call.clouds.count; ++b) {
+    const auto [begin, end] = rows_of_cloud(call.clouds, b);
+    const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : voxels + call.max_voxels;
+    for (int64_t row = begin; row < end; ++row) {
+      const bool kept = (made.number[row] == row) & (voxels < most);
+      places[static_cast<size_t>(row)] = kept ? static_cast<int32_t>(voxels) : -1;
+      made.first_row[voxels] = static_cast<int32_t>(row);
+      voxels += kept;
+    }
+  }
+  parallel_for(all, kBlock, [&](int64_t begin, int64_t end) {
+    int32_t before = -1;
+    for (int64_t row = begin; row < end; ++row) {
+      const int32_t first = made.number[row];
+      if (first != kAsBefore) before = first < 0 ? -1 : places[static_cast<size_t>(first)];
+      made.number[row] = before;
+    }
+  });
+  int64_t largest = 0;
+  if (call.largest_count) {
+    std::vector<int64_t> counts(static_cast<size_t>(voxels));
+    for (int64_t row = 0; row < all; ++row) {
+      if (made.number[row] >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(made.number[row])]);
+    }
+  }
+  *made.sizes = {voxels, largest};
 }
 
 SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
@@ -248,11 +273,12 @@ void keep_random_rows(const SparseCall& call) {
 void place_points_cpu(const SparseCall& call) {
   const Numbering numbering(call);
   const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
-  const std::vector<SparseCell> cells = cells_by_insertion(call, numbering, voxels);
+  const bool needs_cells = call.coords != nullptr || call.order != VoxelOrder::kFirst;
+  const std::vector<SparseCell> cells = cells_by_insertion(call, numbering, needs_cells ? voxels : 0);
   std::vector<int32_t> insertions;
   std::vector<int32_t> place(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
   if (call.order != VoxelOrder::kFirst) insertions = sorted_insertions(call, voxels, cells);
-  for (int64_t v = 0; v < voxels; ++v) {
+  for (int64_t v = 0; v < std::ssize(cells); ++v) {
     const auto insertion =
         insertions.empty() ? static_cast<size_t>(v) : static_cast<size_t>(insertions[static_cast<size_t>(v)]);
     write_coords(call, v, cells[insertion]);

@@ -8,8 +8,8 @@ namespace robocache {
 // Where a row's point lies.
 struct FoundCell {
   SparseCell cell;
-  bool inside;    // else there is no cell, and no hash
-  uint64_t hash;  // hash_of
+  uint32_t hash;  // of hash_of
+  int32_t row;    // -1: in no cell
 };
 
 // Of rows [first, first + count) of a cloud. Built once for each instruction set (core/cpu_isa.hpp).
