@@ -138,7 +138,13 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(arguments: argparse.Namespace) -> int:
-    found = preview(arguments.source, format=arguments.format, mapping=arguments.mapping, **given_options(arguments))
+    found = preview(
+        arguments.source,
+        format=arguments.format,
+        on_error=arguments.on_error,
+        mapping=arguments.mapping,
+        **given_options(arguments),
+    )
     if arguments.json:
         _print_json(found.to_dict())
     else:

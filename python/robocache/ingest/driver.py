@@ -214,14 +214,19 @@ class Preview:
 
 
 def preview(
-    source: str | os.PathLike[str], *, format: str | None = None, mapping: Any = None, **options: Any
+    source: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    on_error: str = "stop",
+    mapping: Any = None,
+    **options: Any,
 ) -> Preview:
-    """Looks at the first recording of a source; writes nothing.
+    """Looks at the first recording of a source, with ``on_error="skip"`` the first that can be read; writes nothing.
 
     Args, Raises: as of :func:`ingest`.
     """
-    work = Work.of(source, format=format, mapping=mapping, **options)
-    notes = Notes(work.format.name, {}, "stop")
+    work = Work.of(source, format=format, on_error=on_error, mapping=mapping, **options)
+    notes = Notes(work.format.name, {}, work.on_error)
     mapper = None if work.mapping is None else Mapper(work.mapping, notes)
     streams: dict[str, Found] = {}
     columns: dict[str, Any] = {}
@@ -231,11 +236,13 @@ def preview(
             with naming(work.source):
                 recording = next(recordings, None)
             if recording is None:
-                raise FileError(f"{work.source}: nothing to keep in any of {notes.position} recordings")
+                skipped = "".join(f"; {omission.reason}" for omission in notes.skipped[:1])
+                raise FileError(f"{work.source}: nothing to keep in any of {notes.position} recordings{skipped}")
             what = recording.what
-            with naming(recording.where):
-                streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
+            with notes.reading(what, recording.where):
+                found = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
                 columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
+                streams = found
             notes.position += 1
     title = [
         f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",

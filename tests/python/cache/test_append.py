@@ -339,6 +339,11 @@ def test_a_loader_in_the_middle_of_an_epoch_goes_on(path, residency):
         assert all(np.array_equal(one[key], other[key]) for key in other)
     check(loader.dataset)
     assert len(loader.dataset) == 2 and len(robocache.open(path)) == 5
+    # As docs/loader.md has it: who goes on in another process names the episodes that there were.
+    resumed = robocache.Loader(robocache.open(path), **options, episodes=range(2))
+    resumed.load_state_dict({"seed": 0, "epoch": 0, "samples": 4 * len(expected[0]["time_ns"])})
+    for one, other in zip(resumed, expected[4:], strict=True):
+        assert all(np.array_equal(one[key], other[key]) for key in other)
     check(robocache.open(path))
 
 

@@ -228,6 +228,20 @@ def test_a_dry_run_as_json(capsys, tmp_path):
     assert main(["ingest", str(tmp_path / "logs")]) == 2
 
 
+def test_a_dry_run_skips_what_cannot_be_read_where_it_is_told_to(capsys, tmp_path):
+    for number, rows in enumerate(("", "0.0,1\n0.1,2\n")):
+        (tmp_path / f"logs/run_{number}").mkdir(parents=True)
+        (tmp_path / f"logs/run_{number}/imu.csv").write_text(rows)
+    command = ["ingest", str(tmp_path / "logs"), "--dry-run"]
+    assert main(command) == 1 and "run_0/imu.csv" in capsys.readouterr().err
+    assert main([*command, "--on-error", "skip"]) == 0
+    told = capsys.readouterr().out
+    assert "these are the streams of run_1" in told and '[streams."imu"]' in told
+    (tmp_path / "logs/run_1/imu.csv").write_text("")
+    assert main([*command, "--on-error", "skip"]) == 1
+    assert "nothing to keep in any of 2 recordings; " in (said := capsys.readouterr().err) and "imu.csv" in said
+
+
 def test_every_kind_of_stream_is_in_a_preview(toy, tmp_path, monkeypatch):
     toy(read)
     found = preview(tmp_path / "source.toy")
