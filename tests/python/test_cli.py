@@ -472,10 +472,9 @@ def test_a_command_on_files_waits_for_no_torch(cache, tmp_path):
     script = tmp_path / "bin" / "robocache"  # as pip makes it
     script.parent.mkdir()
     script.write_text("import sys\n\nfrom robocache.cli import main\n\nsys.exit(main())\n")
-    for program in (["-m", "robocache"], ["-mrobocache"], [script]):
-        for arguments in (["--help"], ["inspect", cache]):
-            found = modules_of(*program, *arguments)
-            assert "robocache._lib" in found and "torch.nn" not in found
+    for command in (["-m", "robocache", "inspect", cache], ["-mrobocache", "--help"], [script, "--version"]):
+        found = modules_of(*command)
+        assert "robocache._lib" in found and "torch.nn" not in found
     assert "torch.nn" in modules_of("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
     assert "torch.nn" in modules_of("-c", "import robocache")  # whose arrays are torch's
 
