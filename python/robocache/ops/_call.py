@@ -118,13 +118,16 @@ def whole(name: str, value: Any) -> int:
 
 def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str, Any], Any] = number) -> Sequence[Any]:
     """x, y and z of an argument, as Python's numbers."""
-    if convert is number:  # what most calls are made of takes the short way
-        if type(value) in LISTS and len(value) == 3:
-            x, y, z = value
+    # What most calls are made of takes the short way.
+    if type(value) in LISTS and len(value) == 3:
+        x, y, z = value
+        if convert is number:
             if type(x) in _NUMBERS and type(y) in _NUMBERS and type(z) in _NUMBERS:
                 return value  # type: ignore[no-any-return]
-        elif scalar and type(value) is float:
-            return value, value, value
+        elif type(x) is type(y) is type(z) is int and 0 <= x | y | z <= _MOST:  # none of them is negative or beyond
+            return value  # type: ignore[no-any-return]
+    elif scalar and type(value) is float:
+        return value, value, value
     if scalar and (isinstance(value, (int, float, np.number)) or getattr(value, "ndim", None) == 0):
         return [convert(name, value)] * 3
     try:
@@ -158,21 +161,33 @@ def feature_blocks(methods: Sequence[tuple[slice, str]] | None) -> Iterator[Any]
 # ---- Where the library cannot go: by torch's dispatcher ----
 
 
-def goes_by_torch(torch: Any, *arrays: Any) -> bool:
+def is_traced() -> bool:
+    """Whether torch makes a graph of what is called."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
+def hides_what_is_allocated() -> bool:
+    """Whether a transform of torch.func is at work."""
+    torch = _lib.torch_module()
+    return torch is not None and torch._C._are_functorch_transforms_active()
+
+
+def goes_by_torch(*arrays: Any) -> bool:
     """Whether torch traces a graph, or records gradients of these arrays."""
+    torch = _lib.torch_module()
     if torch is None:
         return False
     if torch.compiler.is_compiling():
         return True
-    if torch.is_grad_enabled():
-        for array in arrays:  # any() of a generator takes twice as long
-            if getattr(array, "requires_grad", False):
-                return True
-    return False
+    return torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays)
 
 
 def refuse_tangents(named: Mapping[str, Any]) -> None:
-    """Under forward-mode differentiation: raises where it is at work on one of the arrays, whose tangent would be lost."""
+    """Raises where forward-mode differentiation is at work on one of the arrays, whose tangent would be lost."""
+    torch = _lib.torch_module()
+    if torch is None or torch.autograd.forward_ad._current_level < 0:
+        return
     from ._torch import _call as torch_call
 
     torch_call.refuse_tangents(named)
@@ -191,8 +206,7 @@ def has_hidden_memory(error: Exception, named: Mapping[str, Any]) -> bool:
     from ._torch import _call as torch_call
 
     torch_call.check_memory(named)
-    # A transform of torch.func hides what is allocated within it, too.
-    allocated = isinstance(error, errors.DeviceError) and torch._C._are_functorch_transforms_active()
+    allocated = isinstance(error, errors.DeviceError) and hides_what_is_allocated()
     return allocated or torch_call.memory_is_hidden(*named.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
@@ -12,10 +13,13 @@ from ._call import (
     LISTS,
     STREAM_OPTIONS,
     argument,
-    array_of,
+    arrays_of,
     by_dispatcher,
     feature_blocks,
+    goes_by_torch,
     has_hidden_memory,
+    hides_what_is_allocated,
+    is_traced,
     optional,
     refuse_tangents,
     writable,
@@ -26,9 +30,8 @@ if TYPE_CHECKING:
 
     from ._call import Array
 
-_fuse = _lib.function("fuse_multimodal")
+_fuse, _fuse_directly = _lib.function("fuse_multimodal"), _lib.direct("fuse_multimodal")
 _METHODS = len(STREAM_OPTIONS)  # counts after them
-_PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
 
 _Name = TypeVar("_Name")
 
@@ -209,85 +212,28 @@ def fuse_multimodal(
         raise errors.ArgumentError(f"output: expected 'concat' or 'dict', got {output!r}")
     separate = output == "dict"
 
-    torch = _lib.torch_module()
-    tensor = None if torch is None else torch.Tensor
-    traced = torch is not None and torch.compiler.is_compiling()
-    recorded = torch is not None and torch.is_grad_enabled()
-    hidden = traced
-    if recorded and getattr(target_times, "requires_grad", False):
-        hidden = True
-    arrays: list[Any] = []
+    arrays: list[Any] = []  # name, values and times of each stream
     for place, pair in enumerate(pairs):
         key = place if keys is None else keys[place]
         if not isinstance(pair, LISTS) or len(pair) != 2:
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
-        values, times = pair
-        # What most calls are made of takes the short way.
-        if type(values) is tensor and type(times) is tensor and not (traced or values.is_neg() or times.is_neg()):
-            if recorded and (values.requires_grad or times.requires_grad):
-                hidden = True
-        else:
-            values = _stream_array(key, "values", values)
-            times = _stream_array(key, "times", times)
-            if recorded and (getattr(values, "requires_grad", False) or getattr(times, "requires_grad", False)):
-                hidden = True
-        arrays += None if keys is None else str(key), values, times
-
+        arrays += None if keys is None else str(key), *pair
     given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
-    shared: Sequence[Any] = given
-    own: list[Any] = []
-    if traced or not _PLAIN.issuperset(map(type, given)):
-        shared = []
-        for option, (name, default) in enumerate(STREAM_OPTIONS.items()):
-            value = given[option]
-            if isinstance(value, (*LISTS, Mapping)):
-                for place, its in _one_a_stream(name, value, keys, len(pairs)):
-                    if its is not None:
-                        own += place, option, _stream_option(name, its)
-                value = default
-            shared.append(_stream_option(name, value))
-    if methods is not None:
-        own += _methods_of_streams(methods, keys, len(pairs))
-
-    if out is None:
-        outs = []
-    elif separate:
-        by_place = dict(_one_a_stream("out", out, keys, len(pairs)))
-        outs = [writable("out", by_place.get(place)) for place in range(len(pairs))]
-    else:
-        outs = [writable("out", out)]
-    arguments = (
-        len(pairs),
-        argument("target_times", target_times),
-        optional("target_lengths", target_lengths),
-        separate,
-        return_valid,
-        return_age,
-        len(outs),
-        *shared,
-        *arrays,
-        *outs,
-        *own,
-    )
-    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        refuse_tangents(_named_of_streams(arguments, keys))
-    if not hidden:
-        try:
-            made = _fuse(*arguments)
-        except Exception as error:
-            if not has_hidden_memory(error, _named_of_streams(arguments, keys)):
-                raise
-            hidden = True
+    asked = separate, return_valid, return_age
     extra = return_valid + return_age
-    count = (0 if outs else len(pairs) if separate else 1) + extra
-    if hidden:
-        from ._torch import fuse as of_torch  # defines torch's operators, so not before they are wanted
-
-        made = by_dispatcher(of_torch.fuse_multimodal, lambda: _named_of_streams(arguments, keys), *arguments)
-    else:
-        made = [made] if count == 1 else [array_of(made, arrays[1], place) for place in range(count)]
-        if type(pairs[0][0]) is not tensor:  # torch's tensors come as such
-            made = [_lib.in_framework_of(pairs[0][0], array) for array in made]
+    count = extra if out is not None else extra + (len(pairs) if separate else 1)
+    made: Any = NotImplemented
+    if methods is None and (out is None or not separate) and not is_traced():
+        outs = () if out is None else (out,)
+        try:
+            made = _fuse_directly(len(pairs), target_times, target_lengths, *asked, len(outs), *given, *arrays, *outs)
+        except errors.DeviceError:
+            if not hides_what_is_allocated():
+                raise
+    if made is NotImplemented:
+        made = _in_general(keys, arrays, target_times, target_lengths, asked, given, methods, out, count)
+    elif count == 1:
+        made = [made]
     if out is not None:
         fused = out
     elif not separate:
@@ -295,6 +241,69 @@ def fuse_multimodal(
     else:
         fused = made[: len(pairs)] if keys is None else dict(zip(keys, made, strict=False))
     return (fused, *made[count - extra :]) if extra else fused
+
+
+def _in_general(
+    keys: list[Any] | None,
+    arrays: list[Any],
+    target_times: Any,
+    target_lengths: Any,
+    asked: tuple[bool, bool, bool],
+    given: tuple[Any, ...],
+    methods: Any,
+    out: Any,
+    count: int,
+) -> list[Any]:
+    """The `count` arrays that a call makes, whatever its arrays are and torch has to do with them."""
+    streams = len(arrays) // 3
+    like = arrays[1] if arrays else None
+    taken: list[Any] = []
+    for place in range(streams):
+        name, values, times = arrays[3 * place : 3 * place + 3]
+        key = place if keys is None else keys[place]
+        taken += name, _stream_array(key, "values", values), _stream_array(key, "times", times)
+    shared: list[Any] = []
+    own: list[Any] = []
+    for option, (name, default) in enumerate(STREAM_OPTIONS.items()):
+        value = given[option]
+        if isinstance(value, (*LISTS, Mapping)):
+            for place, its in _one_a_stream(name, value, keys, streams):
+                if its is not None:
+                    own += place, option, _stream_option(name, its)
+            value = default
+        shared.append(_stream_option(name, value))
+    if methods is not None:
+        own += _methods_of_streams(methods, keys, streams)
+    outs: list[Any] = []
+    if out is not None and asked[0]:
+        by_place = dict(_one_a_stream("out", out, keys, streams))
+        outs = [writable("out", by_place.get(place)) for place in range(streams)]
+    elif out is not None:
+        outs = [writable("out", out)]
+    arguments = (
+        streams,
+        argument("target_times", target_times),
+        optional("target_lengths", target_lengths),
+        *asked,
+        len(outs),
+        *shared,
+        *taken,
+        *outs,
+        *own,
+    )
+    refuse_tangents(_named_of_streams(arguments, keys))
+    if not goes_by_torch(target_times, *arrays):
+        try:
+            made = _fuse(*arguments)
+            made = [made] if count == 1 else arrays_of(made, taken[1], count)
+            return [_lib.in_framework_of(like, array) for array in made]
+        except Exception as error:
+            if not has_hidden_memory(error, _named_of_streams(arguments, keys)):
+                raise
+    from ._torch import fuse as of_torch  # defines torch's operators, so not before they are wanted
+
+    named = partial(_named_of_streams, arguments, keys)
+    return by_dispatcher(of_torch.fuse_multimodal, named, *arguments)  # type: ignore[no-any-return]
 
 
 def _named_of_streams(arguments: tuple[Any, ...], keys: list[Any] | None) -> dict[str, Any]:

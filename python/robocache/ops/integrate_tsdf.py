@@ -8,12 +8,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _lib, errors
-from ._call import argument, by_dispatcher, has_hidden_memory, refuse_tangents, three, writable
+from ._call import (
+    argument,
+    by_dispatcher,
+    has_hidden_memory,
+    is_traced,
+    optional,
+    refuse_tangents,
+    three,
+    writable,
+)
 
 _Grid = TypeVar("_Grid")
 _Weights = TypeVar("_Weights")
 
-_integrate = _lib.function("integrate_tsdf")
+_integrate, _integrate_directly = _lib.function("integrate_tsdf"), _lib.direct("integrate_tsdf")
 
 
 def integrate_tsdf(
@@ -80,27 +89,30 @@ def integrate_tsdf(
         sensors = {"T_world_sensor": T_world_sensor, "intrinsics": intrinsics}
         return given | {name: value for name, value in sensors.items() if _lies_on_cuda(value)}
 
-    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        refuse_tangents(named())
+    refuse_tangents(named())
     options = (truncation, depth_scale, max_weight, space_carving)
     corner, size = three("grid_min", grid_min), three("voxel_size", voxel_size, scalar=True)
-    if torch is not None and torch.compiler.is_compiling():
+    if is_traced():
         hidden = True
         pose, camera = T_world_sensor, intrinsics
     else:
         pose = _numbers("T_world_sensor", T_world_sensor)
         camera = None if intrinsics is None else _numbers("intrinsics", intrinsics)
+        made: Any = NotImplemented
+        further = *options, *corner, *size
         try:
-            _integrate(
-                writable("grid", grid),
-                writable("weights", weights),
-                argument(measured, points_or_depth),
-                argument("T_world_sensor", pose),
-                None if camera is None else argument("intrinsics", camera),
-                *options,
-                *corner,
-                *size,
-            )
+            if torch is not None and type(grid) is torch.Tensor:
+                sensor = _of_torch(torch, pose), _of_torch(torch, camera)
+                made = _integrate_directly(grid, weights, points_or_depth, *sensor, *further)
+            if made is NotImplemented:
+                _integrate(
+                    writable("grid", grid),
+                    writable("weights", weights),
+                    argument(measured, points_or_depth),
+                    argument("T_world_sensor", pose),
+                    optional("intrinsics", camera),
+                    *further,
+                )
             hidden = False
         except Exception as error:
             if not has_hidden_memory(error, named()):
@@ -126,6 +138,13 @@ def _numbers(name: str, value: Any) -> Any:
         return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None
+
+
+def _of_torch(torch: Any, array: Any) -> Any:
+    """numpy's numbers as torch's, which takes none that are read-only."""
+    if type(array) is not np.ndarray:
+        return array
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _no_gradients(name: str) -> errors.ArgumentError:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from .. import _lib, errors
-from ._call import argument, by_dispatcher, feature_blocks, has_hidden_memory, optional, refuse_tangents, writable
+from ._call import (
+    argument,
+    by_dispatcher,
+    feature_blocks,
+    goes_by_torch,
+    has_hidden_memory,
+    hides_what_is_allocated,
+    is_traced,
+    optional,
+    refuse_tangents,
+    writable,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._call import Array
 
-_resample = _lib.function("resample_trajectories")
-_valid = _lib.function("resample_valid")
+_resample, _resample_directly = _lib.function("resample_trajectories"), _lib.direct("resample_trajectories")
+_valid, _valid_directly = _lib.function("resample_valid"), _lib.direct("resample_valid")
 _check_times = _lib.function("check_times")
 
 
@@ -104,25 +115,34 @@ def resample_trajectories(
         >>> robocache.resample_trajectories(values, times, np.array([0.25]))
         array([[2.5]])
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        refuse_tangents({"values": values, "times": times, "target_times": target_times})
-    if torch is not None and (
-        torch.compiler.is_compiling() or (torch.is_grad_enabled() and _requires_gradient(values, times, target_times))
-    ):
-        hidden = True
-    else:
-        tensor = None if torch is None else torch.Tensor
-        # What most calls are made of takes the short way.
-        if (
-            type(values) is tensor
-            and type(times) is tensor
-            and type(target_times) is tensor
-            and not (values.is_neg() or times.is_neg() or target_times.is_neg())
-        ):
-            arrays = values, times, target_times
-        else:
-            arrays = argument("values", values), argument("times", times), argument("target_times", target_times)
+    if methods is None and not is_traced():
+        try:
+            valid = _valid_directly(values, times, target_times) if return_valid else None
+            made = _resample_directly(
+                values,
+                times,
+                target_times,
+                method,
+                extrapolate,
+                causal,
+                max_gap,
+                tolerance,
+                lengths,
+                out,
+                valid,
+                target_lengths,
+                bc_type,
+            )
+            if made is not NotImplemented:
+                made = made if out is None else out
+                return (made, valid) if return_valid else made
+        except errors.DeviceError:
+            if not hides_what_is_allocated():
+                raise
+    refuse_tangents({"values": values, "times": times, "target_times": target_times})
+    hidden = goes_by_torch(values, times, target_times)
+    if not hidden:
+        arrays = argument("values", values), argument("times", times), argument("target_times", target_times)
         try:
             valid = _valid(*arrays) if return_valid else None
             made = _resample(
@@ -132,14 +152,13 @@ def resample_trajectories(
                 causal,
                 max_gap,
                 tolerance,
-                None if lengths is None else argument("lengths", lengths),
+                optional("lengths", lengths),
                 None if out is None else writable("out", out),
                 valid,
-                None if target_lengths is None else argument("target_lengths", target_lengths),
+                optional("target_lengths", target_lengths),
                 bc_type,
-                *(() if methods is None else feature_blocks(methods)),
+                *feature_blocks(methods),
             )
-            hidden = False
         except Exception as error:
             named = _named(values, times, target_times, lengths, target_lengths, out)
             options = {"method": method, "extrapolate": extrapolate, "bc_type": bc_type, "methods": methods}
@@ -151,7 +170,7 @@ def resample_trajectories(
 
         return by_dispatcher(
             of_torch.resample_trajectories,
-            lambda: _named(values, times, target_times, lengths, target_lengths, out),
+            partial(_named, values, times, target_times, lengths, target_lengths, out),
             values,
             times,
             target_times,
@@ -167,23 +186,13 @@ def resample_trajectories(
             return_valid=return_valid,
             out=out,
         )
-    if out is not None:
-        made = out
-    elif torch is None or type(values) is not torch.Tensor:  # torch's tensors come as such
-        made = _lib.in_framework_of(values, made)
+    made = _lib.in_framework_of(values, made) if out is None else out
     return (made, _lib.in_framework_of(values, valid)) if return_valid else made
 
 
 def _named(*arrays: Any) -> dict[str, Any]:
     names = "values", "times", "target_times", "lengths", "target_lengths", "out"
     return dict(zip(names, arrays, strict=True))
-
-
-def _requires_gradient(values: Any, times: Any, target_times: Any) -> bool:
-    try:  # nearly always of tensors, where asking for what may not be there takes twice as long
-        return bool(values.requires_grad or times.requires_grad or target_times.requires_grad)
-    except AttributeError:
-        return any(getattr(array, "requires_grad", False) for array in (values, times, target_times))
 
 
 def check_times(times: Any, lengths: Any = None) -> None:

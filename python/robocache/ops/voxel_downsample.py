@@ -81,15 +81,13 @@ def voxel_downsample(
     """
     size, corner = three("voxel_size", voxel_size, scalar=True), three("origin", origin, scalar=True)
     seed = None if seed is None else whole("seed", seed)
-    torch = _lib.torch_module()
 
     def named() -> dict[str, Any]:
         return {"points": points, "features": features, "method": method}
 
-    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        refuse_tangents(named())
+    refuse_tangents(named())
     made: list[Any] | None = None
-    if not goes_by_torch(torch, points, features):
+    if not goes_by_torch(points, features):
         try:
             like = argument("points", points)
             arrays = _downsample(like, optional("features", features), *size, *corner, method, seed)

@@ -12,6 +12,8 @@ from ._call import (
     by_dispatcher,
     goes_by_torch,
     has_hidden_memory,
+    hides_what_is_allocated,
+    is_traced,
     number,
     optional,
     refuse_tangents,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from ._call import Array
 
-_voxelize = _lib.function("voxelize_pointcloud")
+_voxelize, _voxelize_directly = _lib.function("voxelize_pointcloud"), _lib.direct("voxelize_pointcloud")
 
 
 class _Grid(TypedDict):
@@ -151,38 +153,56 @@ def voxelize_pointcloud(
         number("fill", fill),
         None if quantum is None else number("quantum", quantum),
     )
-    outs = [] if out is None else _outs(out, modes) if several else [writable("out", out)]
-    count = (0 if outs else len(modes)) + return_dropped
-    torch = _lib.torch_module()
+    arrays = points, features, lengths, batch_offsets
+    count = (len(modes) if out is None else 0) + return_dropped
+    made: Any = NotImplemented
+    if (out is None or not several) and not is_traced():
+        outs = () if out is None else (out,)
+        try:
+            made = _voxelize_directly(*arrays, *options, return_dropped, len(modes), len(outs), *modes, *outs)
+        except errors.DeviceError:
+            if not hides_what_is_allocated():
+                raise
+    if made is NotImplemented:
+        outs = [] if out is None else _outs(out, modes) if several else [writable("out", out)]
+        made = _in_general(arrays, options, return_dropped, modes, outs, count)
+    elif count == 1:
+        made = [made]
+    if out is None:
+        out = dict(zip(modes, made, strict=False)) if several else made[0]
+    return (out, made[-1]) if return_dropped else out
+
+
+def _in_general(
+    arrays: tuple[Any, ...],
+    options: tuple[Any, ...],
+    return_dropped: bool,
+    modes: tuple[str, ...],
+    outs: list[Any],
+    count: int,
+) -> list[Any]:
+    """The `count` arrays that a call makes, whatever its arrays are and torch has to do with them."""
+    points, features, lengths, batch_offsets = arrays
 
     def named() -> dict[str, Any]:
         given = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
         return given | {f"out[{mode!r}]": array for mode, array in zip(modes, outs, strict=False)} | {"mode": modes}
 
-    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        refuse_tangents(named())
-    hidden = goes_by_torch(torch, points if features is None else features)
-    if not hidden:
+    refuse_tangents(named())
+    if not goes_by_torch(points if features is None else features):
         like = argument("points", points)
         further = optional("features", features), optional("lengths", lengths), optional("batch_offsets", batch_offsets)
         try:
             made = _voxelize(like, *further, *options, return_dropped, len(modes), len(outs), *modes, *outs)
+            made = [made] if count == 1 else arrays_of(made, like, count)
+            return [_lib.in_framework_of(points, array) for array in made]
         except Exception as error:
             if not has_hidden_memory(error, named()):
                 raise
-            hidden = True
-    if hidden:
-        from ._torch import voxelize as of_torch  # defines torch's operators, so not before they are wanted
+    from ._torch import voxelize as of_torch  # defines torch's operators, so not before they are wanted
 
-        arrays = points, features, lengths, batch_offsets
-        made = by_dispatcher(of_torch.voxelize_pointcloud, named, *arrays, options, modes, return_dropped, outs)
-    else:
-        made = [made] if count == 1 else arrays_of(made, like, count)
-        if torch is None or type(points) is not torch.Tensor:  # torch's tensors come as such
-            made = [_lib.in_framework_of(points, array) for array in made]
-    if out is None:
-        out = dict(zip(modes, made, strict=False)) if several else made[0]
-    return (out, made[-1]) if return_dropped else out
+    given = *arrays, options, modes, return_dropped, outs
+    return by_dispatcher(of_torch.voxelize_pointcloud, named, *given)  # type: ignore[no-any-return]
 
 
 def _modes(mode: Any) -> tuple[str, ...]:

@@ -127,15 +127,13 @@ def voxelize_sparse(
     size = three("voxel_size", voxel_size, scalar=True)
     most = [None if limit is None else whole(name, limit) for name, limit in limits.items()]
     corners = [] if point_range is None else _range(point_range)
-    torch = _lib.torch_module()
 
     def named() -> dict[str, Any]:
         arrays = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
         return arrays | {"reduce": reduce, "order": order, "coord_order": coord_order}
 
-    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        refuse_tangents(named())
-    if not goes_by_torch(torch, points, features):
+    refuse_tangents(named())
+    if not goes_by_torch(points, features):
         try:
             like = argument("points", points)
             made = _voxelize(

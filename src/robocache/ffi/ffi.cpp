@@ -1,6 +1,5 @@
 #include "robocache/ffi/ffi.hpp"
 
-#include <dlfcn.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <array>
@@ -12,13 +11,12 @@
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/ffi/python.hpp"
 
 namespace robocache::ffi {
 namespace {
 
-using Py_ssize = ptrdiff_t;
-
-DLDataType to_dl(DType dtype) {
+constexpr DLDataType to_dl(DType dtype) {
   const auto bits = static_cast<uint8_t>(dtype_size(dtype) * 8);
   switch (dtype) {
     case DType::kBool:
@@ -39,10 +37,23 @@ DLDataType to_dl(DType dtype) {
   }
 }
 
+constexpr size_t kCodes = kDLBool + 1;
+constexpr size_t kMostBytes = 8;
+
+// By DLPack's code and bytes: the DType, -1 where there is none.
+constexpr auto kDTypes = [] {
+  std::array<std::array<int8_t, kMostBytes + 1>, kCodes> dtypes{};
+  for (auto& of_code : dtypes) of_code.fill(-1);
+  for (int8_t i = 0; i <= static_cast<int8_t>(DType::kFloat64); ++i) {
+    const DLDataType dl = to_dl(static_cast<DType>(i));
+    dtypes[dl.code][dl.bits / 8] = i;
+  }
+  return dtypes;
+}();
+
 DType from_dl(DLDataType dl, const char* name) {
-  for (int i = 0; i <= static_cast<int>(DType::kFloat64); ++i) {
-    const DLDataType known = to_dl(static_cast<DType>(i));
-    if (dl.code == known.code && dl.bits == known.bits && dl.lanes == 1) return static_cast<DType>(i);
+  if (dl.code < kCodes && dl.bits % 8 == 0 && dl.bits / 8 <= kMostBytes && dl.lanes == 1) {
+    if (const int8_t known = kDTypes[dl.code][dl.bits / 8]; known >= 0) return static_cast<DType>(known);
   }
   throw ArgumentTypeError(std::string(name) +
                           ": expected bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or float64, got " +
@@ -106,33 +117,6 @@ std::optional<std::string_view> text_of(const TVMFFIAny& arg) {
       return std::nullopt;
   }
 }
-
-// Of Python's stable ABI; this library links no Python, the process that calls has one.
-template <class Function>
-Function* python(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-}
-
-// Python's lock, whether this thread has it or not.
-class PythonLock {
- public:
-  PythonLock() : state_(ensure()) {}
-  ~PythonLock() { release(state_); }
-  PythonLock(const PythonLock&) = delete;
-  PythonLock& operator=(const PythonLock&) = delete;
-
- private:
-  static int ensure() {
-    static const auto take = python<int()>("PyGILState_Ensure");
-    return take();
-  }
-  static void release(int state) {
-    static const auto give = python<void(int)>("PyGILState_Release");
-    give(state);
-  }
-
-  int state_;
-};
 
 // What Python prints for an object of its own.
 std::string repr(void* object) {
