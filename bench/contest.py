@@ -105,8 +105,10 @@ def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) ->
     case["contenders"] = {name: {"host_us": us} for name, us in median_us(timers, rounds, apart=not quick).items()}
     if torch.cuda.is_available():
         try:
-            case["launch_us"] = launch_us(rounds, count)
-            case["beyond_the_launch_us"] = case["contenders"][OURS]["host_us"] - case["launch_us"]
+            launch, ours = launch_us(rounds, count), case["contenders"][OURS]["host_us"]
+            if not 0 < launch < ours:
+                raise RuntimeError(f"took {launch:.3g} us of {ours:.3g}")
+            case |= {"launch_us": launch, "beyond_the_launch_us": ours - launch}
         except Exception as error:
             fail(case, "a bare launch", error)
 

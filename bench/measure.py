@@ -142,7 +142,8 @@ _EMPTY_KERNEL = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry
 
 
 def launch_us(rounds: int, count: int) -> float:
-    """Host time of one bare launch: the driver's, of an empty kernel, less the same call refused for its empty grid."""
+    """Host time of one bare launch: the driver's, of an empty kernel, less the same call refused for its empty grid, each pair
+    in one breath: apart from each other they differ by more than a launch takes."""
     torch.cuda.synchronize()
     driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     for status in (
@@ -153,14 +154,14 @@ def launch_us(rounds: int, count: int) -> float:
             raise RuntimeError(f"the driver refused an empty kernel: error {status}")
     launch = driver.cuLaunchKernel
     launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
-    timers = {}
-    for name, blocks in (("launched", 1), ("refused", 0)):
+    timers = []
+    for blocks in (1, 0):
         call = partial(launch, kernel, blocks, 1, 1, 32, 1, 1, 0, torch.cuda.current_stream().cuda_stream, None, None)
         if (call() == 0) != (blocks > 0):
             raise RuntimeError(f"a launch of {blocks} blocks was {'refused' if blocks else 'accepted'}")
-        timers[name] = host_timer([call], count)
-    taken = median_us(timers, rounds, apart=True)
-    return taken["launched"] - taken["refused"]
+        timers.append(host_timer([call], count))
+    launched, refused = timers
+    return statistics.median(launched() - refused() for _ in range(rounds))
 
 
 def copy_timers(

@@ -4,7 +4,8 @@
 
 #include <array>
 #include <cstring>
-#include <utility>
+#include <deque>
+#include <string>
 
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
@@ -61,6 +62,11 @@ bool is_true(void* object) {
   return object == yes;
 }
 
+bool is_false(void* object) {
+  static void* const no = python<void>("_Py_FalseStruct");
+  return object == no;
+}
+
 // What a call asks of torch; null where there is none, or none whose tensors C can take. `find`: of Python, gives a tuple of
 // these or None.
 struct Torch {
@@ -89,15 +95,14 @@ struct Torch {
   bool has_tangents() const {
     static const auto number = python<long(void*)>("PyLong_AsLong");
     const Owned level(attribute(forward_ad, current_level));
-    return number(level.get()) >= 0;
+    return level.get() == nullptr || number(level.get()) >= 0;
   }
 
   // Whether the library may have the tensor: its sign is applied, and no gradient of it is recorded.
   bool leaves(void* object) const {
-    const Owned negative(called(is_neg, object));
+    if (!is_false(Owned(called(is_neg, object)).get())) return false;
     const Owned records(attribute(object, requires_grad));
-    if (is_true(negative.get())) return false;
-    return !is_true(records.get()) || !is_true(Owned(called(is_grad_enabled)).get());
+    return is_false(records.get()) || (is_true(records.get()) && is_false(Owned(called(is_grad_enabled)).get()));
   }
 };
 
@@ -109,7 +114,6 @@ class DirectCall {
   // Whether the next argument is one that goes directly. Python may have an error to forget where not.
   bool take(void* object) {
     static void* const none = python<void>("_Py_NoneStruct");
-    static void* const no = python<void>("_Py_FalseStruct");
     static void* const of_int = python<void>("PyLong_Type");
     static void* const of_float = python<void>("PyFloat_Type");
     static void* const of_str = python<void>("PyUnicode_Type");
@@ -120,7 +124,7 @@ class DirectCall {
     TVMFFIAny& into = arguments_[static_cast<size_t>(count_++)];
     into = {};
     if (object == none) return true;
-    if (is_true(object) || object == no) {
+    if (is_true(object) || is_false(object)) {
       into.type_index = kTVMFFIBool;
       into.v_int64 = is_true(object) ? 1 : 0;
       return true;
@@ -219,11 +223,20 @@ void* as_python(const Torch& torch, const TVMFFIAny& result) {
   return nullptr;
 }
 
-// What a direct function is made of, for good.
+struct Method {  // Python's PyMethodDef
+  const char* name;
+  void* (*call)(void*, void* const*, Py_ssize);
+  int flags;
+  const char* text;
+};
+
+// What a direct function is made of.
 struct Direct {
+  std::string name;
   TVMFFISafeCallType function;
   void* raise_again;
   void* find_torch;
+  Method method{};
 };
 
 void* call_directly(void* self, void* const* arguments, Py_ssize count) {
@@ -252,7 +265,8 @@ void* call_directly(void* self, void* const* arguments, Py_ssize count) {
 }  // namespace
 
 // The error that the call before raised, for Python's side of tvm-ffi to find as if it were this one's.
-extern "C" __attribute__((visibility("default"))) int __tvm_ffi_raise_again(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) {
+extern "C" __attribute__((visibility("default"))) int __tvm_ffi_raise_again(void*, const TVMFFIAny*, int32_t,
+                                                                            TVMFFIAny*) {
   return -1;
 }
 
@@ -262,18 +276,14 @@ extern "C" __attribute__((visibility("default"))) int __tvm_ffi_raise_again(void
 // those who call with Python's lock. `raise_again` and `find_torch` (Torch::found) are Python's.
 extern "C" __attribute__((visibility("default"))) void* robocache_direct(const char* name, TVMFFISafeCallType function,
                                                                          void* raise_again, void* find_torch) {
-  struct Method {  // PyMethodDef
-    const char* name;
-    void* (*call)(void*, void* const*, Py_ssize);
-    int flags;
-    const char* text;
-  };
   constexpr int kFastCall = 0x0080;  // METH_FASTCALL
+  static std::deque<Direct> all;     // for good, where they are
   static const auto make = python<void*(Method*, void*, void*)>("PyCFunction_NewEx");
   static const auto number = python<void*(void*)>("PyLong_FromVoidPtr");
-  auto* const direct = new Direct{function, kept(raise_again), kept(find_torch)};
-  const Owned self(number(direct));
-  return make(new Method{name, call_directly, kFastCall, nullptr}, self.get(), nullptr);
+  Direct& direct = all.emplace_back(Direct{name, function, kept(raise_again), kept(find_torch)});
+  direct.method = {direct.name.c_str(), call_directly, kFastCall, nullptr};
+  const Owned self(number(&direct));
+  return make(&direct.method, self.get(), nullptr);
 }
 
 }  // namespace robocache::ffi
