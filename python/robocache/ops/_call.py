@@ -183,14 +183,14 @@ def goes_by_torch(*arrays: Any) -> bool:
     return torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays)
 
 
-def refuse_tangents(named: Mapping[str, Any]) -> None:
+def refuse_tangents(named: Callable[[], Mapping[str, Any]]) -> None:
     """Raises where forward-mode differentiation is at work on one of the arrays, whose tangent would be lost."""
     torch = _lib.torch_module()
     if torch is None or torch.autograd.forward_ad._current_level < 0:
         return
     from ._torch import _call as torch_call
 
-    torch_call.refuse_tangents(named)
+    torch_call.refuse_tangents(named())
 
 
 def has_hidden_memory(error: Exception, named: Mapping[str, Any]) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _fuse, _fuse_directly = _lib.function("fuse_multimodal"), _lib.direct("fuse_multimodal")
 _METHODS = len(STREAM_OPTIONS)  # counts after them
+_PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
 
 _Name = TypeVar("_Name")
 
@@ -262,16 +263,17 @@ def _in_general(
         name, values, times = arrays[3 * place : 3 * place + 3]
         key = place if keys is None else keys[place]
         taken += name, _stream_array(key, "values", values), _stream_array(key, "times", times)
-    shared: list[Any] = []
+    shared: list[Any] = list(given)
     own: list[Any] = []
-    for option, (name, default) in enumerate(STREAM_OPTIONS.items()):
-        value = given[option]
-        if isinstance(value, (*LISTS, Mapping)):
-            for place, its in _one_a_stream(name, value, keys, streams):
-                if its is not None:
-                    own += place, option, _stream_option(name, its)
-            value = default
-        shared.append(_stream_option(name, value))
+    if is_traced() or not _PLAIN.issuperset(map(type, given)):
+        for option, (name, default) in enumerate(STREAM_OPTIONS.items()):
+            value = given[option]
+            if isinstance(value, (*LISTS, Mapping)):
+                for place, its in _one_a_stream(name, value, keys, streams):
+                    if its is not None:
+                        own += place, option, _stream_option(name, its)
+                value = default
+            shared[option] = _stream_option(name, value)
     if methods is not None:
         own += _methods_of_streams(methods, keys, streams)
     outs: list[Any] = []
@@ -291,18 +293,18 @@ def _in_general(
         *outs,
         *own,
     )
-    refuse_tangents(_named_of_streams(arguments, keys))
+    named = partial(_named_of_streams, arguments, keys)
+    refuse_tangents(named)
     if not goes_by_torch(target_times, *arrays):
         try:
             made = _fuse(*arguments)
             made = [made] if count == 1 else arrays_of(made, taken[1], count)
             return [_lib.in_framework_of(like, array) for array in made]
         except Exception as error:
-            if not has_hidden_memory(error, _named_of_streams(arguments, keys)):
+            if not has_hidden_memory(error, named()):
                 raise
     from ._torch import fuse as of_torch  # defines torch's operators, so not before they are wanted
 
-    named = partial(_named_of_streams, arguments, keys)
     return by_dispatcher(of_torch.fuse_multimodal, named, *arguments)  # type: ignore[no-any-return]
 
 

@@ -89,7 +89,7 @@ def integrate_tsdf(
         sensors = {"T_world_sensor": T_world_sensor, "intrinsics": intrinsics}
         return given | {name: value for name, value in sensors.items() if _lies_on_cuda(value)}
 
-    refuse_tangents(named())
+    refuse_tangents(named)
     options = (truncation, depth_scale, max_weight, space_carving)
     corner, size = three("grid_min", grid_min), three("voxel_size", voxel_size, scalar=True)
     if is_traced():

@@ -139,7 +139,7 @@ def resample_trajectories(
         except errors.DeviceError:
             if not hides_what_is_allocated():
                 raise
-    refuse_tangents({"values": values, "times": times, "target_times": target_times})
+    refuse_tangents(partial(_named, values, times, target_times))
     hidden = goes_by_torch(values, times, target_times)
     if not hidden:
         arrays = argument("values", values), argument("times", times), argument("target_times", target_times)
@@ -192,7 +192,7 @@ def resample_trajectories(
 
 def _named(*arrays: Any) -> dict[str, Any]:
     names = "values", "times", "target_times", "lengths", "target_lengths", "out"
-    return dict(zip(names, arrays, strict=True))
+    return dict(zip(names, arrays, strict=False))
 
 
 def check_times(times: Any, lengths: Any = None) -> None:

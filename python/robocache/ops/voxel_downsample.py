@@ -85,7 +85,7 @@ def voxel_downsample(
     def named() -> dict[str, Any]:
         return {"points": points, "features": features, "method": method}
 
-    refuse_tangents(named())
+    refuse_tangents(named)
     made: list[Any] | None = None
     if not goes_by_torch(points, features):
         try:

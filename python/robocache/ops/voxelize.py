@@ -157,7 +157,7 @@ def voxelize_pointcloud(
     count = (len(modes) if out is None else 0) + return_dropped
     made: Any = NotImplemented
     if (out is None or not several) and not is_traced():
-        outs = () if out is None else (out,)
+        outs = [] if out is None else [out]
         try:
             made = _voxelize_directly(*arrays, *options, return_dropped, len(modes), len(outs), *modes, *outs)
         except errors.DeviceError:
@@ -188,7 +188,7 @@ def _in_general(
         given = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
         return given | {f"out[{mode!r}]": array for mode, array in zip(modes, outs, strict=False)} | {"mode": modes}
 
-    refuse_tangents(named())
+    refuse_tangents(named)
     if not goes_by_torch(points if features is None else features):
         like = argument("points", points)
         further = optional("features", features), optional("lengths", lengths), optional("batch_offsets", batch_offsets)

@@ -132,7 +132,7 @@ def voxelize_sparse(
         arrays = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
         return arrays | {"reduce": reduce, "order": order, "coord_order": coord_order}
 
-    refuse_tangents(named())
+    refuse_tangents(named)
     if not goes_by_torch(points, features):
         try:
             like = argument("points", points)

@@ -1,9 +1,11 @@
 """Calls on torch's tensors go to the library by a way of their own: the same arrays and errors, and nothing kept."""
 
 import gc
+import os
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 from reference.compare import assert_same_bits, to_numpy
@@ -177,6 +179,19 @@ def test_nothing_of_a_call_is_kept(direct):
         call_all()
     after = counts()
     assert max(b - a for a, b in zip(before, after, strict=True)) < 100
+
+
+def test_the_memory_of_what_a_call_made_goes_with_it(direct):
+    values, times, targets = torch.ones(2, 1), torch.arange(2.0), torch.zeros(1 << 20)
+
+    def call_all():
+        for _ in range(40):
+            direct(values, times, targets, *_OPTIONS)
+            robocache.fuse_multimodal([(values, times)], targets, return_valid=True)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    before = call_all()
+    assert call_all() - before < 60e6  # of 360 MB made
 
 
 def test_threads_call_at_the_same_time(direct):
