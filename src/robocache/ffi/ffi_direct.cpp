@@ -264,11 +264,8 @@ void* call_directly(void* self, void* const* arguments, Py_ssize count) {
 
 }  // namespace
 
-// The error that the call before raised, for Python's side of tvm-ffi to find as if it were this one's.
-extern "C" __attribute__((visibility("default"))) int __tvm_ffi_raise_again(void*, const TVMFFIAny*, int32_t,
-                                                                            TVMFFIAny*) {
-  return -1;
-}
+// The error of the call before.
+ROBOCACHE_FFI(raise_again, args, result) { throw RaisedBefore(); }
 
 // A function of Python's, which is the caller's, around one of the library's that gives nothing, an array or Arrays. It takes
 // None, True, False, int, float, str and torch.Tensor, not what is derived of them, and gives NotImplemented, having done
