@@ -403,19 +403,24 @@ def sweep(result: dict) -> str:
 
 
 def shapes(result: dict) -> str:
-    rows, lost = [], []
+    """A row an operation, of all seeds; what loses is named."""
+    drawn: dict[str, list[dict]] = {}
     for case in result["cases"]:
-        ratios = sorted(shape["times_the_copy"] for shape in case.get("shapes", []))
+        drawn.setdefault(case["name"].split(", seed ")[0], []).extend(case.get("shapes", []))
+    rows, lost = [], []
+    for operation, of in drawn.items():
+        ratios = sorted(shape["times_the_copy"] for shape in of)
         if not ratios:
             continue
-        beside = sorted(shape["faster_than"] for shape in case["shapes"] if "faster_than" in shape)
+        beside = sorted(shape["faster_than"] for shape in of if "faster_than" in shape)
         peer = [times(beside[len(beside) // 2]), times(beside[0])] if beside else ["", ""]
-        rows.append([case["name"], str(len(ratios)), number(ratios[len(ratios) // 2]), number(ratios[-1]), *peer])
-        lost += [(shape, case["name"]) for shape in case["shapes"] if shape.get("faster_than", 1) < 1]
+        rows.append([operation, str(len(ratios)), number(ratios[len(ratios) // 2]), number(ratios[-1]), *peer])
+        slower = [shape for shape in of if shape.get("faster_than", 1) < 1]
+        lost += [f"{operation} {shape['name']} ({times(shape['faster_than'])})" for shape in slower]
     columns = ["", "shapes", "over a copy, median", "at most", "x torch.compile, median", "at least"]
     text = "\n" + table(columns, rows) if rows else ""
-    for shape, name in lost:
-        text += f"\nSlower than torch.compile: {name}: {shape['name']}, {times(shape['faster_than'])}.\n"
+    if lost:
+        text += f"\nSlower than torch.compile: {'; '.join(lost)}.\n"
     if picture_of(result).exists():
         text += f"\n![time over a copy, by bytes]({picture_of(result).name})\n"
     return text

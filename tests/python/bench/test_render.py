@@ -311,7 +311,11 @@ def shapes_result():
         {"name": "B1", "bytes": 10**6, "us": 2.0, "times_the_copy": 1.25, "faster_than": 3.0},
         {"name": "B2", "bytes": 10**8, "us": 50.0, "times_the_copy": 2.5, "faster_than": 0.75},
     ]
-    return result({"name": "fuse, seed 3", "parameters": {}, "shapes": shapes, "failures": {}}, bench="shapes")
+    cases = [
+        {"name": f"fuse, seed {seed}", "parameters": {}, "shapes": [shape], "failures": {}}
+        for seed, shape in zip((3, 4), shapes, strict=True)
+    ]
+    return result(*cases, bench="shapes")
 
 
 def test_shapes_that_lose_are_named_and_ringed(render, tmp_path, monkeypatch):
@@ -323,8 +327,9 @@ def test_shapes_that_lose_are_named_and_ringed(render, tmp_path, monkeypatch):
     assert pictures.is_current(of_shapes)
     text = render.section(of_shapes)
     assert "(shapes-some-gpu.png)" in text
-    assert columns(text)["fuse, seed 3"]["at most"] == "2.50"
-    assert "Slower than torch.compile: fuse, seed 3: B2, 0.750x." in text
+    assert columns(text)["fuse"]["at most"] == "2.50"
+    assert columns(text)["fuse"]["shapes"] == "2"
+    assert "Slower than torch.compile: fuse B2 (0.750x)." in text
     of_shapes["cases"][0]["shapes"][0]["times_the_copy"] = 1.5
     assert not pictures.is_current(of_shapes)
 
