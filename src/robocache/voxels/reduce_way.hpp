@@ -32,7 +32,7 @@ bool any_output(const VoxelReduction& call, Is is) {
 // Few points are in their cells before two kernels could have partitioned them.
 inline bool suits_packed(const VoxelReduction& call) {
   const int64_t rows = row_count(call.clouds);
-  return call.by_grid && rows > 0 && rows <= kFewRows && call.cells < int64_t{1} << 31 && call.cells % 16 == 0 &&
+  return call.by_grid && rows > 0 && rows <= kFewRows && call.cells < int64_t{1} << 31 &&
          !any_output(call, [](VoxelMode mode) { return mode != VoxelMode::kCount && mode != VoxelMode::kOccupancy; });
 }
 

@@ -34,7 +34,7 @@ TEST(ReduceWay, FewPointsAreCountedAtOnce) {
   EXPECT_TRUE(suits(kFewRows, 16, {VoxelMode::kCount, VoxelMode::kOccupancy}));
   EXPECT_FALSE(suits(0, 16, {VoxelMode::kCount}));
   EXPECT_FALSE(suits(kMany, 16, {VoxelMode::kCount}));
-  EXPECT_FALSE(suits(1, 17, {VoxelMode::kCount}));
+  EXPECT_TRUE(suits(1, 17, {VoxelMode::kCount, VoxelMode::kOccupancy}));
   EXPECT_FALSE(suits(1, int64_t{1} << 31, {VoxelMode::kCount}));
   EXPECT_FALSE(suits(1, 32, {VoxelMode::kOccupancyBits}));
   EXPECT_FALSE(suits(1, 16, {VoxelMode::kCount, VoxelMode::kSum}));

@@ -120,10 +120,9 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   for (int i = 0; i < count; ++i) depth[i] = static_cast<float>(image[pixel[i]]);
   int32_t* const counts = sums.counts + place;
   for (int i = 0; i < count; ++i) {
-    const int32_t found = verdict(g, p.space_carving, z[i], depth[i]);
-    const int32_t says = on_image[i] != 0 ? found : kNothing;
-    counts[i] += says == kFree ? 1 : 0;
-    doubt[i] |= says == kDoubtful ? 1 : 0;
+    const Verdict says = verdict(g, p.space_carving, z[i], depth[i]);
+    counts[i] += on_image[i] & says.free;
+    doubt[i] |= on_image[i] & says.doubtful;
   }
   int32_t which[kTogether];
   int doubtful = 0;

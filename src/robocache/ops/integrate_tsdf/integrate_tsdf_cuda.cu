@@ -24,8 +24,15 @@ struct SensorBatch {
   TsdfView views[kSensorsInParams];  // of depth images
 };
 
+// What free space leaves of a voxel that nothing was known of.
+struct TsdfFree {
+  float distance, most_weight;
+};
+
 struct TsdfCall {
   TsdfParams params;
+  TsdfFree free;
+  int tiles;               // of a warp, one after the other along z
   bool quads;              // 16 bytes of grid and weights at a time
   const TsdfSensor* many;  // null: they are in `few`
   const TsdfView* many_views;
@@ -126,7 +133,7 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
 // sure of are few, and lie together in few tiles: they are gathered and shared out among the warp.
 
 constexpr int kWarps = kThreads / 32;
-constexpr int kTiles = 4;                        // of a warp, one after the other along z
+constexpr int kTiles = 4;                        // of a warp at most
 static_assert(kTiles * kSensorsInParams == 32);  // a lane each looks which of them are in view
 
 // What rule 32 itself found of the voxels of a tile.
@@ -149,6 +156,42 @@ __device__ Place voxel_of(const Place& tile, unsigned lane, unsigned i) {
 __device__ Projected project(const TsdfParams& p, const TsdfSensor& s, const Place& voxel) {
   return project(s, voxel_centre(p.grid, 0, voxel.x) - s.origin[0], voxel_centre(p.grid, 1, voxel.y) - s.origin[1],
                  voxel_centre(p.grid, 2, voxel.z) - s.origin[2]);
+}
+
+// What float64 needs would not leave registers enough for all that float32 decides: its work is apart, in calls.
+
+// Of the pixel that a voxel falls on, as the image holds it: 0 for none.
+template <class Depth>
+__device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& exact, const Depth* image, int x,
+                                          int y, int z) {
+  const Projected there = project(p, exact, {x, y, z});
+  if (!is_on_image(p, there)) return 0;
+  return static_cast<float>(
+      image[static_cast<int64_t>(there.row) * p.row_stride + static_cast<int64_t>(there.column) * p.column_stride]);
+}
+
+// Adds what rule 32 says of a voxel of a tile.
+__device__ __noinline__ void add_exactly(const TsdfParams& p, const TsdfSensor& exact, int64_t sensor, int x, int y,
+                                         int z, int64_t& quanta, int32_t& count) {
+  const Projected there = project(p, exact, {x, y, z});
+  const double sdf = depth_distance(p, there, depth_behind(p, sensor, there));
+  if (!(sdf == sdf)) return;
+  quanta += in_quanta(p, sdf) - p.free_quanta;
+  ++count;
+}
+
+__device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distance, float weight, int64_t quanta,
+                                              int32_t count) {
+  update_voxel(p, distance, weight, {quanta, count});
+  return {distance, weight};
+}
+
+// One instruction, which a compiler that knows all terms of the sum does not find.
+template <class Depth>
+__device__ const Depth* pixel_at(const Depth* image, int32_t place) {
+  size_t at;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(place), "n"(sizeof(Depth)), "l"(__cvta_generic_to_global(image)));
+  return static_cast<const Depth*>(__cvta_global_to_generic(at));
 }
 
 // What an image measured of a tile, `height` voxels of this lane's inside the grid: free space to `counts`, the rest to
@@ -183,29 +226,28 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, const Place& til
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(z[i]));
     const Glimpse seen =
         glimpse(glance, std::fma(up, glance.step[2][0], c[0]), std::fma(up, glance.step[2][1], c[1]), z[i], inverse);
-    const bool here = i < height;
-    const bool on = here & (seen.sure != 0) & (static_cast<unsigned>(seen.column) < columns) &
-                    (static_cast<unsigned>(seen.row) < rows);
-    between |= here & (seen.sure == 0) & !(z[i] < -glance.error) ? 1u << i : 0u;
+    const bool on =
+        (seen.sure != 0) & (static_cast<unsigned>(seen.column) < columns) & (static_cast<unsigned>(seen.row) < rows);
+    if ((seen.sure == 0) & !(z[i] < -glance.error)) between |= 1u << i;
     depth[i] = 0;
-    if (on) depth[i] = static_cast<float>(image[seen.row * row_stride + seen.column * column_stride]);
+    if (on) depth[i] = static_cast<float>(*pixel_at(image, seen.row * row_stride + seen.column * column_stride));
   }
+  const unsigned here = height >= kEach ? (1u << kEach) - 1 : height > 0 ? (1u << height) - 1 : 0;
+  between &= here;
   for (; between != 0; between &= between - 1) {
     const unsigned which = __ffs(between) - 1;
-    const Projected there = project(p, exact, voxel_of(tile, lane, which));
-    if (!is_on_image(p, there)) continue;
-    const float found = static_cast<float>(
-        image[static_cast<int64_t>(there.row) * p.row_stride + static_cast<int64_t>(there.column) * p.column_stride]);
+    const float found = exact_depth(p, exact, image, own.x, own.y, own.z + static_cast<int>(which));
 #pragma unroll
     for (unsigned i = 0; i < kEach; ++i) depth[i] = i == which ? found : depth[i];
   }
   unsigned in_doubt = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int32_t says = verdict(glance, p.space_carving, z[i], depth[i]);
-    counts[i] += says == kFree ? 1 : 0;
-    in_doubt |= says == kDoubtful ? 1u << i : 0u;
+    const Verdict says = verdict(glance, p.space_carving, z[i], depth[i]);
+    if (says.free != 0) ++counts[i];
+    if (says.doubtful != 0) in_doubt |= 1u << i;
   }
+  in_doubt &= here;
   if (!__any_sync(~0u, in_doubt != 0)) return;
 
   unsigned count = 0;
@@ -224,46 +266,100 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, const Place& til
   __syncwarp();
   for (unsigned k = lane; k < count; k += 32) {
     const unsigned voxel = memory.doubtful[k];
-    const Projected there = project(p, exact, voxel_of(tile, voxel / kEach, voxel % kEach));
-    const double sdf = depth_distance(p, there, depth_behind(p, sensor, there));
-    if (!(sdf == sdf)) continue;
-    memory.quanta[voxel] += in_quanta(p, sdf) - p.free_quanta;
-    ++memory.counts[voxel];
+    const Place there = voxel_of(tile, voxel / kEach, voxel % kEach);
+    add_exactly(p, exact, sensor, there.x, there.y, there.z, memory.quanta[voxel], memory.counts[voxel]);
   }
   __syncwarp();
 }
 
-// The quad of voxels that begins at `first`, of whose sums there are `height`.
-__device__ void update_quad(const TsdfCall& call, const Place& first, int height, const TsdfSum* sums) {
-  const TsdfParams& p = call.params;
-  const auto [x, y, z] = first;
-  if (!call.quads || height < kEach) {
-    for (int i = 0; i < kEach; ++i) {
-      if (sums[i].count > 0) update_voxel(p, x, y, z + i, sums[i]);
-    }
-    return;
+// What free space alone leaves of a quad, without float64; false where that cannot say it of all. A voxel that it has left
+// before at `free`, the truncation in float32, stays there: the mean of that and of the truncation, less than half a unit in
+// the last place beside it, is nearer to it than half of one, for weights and counts within these bounds, whose sum is a
+// double.
+__device__ bool is_free_again(const TsdfFree& free, const int32_t* counts, float* distance, float* weight,
+                              bool& moved) {
+  constexpr float kLeast = 0x1p-6f, kMost = 0x1p24f;
+  constexpr int32_t kMostCount = 1 << 12;
+  bool sure = (counts[0] | counts[1] | counts[2] | counts[3]) < kMostCount;
+  float left[kEach];
+  moved = false;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const bool seen = counts[i] > 0;
+    const bool known = weight[i] > 0;
+    const bool there = __float_as_int(distance[i]) == __float_as_int(free.distance);
+    sure &= !seen | (!known & (counts[i] == 1)) | (there & (weight[i] >= kLeast) & (weight[i] <= kMost));
+    moved |= seen & !there;
+    const float more = (known ? weight[i] : 0) + static_cast<float>(counts[i]);
+    left[i] = seen ? fminf(more, free.most_weight) : weight[i];
   }
-  auto* const distances =
-      reinterpret_cast<float4*>(p.distances + x * p.distance_strides[0] + y * p.distance_strides[1] + z);
-  auto* const weights = reinterpret_cast<float4*>(p.weights + x * p.weight_strides[0] + y * p.weight_strides[1] + z);
-  float4 distance = *distances;
-  float4 weight = *weights;
-  if (sums[0].count > 0) update_voxel(p, distance.x, weight.x, sums[0]);
-  if (sums[1].count > 0) update_voxel(p, distance.y, weight.y, sums[1]);
-  if (sums[2].count > 0) update_voxel(p, distance.z, weight.z, sums[2]);
-  if (sums[3].count > 0) update_voxel(p, distance.w, weight.w, sums[3]);
-  *distances = distance;
-  *weights = weight;
+  if (!sure) return false;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    distance[i] = counts[i] > 0 ? free.distance : distance[i];
+    weight[i] = left[i];
+  }
+  return true;
 }
 
-// The tiles that follow on one along z, as many as kTiles. All lanes of a warp.
+// The quad of voxels that begins at `first`, of which `height` are in the grid, by the counts of its measurements and
+// their sums; null: all 0.
+__device__ void update_quad(const TsdfCall& call, const Place& first, int height, const int32_t* counts,
+                            const int64_t* quanta) {
+  const TsdfParams& p = call.params;
+  const auto [x, y, z] = first;
+  float* const distances =
+      p.distances + x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2];
+  float* const weights = p.weights + x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2];
+  const bool whole = call.quads && height >= kEach;
+  float distance[kEach] = {};
+  float weight[kEach] = {};
+  if (whole) {
+    const float4 d = *reinterpret_cast<const float4*>(distances);
+    const float4 w = *reinterpret_cast<const float4*>(weights);
+    distance[0] = d.x, distance[1] = d.y, distance[2] = d.z, distance[3] = d.w;
+    weight[0] = w.x, weight[1] = w.y, weight[2] = w.z, weight[3] = w.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (counts[i] == 0) continue;
+      distance[i] = distances[i * p.distance_strides[2]];
+      weight[i] = weights[i * p.weight_strides[2]];
+    }
+  }
+  const bool free = quanta == nullptr || (quanta[0] | quanta[1] | quanta[2] | quanta[3]) == 0;
+  bool moved = true;
+  if (!free || !is_free_again(call.free, counts, distance, weight, moved)) {
+    moved = true;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (counts[i] == 0) continue;
+      const float2 updated = update_exactly(p, distance[i], weight[i], quanta ? quanta[i] : 0, counts[i]);
+      distance[i] = updated.x;
+      weight[i] = updated.y;
+    }
+  }
+  if (whole) {
+    if (moved) *reinterpret_cast<float4*>(distances) = {distance[0], distance[1], distance[2], distance[3]};
+    *reinterpret_cast<float4*>(weights) = {weight[0], weight[1], weight[2], weight[3]};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (counts[i] == 0) continue;
+    if (moved) distances[i * p.distance_strides[2]] = distance[i];
+    weights[i * p.weight_strides[2]] = weight[i];
+  }
+}
+
+// The tiles of a warp, from this one on along z. All its lanes.
 template <class Depth>
 __device__ void integrate_tiles(const TsdfCall& call, Place tile, TileMemory& memory) {
   const TsdfParams& p = call.params;
   const unsigned lane = threadIdx.x % 32;
   const auto top = static_cast<int>(p.grid.shape[2]);
   unsigned in_view = 0;  // a bit for each tile and eight sensors
-  for (int i = 0; i < kTiles && tile.z < top; ++i, tile.z += kTileZ) {
+  for (int i = 0; i < call.tiles && tile.z < top; ++i, tile.z += kTileZ) {
     const Place own = voxel_of(tile, lane, 0);
     const int height = own.y < p.grid.shape[1] ? top - own.z : 0;
     int32_t counts[kEach] = {};
@@ -281,14 +377,15 @@ __device__ void integrate_tiles(const TsdfCall& call, Place tile, TileMemory& me
         add_image<Depth>(call, from + __ffs(some) - 1, tile, height, memory, clean, counts);
       }
     }
-    TsdfSum sums[kEach];
 #pragma unroll
-    for (unsigned j = 0; j < kEach; ++j) {
-      const unsigned voxel = lane * kEach + j;
-      sums[j] = clean ? TsdfSum{0, counts[j]} : TsdfSum{memory.quanta[voxel], memory.counts[voxel] + counts[j]};
+    for (int j = 0; j < kEach; ++j) {
+      if (!clean) counts[j] += memory.counts[lane * kEach + j];
+      if (j >= height) counts[j] = 0;
+    }
+    if ((counts[0] | counts[1] | counts[2] | counts[3]) != 0) {
+      update_quad(call, own, height, counts, clean ? nullptr : memory.quanta + lane * kEach);
     }
     __syncwarp();  // the next tile has this memory, too
-    if ((sums[0].count | sums[1].count | sums[2].count | sums[3].count) != 0) update_quad(call, own, height, sums);
   }
 }
 
@@ -298,11 +395,10 @@ __global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_con
   wait_for_work_before();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t* shape = call.params.grid.shape;
+  const int z = static_cast<int>(blockIdx.x) * kTileZ * call.tiles;
   for (int64_t x = blockIdx.z * int64_t{kWarps} + warp; x < shape[0]; x += gridDim.z * int64_t{kWarps}) {
     for (int64_t y = blockIdx.y * int64_t{kTileY}; y < shape[1]; y += gridDim.y * int64_t{kTileY}) {
-      integrate_tiles<Depth>(call,
-                             {static_cast<int>(x), static_cast<int>(y), static_cast<int>(blockIdx.x) * kTileZ * kTiles},
-                             memory[warp]);
+      integrate_tiles<Depth>(call, {static_cast<int>(x), static_cast<int>(y), z}, memory[warp]);
     }
   }
 }
@@ -318,7 +414,7 @@ cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
   const TsdfParams& p = call.params;
   const int64_t* shape = p.grid.shape;
   if (p.is_depth) {
-    const dim3 blocks(blocks_for(shape[2], int64_t{kTileZ} * kTiles), blocks_for(shape[1], kTileY, 65535),
+    const dim3 blocks(blocks_for(shape[2], int64_t{kTileZ} * call.tiles), blocks_for(shape[1], kTileY, 65535),
                       blocks_for(shape[0], kWarps, 65535));
     return launch_overlapped(p.dtype == DType::kFloat32 ? integrate_images<float> : integrate_images<uint16_t>, blocks,
                              kThreads, 0, stream, call);
@@ -347,6 +443,13 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_t
   const TsdfParams& p = *params;
   TsdfCall call{};
   call.params = p;
+  // A warp for each tile where that does not fill the device.
+  const int64_t tiles =
+      blocks_for(p.grid.shape[2], kTileZ) * int64_t{blocks_for(p.grid.shape[1], kTileY)} * p.grid.shape[0];
+  call.tiles = tiles < int64_t{64} * kTiles * multiprocessors(device) ? 1 : kTiles;
+  float nothing = 0;
+  update_voxel(p, call.free.distance, nothing, {0, 1});
+  call.free.most_weight = static_cast<float>(p.max_weight);
   call.quads = lies_in_quads(p.distances, p.distance_strides) && lies_in_quads(p.weights, p.weight_strides);
   if (poses == nullptr && cameras == nullptr && p.sensors <= kSensorsInParams) {
     for (int64_t i = 0; i < p.sensors; ++i) {

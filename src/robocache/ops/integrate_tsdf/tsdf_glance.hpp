@@ -165,17 +165,18 @@ ROBOCACHE_HD Glimpse glimpse(const TsdfGlance& g, float x, float y, float z, flo
           std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
 }
 
-// What an image says of a voxel: numbers, which are no type of their own so that vectors hold them.
-inline constexpr int32_t kNothing = 0, kFree = 1, kDoubtful = 2;
+// What an image says of a voxel, if anything: 0 or 1.
+struct Verdict {
+  int32_t free, doubtful;
+};
 
 // What `depth`, as the image holds it, says of a voxel at z.
-ROBOCACHE_HD int32_t verdict(const TsdfGlance& g, bool space_carving, float z, float depth) {
+ROBOCACHE_HD Verdict verdict(const TsdfGlance& g, bool space_carving, float z, float depth) {
   const float metres = depth * g.depth_scale;
   const float ahead = metres - z;
-  const bool measured = (depth > 0) & (depth < std::numeric_limits<float>::infinity());
-  const bool sure = std::abs(ahead) > plus_product(metres, kDepthError, g.sure_distance);
-  const int32_t surely = (space_carving & (ahead > 0)) ? kFree : kNothing;
-  return measured ? (sure ? surely : kDoubtful) : kNothing;
+  const float far = plus_product(metres, kDepthError, g.sure_distance);
+  const int32_t measured = int32_t{depth > 0} & int32_t{depth < std::numeric_limits<float>::infinity()};
+  return {measured & int32_t{space_carving} & int32_t{ahead > far}, measured & int32_t{!(std::abs(ahead) > far)}};
 }
 
 }  // namespace robocache

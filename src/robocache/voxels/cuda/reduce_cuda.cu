@@ -70,20 +70,30 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < 4; ++i) {
     if (cells[i] == kNoCell) continue;
     if (counts) atomicAdd(counts + cells[i], 1);
-    // Of all bytes of the word, which is faster than a byte.
-    if (occupancy) {
+    if (!occupancy) continue;
+    if (cells[i] < call.cells / 4 * 4) {  // of all bytes of the word, which is faster than a byte
       atomicOr(reinterpret_cast<uint32_t*>(occupancy) + cells[i] / 4, 1u << (cells[i] % 4 * 8));
+    } else {
+      occupancy[cells[i]] = true;
     }
   }
 }
 
+// Vectors of 16 bytes, and what is left of them at the end.
+template <class T>
+__device__ void clear(T* grid, int64_t cells, int64_t first, int64_t step) {
+  constexpr int64_t kTogether = 16 / sizeof(T);
+  for (int64_t i = first; i < cells / kTogether; i += step) reinterpret_cast<uint4*>(grid)[i] = make_uint4(0, 0, 0, 0);
+  if (first < cells % kTogether) grid[cells - 1 - first] = T{};
+}
+
 __global__ void __launch_bounds__(kThreads)
-    clear_grids(uint4* counts, int64_t of_counts, uint4* occupancy, int64_t of_occupancy, int64_t* dropped) {
+    clear_grids(int32_t* counts, bool* occupancy, int64_t cells, int64_t* dropped) {
   wait_for_work_before();
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = first; i < of_counts; i += step) counts[i] = make_uint4(0, 0, 0, 0);
-  for (int64_t i = first; i < of_occupancy; i += step) occupancy[i] = make_uint4(0, 0, 0, 0);
+  if (counts) clear(counts, cells, first, step);
+  if (occupancy) clear(occupancy, cells, first, step);
   if (dropped && first == 0) *dropped = 0;
 }
 
@@ -235,15 +245,14 @@ ReduceWay way_of(const VoxelReduction& call, int device) {
 cudaError_t count_few(const VoxelReduction& call, int device, cudaStream_t stream) {
   const Outputs outputs(call);
   const int64_t rows = row_count(call.clouds);
-  void* const counts = outputs[VoxelMode::kCount];
-  void* const occupancy = outputs[VoxelMode::kOccupancy];
+  auto* const counts = static_cast<int32_t*>(outputs[VoxelMode::kCount]);
+  auto* const occupancy = static_cast<bool*>(outputs[VoxelMode::kOccupancy]);
   const dim3 clearing(2 * static_cast<unsigned>(multiprocessors(device)));
-  const cudaError_t code = launch_overlapped(clear_grids, clearing, kThreads, 0, stream, static_cast<uint4*>(counts),
-                                             counts ? call.cells / 4 : int64_t{0}, static_cast<uint4*>(occupancy),
-                                             occupancy ? call.cells / 16 : int64_t{0}, call.dropped);
+  const cudaError_t code =
+      launch_overlapped(clear_grids, clearing, kThreads, 0, stream, counts, occupancy, call.cells, call.dropped);
   if (code != cudaSuccess) return code;
   return launch_overlapped(count_packed, blocks_for(rows, 4 * kThreads), kThreads, 0, stream, call,
-                           fast_grid(call.grid), rows, static_cast<int32_t*>(counts), static_cast<bool*>(occupancy));
+                           fast_grid(call.grid), rows, counts, occupancy);
 }
 
 cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) {
