@@ -1,10 +1,14 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 #include <cstdint>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/align/window_math.hpp"
 #include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/lanes.hpp"
 #include "robocache/interpolation/rotation.hpp"
 #include "robocache/source/read_rows.hpp"
 
@@ -28,39 +32,68 @@ const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
-// Features [begin, begin + kCount) of a row; of a fixed number, so that it becomes vector code without a remainder.
-template <int kCount, class In, class Out, class Work>
-void write_chunk(const In* a, const In* b, Work w, bool mix, const Work* scale, const Work* shift, Out* out,
-                 int64_t begin) {
-  Work y[kCount];
-  for (int i = 0; i < kCount; ++i) y[i] = to_work<Work>(a[begin + i]);
-  if (mix) {
-    for (int i = 0; i < kCount; ++i) y[i] = lerp(y[i], to_work<Work>(b[begin + i]), w);
+// Features [begin, begin + kCount) of the steps, which are neither curved nor without a row to take. Step by step, so that
+// scale and shift are loaded once.
+template <int kCount, bool kScaled, class In, class Out>
+void write_column(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, int64_t begin,
+                  char* out) {
+  using Work = WorkType<In>;
+  using Column = Lanes<Work, kCount>;
+  Column scale;
+  Column shift;
+  if constexpr (kScaled) {
+    load_lanes<kCount, Work>(static_cast<const Work*>(s.scale) + begin, scale);
+    load_lanes<kCount, Work>(static_cast<const Work*>(s.shift) + begin, shift);
   }
-  if (scale != nullptr) {
-    for (int i = 0; i < kCount; ++i) y[i] = multiply_add(y[i], scale[begin + i], shift[begin + i]);
+  const char* const column = values + begin * static_cast<int64_t>(sizeof(In));
+  auto* to = reinterpret_cast<Out*>(out) + begin;
+  for (const Pick<double>* picked = picks; picked != picks + count; ++picked) {
+    const auto* const a = reinterpret_cast<const In*>(column + picked->left * s.row_bytes);
+    Column y;
+    if (picked->kind == PickKind::kMix) {
+      const auto* const b = reinterpret_cast<const In*>(column + picked->right * s.row_bytes);
+      Column left;
+      Column right;
+      load_lanes<kCount, Work>(a, left);
+      load_lanes<kCount, Work>(b, right);
+      lerp_lanes(left, right, Column{} + static_cast<Work>(picked->weight), y);
+    } else if constexpr (std::is_same_v<In, Out> && !kScaled) {
+      __builtin_memcpy(to, a, kCount * sizeof(In));  // with every bit
+      to = reinterpret_cast<Out*>(reinterpret_cast<char*>(to) + s.step_bytes);
+      continue;
+    } else {
+      load_lanes<kCount, Work>(a, y);
+    }
+    if constexpr (kScaled) {
+      multiply_add_lanes(scale, y, shift);
+    }
+    store_lanes<kCount, Work>(y, to);
+    to = reinterpret_cast<Out*>(reinterpret_cast<char*>(to) + s.step_bytes);
   }
-  for (int i = 0; i < kCount; ++i) out[begin + i] = rounded_once<Out>(y[i]);
 }
 
-// Chunks of kCount; the last reaches back over what is already written where they do not come out even.
-template <int kCount, class In, class Out, class Work>
-void write_chunks(const In* a, const In* b, Work w, bool mix, const Work* scale, const Work* shift, Out* out,
-                  int64_t n) {
+// Columns of kCount; the last reaches back over what is already written where they do not come out even.
+template <int kCount, bool kScaled, class In, class Out>
+void write_columns(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out) {
   if constexpr (kCount > 1) {
-    if (n < kCount) return write_chunks<kCount / 2>(a, b, w, mix, scale, shift, out, n);
+    if (s.features < kCount) return write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, count, out);
   }
   int64_t d = 0;
-  for (; d + kCount <= n; d += kCount) write_chunk<kCount>(a, b, w, mix, scale, shift, out, d);
-  if (d < n) write_chunk<kCount>(a, b, w, mix, scale, shift, out, n - kCount);
+  for (; d + kCount <= s.features; d += kCount) write_column<kCount, kScaled, In, Out>(s, values, picks, count, d, out);
+  if (d < s.features) write_column<kCount, kScaled, In, Out>(s, values, picks, count, s.features - kCount, out);
 }
 
-template <class In, class Out>
-void write_row(const WindowSegment& s, const char* a_row, const char* b_row, double weight, bool mix, char* out_row) {
-  using Work = WorkType<In>;
-  write_chunks<16>(reinterpret_cast<const In*>(a_row), reinterpret_cast<const In*>(b_row), static_cast<Work>(weight),
-                   mix, static_cast<const Work*>(s.scale), static_cast<const Work*>(s.shift),
-                   reinterpret_cast<Out*>(out_row), s.features);
+// Steps of floats that copy a row or mix two.
+void write_rows(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out) {
+  with_floating(s.value_dtype, [&](auto in) {
+    with_floating(s.out_dtype, [&](auto made) {
+      using In = decltype(in);
+      using Out = decltype(made);
+      constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
+      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, count, out)
+                         : write_columns<kCount, true, In, Out>(s, values, picks, count, out);
+    });
+  });
 }
 
 // ---- curves, angles and rotations between two rows, a piece of the features at a time ----------------------------------
@@ -151,29 +184,36 @@ void copy_run(const WindowSegment& s, const char* row, char* out) {
   }
 }
 
-// ---- one step ----------------------------------------------------------------------------------------------------------
+// ---- steps -------------------------------------------------------------------------------------------------------------
 
-void write_step(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                const Pick<double>& picked, char* out) {
-  if (picked.kind == PickKind::kAbsent) {
-    __builtin_memset(out, 0, static_cast<size_t>(s.features * dtype_size(s.out_dtype)));
-    return;
+// Whether a step takes a row as it is, or a straight mixture of two.
+bool is_straight(const WindowSegment& s, const Pick<double>& picked) {
+  return picked.kind == PickKind::kOne || (picked.kind == PickKind::kMix && !is_curved(s.method));
+}
+
+// `out`: of the first of these steps.
+void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                 const Pick<double>* picks, int64_t count, char* out) {
+  for (int64_t k = 0; k < count;) {
+    char* const to = out + k * s.step_bytes;
+    if (picks[k].kind == PickKind::kAbsent) {
+      __builtin_memset(to, 0, static_cast<size_t>(s.features * dtype_size(s.out_dtype)));
+      ++k;
+    } else if (!is_floating(s.value_dtype)) {
+      __builtin_memcpy(to, values + picks[k].left * s.row_bytes,
+                       static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
+      ++k;
+    } else if (is_straight(s, picks[k])) {
+      int64_t end = k + 1;
+      while (end < count && is_straight(s, picks[end])) ++end;
+      write_rows(s, values, picks + k, end - k, to);
+      k = end;
+    } else {
+      s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picks[k], to)
+                                       : write_curve<float>(s, rows, values, times, picks[k], to);
+      ++k;
+    }
   }
-  const bool mix = picked.kind == PickKind::kMix;
-  if (mix && is_curved(s.method)) {
-    return s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picked, out)
-                                            : write_curve<float>(s, rows, values, times, picked, out);
-  }
-  const char* const a = values + picked.left * s.row_bytes;
-  if (!mix && copies_rows(s)) {
-    __builtin_memcpy(out, a, static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
-    return;
-  }
-  const char* const b = values + picked.right * s.row_bytes;
-  with_floating(s.value_dtype, [&](auto in) {
-    with_floating(s.out_dtype,
-                  [&](auto made) { write_row<decltype(in), decltype(made)>(s, a, b, picked.weight, mix, out); });
-  });
 }
 
 // The hint for the next target, where it lies a few rows on: all are compared at once, without a branch to guess wrong.
@@ -185,28 +225,126 @@ int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) 
   return hint + passed;
 }
 
+// Times nearer to 0 than this have differences that are int64; 1.8e18 ns after 1970, as of today, is.
+constexpr int64_t kFar = int64_t{1} << 62;
+
+// Whether the moments around an anchor, and the closeness that counts as on a row, are so near.
+bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, int64_t anchor_ns, int64_t snap_ns) {
+  return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta_ns > -kFar / 2 &&
+         moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && snap_ns < kFar / 2;
+}
+
 // The row that the first of a clock's moments is, where the next moments are the next rows: each closer than snap_ns to its own
 // row and to no other. Else -1. Then find_place() gives the same rows, and by every rule steps take them.
 int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
                int64_t anchor_ns, int64_t snap_ns) {
-  constexpr int64_t kFar = int64_t{1} << 61;  // differences of what is nearer to 0 are int64
-  if (anchor_ns < -kFar / 2 || anchor_ns > kFar / 2 || moments[0].delta_ns < -kFar / 2 ||
-      moments[count - 1].delta_ns > kFar / 2 || rows.first_ns < -kFar || snap_ns > kFar) {
-    return -1;
-  }
+  if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
   const int64_t after_first = anchor_ns + moments[0].delta_ns - rows.first_ns;
   const double guess = static_cast<double>(after_first) * rows.rows_per_ns + 0.5;
   if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
   const auto first = static_cast<int64_t>(guess);
-  if (times[first + count] > kFar) return -1;
+  if (times[first + count] >= kFar) return -1;
   const int64_t near = snap_ns > 0 ? snap_ns : 1;
-  bool on_rows = true;
-  for (int64_t k = 0; k < count; ++k) {
+  const auto is_on_row = [&](int64_t k) {
     const int64_t target = anchor_ns + moments[k].delta_ns;
     const int64_t* const row = times.data + first + k;
-    on_rows &= row[0] < target + near && row[0] > target - near && row[-1] <= target - near && row[1] >= target + near;
-  }
+    return (row[0] < target + near) & (row[0] > target - near) & (row[-1] <= target - near) & (row[1] >= target + near);
+  };
+  if (!is_on_row(count - 1)) return -1;  // the first is often the anchor's own row, whatever the clock
+  bool on_rows = true;
+  for (int64_t k = 0; k < count; ++k) on_rows &= is_on_row(k);
   return on_rows ? first : -1;
+}
+
+// What a clock's moments lie between, all of them inside the recording and between stamps that differ.
+struct Brackets {
+  static constexpr int32_t kMost = kMaxGroupPicks + 8;  // 4096 bytes apart, writing one would hold up reading another
+
+  int64_t before[kMost];  // the last row at or before the moment, counted from the episode's first
+  int64_t since[kMost];   // from that row to the moment
+  int64_t gap[kMost];     // and to the next row
+  double weight[kMost];   // of the next row
+  int64_t hit[kMost];     // 1 where the moment is taken to be on the row, 2 on the next row, else 0
+};
+
+// How many of the kSeenRows rows from `times` on are at or before `target`; they ascend.
+constexpr int kSeenRows = 8;
+
+int64_t count_passed(const int64_t* times, int64_t target) {
+#ifdef __AVX512F__
+  return __builtin_popcount(_mm512_cmple_epi64_mask(_mm512_loadu_si512(times), _mm512_set1_epi64(target)));
+#else
+  int64_t passed = 0;
+  for (int k = 0; k < kSeenRows; ++k) passed += times[k] <= target ? 1 : 0;
+  return passed;
+#endif
+}
+
+// Fills what pick_at() makes of a clock's moments, or returns false where one of them is not so simple: outside the recording,
+// between rows of one stamp, or with differences beyond int64. Each is searched for by itself, so that none waits for another.
+bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
+                   int64_t anchor_ns, int64_t snap_ns, Brackets& found) {
+  const int64_t n = rows.rows;
+  if (n < kSeenRows || !is_near(moments, count, rows, anchor_ns, snap_ns)) return false;
+  int64_t drift = -kSeenRows / 2 + 1;  // from where a row would be by its time alone to the first row looked at
+  int64_t latest = 0;
+  bool differ = true;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t guess = guess_row(rows, target);
+    const int64_t wanted = guess + drift;
+    const int64_t first = wanted < 0 ? 0 : wanted < n - kSeenRows ? wanted : n - kSeenRows;
+    const int64_t passed = count_passed(times + first, target);
+    int64_t before = first + passed - 1;
+    if (passed == 0 || passed == kSeenRows) {
+      before = last_at_or_before(ClockRow<int64_t>{times, 1}, n, target, before);
+      drift = before - guess - kSeenRows / 2 + 1;
+    }
+    if (before < 0 || before + 2 >= n) return false;
+    found.before[k] = before;
+    found.since[k] = target - times[before];
+    found.gap[k] = times[before + 1] - times[before];
+    differ &= times[before + 2] != times[before + 1];
+    latest = times[before + 2];
+  }
+  if (!differ || latest >= kFar) return false;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t since = found.since[k];
+    const int64_t until = found.gap[k] - since;
+    const bool on_row = since == 0 || (since < snap_ns && since <= until);
+    found.hit[k] = on_row ? 1 : until < snap_ns ? 2 : 0;
+    found.weight[k] = static_cast<double>(since) / static_cast<double>(found.gap[k]);
+  }
+  return true;
+}
+
+// What pick_at() makes of them for a segment's steps, which aim at one moment after the other.
+void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first, Pick<double>* picks, bool* is_pad,
+                    int64_t* age) {
+  const bool mixes = !s.causal && !is_step(s.method);
+  const bool held = s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // no step takes the later row
+  const int64_t max_gap = s.max_gap_ns < 0 ? INT64_MAX : s.max_gap_ns;
+  const int64_t tolerance = s.tolerance_ns < 0 || mixes ? INT64_MAX : s.tolerance_ns;
+  for (int32_t k = 0; k < s.steps; ++k) {
+    const int64_t at = first + k;
+    const int64_t since = found.since[at];
+    const int64_t gap = found.gap[at];
+    const int64_t hit = found.hit[at];
+    const bool between = hit == 0;
+    const bool nearer =
+        s.method == InterpolationMethod::kNext || (s.method == InterpolationMethod::kNearest && gap - since < since);
+    const bool later = hit == 2 || (between && !held && nearer);
+    Pick<double>& picked = picks[k];
+    picked.left = found.before[at] + (later ? 1 : 0);
+    picked.right = picked.left + (between && mixes ? 1 : 0);
+    picked.weight = found.weight[at];
+    picked.kind = between && mixes ? PickKind::kMix : PickKind::kOne;
+    if (is_pad != nullptr) {
+      const bool far = (s.causal ? since : gap) > max_gap || (later ? gap - since : since) > tolerance;
+      is_pad[k] = between && far;
+    }
+    if (age != nullptr) age[k] = later ? since - gap : since;
+  }
 }
 
 // A group and its tables.
@@ -250,6 +388,14 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
     int64_t* age;
     int64_t row_bytes;
     int64_t bytes;
+
+    void ask_for(int64_t first, int64_t last) {
+      const char* line = values + first * row_bytes;
+      const char* const stop = values + last * row_bytes + bytes;
+      if (line < asked && stop > asked) line = asked;
+      for (; line < stop; line += 64) prefetch(line);
+      asked = stop;
+    }
   };
   Stream streams[kMaxGroupSegments];  // of each segment
   for (int32_t at = 0; at < group.segment_count; ++at) {
@@ -296,6 +442,26 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
       }
       continue;
     }
+    Brackets found;
+    if (n > 0 && clock.in_order &&
+        find_brackets(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times.data, rows,
+                      anchor.time_ns, snap_ns, found)) {
+      for (int32_t segment = 0; segment < group.segment_count; ++segment) {
+        const WindowSegment& s = group.segments[segment];
+        if (s.clock != at) continue;
+        Stream& stream = streams[segment];
+        Pick<double>* const own = picks + s.pick_begin;
+        pick_bracketed(s, found, s.first_moment - clock.moment_begin, own, stream.is_pad, stream.age);
+        if (stream.values == nullptr) continue;
+        const int64_t rows_apart = own[s.steps - 1].right - own[0].left;
+        if (rows_apart * stream.row_bytes <= s.steps * (2 * stream.bytes + 64)) {
+          stream.ask_for(own[0].left, own[s.steps - 1].right);
+        } else {
+          for (int32_t k = 0; k < s.steps; ++k) stream.ask_for(own[k].left, own[k].right);
+        }
+      }
+      continue;
+    }
     int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
@@ -308,22 +474,18 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
       for (int32_t slot = 0; slot < moment.slots; ++slot) {
         const WindowSlot step = group.slots[moment.slot_begin + slot];
         Stream& stream = streams[step.segment];
-        Pick<double> found{0, 0, 0, PickKind::kAbsent, false};
-        if (n > 0) found = pick_at(times, n, place, group.segments[step.segment]);
+        Pick<double> chosen{0, 0, 0, PickKind::kAbsent, false};
+        if (n > 0) chosen = pick_at(times, n, place, group.segments[step.segment]);
         // Field by field: a whole Pick read back right after its fields were written waits for every one of them.
         Pick<double>& picked = picks[step.pick];
-        picked.left = found.left;
-        picked.right = found.right;
-        picked.weight = found.weight;
-        picked.kind = found.kind;
-        if (stream.is_pad != nullptr) stream.is_pad[step.step] = !found.valid;
-        if (stream.age != nullptr) stream.age[step.step] = age_of(times, found, target);
+        picked.left = chosen.left;
+        picked.right = chosen.right;
+        picked.weight = chosen.weight;
+        picked.kind = chosen.kind;
+        if (stream.is_pad != nullptr) stream.is_pad[step.step] = !chosen.valid;
+        if (stream.age != nullptr) stream.age[step.step] = age_of(times, chosen, target);
         if (stream.values == nullptr) continue;
-        const char* line = stream.values + found.left * stream.row_bytes;
-        const char* stop = stream.values + found.right * stream.row_bytes + stream.bytes;
-        if (line < stream.asked && stop > stream.asked) line = stream.asked;
-        for (; line < stop; line += 64) prefetch(line);
-        stream.asked = stop;
+        stream.ask_for(chosen.left, chosen.right);
       }
     }
   }
@@ -368,7 +530,8 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
     read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
     const char* const values = scratch - run.begin * s.row_bytes;
-    for (; k < end; ++k) write_step(s, rows, values, times, picks[k], out + k * s.step_bytes);
+    write_steps(s, rows, values, times, picks + k, end - k, out + k * s.step_bytes);
+    k = end;
   }
 }
 
@@ -390,7 +553,7 @@ void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<
       copy_run(s, values + runs[at] * s.row_bytes, out);
       continue;
     }
-    for (int32_t k = 0; k < s.steps; ++k) write_step(s, rows, values, times, own[k], out + k * s.step_bytes);
+    write_steps(s, rows, values, times, own, s.steps, out);
   }
 }
 

@@ -1,0 +1,135 @@
+// Neighbouring features at once, as many as a vector register of the processor built for holds: what number.hpp says of one,
+// in loops that are built once per instruction set (namespace robocache::ROBOCACHE_ISA). The same bits as one by one.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#include "robocache/interpolation/number.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+inline constexpr int kRegisterBytes = 64;
+#elif defined(__AVX__)
+inline constexpr int kRegisterBytes = 32;
+#else
+inline constexpr int kRegisterBytes = 16;
+#endif
+
+template <class T, int kCount>
+struct LanesOf {
+  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
+};
+
+// kCount elements of T, side by side. Passed by reference: how they are passed otherwise depends on the build.
+template <class T, int kCount>
+using Lanes = typename LanesOf<T, kCount>::type;
+
+// y = fma(x, y, z).
+template <class V>
+ROBOCACHE_HD void multiply_add_lanes(const V& x, V& y, const V& z) {
+#ifdef __FMA__
+  constexpr bool kFloat = std::is_same_v<std::remove_cvref_t<decltype(y[0])>, float>;
+  if constexpr (sizeof(V) == 16 && kFloat) {
+    y = _mm_fmadd_ps(x, y, z);
+    return;
+  } else if constexpr (sizeof(V) == 16) {
+    y = _mm_fmadd_pd(x, y, z);
+    return;
+  } else if constexpr (sizeof(V) == 32 && kFloat) {
+    y = _mm256_fmadd_ps(x, y, z);
+    return;
+  } else if constexpr (sizeof(V) == 32) {
+    y = _mm256_fmadd_pd(x, y, z);
+    return;
+  }
+#ifdef __AVX512F__
+  if constexpr (sizeof(V) == 64 && kFloat) {
+    y = _mm512_fmadd_ps(x, y, z);
+    return;
+  } else if constexpr (sizeof(V) == 64) {
+    y = _mm512_fmadd_pd(x, y, z);
+    return;
+  }
+#endif
+#endif
+  for (size_t i = 0; i < sizeof(V) / sizeof(y[0]); ++i) y[i] = multiply_add(x[i], y[i], z[i]);
+}
+
+// y = lerp(a, b, w), as that is of two numbers.
+template <class V>
+ROBOCACHE_HD void lerp_lanes(const V& a, const V& b, const V& w, V& y) {
+  y = b - a;
+  multiply_add_lanes(w, y, a);
+}
+
+template <int kCount, class Work, class T>
+ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
+  if constexpr (std::is_same_v<T, Work>) {
+    __builtin_memcpy(&y, from, sizeof(y));
+  } else if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Work, float>) {
+    Lanes<uint16_t, kCount> bits;
+    __builtin_memcpy(&bits, from, sizeof(bits));
+    y = reinterpret_cast<Lanes<float, kCount>>(__builtin_convertvector(bits, Lanes<uint32_t, kCount>) << 16);
+  } else {
+#ifdef __F16C__
+    if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float>) {
+      if constexpr (kCount == 4) {
+        y = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+        return;
+      } else if constexpr (kCount == 8) {
+        y = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+        return;
+      }
+#ifdef __AVX512F__
+      if constexpr (kCount == 16) {
+        y = _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        return;
+      }
+#endif
+    }
+#endif
+    for (int i = 0; i < kCount; ++i) y[i] = to_work<Work>(from[i]);
+  }
+}
+
+// Each by rounded_once().
+template <int kCount, class Work, class T>
+ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
+  if constexpr (std::is_same_v<T, Work>) {
+    __builtin_memcpy(to, &y, sizeof(y));
+  } else if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Work, float>) {
+    using Bits = Lanes<uint32_t, kCount>;
+    const Bits u = reinterpret_cast<Bits>(y);
+    const Bits rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+    const Bits chosen = (u & 0x7fffffffU) > 0x7f800000U ? Bits{} + 0x7fffU : rounded;
+    const auto bits = __builtin_convertvector(chosen, Lanes<uint16_t, kCount>);
+    __builtin_memcpy(to, &bits, sizeof(bits));
+  } else {
+#ifdef __F16C__
+    if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float>) {
+      if constexpr (kCount == 4) {
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+        return;
+      } else if constexpr (kCount == 8) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+        return;
+      }
+#ifdef __AVX512F__
+      if constexpr (kCount == 16) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                            _mm512_maskz_cvtps_ph(0xffff, y, _MM_FROUND_TO_NEAREST_INT));
+        return;
+      }
+#endif
+    }
+#endif
+    for (int i = 0; i < kCount; ++i) to[i] = rounded_once<T, Work>(y[i]);
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA
