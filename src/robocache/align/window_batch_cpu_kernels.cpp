@@ -507,9 +507,10 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 }
 
 // Steps whose rows lie in a file: read as runs of neighbouring rows, over gaps that are shorter than a read is long.
+constexpr int64_t kShortGap = 16 << 10;  // bytes
+
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>* picks,
                      char* out) {
-  constexpr int64_t kShortGap = 16 << 10;  // bytes
   for (int32_t k = 0; k < s.steps;) {
     RowRange run = rows_of(s, rows, times, picks[k]);
     int32_t end = k + 1;
@@ -557,6 +558,53 @@ void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<
   }
 }
 
+bool has_files(const WindowSource& source) {
+  for (int32_t g = 0; g < source.group_count; ++g) {
+    const Group group(source.groups[g]);
+    for (int32_t at = 0; at < group.segment_count; ++at) {
+      if (group.segments[at].file.descriptor >= 0) return true;
+    }
+  }
+  return false;
+}
+
+bool has_files(const WindowBatch& batch) {
+  if (batch.plan.sources == nullptr) return has_files(batch.plan.first);
+  for (int32_t source = 0; source < batch.mixture.sources; ++source) {
+    if (has_files(batch.plan.sources[source])) return true;
+  }
+  return false;
+}
+
+// Says which rows of files a sample probably reads: those of windows without gaps, where they would be by their times alone.
+void expect_files(const WindowSource& source, const Anchor& anchor) {
+  for (int32_t g = 0; g < source.group_count; ++g) {
+    const Group group(source.groups[g]);
+    for (int32_t at = 0; at < group.segment_count; ++at) {
+      const WindowSegment& s = group.segments[at];
+      const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
+      if (s.file.descriptor < 0 || s.first_moment < 0 || rows.rows == 0) continue;
+      const int64_t last_delta_ns = group.moments[s.first_moment + s.steps - 1].delta_ns;
+      const int64_t first = guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns));
+      const int64_t last = guess_row(rows, saturating_add(anchor.time_ns, last_delta_ns)) + 1;
+      const int64_t end = last < rows.rows ? last + 1 : rows.rows;
+      if ((end - first) * s.row_bytes > s.steps * (kShortGap + 2 * s.row_bytes))
+        continue;  // reads with gaps between them
+      expect_rows(s.file, (rows.begin + first) * s.row_bytes, (end - first) * s.row_bytes);
+    }
+  }
+}
+
+// The same of samples [begin, end), as far as the batch has them.
+void expect_files(const WindowBatch& batch, int64_t begin, int64_t end) {
+  const WindowPlan& plan = batch.plan;
+  for (int64_t i = begin; i < end && i < batch.count; ++i) {
+    const Draw draw = batch.draw(i);
+    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[draw.source];
+    expect_files(source, source.anchors.at(draw.anchor));
+  }
+}
+
 // What each sample of the source has besides its windows.
 void write_constants(const WindowSource& source, int64_t sample, char* memory) {
   for (int32_t i = 0; i < source.constant_count; ++i) {
@@ -573,6 +621,10 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   auto* const memory = static_cast<char*>(batch.memory);
   Pick<double> picks[kTogether * kMaxGroupPicks];  // close together: strides of a power of two share lines of the cache
   int64_t runs[kTogether][kMaxGroupSegments];      // of steps that take one row after the other: the first; else -1
+  if (has_files(batch)) {
+    constexpr int64_t kAhead = 64;  // samples
+    expect_files(batch, begin == 0 ? 0 : begin + kAhead, end + kAhead);
+  }
   for (int64_t first = begin; first < end; first += kTogether) {
     const int count = end - first < kTogether ? static_cast<int>(end - first) : kTogether;
     const WindowSource* sources[kTogether];

@@ -1,5 +1,6 @@
 #include "robocache/source/read_rows.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,6 +42,10 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
     offset += got;
     left -= static_cast<size_t>(got);
   }
+}
+
+void expect_rows(const FileRows& file, int64_t begin, int64_t bytes) {
+  (void)::posix_fadvise(file.descriptor, file.offset + begin, bytes, POSIX_FADV_WILLNEED);
 }
 
 }  // namespace robocache

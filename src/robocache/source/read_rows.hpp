@@ -12,4 +12,8 @@ namespace robocache {
 // FileError "PATH: at byte N: expected M bytes, got K: it was cut short" and "PATH: reading it: ...".
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to);
 
+// Says that these bytes are read soon, so that the disk has many requests at a time however few threads read. A wish: returns at
+// once, and fails without a word.
+void expect_rows(const FileRows& file, int64_t begin, int64_t bytes);
+
 }  // namespace robocache
