@@ -178,10 +178,13 @@ def run_case(
     case["found"], case["parameters"]["batch_size"] = found, found["batch_size"]
     samples = ranks * found["batch_size"]
     figures = {"samples_per_s": samples / found["batch_s"], "trained_samples_per_s": samples / found["step_s"]}
+    figures["trained_again_samples_per_s"] = samples / found["step_again_s"]
     one = report.case("1 rank").get("figures", {}) if ranks > 1 else figures
     if one:
         figures["share_of_linear"] = figures["samples_per_s"] / one["samples_per_s"] / ranks
         figures["trained_share_of_linear"] = figures["trained_samples_per_s"] / one["trained_samples_per_s"] / ranks
+        without = figures["trained_again_samples_per_s"] / one["trained_again_samples_per_s"]
+        figures["trained_again_share_of_linear"] = without / ranks
     figures["grown_by"] = found["step_s"] / found["step_again_s"] - 1
     case["figures"] = figures
     print(f"  {figures}", flush=True)

@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,8 @@ ASKED = {"between rows": (20_000_000, "linear"), "rows": (33_333_333, "previous"
 BATCH_SIZE = 1024
 FILES_BATCH_SIZE = 256  # of what is read from files: the pool's workers make 64 ahead, of cold ones few may be read
 STEP_MS = 8.0
+READS_AT_ONCE = 64
+READS = f"reads alone, {READS_AT_ONCE} at once"
 
 AIMS = {
     **{f"pinned, {asked}": {"share_of_the_link": 0.7} for asked in ASKED},
@@ -160,6 +163,22 @@ class Files:
             affine[name] = np.float32(1), np.float32(0)
         delta_ns = np.arange(STEPS) * ASKED["between rows"][0]
         return loader_numpy.Windows(streams, delta_ns, affine, "vision", snap_ns=1)
+
+    def read_alone(self, window_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+        """Batches of which nothing is made: as many windows of the wide stream, from anywhere, are read by threads."""
+        path, rng = self.path / "streams/vision/values.npy", np.random.default_rng(0)
+        with open(path, "rb", buffering=0) as opened, ThreadPoolExecutor(READS_AT_ONCE) as threads:
+            last = path.stat().st_size - window_bytes
+
+            def read(begins: np.ndarray) -> None:
+                for begin in begins.tolist():
+                    if len(os.pread(opened.fileno(), window_bytes, begin)) != window_bytes:
+                        raise AssertionError(f"{path}: a read at byte {begin} was short")
+
+            while True:
+                begins = rng.integers(0, last, FILES_BATCH_SIZE)
+                list(threads.map(read, np.array_split(begins, READS_AT_ONCE)))
+                yield {}
 
     def bytes_read(self, batch: dict[str, torch.Tensor], asked: str) -> int:
         """Of the wide stream's rows that a batch is made of, each once a sample."""
@@ -268,11 +287,14 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
     verified = verify(batch, windows)
     read = files.bytes_read(batch, "between rows")
     case["bytes"] = sum(x.nbytes for x in batch.values()) + (read if device == "cpu" else 0)
+    case["bytes_read"] = read
 
     ahead, rounds, seconds, most = 4 * max(1, workers), 3, 0.2 if options.quick else 1.0, 1 << 30
     if state == "mapped, cold":  # few enough that hardly any is read twice
         most = max(5, files.bytes // 4 // read - ahead)
     names = [OURS] if state == "in memory" else [OURS, f"torch DataLoader, {workers} workers"]
+    if state == "mapped, cold":
+        names.append(READS)
     taken: dict[str, list[float]] = {name: [] for name in names}
     case["cached_before"] = []
     for name, _ in itertools.product(names, range(1 if options.quick else rounds)):
@@ -283,6 +305,8 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
         case["cached_before"].append(files.cached())
         if name == OURS:
             batches = endless(loader)
+        elif name == READS:
+            batches = files.read_alone(read // FILES_BATCH_SIZE)
         else:
             batches = iter(loader_numpy.dataloader(windows, FILES_BATCH_SIZE, workers, pin_memory=device == "cuda"))
         taken[name].append(batch_us(batches, ahead, most, seconds, device))
@@ -291,10 +315,11 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
     for name in names:
         wall_us = statistics.median(taken[name])
         case["contenders"][name] = {
-            **verified,
+            **(verified if name != READS else {}),
             "wall_us": wall_us,
             "slowest_us": max(taken[name]),
             "samples_per_s": FILES_BATCH_SIZE / wall_us * 1e6,
+            "read_bytes_per_s": read / wall_us * 1e6,
         }
     over_the_link = device == "cuda" and state != "in memory"
     floors = (
