@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "robocache/align/window_batch.hpp"
+#include "robocache/align/window_math.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/sample/anchors.hpp"
@@ -144,6 +145,105 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
         // Of the two halves one wrote this byte, and the other left it.
         ASSERT_TRUE((first[i] == whole[i] && second[i] == none[i]) || (first[i] == none[i] && second[i] == whole[i]))
             << build.name << " up to " << middle << ", byte " << i;
+      }
+    }
+  }
+}
+
+// What is asked of a stream.
+struct Asked {
+  InterpolationMethod method;
+  bool causal;
+  int64_t max_gap_ns;
+  int64_t tolerance_ns;
+  int64_t snap_ns;
+};
+
+// Rows 20 ms apart, moved by up to `jitter` of that; the last third after a pause, in it some rows of one time.
+std::vector<int64_t> uneven_clock(int64_t start_ns, double jitter) {
+  Random random{7};
+  std::vector<int64_t> times;
+  for (int64_t row = 0; row < 90; ++row) {
+    const int64_t pause = row >= 60 ? 300'000'000 : 0;
+    times.push_back(start_ns + row * 20'000'000 + pause + static_cast<int64_t>(jitter * 2e7 * random.between(-1, 1)));
+  }
+  for (const size_t same : {70U, 71U, 80U}) times[same] = times[same - 1];
+  return times;
+}
+
+TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTake) {
+  const std::vector<std::vector<int64_t>> episodes = {uneven_clock(1'800'000'000'000'000'000, 0.3),
+                                                      uneven_clock(0, 0.3),
+                                                      uneven_clock(-4'600'000'000'000'000'000, 0),
+                                                      uneven_clock(4'611'686'018'427'387'904 - 900'000'000, 0.1),
+                                                      {5, 6, 40'000'000},
+                                                      {9}};
+  const test::HostClock clock{episodes};
+  const std::vector<int64_t> deltas = {-40'000'000, -20'000'000, 0,          700,
+                                       3'000'000,   20'000'000,  29'000'000, 340'000'000};
+  std::vector<float> values;
+  for (const std::vector<int64_t>& times : episodes) {
+    for (size_t row = 0; row < times.size(); ++row) values.push_back(static_cast<float>(row));
+  }
+  std::vector<int64_t> all(episodes.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  const Anchors anchors = Anchors::of_ticks(clock.view(), all);
+  const int64_t count = anchors.index().anchors;
+  const auto steps = static_cast<int64_t>(deltas.size());
+  const MixtureTables mixture{std::vector<int64_t>{count}, {.weights = {std::nullopt}, .shuffle = false}};
+  for (const Asked& asked : std::vector<Asked>{{InterpolationMethod::kLinear, false, -1, -1, 1000},
+                                               {InterpolationMethod::kLinear, false, 25'000'000, -1, 0},
+                                               {InterpolationMethod::kLinear, false, -1, -1, 4'000'000},
+                                               {InterpolationMethod::kPrevious, false, 25'000'000, 5'000'000, 1000},
+                                               {InterpolationMethod::kNearest, false, -1, 4'000'000, 1000},
+                                               {InterpolationMethod::kNext, false, 25'000'000, 9'000'000, 0},
+                                               {InterpolationMethod::kLinear, true, 15'000'000, -1, 1000},
+                                               {InterpolationMethod::kPrevious, true, -1, 7'000'000, 4'000'000}}) {
+    WindowStream stream{};
+    stream.rows = {clock.view(), values.data(), 1, DType::kFloat32};
+    stream.delta_ns = deltas;
+    stream.methods = {{0, 1, asked.method}};
+    stream.max_gap_ns = asked.max_gap_ns;
+    stream.tolerance_ns = asked.tolerance_ns;
+    stream.causal = asked.causal;
+    stream.out_features = 1;
+    stream.out_dtype = DType::kFloat32;
+    stream.age_offset = 0;
+    stream.out_offset = 8 * steps * count;
+    stream.pad_offset = stream.out_offset + 4 * steps * count;
+    DeviceTables tables{Device{}};
+    WindowBatch batch{};
+    batch.plan = window_plan(std::vector<WindowStreams>{{anchors.index(), {stream}, {}}}, tables);
+    batch.plan.snap_ns = asked.snap_ns;
+    batch.plan.time_offset = batch.plan.episode_offset = -1;
+    batch.mixture = mixture.mixture().at_epoch(0, 0);
+    batch.count = count;
+    const WindowSegment segment = tables_of(batch.plan.first.groups[0]).segments[0];
+    for (const Build& build : every_build()) {
+      std::vector<unsigned char> memory(static_cast<size_t>(13 * steps * count));
+      batch.memory = memory.data();
+      build.samples(batch, 0, count);
+      for (int64_t i = 0; i < count * steps; ++i) {
+        const Anchor anchor = anchors.index().at(i / steps);
+        const std::vector<int64_t>& times = episodes[static_cast<size_t>(anchor.episode)];
+        const int64_t target = saturating_add(anchor.time_ns, deltas[static_cast<size_t>(i % steps)]);
+        const ClockRow<int64_t> row{times.data(), 1};
+        const auto rows = static_cast<int64_t>(times.size());
+        int64_t hint = 0;
+        const WindowPlace<> place = find_place(row, rows, target, asked.snap_ns, hint);
+        const Pick<double> picked = pick_at(row, rows, place, segment);
+        const auto left = static_cast<float>(picked.left);
+        const auto right = static_cast<float>(picked.right);
+        const float expected = picked.kind == PickKind::kAbsent ? 0.0F
+                               : picked.kind == PickKind::kOne  ? left
+                                                                : lerp(left, right, static_cast<float>(picked.weight));
+        const auto at = static_cast<size_t>(i);
+        ASSERT_EQ(reinterpret_cast<const float*>(memory.data() + stream.out_offset)[at], expected)
+            << build.name << ", " << method_name(asked.method) << ", step " << i;
+        ASSERT_EQ(memory[static_cast<size_t>(stream.pad_offset) + at] != 0, !picked.valid)
+            << build.name << ", step " << i;
+        ASSERT_EQ(reinterpret_cast<const int64_t*>(memory.data())[at], age_of(row, picked, target))
+            << build.name << ", " << method_name(asked.method) << ", step " << i;
       }
     }
   }
