@@ -168,7 +168,8 @@ def test_tiers_are_measured_against_the_link_and_a_pool_of_workers(quick, device
         assert all(measures.get("wall_us", measures.get("gpu_us")) > 0 for measures in case["contenders"].values())
     for state in ("warm", "cold"):
         case = cases[f"mapped, {state}"]
-        assert list(case["faster_than"]) == ["torch DataLoader, 2 workers"]
+        alone = ["reads alone, 64 at once"] if state == "cold" else []
+        assert list(case["faster_than"]) == ["torch DataLoader, 2 workers", *alone]
         assert case["contenders"]["torch DataLoader, 2 workers"]["largest_error_over_bound"] <= 1
         assert "vision" in case["explained"]
         assert "mapped" in case["explained"]
