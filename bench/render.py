@@ -298,7 +298,7 @@ WORDS = {
     "share_of_linear": "share of linear",
     "trained_samples_per_s": "samples/s in training",
     "trained_share_of_linear": "share of linear in training",
-    "trained_again_share_of_linear": "of linear on one batch again and again",
+    "trained_again_share_of_linear": "that without a loader",
     "lerobot_samples_per_s": "by LeRobot's own dataset",
     "times_lerobot": "times as fast",
     "grown_by": "a step grows by",
