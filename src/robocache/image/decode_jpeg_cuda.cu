@@ -215,31 +215,33 @@ __global__ void __launch_bounds__(kColorThreads)
   }
 }
 
-// ---- words from afar to the device, a frame of a block at a time ----------------------------------------------------
+// ---- words from afar to the device, a frame of a warp at a time ----------------------------------------------------
 
 // So small that one fits beside all that scan_segments has on a multiprocessor; together they have as many bytes on their
 // way as the link holds, and no more, since those would be in the way of what is decoded meanwhile.
-constexpr unsigned kFetchBlocks = 32;
+constexpr unsigned kFetchBlocks = 24;
 constexpr unsigned kFetchThreads = 128;
 constexpr unsigned kFetchLoads = 4;  // of 16 bytes, of each thread at once
 
 __global__ void __launch_bounds__(kFetchThreads) fetch_words(const __grid_constant__ DecodeJpegParams p) {
   wait_for_work_before();
-  for (int64_t place = blockIdx.x; place < p.count; place += gridDim.x) {
+  const int64_t warps = int64_t{gridDim.x} * (kFetchThreads / kWarp);
+  const unsigned lane = threadIdx.x % kWarp;
+  for (int64_t place = (blockIdx.x * kFetchThreads + threadIdx.x) / kWarp; place < p.count; place += warps) {
     const JpegFrame* const frame = frame_at(p, place);
     if (frame == nullptr) continue;
     const uint32_t count = (p.segments[frame->segments + frame->segment_count] + 15) / 16;
     const auto* const from = reinterpret_cast<const uint4*>(p.words + frame->words);
     auto* const to = reinterpret_cast<uint4*>(p.fetched + place * p.words_of_place);
-    for (uint32_t first = threadIdx.x; first < count; first += kFetchThreads * kFetchLoads) {
+    for (uint32_t first = lane; first < count; first += kWarp * kFetchLoads) {
       uint4 held[kFetchLoads];
 #pragma unroll
       for (unsigned i = 0; i < kFetchLoads; ++i) {
-        if (first + i * kFetchThreads < count) held[i] = from[first + i * kFetchThreads];
+        if (first + i * kWarp < count) held[i] = from[first + i * kWarp];
       }
 #pragma unroll
       for (unsigned i = 0; i < kFetchLoads; ++i) {
-        if (first + i * kFetchThreads < count) to[first + i * kFetchThreads] = held[i];
+        if (first + i * kWarp < count) to[first + i * kWarp] = held[i];
       }
     }
   }
@@ -253,8 +255,8 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_fetch_jpegs
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  return launch_overlapped(fetch_words, blocks_for(params->count, 1, kFetchBlocks), kFetchThreads, 0,
-                           static_cast<cudaStream_t>(stream_handle), *params);
+  return launch_overlapped(fetch_words, blocks_for(params->count, kFetchThreads / kWarp, kFetchBlocks), kFetchThreads,
+                           0, static_cast<cudaStream_t>(stream_handle), *params);
 }
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_decode_jpeg(

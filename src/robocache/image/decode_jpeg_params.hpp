@@ -51,7 +51,7 @@ struct JpegFrame {
 // Where the decoded samples of a frame's components lie before chroma is brought to full size: planes of whole MCUs.
 struct JpegPlanes {
   int32_t mcus_across, mcus_down;
-  int64_t luma_pitch, chroma_pitch;    // bytes from row to row
+  int32_t luma_pitch, chroma_pitch;    // bytes from row to row
   int64_t chroma_begin, chroma_bytes;  // Cb, and behind it Cr
   int64_t bytes;                       // of all planes
   int32_t chroma_height, chroma_width;
@@ -63,10 +63,10 @@ ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int3
   const int32_t mcu_width = 8 * frame.luma_across, mcu_height = 8 * frame.luma_down;
   planes.mcus_across = (width + mcu_width - 1) >> (2 + frame.luma_across);
   planes.mcus_down = (height + mcu_height - 1) >> (2 + frame.luma_down);
-  planes.luma_pitch = int64_t{planes.mcus_across} * mcu_width;
-  planes.chroma_pitch = int64_t{planes.mcus_across} * 8;
-  planes.chroma_begin = planes.luma_pitch * planes.mcus_down * mcu_height;
-  planes.chroma_bytes = planes.chroma_pitch * planes.mcus_down * 8;
+  planes.luma_pitch = planes.mcus_across * mcu_width;
+  planes.chroma_pitch = planes.mcus_across * 8;
+  planes.chroma_begin = int64_t{planes.luma_pitch} * planes.mcus_down * mcu_height;
+  planes.chroma_bytes = int64_t{planes.chroma_pitch} * planes.mcus_down * 8;
   planes.bytes = planes.chroma_begin + (channels == 3 ? 2 * planes.chroma_bytes : 0);
   planes.chroma_height = (height + frame.luma_down - 1) >> (frame.luma_down - 1);
   planes.chroma_width = (width + frame.luma_across - 1) >> (frame.luma_across - 1);

@@ -173,10 +173,10 @@ ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& 
       jpeg_inverse_dct(packed, pixels);
       const int32_t down = component == 0 && block >= frame.luma_across ? 1 : 0;
       const int32_t across = component == 0 ? block - down * frame.luma_across : 0;
-      const int64_t row = int64_t{mcu_row} * (component == 0 ? frame.luma_down : 1) + down;
-      const int64_t column = int64_t{mcu_column} * (component == 0 ? frame.luma_across : 1) + across;
-      const int64_t pitch = component == 0 ? planes.luma_pitch : planes.chroma_pitch;
-      uint8_t* to = samples + row * 8 * pitch + column * 8;
+      const int32_t row = mcu_row * (component == 0 ? frame.luma_down : 1) + down;
+      const int32_t column = mcu_column * (component == 0 ? frame.luma_across : 1) + across;
+      const int32_t pitch = component == 0 ? planes.luma_pitch : planes.chroma_pitch;
+      uint8_t* to = samples + int64_t{row} * (8 * pitch) + 8 * column;
       if (component != 0) to += planes.chroma_begin + (component - 1) * planes.chroma_bytes;
       store_jpeg_block(pixels, to, pitch);
     }

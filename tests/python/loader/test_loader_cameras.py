@@ -488,9 +488,10 @@ def test_processes_on_one_gpu_share_one_pinned_copy(recording, tmp_path, monkeyp
     loader = robocache.Loader(dataset, **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
-    mine = f"robocache-{os.getuid()}-"
-    shared = sorted(name for name in os.listdir("/dev/shm") if name.startswith(mine))
-    assert shared
+    values = (tmp_path / "cache" / "streams" / "top" / "values.npy").stat()
+    mine = f"robocache-{os.getuid()}-{values.st_dev}-{values.st_ino}-"  # other tests run beside this one
+    shared = [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
+    assert len(shared) == 1
     expected = hashlib.sha256()
     for batch in loader:
         expected.update(batch["top"].cpu().numpy().tobytes())
@@ -501,7 +502,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(recording, tmp_path, monkeyp
         "for batch in loader: seen.update(batch['top'].cpu().numpy().tobytes())\n"
         "print(seen.hexdigest())\n"
         "print('one copy for all ranks of this host' in loader.explain()[0].why)\n"
-        f"print(sorted(name for name in os.listdir('/dev/shm') if name.startswith({mine!r})))"
+        f"print([name for name in os.listdir('/dev/shm') if name.startswith({mine!r})])"
     )
     run = [sys.executable, "-c", program, str(tmp_path / "cache")]
     others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
