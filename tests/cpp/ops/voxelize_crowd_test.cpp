@@ -34,8 +34,8 @@ struct Crowd {
 
 const std::vector<Crowd> kCrowds = {
     {"few rows", 700, {8, 8, 8}, {40}, ReduceWay::kPacked},
-    {"one cell", 140'001, {1, 1, 1}, {140'000}, ReduceWay::kTiles},
-    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}, ReduceWay::kTiles},
+    {"one cell", 140'001, {1, 1, 1}, {140'000}, ReduceWay::kPacked},
+    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}, ReduceWay::kPacked},
     {"crowds of every size",
      70'001,
      {40, 40, 40},
