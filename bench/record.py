@@ -47,7 +47,7 @@ class Report:
     File: {bench, machine: {...}, command, commit, date, quick, predicted: {...}, aims: {...}, cases: [{name, ...}]}.
     A case holds "parameters", "bytes" (moved at least, declared before timing), "floor_us" (a copy of as many bytes),
     "contenders": {name: {"<measure>": value}}, the first being robocache, and "seconds" it took in all; "error" where it
-    failed. Predictions and aims: {case: {measure: value}}.
+    failed; its own "commit" where it was kept of an earlier run. Predictions and aims: {case: {measure: value}}.
     """
 
     def __init__(self, bench: str, options: argparse.Namespace, predicted: dict, aims: dict | None = None) -> None:
@@ -74,7 +74,7 @@ class Report:
         }
         if options.append and self.path.exists():
             before = json.loads(self.path.read_text())
-            self.content["cases"] = before["cases"]
+            self.content["cases"] = [{"commit": before["commit"], **case} for case in before["cases"]]
             self.content["command"] = "; ".join(
                 dict.fromkeys([*before["command"].split("; "), self.content["command"]])
             )

@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,6 +168,14 @@ def hardware(result: dict) -> str:
 # ---- README ----
 
 
+def commits(result: dict) -> str:
+    """The commit, and of how many cases it is another."""
+    others = Counter(case.get("commit", result["commit"]) for case in result["cases"])
+    del others[result["commit"]]
+    kept = ", ".join(f"{count} of {len(result['cases'])} cases {commit}" for commit, count in others.items())
+    return f"{result['commit']} ({kept})" if kept else result["commit"]
+
+
 def readme(found: Results) -> str:
     rows = []
     for of, name, words, measure in HEADLINES:
@@ -191,7 +200,7 @@ def page(found: Results) -> str:
 
 def section(result: dict) -> str:
     text = f"### {TITLES[result['bench']]}, {hardware(result)}\n\n"
-    text += f"`{result['command']}`, {result['date']}, commit {result['commit']}, torch {result['machine']['torch']}.\n"
+    text += f"`{result['command']}`, {result['date']}, commit {commits(result)}, torch {result['machine']['torch']}.\n"
     if result["quick"]:
         text += "\nA smoke run: the figures mean nothing.\n"
     by = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
@@ -326,7 +335,7 @@ def cameras(found: Results) -> str:
     for result in found.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
             continue
-        measured = f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {result['commit']}"
+        measured = f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {commits(result)}"
         if result["bench"] == "images":
             measured += f"; JPEGs of {number(result['bytes_a_frame'] / 1000)} KB a frame"
         elif result["bench"] == "lerobot_batches":

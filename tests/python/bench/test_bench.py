@@ -257,11 +257,15 @@ def test_a_benchmark_may_run_in_parts(run, tmp_path):
         "here",
         "--append",
     )
-    for part in ("occupancy", "call overhead", "occupancy"):
-        code, text = run(*command, "--only", part)
+    for number, part in enumerate(("occupancy", "call overhead", "occupancy")):
+        code, text = run(*command, "--only", part, "--commit", f"commit {number}")
         assert code == 0, text
     result = json.loads((tmp_path / "here-voxelize.json").read_text())
-    assert [case["name"] for case in result["cases"]] == ["call overhead", "occupancy"]
+    assert [(case["name"], case.get("commit")) for case in result["cases"]] == [
+        ("call overhead", "commit 1"),
+        ("occupancy", None),
+    ]
+    assert result["commit"] == "commit 2"
     both = [f"python bench/voxelize.py --quick --device cpu --only {part}" for part in ("occupancy", "'call overhead'")]
     assert result["command"] == "; ".join(both)
 
