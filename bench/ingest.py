@@ -5,7 +5,7 @@
 
 One process each. Files are warm, in the page cache; the cache is written beside them, where TMPDIR says, and made durable.
 Library, ingest and doctor take turns, with a writer of as many bytes as the cache has, which makes them durable and does
-nothing else: no ingest is faster. Memory is the peak of a process of its own that ingests, mapped files included.
+nothing else. Memory is the peak of a process of its own that ingests, mapped files included.
 """
 
 from __future__ import annotations

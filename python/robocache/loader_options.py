@@ -57,7 +57,7 @@ def library_options(
     keys = Keys(sources)
     for name in rename or {}:
         if not any(name in source.dataset.streams for source in sources):
-            raise errors.ArgumentError(f"rename: no stream {name!r} in {keys.where}; there are {', '.join(keys)}")
+            raise keys.missing("rename", name)
     options = _options(
         mixture,
         whole("batch_size", given["batch_size"]),
@@ -258,7 +258,7 @@ class _PerKey:
         self.named: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         for key in self.named:
             if key not in keys:
-                raise errors.ArgumentError(f"{name}: no stream {key!r} in {keys.where}; there are {', '.join(keys)}")
+                raise keys.missing(name, key)
         self.of_all = None if isinstance(given, Mapping) else _given(convert, name, given)
 
     def of(self, key: str) -> Any:

@@ -110,7 +110,12 @@ class Keys(dict[str, int]):
                     self.numbers.setdefault(key, []).append(stream)
                 else:
                     (self.cameras if stream.kind == "frames" else self.ragged).add(key)
-        self.where = sources[0].dataset.path if len(sources) == 1 else "any source"
+        self._where = sources[0].dataset.path if len(sources) == 1 else "any source"
+
+    def missing(self, argument: str, key: Any) -> errors.ArgumentError:
+        """What is raised where an argument names a stream that there is not."""
+        names = ", ".join(self) or "none"
+        return errors.ArgumentError(f"{argument}: no stream {key!r} in {self._where}; there are {names}")
 
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:

@@ -46,7 +46,7 @@ std::optional<int64_t> stream_of(const SourceRequest& source, std::string_view k
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return text.empty() ? "none" : text;
 }
 
 // The keys that a source can fill, in the order of its streams.

@@ -137,3 +137,18 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     robocache.Loader(
         dataset, batch_size=2, delta_timestamps={"x": [0]}, max_gap_s=np.float32(0.5), episodes=np.array([0])
     )
+
+
+@pytest.mark.parametrize("option", ["methods", "rename"])
+def test_a_cache_of_no_streams_has_none_to_name(tmp_path, option):
+    with robocache.Writer(tmp_path / "cache"):
+        pass
+    options = {"methods": {"action": "linear"}} if option == "methods" else {"rename": {"action": "a"}}
+    with pytest.raises(robocache.ArgumentError, match=r"there are none$"):
+        robocache.Loader(
+            robocache.open(tmp_path / "cache"),
+            batch_size=1,
+            delta_timestamps={"action": [0.0]},
+            device="cpu",
+            **options,
+        )
