@@ -9,10 +9,11 @@ import json
 import math
 import operator
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -225,12 +226,12 @@ class Stream:
             text only what the clock tells.
     """
 
+    _ADDRESSES: ClassVar = ("time_ns", "values", "blob_offsets", "row_offsets", "stats")  # in a description
+
     def __init__(self, dataset: Any, episodes: int, description: dict[str, Any]) -> None:
         self._dataset = dataset
         self._episodes = episodes
-        self._addresses = {
-            key: description[key] for key in ("time_ns", "values", "blob_offsets", "row_offsets", "stats")
-        }
+        self._addresses = {key: description[key] for key in self._ADDRESSES}
         self._dtype: str = description["dtype"]
         self.name: str = description["name"]
         self.shape: tuple[int, ...] = tuple(description["shape"])
@@ -334,7 +335,8 @@ class Stream:
 
 
 class Dataset:
-    """A cache, opened by :func:`open`. Immutable; threads may share one. It pickles as its path.
+    """A cache, opened by :func:`open`. Immutable; threads may share one. A copy is itself. It pickles as its path: unpickling
+    opens what lies there, and is a FileError where that is not what was pickled.
 
     Attributes:
         path: the absolute path of what was opened.
@@ -530,11 +532,40 @@ class Dataset:
         """
         _dataset_verify(self._handle)
 
+    def __copy__(self) -> Dataset:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Dataset:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return open, (self.path,)
+        return _open_again, (self.path, self._episodes, self._fingerprint)
+
+    @property
+    def _fingerprint(self) -> int:
+        """Of what it holds, but for the values that its statistics do not tell apart."""
+        described = json.loads(_dataset_describe(self._handle))
+        for stream in described["streams"]:
+            for address in Stream._ADDRESSES:
+                del stream[address]
+        fingerprint = zlib.crc32(json.dumps(described).encode())
+        for stats in self.stats.values():
+            for statistic in stats:
+                fingerprint = zlib.crc32(statistic.tobytes(), fingerprint)
+        return fingerprint
 
     def __repr__(self) -> str:
         return f"robocache.Dataset({self.path!r}, {self._episodes} episodes, {len(self.streams)} streams)"
+
+
+def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
+    dataset = Dataset(path)
+    if dataset._fingerprint != fingerprint:
+        raise errors.FileError(
+            f"{path}: expected the cache that was pickled, of {episodes} episodes, got one of {len(dataset)} that was appended "
+            f"to or written since; open it anew (of one appended to, episodes=range({episodes}) are those that there were)"
+        )
+    return dataset
 
 
 def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:

@@ -93,7 +93,7 @@ def check_installation() -> dict[str, Any]:
             device["works"] = device["failure"] is None
     return {
         "versions": {
-            "robocache": _version("robocache"),
+            "robocache": _lib.function("version")(),
             "python": platform.python_version(),
             "platform": platform.platform(),
             **{name: _version(name) for name in ("apache-tvm-ffi", "numpy", "pyarrow", "torch")},

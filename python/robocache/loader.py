@@ -175,7 +175,8 @@ class Loader:
     A loop that is left by ``break`` is over: the next one is the next epoch. Several threads may loop over one loader: each
     batch of the epoch goes to one of them, and all their loops end with it. A loader pickles as its datasets' paths, its
     arguments and its place, so the copy goes on with the batch that would have come next; a device, rank and world size
-    left to the default are chosen anew where it is unpickled, and `stream` is left behind.
+    left to the default are chosen anew where it is unpickled, and `stream` is left behind. Where a cache was appended to
+    or replaced since, that is a FileError.
 
     Attributes:
         device: where the batches are: ``"cpu"`` or ``"cuda:N"``.

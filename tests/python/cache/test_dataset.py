@@ -1,5 +1,6 @@
 """Dataset: read-only views that keep the files mapped, and misses that name what there is."""
 
+import copy
 import gc
 import os
 import pickle
@@ -104,6 +105,27 @@ def test_pickle_opens_it_again(path, monkeypatch):
     again = pickle.loads(pickle.dumps(ds))
     assert again.path == ds.path == os.fspath(path)
     assert again.streams["joint.position"].rows == 12
+
+
+@pytest.mark.parametrize("options", [{"append": True}, {"overwrite": True}], ids=["appended", "replaced"])
+def test_a_pickle_of_what_has_changed_since_is_refused(path, options):
+    ds = robocache.open(path)
+    options_of_loader = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
+    loader = robocache.Loader(ds, **options_of_loader, normalize="mean_std")
+    saved = [pickle.dumps(ds), pickle.dumps(loader)]
+    with robocache.Writer(path, **options) as w, w.episode() as ep:
+        ep.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
+    now = len(robocache.open(path))
+    for pickled in saved:
+        with pytest.raises(
+            robocache.FileError, match=rf"cache: expected the cache that was pickled, of {len(ds)} .* got one of {now} "
+        ):
+            pickle.loads(pickled)
+    assert copy.deepcopy(ds) is copy.copy(ds) is ds
+    assert len(copy.deepcopy(loader)) == len(loader)
+    saved = pickle.dumps(robocache.open(path))
+    robocache.doctor(path)  # writes into it what it found
+    assert len(pickle.loads(saved)) == now
 
 
 def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
