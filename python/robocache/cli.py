@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from . import __version__, dataset, demo, view
+from . import __version__, _command, dataset, demo, view
 from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .export import FORMATS as EXPORTS
@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         raise
     as_json: bool = getattr(arguments, "json", False)
     try:
+        _command.begin()
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code

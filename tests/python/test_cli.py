@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -384,6 +385,7 @@ def test_info(capsys):
     code, out, _ = run(capsys, "info", "--json")
     assert code == 0
     assert json.loads(out)["ok"] is True
+    assert json.loads(out)["versions"]["robocache"] == robocache.__version__
     code, out, _ = run(capsys, "info")
     assert code == 0
     assert "robocache" in out and "CUDA" in out
@@ -467,11 +469,35 @@ def modules_of(*command):
     return {line.rpartition("|")[2].strip() for line in made.stderr.splitlines() if line.startswith("import time:")}
 
 
-def test_a_command_on_files_waits_for_no_torch(cache, tmp_path):
+@pytest.fixture
+def script(tmp_path):
+    """The command, as pip makes it."""
+    path = tmp_path / "bin" / "robocache"
+    path.parent.mkdir()
+    path.write_text("import sys\n\nfrom robocache.cli import main\n\nsys.exit(main())\n")
+    return path
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word(script, tmp_path):
+    slow = tmp_path / "slow" / "numpy.py"  # what the package imports first
+    slow.parent.mkdir()
+    slow.write_text("import time\n\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    paths = os.pathsep.join([str(slow.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for command in ([script], ["-m", "robocache"]):
+        made = subprocess.Popen(
+            [sys.executable, *command, "--version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        assert made.stdout.readline() == b"importing\n"
+        made.send_signal(signal.SIGINT)
+        assert made.communicate(timeout=30) == (b"", b"")
+        assert made.returncode == 130
+
+
+def test_a_command_on_files_waits_for_no_torch(cache, script):
     pytest.importorskip("torch")
-    script = tmp_path / "bin" / "robocache"  # as pip makes it
-    script.parent.mkdir()
-    script.write_text("import sys\n\nfrom robocache.cli import main\n\nsys.exit(main())\n")
     for command in (["-m", "robocache", "inspect", cache], ["-mrobocache", "--help"], [script, "--version"]):
         found = modules_of(*command)
         assert "robocache._lib" in found and "torch.nn" not in found

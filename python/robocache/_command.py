@@ -1,0 +1,39 @@
+"""Whether this process is the command ``robocache``; Ctrl-C then ends it without a traceback, from the import of this on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+
+def arguments() -> list[str] | None:
+    """What the command was given, where this process is it."""
+    program, *given = getattr(sys, "argv", None) or [""]
+    if program == "-m":  # the package is imported before python -m has found the module
+        program = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+    processes = sys.modules.get("multiprocessing")
+    if processes is not None and processes.parent_process() is not None:
+        return None  # one of its workers, which has its argv
+    return given if Path(program).name == "robocache" else None
+
+
+def _end(signum: int, frame: Any) -> None:
+    os._exit(128 + signum)
+
+
+def begin() -> None:
+    """From now on Ctrl-C is a KeyboardInterrupt, as in other programs."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if (
+    arguments() is not None
+    and threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # it is ignored behind nohup
+):
+    signal.signal(signal.SIGINT, _end)
