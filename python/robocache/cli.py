@@ -79,7 +79,8 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
         return flag if text is None else f"{flag} {text}"
 
     def asked(said: re.Match[str]) -> str:
-        return f"{said[1]}--{said[2].replace('_', '-')}" if said[2] in known else said[0]
+        name = "method" if said[2] == "methods" else said[2]  # there one at a time
+        return f"{said[1]}--{name.replace('_', '-')}" if name in known else said[0]
 
     # What was given for a cache, and has none in it, is most often a source.
     message = re.sub(
@@ -234,7 +235,7 @@ def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
         except FileError:
             raise error from None
         command = shlex.join(["robocache", "ingest", cache, f"{source.resolve().name}.cache"])
-        raise FileError(f"{cache}: a {kind}, not a cache; ingest it first: {command}") from error
+        raise FileError(f"{cache}: recordings ({kind}), not a cache; ingest them first: {command}") from error
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

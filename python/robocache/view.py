@@ -127,9 +127,9 @@ def show_streams(dataset: Dataset, console: Console) -> None:
     for name, stream in dataset.streams.items():
         found = stream.findings
         table.add_row(
-            _Name(name),
+            Name(name),
             _values(stream),
-            *[_Name(units[name])] * any(units.values()),
+            *[Name(units[name])] * any(units.values()),
             str(stream.rows),
             f"{stream.rate_hz:.4g}",
             f"{found['jitter_ns'] / 1e6:.3f}",
@@ -143,7 +143,7 @@ def show_streams(dataset: Dataset, console: Console) -> None:
         names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
         if names:
             listed = "all streams" if len(names) == len(dataset.streams) else ", ".join(names)
-            console.print(_Name(f"{clock} clock, {meaning}: {listed}"))
+            console.print(Name(f"{clock} clock, {meaning}: {listed}"))
     for name, stream in dataset.streams.items():
         found = stream.findings
         counts = {
@@ -156,7 +156,7 @@ def show_streams(dataset: Dataset, console: Console) -> None:
         }
         odd = ", ".join(_count(count, what) for what, count in counts.items() if count)
         if odd:
-            console.print(_Name(f"{name}: {odd}"))
+            console.print(Name(f"{name}: {odd}"))
 
 
 def _values(stream: Stream) -> str:
@@ -181,7 +181,7 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
     for name, stream in cameras.items():
         format = cast(FrameFormat, stream.frames)
         each = f"{_frame_bytes(stream) / stream.rows:,.0f}" if stream.rows else ""
-        table.add_row(_Name(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), each)
+        table.add_row(Name(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), each)
         facts = [f"a unit is {format.unit_m:g} m"] if format.unit_m else []
         if format.intrinsics is not None:
             facts.append("intrinsics")
@@ -190,7 +190,7 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
             known.append(f"{name}: {', '.join(facts)}")
     console.print(table)
     for line in known:
-        console.print(_Name(line))
+        console.print(Name(line))
 
 
 def _count(number: int, what: str) -> str:
@@ -219,11 +219,11 @@ def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
         rows = width if every_feature else min(width, _FEATURES_SHOWN)
         values = [[f"{column[feature] + 0.0:.3g}" for column in columns] for feature in range(rows)]
         if stream.shape == () and not stream.names:
-            table.add_row(_Name(name, "bold"), *values[0])
+            table.add_row(Name(name, "bold"), *values[0])
             continue
-        table.add_row(_Name(name, "bold"))
+        table.add_row(Name(name, "bold"))
         for feature in range(rows):
-            table.add_row(_Name(f"  {_feature_name(stream, feature)}"), *values[feature])
+            table.add_row(Name(f"  {_feature_name(stream, feature)}"), *values[feature])
         if rows < width:
             table.add_row(Text(f"  and {width - rows} more", style="dim"))
             table.caption = "--all: every feature"
@@ -234,23 +234,29 @@ def _feature_name(stream: Stream, feature: int) -> str:
     return stream.names[feature] if stream.names else f"[{feature}]"
 
 
-class _Name:
-    """Text that breaks behind spaces, dots, dashes, slashes and underscores before it breaks inside a word."""
+class Name:
+    """Text that breaks at spaces; words longer than a line behind dots, dashes, slashes and underscores, before it breaks
+    inside of them."""
 
     def __init__(self, text: str, style: str = "") -> None:
-        self._parts = re.findall(r"[^ ._/-]*[ ._/-]+|[^ ._/-]+", text)
+        self._words = [re.findall(r"[^ ._/-]*[ ._/-]+|[^ ._/-]+", word) for word in re.findall(r"[^ ]* +|[^ ]+", text)]
         self._style = style
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        widths = [cell_len(part) for part in self._parts]
+        widths = [cell_len(part) for word in self._words for part in word]
         return Measurement(max(widths, default=0), sum(widths)).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = [""]
-        for part in self._parts:
-            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > options.max_width:
-                lines.append("")
-            lines[-1] += part
+
+        def fits(more: str) -> bool:
+            return cell_len((lines[-1] + more).rstrip()) <= options.max_width
+
+        for word in self._words:
+            for part in ["".join(word)] if cell_len("".join(word).rstrip()) <= options.max_width else word:
+                if lines[-1] and not fits(part):
+                    lines.append("")
+                lines[-1] += part
         yield Text("\n".join(lines), style=self._style, overflow="fold")
 
 

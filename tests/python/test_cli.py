@@ -70,7 +70,7 @@ def test_ingest_json_is_the_report(capsys, tmp_path):
 def test_failures_are_json_too(capsys, cache, tmp_path, monkeypatch):
     broken = write_logs(tmp_path / "broken", broken=True)
     for code, kind, words, *arguments in (
-        (1, "FileError", "not a cache; ingest it first", "inspect", tmp_path),
+        (1, "FileError", "not a cache; ingest them first", "inspect", tmp_path),
         (1, "SourceError", "--on-error skip passes over it by name", "ingest", broken, tmp_path / "c"),
         (1, "FileError", "--overwrite", "ingest", broken, cache),
         (1, "FileError", "plan.json: No such file", "merge", tmp_path / "none", tmp_path / "c"),
@@ -272,10 +272,10 @@ def test_recordings_are_to_be_ingested_first(command, capsys, tmp_path):
     logs = write_logs(tmp_path / "my logs")
     code, out, err = run(capsys, command, logs)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert f"not a cache; ingest it first: robocache ingest '{logs}' 'my logs.cache'" in err
+    assert f"not a cache; ingest them first: robocache ingest '{logs}' 'my logs.cache'" in err
     (tmp_path / "set/meta").mkdir(parents=True)
     (tmp_path / "set/meta/info.json").write_text("{}")
-    assert "a LeRobot dataset" in run(capsys, command, tmp_path / "set")[2]
+    assert "recordings (LeRobot dataset (v2" in run(capsys, command, tmp_path / "set")[2]
 
 
 def test_eighty_columns_break_no_word(capsys, tmp_path, monkeypatch):
@@ -291,6 +291,10 @@ def test_eighty_columns_break_no_word(capsys, tmp_path, monkeypatch):
     assert max(map(len, lines[1:])) <= 80  # the first is the path
     assert {word for name in names for word in re.split(r"[._]+", name)} <= set(re.split(r"[^a-z0-9]+", out))
     assert re.search(r"observation\.state +float64 \[2\] +300 +30 +0.000 +33.33", out)
+    assert run(capsys, "doctor", tmp_path / "cache")[0] == 0
+    out = run(capsys, "doctor", tmp_path / "cache")[1]
+    assert max(map(len, out.splitlines()[1:])) <= 80
+    assert {word for name in names for word in re.split(r"[._]+", name)} <= set(re.split(r"[^a-z0-9]+", out))
 
 
 def figure_of(monkeypatch, dataset):

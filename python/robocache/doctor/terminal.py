@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..view import Name
 from .report import SEVERITIES, Report, printable
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -31,7 +32,7 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
             alike = list(group)
             for place, finding in enumerate(alike[:lines]):
                 table.add_row(
-                    code if place == 0 else "", Text(printable(finding.where)), Text(printable(finding.message))
+                    code if place == 0 else "", Name(printable(finding.where)), Name(printable(finding.message))
                 )
             more = len(alike[lines:]) + report.more.get(code, 0)
             if more:

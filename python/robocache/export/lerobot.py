@@ -212,7 +212,9 @@ def _places(clock: np.ndarray, targets: np.ndarray, method: str | None, where: s
         after = np.minimum(before + 1, len(clock) - 1)
         return np.where(np.abs(clock[after] - targets) < targets - clock[before], after, before)
     if method is None:
-        raise ArgumentError(f"methods: {where}: its stamps are not those of the rows, and no method is given for it")
+        raise ArgumentError(
+            f"methods: {where}: its stamps are not those of the rows; say how it is brought to them with methods"
+        )
     raise ArgumentError(f"methods: {where}: expected previous or nearest for a camera, got {method!r}")
 
 

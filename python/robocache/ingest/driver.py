@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -276,12 +277,13 @@ def finish(
     if hasattr(reader, "finish"):
         with naming(work.source):
             reader.finish(work.source, work.options, notes)
-    if kept == 0:
-        reasons = [omission.reason for omission in (notes.skipped or notes.left_out)[:1]]
-        raise FileError(f"{work.source}: nothing to keep; {' '.join(reasons)}")
-    if work.mapping is not None:
+    if work.mapping is not None and (kept or (notes.seen.get("mapping: streams of the source") and not notes.skipped)):
         Mapper(work.mapping, notes).end()
         writer.provenance["mapping"] = dict(work.mapping.given)
+    if kept == 0:
+        reasons = [omission.reason for omission in notes.skipped[:1]]
+        reasons += dict(Counter(omission.reason for omission in notes.left_out).most_common(1))
+        raise FileError(f"{work.source}: nothing to keep; {'; '.join(reasons)}")
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
     if missing:
         raise ArgumentError(f"offsets: no stream {missing} among {', '.join(map(repr, streams))}")

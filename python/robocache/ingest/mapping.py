@@ -316,6 +316,7 @@ class Mapper:
             FileError: the mapping does not fit the stream.
         """
         mapping = self._mapping
+        self._notes.see("mapping: streams of the source", name, True)
         for pattern in (*mapping.include, *mapping.exclude):
             if fnmatchcase(name, pattern):
                 self._notes.see("mapping: patterns", pattern, True)

@@ -126,6 +126,8 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
     made = _survey(work, folder, shards)
     try:
         folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise FileError(f"{folder}: it exists already; a plan is made in a folder of its own") from error
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}") from error
     try:

@@ -158,7 +158,7 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
     cache = robocache.open(mixed(tmp_path / "cache", rng))
     with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
         robocache.export(cache, tmp_path / "out", to="lerobot")
-    with pytest.raises(robocache.ArgumentError, match="no method is given"):
+    with pytest.raises(robocache.ArgumentError, match="say how it is brought to them with methods"):
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=20)
     methods = {"pose": "linear", "mode": "previous", "top": "nearest"}
     report = robocache.export(cache, tmp_path / "out", to="lerobot", fps=20, methods=methods)
@@ -307,6 +307,8 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     command = ["export", str(cache), str(tmp_path / "out"), "--to", "lerobot"]
     assert main(command) == 2
     assert "say fps" in capsys.readouterr().err
+    assert main([*command, "--fps", "20"]) == 2
+    assert "say how it is brought to them with --method\n" in capsys.readouterr().err
     assert main([*command, "--fps", "20", "--method", "previous", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == {"pose": 18, "mode": 18, "top": 18}
     assert main(["export", str(cache), str(tmp_path / "mcap"), "--to", "mcap", "--streams", "pose", "mode"]) == 0

@@ -76,6 +76,15 @@ def test_streams_are_chosen_by_patterns(toy, tmp_path):
     )
 
 
+def test_a_mapping_that_excludes_all_is_named(toy):
+    def dropping(options, notes):
+        notes.leave_out("bag", "no messages")
+        yield from read(options, notes)
+
+    with pytest.raises(robocache.FileError, match="nothing to keep; the mapping excludes it"):
+        toy(dropping, mapping={"exclude": ["*"]})
+
+
 def test_columns_of_the_episodes(toy, tmp_path):
     columns = {"rename": {"length": "frames"}, "constants": {"robot": "gr1", "site": 4}, "exclude": ["operator"]}
     dataset, report = opened(toy, tmp_path, {"episodes": columns})
@@ -154,6 +163,7 @@ def test_what_is_wrong_is_named_before_anything_is_read(mapping, words, toy, tmp
         ({"streams": {"state": {"name": "reward"}}}, "'state' and 'reward' are both to be named 'reward'"),
         ({"streams": {"stat": {"name": "x"}}}, "streams.stat: no such stream among 'state', 'reward'"),
         ({"exclude": ["nothing*"]}, "'nothing*' matches no stream"),
+        ({"include": ["nothing*"]}, "'nothing*' matches no stream"),
         ({"episodes": {"rename": {"lenght": "n"}}}, "no column 'lenght'"),
         ({"episodes": {"rename": {"length": "operator"}}}, "two columns are to be named 'operator'"),
     ],

@@ -293,7 +293,7 @@ def test_a_finished_shard_is_left_alone(tmp_path):
     for attempt in (lambda: convert(other, 0), lambda: merge([other.path(0), convert(other, 1)], tmp_path / "other")):
         with pytest.raises(robocache.FileError, match=r"another plan|missing"):
             attempt()
-    with pytest.raises(robocache.FileError, match="File exists"):
+    with pytest.raises(robocache.FileError, match="it exists already; a plan is made in a folder of its own"):
         plan(tmp_path / "logs", tmp_path / "plan", shards=2)
 
 
