@@ -282,7 +282,7 @@ def finish(
         writer.provenance["mapping"] = dict(work.mapping.given)
     if kept == 0:
         reasons = [omission.reason for omission in notes.skipped[:1]]
-        reasons += dict(Counter(omission.reason for omission in notes.left_out).most_common(1))
+        reasons += dict(Counter(omission.reason for omission in notes.left_out).most_common(3))
         raise FileError(f"{work.source}: nothing to keep; {'; '.join(reasons)}")
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
     if missing:
