@@ -1,5 +1,7 @@
 """Fixtures that every Python suite shares."""
 
+import functools
+import gc
 import os
 import sys
 from pathlib import Path
@@ -24,22 +26,70 @@ settings.register_profile(
 settings.load_profile("robocache")
 
 
-def _require_cuda():
-    """Skips where robocache finds no GPU; ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
+gc.disable()  # until all tests are collected: looking through them again and again takes a quarter of that time
+
+
+@functools.cache
+def _why_no_cuda():
+    """Why robocache finds no GPU; None where it does, or where ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
     import robocache
 
     reason = robocache.check_installation()["cuda"]["reason"]
-    if reason is None:
-        return
-    if os.environ.get("ROBOCACHE_REQUIRE_CUDA") == "1":
+    if reason is not None and os.environ.get("ROBOCACHE_REQUIRE_CUDA") == "1":
         pytest.fail(f"ROBOCACHE_REQUIRE_CUDA=1, but there is no CUDA: {reason}")
-    pytest.skip(f"no CUDA: {reason}")
+    return reason
+
+
+def _require_cuda():
+    if (reason := _why_no_cuda()) is not None:
+        pytest.skip(f"no CUDA: {reason}")
 
 
 def pytest_itemcollected(item):
     """`-m cuda` takes what needs a GPU by the fixture `cuda` too."""
     if "cuda" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.cuda)
+
+
+_not_run = pytest.StashKey[tuple[int, str]]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Where there is no GPU, thousands of tests of one are not skipped one by one, which takes half a minute: they are counted."""
+    of_cuda = [item for item in items if item.get_closest_marker("cuda")]
+    if of_cuda and os.environ.get("ROBOCACHE_REQUIRE_CUDA") != "1" and (reason := _why_no_cuda()) is not None:
+        config.stash[_not_run] = len(of_cuda), str(reason)
+        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """A process of pytest-xdist tells the first one how many it did not run; the file of results holds it."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["not_run"] = config.stash.get(_not_run, None)
+    elif _not_run in config.stash:
+        for plugin in config.pluginmanager.get_plugins():
+            if hasattr(plugin, "add_global_property"):
+                plugin.add_global_property("not_run", config.stash[_not_run][0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    if (not_run := getattr(node, "workeroutput", {}).get("not_run")) is not None:
+        node.config.stash[_not_run] = tuple(not_run)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if _not_run in config.stash:
+        count, reason = config.stash[_not_run]
+        terminalreporter.section(f"{count:,} tests need CUDA and were NOT RUN: no CUDA: {reason}", yellow=True)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
