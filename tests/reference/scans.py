@@ -1,5 +1,6 @@
 """Real scans, by ROBOCACHE_TEST_DATA: binary PLY and PCD files as structured NumPy arrays."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -30,10 +31,13 @@ def scan_path(name):
     return path if path is not None and path.exists() else None
 
 
+@functools.cache
 def read_scan(name):
-    """The scan's columns as a structured array."""
+    """The scan's columns as a structured array, for all tests of a process."""
     path = scan_path(name)
-    return read_ply(path) if path.suffix == ".ply" else read_pcd(path)
+    scan = read_ply(path) if path.suffix == ".ply" else read_pcd(path)
+    scan.flags.writeable = False
+    return scan
 
 
 def xyz(scan, dtype=np.float32):

@@ -2,6 +2,7 @@
 with the library."""
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -34,11 +35,7 @@ def cells(points, grid_min, voxel_size, grid_size):
 def exponent_above(x):
     """The least e with x < 2^e, of a fraction above 0."""
     e = x.numerator.bit_length() - x.denominator.bit_length()
-    while x >= Fraction(2) ** e:
-        e += 1
-    while x < Fraction(2) ** (e - 1):
-        e -= 1
-    return e
+    return e if x.numerator << max(-e, 0) < x.denominator << max(e, 0) else e + 1
 
 
 def nearest(x, dtype):
@@ -47,44 +44,54 @@ def nearest(x, dtype):
     if x == 0:
         return np.zeros((), dtype)[()]
     unit = max(exponent_above(abs(x)) - digits, least)
-    rounded = round(x / Fraction(2) ** unit) * Fraction(2) ** unit
-    if abs(rounded) >= Fraction(2) ** above:
-        rounded = float("inf") if rounded > 0 else -float("inf")
-    return np.float64(float(rounded)).astype(dtype)  # float64 holds it
+    denominator = x.denominator << max(unit, 0)
+    units, rest = divmod(abs(x.numerator) << max(-unit, 0), denominator)
+    units += 2 * rest > denominator or (2 * rest == denominator and units % 2)
+    rounded = float("inf") if units.bit_length() + unit > above else math.ldexp(units, unit)
+    return np.float64(rounded if x > 0 or units == 0 else -rounded).astype(dtype)  # float64 holds it
 
 
 def quantum_exponent(finite, points, dtype):
-    """Rule 28: of a voxel's finite features (fractions) and the number of its points."""
+    """Rule 28: of a voxel's finite features (float64) and the number of its points."""
     _, least, above = _FORMATS[np.dtype(dtype)]
     k = (points - 1).bit_length()
     if np.dtype(dtype) != np.float16:
-        largest = max((abs(x) for x in finite), default=0)
-        above = exponent_above(largest) if largest else least
+        largest = np.abs(finite).max(initial=0)
+        above = math.frexp(largest)[1] if largest else least
     return max(above + k - 62, least)
 
 
-def sum_and_mean(features, quantum=None):
+def sum_or_mean(features, mode, quantum=None):
     """Of one feature of one voxel."""
     dtype = features.dtype
     points = len(features)
     if not is_floating(dtype):
-        total = sum(int(x) for x in features)
+        total = sum(features.tolist())
         fits = -(2**63) <= total < 2**63
-        wrapped = (total + 2**63) % 2**64 - 2**63
-        return np.int64(wrapped), nearest(Fraction(total, points), np.float32) if fits else np.float32(np.nan)
+        if mode == "sum":
+            return np.int64((total + 2**63) % 2**64 - 2**63)
+        return nearest(Fraction(total, points), np.float32) if fits else np.float32(np.nan)
     wide = features.astype(np.float64)
     if np.isnan(wide).any() or (np.isposinf(wide).any() and np.isneginf(wide).any()):
-        return (np.float64(np.nan).astype(dtype),) * 2
-    exact = [Fraction(float(x)) for x in wide[np.isfinite(wide)]]
-    unit = Fraction(2) ** quantum_exponent(exact, points, dtype) if quantum is None else Fraction(quantum)
-    whole = [round(x / unit) for x in exact]
+        return np.float64(np.nan).astype(dtype)
+    finite = wide[np.isfinite(wide)]
+    if quantum is None:
+        exponent = quantum_exponent(finite, points, dtype)
+    else:
+        half, exponent = math.frexp(quantum)
+        assert half == 0.5, "no power of two"
+        exponent -= 1
+    with np.errstate(over="ignore"):
+        quanta = np.rint(np.ldexp(finite, -exponent))  # exact: what is too small for that is 0 quanta
+    whole = [int(x) for x in quanta.tolist()] if np.isfinite(quanta).all() else [2**63]
     total = sum(whole)
     if any(not -(2**63) <= x < 2**63 for x in (*whole, total)):
         assert quantum is not None, "a voxel's own quantum cannot overflow"
-        return (np.float64(np.nan).astype(dtype),) * 2
+        return np.float64(np.nan).astype(dtype)
     if np.isinf(wide).any():
-        return (wide[np.isinf(wide)][0].astype(dtype),) * 2
-    return nearest(total * unit, dtype), nearest(total * unit / points, dtype)
+        return wide[np.isinf(wide)][0].astype(dtype)
+    divided = points if mode == "mean" else 1
+    return nearest(Fraction(total << max(exponent, 0), divided << max(-exponent, 0)), dtype)
 
 
 def extreme(features, sign):
@@ -122,7 +129,7 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
                     if mode in ("min", "max"):
                         out[(*cell, f)] = extreme(column, -1 if mode == "min" else 1)
                     else:
-                        out[(*cell, f)] = sum_and_mean(column, quantum)[mode == "mean"]
+                        out[(*cell, f)] = sum_or_mean(column, mode, quantum)
     return made, np.int64(np.count_nonzero(~inside))
 
 

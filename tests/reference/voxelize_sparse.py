@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .arithmetic import is_floating
-from .voxelize import extreme, sum_and_mean
+from .voxelize import extreme, sum_or_mean
 
 ENDS = np.iinfo(np.int32)
 
@@ -33,6 +33,11 @@ def cells_of(points, voxel_size, origin=0.0):
         return np.floor((points[..., :3] - origin) / size).astype(np.float64)
 
 
+def holds(cells):
+    """[N] Which cells int32 holds."""
+    return (np.isfinite(cells) & (cells >= ENDS.min) & (cells <= ENDS.max)).all(axis=1)
+
+
 def rows_of_clouds(points, lengths, batch_offsets):
     """Of each cloud the range of its rows; a row of [B, N, ...] counts on through the clouds before."""
     if points.ndim == 3:
@@ -45,11 +50,8 @@ def rows_of_clouds(points, lengths, batch_offsets):
 
 
 def morton_code(x, y, z):
-    code = 0
-    for bit in range(32):
-        for place, c in enumerate((x, y, z)):
-            code |= ((c + 2**31) >> bit & 1) << (3 * bit + place)
-    return code
+    bits = (f"{c + 2**31:032b}" for c in (z, y, x))
+    return int("".join(itertools.chain.from_iterable(zip(*bits, strict=True))), 2)
 
 
 def voxelize_sparse(
@@ -76,6 +78,10 @@ def voxelize_sparse(
         grid = np.round((high - low) / np.broadcast_to(np.asarray(voxel_size, np.float64), 3))
         origin = low
     cells = cells_of(flat, voxel_size, origin)
+    inside = holds(cells)
+    if grid is not None:
+        inside &= ((cells >= 0) & (cells < grid)).all(axis=1)
+    cells = np.where(inside[:, None], cells, 0).astype(np.int64).tolist()
 
     voxels = {}  # (cloud, x, y, z) -> rows, in the order of births
     born = []  # how many each cloud has
@@ -83,12 +89,9 @@ def voxelize_sparse(
     for cloud, rows in enumerate(ranges):
         born.append(0)
         for row in rows:
-            cell = cells[row]
-            if not np.isfinite(cell).all() or (cell < ENDS.min).any() or (cell > ENDS.max).any():
+            if not inside[row]:
                 continue
-            if grid is not None and ((cell < 0).any() or (cell >= grid).any()):
-                continue
-            key = (cloud, *(int(c) for c in cell))
+            key = (cloud, *cells[row])
             if key not in voxels:
                 if max_voxels is not None and born[-1] == max_voxels:
                     continue
@@ -152,7 +155,7 @@ def reduced(source, rows, reduce):
             elif reduce in ("min", "max"):
                 made[voxel, f] = extreme(column, -1 if reduce == "min" else 1)
             else:
-                made[voxel, f] = sum_and_mean(column)[reduce == "mean"]
+                made[voxel, f] = sum_or_mean(column, reduce)
     return made
 
 
@@ -160,9 +163,8 @@ def voxel_downsample(points, features=None, *, voxel_size, method="centroid", se
     """(points, features or None, rows of each voxel)."""
     cells = cells_of(points, voxel_size, origin)
     voxels = {}
-    for row, cell in enumerate(cells):
-        if np.isfinite(cell).all() and (cell >= ENDS.min).all() and (cell <= ENDS.max).all():
-            voxels.setdefault(tuple(cell), []).append(row)
+    for row in np.flatnonzero(holds(cells)).tolist():
+        voxels.setdefault(tuple(cells[row]), []).append(row)
     rows = list(voxels.values())
     sources = [points if features is None else points[:, :3], *([] if features is None else [features])]
     if method == "centroid":
