@@ -11,7 +11,7 @@ int64_t BatchLayout::add(std::string name, DType dtype, std::vector<int64_t> sha
   for (size_t i = 0; i < arrays_.size(); ++i) {
     if (arrays_[i].name != name) continue;
     refuse("delta_timestamps: the batch's key '", name, "' would be both ", owners_[i], " and ", of,
-           "; expected one of them, or a stream of another name in the cache");
+           "; expected one of them, or rename to give a stream another key");
   }
   int64_t sample_bytes = dtype_size(dtype);
   for (const int64_t extent : shape) sample_bytes *= extent;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "robocache/core/backend.hpp"
+#include "robocache/core/arguments.hpp"
 #include "robocache/core/error.hpp"
 #include "robocache/core/host_memory.hpp"
 
@@ -22,7 +23,7 @@ int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
   }
   const double share = std::get<double>(asked);
   if (!(share > 0 && share <= 1)) {
-    throw ArgumentError("memory_budget: expected bytes, an int, or a share in (0, 1], got " + std::to_string(share));
+    throw ArgumentError("memory_budget: expected bytes, an int, or a share in (0, 1], got " + number_text(share));
   }
   return static_cast<int64_t>(share * static_cast<double>(free_bytes));
 }

@@ -32,7 +32,7 @@ TEST(BatchLayout, RefusesASecondArrayOfAName) {
   } catch (const ArgumentError& error) {
     EXPECT_STREQ(error.what(),
                  "delta_timestamps: the batch's key 'a_is_pad' would be both what is padding of stream 'a' and stream "
-                 "'a_is_pad'; expected one of them, or a stream of another name in the cache");
+                 "'a_is_pad'; expected one of them, or rename to give a stream another key");
   }
 }
 
