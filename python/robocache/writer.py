@@ -355,7 +355,8 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             return value
         try:
             # Of an empty list numpy would make float64.
-            value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and len(value) == 0 else None)
+            empty = isinstance(value, list | tuple) and not value
+            value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
     if not value.dtype.isnative or any(stride % value.itemsize for stride in value.strides):

@@ -96,7 +96,8 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         ([0], [1j], robocache.ArgumentTypeError, "got complex128"),
         ([0], [[1], [2, 3]], robocache.ArgumentTypeError, "values: "),
         ([0], None, robocache.ArgumentTypeError, "values: "),
-        (0, 1, robocache.ArgumentTypeError, "time_ns: "),
+        (0, 1, robocache.ArgumentError, r"expected times \[n\] and values \[n, ...\], got \[\] and \[\]"),
+        (None, [1], robocache.ArgumentTypeError, "time_ns: expected a dtype of numbers or bool, got object"),
         (
             np.array(0),
             np.array(1),
