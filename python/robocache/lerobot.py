@@ -367,8 +367,10 @@ class LeRobotMetadata:
     @cached_property
     def tasks(self) -> Any:
         """A pandas DataFrame as LeRobot's: a row a task, its text the index, its number the column task_index."""
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise errors.Error("meta.tasks: a DataFrame, as LeRobot's, needs pandas; pip install pandas") from error
         tasks = {int(number): text for number, text in self._dataset.provenance["lerobot"]["tasks"].items()}
         return pd.DataFrame({"task_index": list(tasks)}, index=pd.Index(list(tasks.values()), name="task"))
 

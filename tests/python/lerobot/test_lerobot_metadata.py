@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -82,6 +83,12 @@ def test_tasks_are_a_table_by_text(source):
     tasks = robocache.LeRobotDataset(source).meta.tasks
     assert tasks.loc["task 1"]["task_index"] == 1
     assert tasks.iloc[0].name == "task 0"
+
+
+def test_tasks_without_pandas(source, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(robocache.Error, match="meta.tasks: .*; pip install pandas"):
+        _ = robocache.LeRobotDataset(source).meta.tasks
 
 
 def test_it_pickles(source):
