@@ -87,7 +87,7 @@ def test_tasks_are_a_table_by_text(source):
 
 def test_tasks_without_pandas(source, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(robocache.Error, match="meta.tasks: .*; pip install pandas"):
+    with pytest.raises(robocache.Error, match=r"meta\.tasks: .*; pip install pandas"):
         _ = robocache.LeRobotDataset(source).meta.tasks
 
 
