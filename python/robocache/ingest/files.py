@@ -7,11 +7,18 @@ import os
 import re
 import stat
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from .recording import Notes, SourceError, naming
+
+# A larger file is read when its turn has come: what it holds is in memory once, not twice.
+_AHEAD_BYTES = 64 << 20
+
+_T = TypeVar("_T")
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -157,3 +164,27 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a symlink to itself
         return False
+
+
+def read_ahead(files: Iterable[tuple[Path | None, Callable[[], _T]]]) -> Iterator[Callable[[], _T]]:
+    """What reads each file, in their order: to be called before the next is asked for. The file behind it is read meanwhile,
+    by a thread, unless it is large; None is nothing to read. What reading raises, the call raises.
+    """
+    with ThreadPoolExecutor(1, "robocache-read") as thread:
+        waiting: Callable[[], _T] | None = None
+        for file, read in files:
+            soon = read
+            if file is not None and _size(file) <= _AHEAD_BYTES:
+                soon = thread.submit(read).result
+            if waiting is not None:
+                yield waiting
+            waiting = soon
+        if waiting is not None:
+            yield waiting
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # which reading will tell
+        return 0

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import Error, FileError
-from .files import check_file, fingerprint, is_readable, list_files
+from .files import check_file, fingerprint, is_readable, list_files, read_ahead
 from .formats import CAMERA_OPTIONS
 from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import Images, Kinds
@@ -109,13 +109,33 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
             notes.leave_out(f"{camera}: frames", f"{count - used.get(camera, 0)} of {count} are no row's")
 
 
+class _Table:
+    """A file's rows, of which a column becomes an array once for all episodes in it.
+
+    rows: its columns; none where another process reads it.
+    """
+
+    def __init__(self, rows: pa.Table | None = None) -> None:
+        self.rows = pa.table({}) if rows is None else rows
+        self._arrays: dict[str, np.ndarray | None] = {}
+
+    def array(self, name: str) -> np.ndarray | None:
+        """The whole column as [rows, ...]; None where a row is unlike the others, which its episode tells."""
+        if name not in self._arrays:
+            try:
+                self._arrays[name] = _to_numpy(self.rows, name, name)
+            except SourceError:
+                self._arrays[name] = None
+        return self._arrays[name]
+
+
 @dataclass(frozen=True)
 class Episode:
     """One whose rows are read.
 
     position: its place in the source.
     what, where, metadata: as of :class:`Recording`.
-    rows: its columns; without any where another process reads it.
+    table, start, length: its rows are `length` of the table's from `start` on.
     """
 
     position: int
@@ -123,12 +143,32 @@ class Episode:
     what: str
     where: str
     metadata: dict[str, Any]
-    rows: pa.Table
+    table: _Table
+    start: int
+    length: int
     fps: float
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        return self.table.rows.slice(self.start, self.length)
+
+    def array(self, name: str) -> np.ndarray:
+        """A column as [rows, ...]; raises SourceError."""
+        whole = self.table.array(name)
+        return _to_numpy(self.rows, name, self.where) if whole is None else whole[self.start : self.start + self.length]
+
+    def scalars(self, name: str) -> np.ndarray:
+        """A column of one number a row as [rows]; raises SourceError."""
+        return _one_a_row(self.array(name), name, self.where)
 
     @cached_property
     def _clock(self) -> tuple[np.ndarray, str]:
-        return _read_clock(self.rows, self.fps, self.where)
+        found = self.table.rows.column_names
+        frame = self.scalars("frame_index") if "frame_index" in found else np.arange(len(self))
+        return _read_clock(frame, self.scalars("timestamp") if "timestamp" in found else None, self.fps, self.where)
 
     @property
     def time_ns(self) -> np.ndarray:
@@ -163,13 +203,17 @@ def _read_rows(
     notes: Notes,
 ) -> Iterator[Episode | Lost]:
     position = 0
-    for file, spans_of_file in groupby(spans, key=lambda span: span.file):
-        name_of_file, found = str(file.relative_to(source)), list(spans_of_file)
-        table = pa.table({})
+    files = [(file, list(found)) for file, found in groupby(spans, key=lambda span: span.file)]
+    starts = accumulate((len(found) for _, found in files), initial=0)
+    wanted = [notes.wants(start, len(found)) for start, (_, found) in zip(starts, files, strict=False)]
+    reads = [
+        (file if wants else None, partial(_read_table, file, columns) if wants else _Table)
+        for wants, (file, _) in zip(wanted, files, strict=True)
+    ]
+    for (file, found), read in zip(files, read_ahead(reads), strict=True):
+        name_of_file = str(file.relative_to(source))
         try:
-            if notes.wants(position, len(found)):
-                with naming(file):
-                    table = _read_columns(_open_parquet(file), file, list({*columns, *_BOOKKEEPING}))
+            table = read()
         except SourceError as error:
             yield Lost(name_of_file, error, len(found))
         else:
@@ -184,22 +228,28 @@ def _read_rows(
                         "source_episode_index": span.episode,
                         "source_file": name_of_file,
                     },
-                    table.slice(span.start, span.length),
+                    table,
+                    span.start,
+                    span.length,
                     fps,
                 )
         position += len(found)
+
+
+def _read_table(file: Path, columns: list[str]) -> _Table:
+    with naming(file):
+        return _Table(_read_columns(_open_parquet(file), file, list({*columns, *_BOOKKEEPING})))
 
 
 def _read_streams(
     episode: Episode, streams: list[str], features: dict[str, Any], notes: Notes
 ) -> Iterator[tuple[str, Rows]]:
     """An episode's streams of numbers; counts its clock when all are read."""
-    rows, where = episode.rows, episode.where
     for name in streams:
         if name in INDEX_COLUMNS:
-            values = _to_scalars(rows, name, where).astype(INDEX_COLUMNS[name])
+            values = episode.scalars(name).astype(INDEX_COLUMNS[name])
         else:
-            values = _to_numpy(rows, name, where)
+            values = episode.array(name)
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         yield name, Rows(episode.time_ns, values, names, episode.clock)
     notes.count("clocks", episode.kind_of_clock)
@@ -456,7 +506,8 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
         raise SourceError(f"{file}: no rows")
     named = re.fullmatch(r"episode_(\d+)", file.stem)
     if "episode_index" in parquet.schema_arrow.names:
-        index = _to_scalars(_read_columns(parquet, file, ["episode_index"]), "episode_index", file).astype(np.int64)
+        column = _to_numpy(_read_columns(parquet, file, ["episode_index"]), "episode_index", file)
+        index = _one_a_row(column, "episode_index", file).astype(np.int64)
     elif named:
         index = np.full(count, int(named[1]))
     else:
@@ -500,7 +551,8 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
     """A column as [rows, ...]; a null among floats, which is how pandas writes it, is NaN."""
-    array = table[name].combine_chunks()
+    column = table[name]
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     shape = [len(array)]
     while True:
         if isinstance(array, pa.ExtensionArray):
@@ -520,34 +572,33 @@ def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
         array = array.flatten()
 
 
-def _to_scalars(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """A column of one number a row, lists of one included, as [rows]."""
-    values = _to_numpy(table, name, where)
-    if values.size != len(table):
+def _one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
+    """A column [rows, ...] of one number a row, lists of one included, as [rows]."""
+    if values.size != len(values):
         raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
-    return values.reshape(len(table))
+    return values.reshape(len(values))
 
 
-def _read_clock(rows: pa.Table, fps: float, where: object) -> tuple[np.ndarray, str]:
+def _read_clock(
+    frame_index: np.ndarray, timestamp: np.ndarray | None, fps: float, where: object
+) -> tuple[np.ndarray, str]:
     """time_ns of an episode's rows, and which clock it is.
 
     Where `timestamp` says no more than frame_index / fps ("nominal"), or (frame_index + 1) / fps as some exporters write
     it though the video starts at 0 ("nominal_from_1"), it is the exact round(frame_index * 1e9 / fps). Otherwise it is
     `timestamp` rounded to the nanosecond ("recorded").
     """
-    frame = np.arange(len(rows))
-    if "frame_index" in rows.column_names:
-        frame = _to_scalars(rows, "frame_index", where).astype(np.int64)
-        back = np.flatnonzero(np.diff(frame) <= 0)
-        if len(back):
-            row = back[0] + 1
-            raise SourceError(f"{where}: column frame_index: row {row} is {frame[row]} after {frame[row - 1]}")
+    frame = frame_index.astype(np.int64)
+    back = np.flatnonzero(np.diff(frame) <= 0)
+    if len(back):
+        row = back[0] + 1
+        raise SourceError(f"{where}: column frame_index: row {row} is {frame[row]} after {frame[row - 1]}")
     if not np.abs(frame[[0, -1]].astype(np.float64)).max() / fps < _LARGEST_S:
         raise SourceError(f"{where}: frames {frame[0]} to {frame[-1]} at {fps} Hz do not fit int64 nanoseconds")
     exact = np.rint(frame * 1e9 / fps).astype(np.int64)
-    if "timestamp" not in rows.column_names:
+    if timestamp is None:
         return exact, "nominal"
-    seconds = _to_scalars(rows, "timestamp", where).astype(np.float64)
+    seconds = timestamp.astype(np.float64)
     bad = np.flatnonzero(~(np.abs(seconds) < _LARGEST_S))
     if len(bad):
         raise SourceError(f"{where}: column timestamp: row {bad[0]} is {seconds[bad[0]]}, expected seconds")

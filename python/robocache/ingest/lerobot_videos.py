@@ -24,7 +24,7 @@ _FRAMES_AHEAD = 8192
 
 
 def _count_rows(episode: Episode | Lost) -> int:
-    return len(episode.rows) if isinstance(episode, Episode) else 0
+    return len(episode) if isinstance(episode, Episode) else 0
 
 
 @dataclass

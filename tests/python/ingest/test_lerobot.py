@@ -152,8 +152,7 @@ def test_frame_counts_become_the_exact_nominal_clock(fps, length, first, dtype):
     from robocache.ingest.lerobot import _read_clock
 
     frames = np.arange(length)
-    rows = pa.table({"frame_index": frames, "timestamp": ((frames + first) / fps).astype(dtype)})
-    time_ns, clock = _read_clock(rows, fps, "here")
+    time_ns, clock = _read_clock(frames, ((frames + first) / fps).astype(dtype), fps, "here")
     assert clock == ("nominal_from_1" if first else "nominal")
     assert np.abs(time_ns - np.array(nominal_ns(frames, fps))).max() <= (0 if isinstance(fps, int) else 1)
 
