@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from ..errors import FileError
-from .files import check_file, look_through, natural
+from .files import Ahead, check_file, look_through, natural
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError
@@ -59,9 +59,11 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     seen = _Seen()
     folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
-    for folder, logs in folders:
-        name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
-        yield Recording(name, str(folder), {"name": name}, _read_folder(logs, root, options, seen, notes))
+    with Ahead(partial(read_log, options=options), files) as read_logs:
+        for folder, logs in folders:
+            name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
+            streams = _read_folder(logs, root, read_logs, options, seen, notes)
+            yield Recording(name, str(folder), {"name": name}, streams)
 
 
 def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
@@ -83,12 +85,12 @@ class _Seen:
 
 
 def _read_folder(
-    files: list[Path], root: Path, options: CsvOptions, seen: _Seen, notes: Notes
+    files: list[Path], root: Path, read_logs: Ahead[_Log], options: CsvOptions, seen: _Seen, notes: Notes
 ) -> Iterator[tuple[str, Rows | Frames]]:
     for file in files:
         what = str(file.relative_to(root))
         with notes.reading(what, file):
-            layout, rows, time_ns, images = read_log(file, options)
+            layout, rows, time_ns, images = read_logs.read(file)
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
@@ -137,7 +139,10 @@ class _Layout:
         return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
-def read_log(file: Path, options: CsvOptions) -> tuple[_Layout, Rows | None, np.ndarray, list[Path]]:
+_Log = tuple[_Layout, Rows | None, np.ndarray, list[Path]]
+
+
+def read_log(file: Path, options: CsvOptions) -> _Log:
     """Reads a file: its rows, of which values are float64 [rows, columns], or none where nothing is numeric beside the clock;
     its stamps; and the images that a column names, or none."""
     names, clock, header = _read_first_line(file, options.time_column)

@@ -7,11 +7,12 @@ import os
 import re
 import stat
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from .recording import Notes, SourceError, naming
 
@@ -166,21 +167,30 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def read_ahead(files: Iterable[tuple[Path | None, Callable[[], _T]]]) -> Iterator[Callable[[], _T]]:
-    """What reads each file, in their order: to be called before the next is asked for. The file behind it is read meanwhile,
-    by a thread, unless it is large; None is nothing to read. What reading raises, the call raises.
+class Ahead(Generic[_T]):
+    """Reads files that are wanted one after the other: while what a file holds is used, a thread reads the next one, unless
+    that is large. A context manager that waits for the thread.
     """
-    with ThreadPoolExecutor(1, "robocache-read") as thread:
-        waiting: Callable[[], _T] | None = None
-        for file, read in files:
-            soon = read
-            if file is not None and _size(file) <= _AHEAD_BYTES:
-                soon = thread.submit(read).result
-            if waiting is not None:
-                yield waiting
-            waiting = soon
-        if waiting is not None:
-            yield waiting
+
+    def __init__(self, read: Callable[[Path], _T], files: Sequence[Path]) -> None:
+        self._read = read
+        self._next = dict(pairwise(files))
+        self._begun: tuple[Path, Future[_T]] | None = None
+        self._thread = ThreadPoolExecutor(1, "robocache-read")
+
+    def read(self, file: Path) -> _T:
+        """What reading this file gives, or raises."""
+        begun, self._begun = self._begun, None
+        following = self._next.get(file)
+        if following is not None and _size(following) <= _AHEAD_BYTES:
+            self._begun = following, self._thread.submit(self._read, following)
+        return begun[1].result() if begun is not None and begun[0] == file else self._read(file)
+
+    def __enter__(self) -> Ahead[_T]:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
 
 
 def _size(file: Path) -> int:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import Error, FileError
-from .files import check_file, fingerprint, is_readable, list_files, read_ahead
+from .files import Ahead, check_file, fingerprint, is_readable, list_files
 from .formats import CAMERA_OPTIONS
 from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import Images, Kinds
@@ -202,38 +202,34 @@ def _read_rows(
     fps: float,
     notes: Notes,
 ) -> Iterator[Episode | Lost]:
-    position = 0
     files = [(file, list(found)) for file, found in groupby(spans, key=lambda span: span.file)]
-    starts = accumulate((len(found) for _, found in files), initial=0)
-    wanted = [notes.wants(start, len(found)) for start, (_, found) in zip(starts, files, strict=False)]
-    reads = [
-        (file if wants else None, partial(_read_table, file, columns) if wants else _Table)
-        for wants, (file, _) in zip(wanted, files, strict=True)
-    ]
-    for (file, found), read in zip(files, read_ahead(reads), strict=True):
-        name_of_file = str(file.relative_to(source))
-        try:
-            table = read()
-        except SourceError as error:
-            yield Lost(name_of_file, error, len(found))
-        else:
-            for place, span in enumerate(found, position):
-                yield Episode(
-                    place,
-                    span.episode,
-                    f"episode {span.episode}",
-                    f"{file}: episode {span.episode}",
-                    {
-                        **episodes.get(span.episode, {}),
-                        "source_episode_index": span.episode,
-                        "source_file": name_of_file,
-                    },
-                    table,
-                    span.start,
-                    span.length,
-                    fps,
-                )
-        position += len(found)
+    starts = list(accumulate((len(found) for _, found in files), initial=0))
+    wanted = [file for start, (file, found) in zip(starts, files, strict=False) if notes.wants(start, len(found))]
+    with Ahead(partial(_read_table, columns=columns), wanted) as tables:
+        for start, (file, found) in zip(starts, files, strict=False):
+            name_of_file, table = str(file.relative_to(source)), _Table()
+            try:
+                if notes.wants(start, len(found)):
+                    table = tables.read(file)
+            except SourceError as error:
+                yield Lost(name_of_file, error, len(found))
+            else:
+                for place, span in enumerate(found, start):
+                    yield Episode(
+                        place,
+                        span.episode,
+                        f"episode {span.episode}",
+                        f"{file}: episode {span.episode}",
+                        {
+                            **episodes.get(span.episode, {}),
+                            "source_episode_index": span.episode,
+                            "source_file": name_of_file,
+                        },
+                        table,
+                        span.start,
+                        span.length,
+                        fps,
+                    )
 
 
 def _read_table(file: Path, columns: list[str]) -> _Table:
