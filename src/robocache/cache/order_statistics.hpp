@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "robocache/cache/columns_cpu.hpp"
 #include "robocache/voxels/order_key.hpp"
 
 namespace robocache::cache {
@@ -31,22 +33,11 @@ class OrderStatistics {
   }
 
   void add(std::span<const C> numbers) {
-    if (passes_ == 0) {
-      add_first(numbers);
-    } else if (keeps_) {
-      for (const C number : numbers) {
-        const Key key = key_of(number);
-        if (Interval* interval = interval_of(key)) interval->kept.push_back(key);
-      }
-    } else {
-      for (const C number : numbers) {
-        const Key key = key_of(number);
-        Interval* interval = interval_of(key);
-        if (interval == nullptr) continue;
-        if (key < interval->least) interval->least = key;
-        if (key > interval->greatest) interval->greatest = key;
-        ++interval->counts[static_cast<size_t>((key - interval->low) >> interval->shift)];
-      }
+    std::array<Key, kKeysAtOnce> keys;
+    for (size_t begin = 0; begin < numbers.size(); begin += keys.size()) {
+      const std::span<const C> some = numbers.subspan(begin, std::min(keys.size(), numbers.size() - begin));
+      make_keys(some, keys.data());
+      add_keys({keys.data(), some.size()});
     }
   }
 
@@ -99,6 +90,7 @@ class OrderStatistics {
   using Wide = std::conditional_t<(sizeof(C) < sizeof(int32_t)), int32_t, C>;
   using Key = decltype(order_key(Wide{}));
 
+  static constexpr size_t kKeysAtOnce = 1024;
   static constexpr int kKeyBits = 8 * static_cast<int>(sizeof(C));
   static constexpr int kFirstBits = std::min(16, kKeyBits);
   static constexpr int kFirstShift = kKeyBits - kFirstBits;
@@ -138,17 +130,45 @@ class OrderStatistics {
     return static_cast<C>(number);
   }
 
-  void add_first(std::span<const C> numbers) {
+  // In the first pass also notes the least and the greatest.
+  void make_keys(std::span<const C> numbers, Key* keys) {
     Interval& all = intervals_[0];
-    all.count += std::ssize(numbers);
-    for (const C number : numbers) {
-      const Key key = key_of(number);
-      all.least = std::min(all.least, key);
-      all.greatest = std::max(all.greatest, key);
+    Key ignored = 0;
+    Key& least = passes_ == 0 ? all.least : ignored;
+    Key& greatest = passes_ == 0 ? all.greatest : ignored;
+    if constexpr (std::is_floating_point_v<C>) {
+      column_kernels<C>().make_keys(numbers.data(), std::ssize(numbers), keys, least, greatest);
+    } else {
+      for (const C number : numbers) {
+        const Key key = key_of(number);
+        *keys++ = key;
+        least = std::min(least, key);
+        greatest = std::max(greatest, key);
+      }
+    }
+  }
+
+  void add_keys(std::span<const Key> keys) {
+    if (passes_ == 0) {
+      Interval& all = intervals_[0];
+      all.count += std::ssize(keys);
       if (keeps_) {
-        all.kept.push_back(key);
+        all.kept.insert(all.kept.end(), keys.begin(), keys.end());
       } else {
-        ++all.counts[static_cast<size_t>(key >> kFirstShift)];
+        int64_t* const counts = all.counts.data();
+        for (const Key key : keys) ++counts[static_cast<size_t>(key >> kFirstShift)];
+      }
+    } else if (keeps_) {
+      for (const Key key : keys) {
+        if (Interval* interval = interval_of(key)) interval->kept.push_back(key);
+      }
+    } else {
+      for (const Key key : keys) {
+        Interval* interval = interval_of(key);
+        if (interval == nullptr) continue;
+        if (key < interval->least) interval->least = key;
+        if (key > interval->greatest) interval->greatest = key;
+        ++interval->counts[static_cast<size_t>((key - interval->low) >> interval->shift)];
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <set>
 #include <type_traits>
 
+#include "robocache/cache/columns_cpu.hpp"
 #include "robocache/cache/order_statistics.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
@@ -58,9 +59,9 @@ typename ColumnType<T>::type to_column(T x) {
   }
 }
 
-// Sums term(x) over a block in eight lanes.
+// Sums term(x) over a block in eight lanes, as column_kernels() do.
 template <class C, class Term>
-double sum(std::span<const C> block, const Term& term) {
+double sum_terms(std::span<const C> block, const Term& term) {
   constexpr size_t kLanes = 8;
   std::array<double, kLanes> lanes{};
   size_t i = 0;
@@ -69,6 +70,23 @@ double sum(std::span<const C> block, const Term& term) {
   }
   for (; i < block.size(); ++i) lanes[0] += term(block[i]);
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+template <class C>
+double sum(std::span<const C> block) {
+  if constexpr (std::is_floating_point_v<C>) return column_kernels<C>().sum(block.data(), std::ssize(block));
+  return sum_terms(block, [](C x) { return static_cast<double>(x); });
+}
+
+template <class C>
+double sum_squares(std::span<const C> block, double mean) {
+  if constexpr (std::is_floating_point_v<C>) {
+    return column_kernels<C>().sum_squares(block.data(), std::ssize(block), mean);
+  }
+  return sum_terms(block, [mean](C x) {
+    const double d = static_cast<double>(x) - mean;
+    return d * d;
+  });
 }
 
 // Where numpy.quantile of n numbers, method "linear", looks for one: how far from a place to the next.
@@ -117,7 +135,7 @@ class Column {
   // The rows that come next; moves those that are no NaN together.
   void add(std::span<C> rows) {
     bool has_nan = false;
-    for (const C number : rows) has_nan |= number != number;
+    if constexpr (std::is_floating_point_v<C>) has_nan = column_kernels<C>().has_nan(rows.data(), std::ssize(rows));
     if (has_nan) rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return x != x; }).size());
     if (filled_ == 0 && std::ssize(rows) == kBlock) return end_block(rows);
     while (!rows.empty()) {
@@ -171,15 +189,12 @@ class Column {
     filled_ = 0;
     if (pass_ == 0) {
       n_ += std::ssize(block);
-      sum_ += sum(block, [](C x) { return static_cast<double>(x); });
+      sum_ += sum(block);
       if constexpr (std::is_floating_point_v<C>) {
-        infinite_values_ += std::ranges::count_if(block, [](C x) { return std::isinf(x); });
+        infinite_values_ += column_kernels<C>().count_infinite(block.data(), std::ssize(block));
       }
     } else if (pass_ == 1) {
-      squares_ += sum(block, [mean = mean_](C x) {
-        const double d = static_cast<double>(x) - mean;
-        return d * d;
-      });
+      squares_ += sum_squares(block, mean_);
     }
     if (!is_found_) order_.add(block);
   }
@@ -203,6 +218,12 @@ class Column {
 template <class T, class C>
 void copy_columns(const T* rows, int64_t count, int64_t features, std::span<const int64_t> columns, C* copies,
                   int64_t apart) {
+  if constexpr (std::is_same_v<T, C> && std::is_floating_point_v<T>) {
+    if (columns.back() - columns.front() + 1 == std::ssize(columns)) {
+      column_kernels<T>().copy_columns(rows + columns.front(), features, count, std::ssize(columns), copies, apart);
+      return;
+    }
+  }
   constexpr int64_t kRows = 8;
   for (int64_t row = 0; row < count; row += kRows, rows += kRows * features) {
     C* copy = copies + row;
@@ -229,7 +250,7 @@ void pass_rows(const T* values, int64_t rows, int64_t features, int64_t begin, s
     // A cache line's worth of columns is copied at once, so that each line of the values is read once.
     const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1},
                                      kCacheLine / static_cast<int64_t>(sizeof(T)));
-    const int64_t part = std::max(kBlock, kPart / width);
+    const int64_t part = std::max(kBlock, kPart / width / kBlock * kBlock);
     for (int64_t row = 0; row < rows; row += part) {
       parallel_for(width, group, [&](int64_t first, int64_t last) {
         const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));

@@ -1,0 +1,59 @@
+// The numbers of a column looked at in vector code. No result depends on the instruction set.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/core/cpu_isa.hpp"
+
+namespace robocache::cache {
+
+// Of float or double; each of `count` numbers.
+template <class Real>
+struct ColumnKernels {
+  using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
+
+  // Copies the first `width` numbers of each row, of which the next begins `row_size` numbers on, so that those of a column
+  // lie side by side, the next column's `apart` numbers on.
+  void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart);
+
+  bool (*has_nan)(const Real* numbers, int64_t count);
+  int64_t (*count_infinite)(const Real* numbers, int64_t count);
+
+  // In eight lanes, which are added up at the end; of squares those of what the numbers are off `mean`.
+  double (*sum)(const Real* numbers, int64_t count);
+  double (*sum_squares)(const Real* numbers, int64_t count, double mean);
+
+  // Their order keys; `least` and `greatest` are widened to hold them.
+  void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);
+};
+
+}  // namespace robocache::cache
+
+namespace robocache {
+namespace baseline {
+extern const cache::ColumnKernels<float> kFloatColumns;
+extern const cache::ColumnKernels<double> kDoubleColumns;
+}  // namespace baseline
+namespace v3 {
+extern const cache::ColumnKernels<float> kFloatColumns;
+extern const cache::ColumnKernels<double> kDoubleColumns;
+}  // namespace v3
+namespace v4 {
+extern const cache::ColumnKernels<float> kFloatColumns;
+extern const cache::ColumnKernels<double> kDoubleColumns;
+}  // namespace v4
+}  // namespace robocache
+
+namespace robocache::cache {
+
+template <class Real>
+const ColumnKernels<Real>& column_kernels() {
+  if constexpr (sizeof(Real) == 4) {
+    return ROBOCACHE_SELECT_ISA(kFloatColumns);
+  } else {
+    return ROBOCACHE_SELECT_ISA(kDoubleColumns);
+  }
+}
+
+}  // namespace robocache::cache

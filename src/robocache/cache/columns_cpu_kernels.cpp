@@ -1,0 +1,140 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "robocache/cache/columns_cpu.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+constexpr int64_t kLanes = 8;
+
+template <class Real>
+using KeyOf = typename cache::ColumnKernels<Real>::Key;
+
+template <class Real>
+bool has_nan(const Real* numbers, int64_t count) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; ++i) found += numbers[i] != numbers[i] ? 1 : 0;
+  return found != 0;
+}
+
+template <class Real>
+int64_t count_infinite(const Real* numbers, int64_t count) {
+  constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; ++i) found += numbers[i] == kInfinity || numbers[i] == -kInfinity ? 1 : 0;
+  return found;
+}
+
+template <class Real, class Term>
+double sum_in_lanes(const Real* numbers, int64_t count, const Term& term) {
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(numbers[i + lane]);
+  }
+  for (; i < count; ++i) lanes[0] += term(numbers[i]);
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+template <class Real>
+double sum(const Real* numbers, int64_t count) {
+  return sum_in_lanes(numbers, count, [](Real x) { return static_cast<double>(x); });
+}
+
+template <class Real>
+double sum_squares(const Real* numbers, int64_t count, double mean) {
+  return sum_in_lanes(numbers, count, [mean](Real x) {
+    const double d = static_cast<double>(x) - mean;
+    return d * d;
+  });
+}
+
+// As order_key(), which belongs to all builds.
+template <class Real>
+void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __restrict keys, KeyOf<Real>& least,
+               KeyOf<Real>& greatest) {
+  using Key = KeyOf<Real>;
+  constexpr int kSignBit = 8 * static_cast<int>(sizeof(Key)) - 1;
+  Key lowest = least;
+  Key highest = greatest;
+  for (int64_t i = 0; i < count; ++i) {
+    Key bits;
+    std::memcpy(&bits, numbers + i, sizeof(bits));
+    const Key key = bits ^ ((Key{0} - (bits >> kSignBit)) | (Key{1} << kSignBit));
+    keys[i] = key;
+    lowest = key < lowest ? key : lowest;
+    highest = key > highest ? key : highest;
+  }
+  least = lowest;
+  greatest = highest;
+}
+
+constexpr int64_t kSide = 4;
+
+template <class Real>
+struct Side;
+template <>
+struct Side<float> {
+  using type __attribute__((vector_size(kSide * sizeof(float)))) = float;
+};
+template <>
+struct Side<double> {
+  using type __attribute__((vector_size(kSide * sizeof(double)))) = double;
+};
+
+// kSide rows of as many numbers, turned within the processor's registers.
+template <class Real>
+void turn(const Real* rows, int64_t row_size, Real* copies, int64_t apart) {
+  using Vector = typename Side<Real>::type;
+  Vector a;
+  Vector b;
+  Vector c;
+  Vector d;
+  std::memcpy(&a, rows, sizeof(a));
+  std::memcpy(&b, rows + row_size, sizeof(b));
+  std::memcpy(&c, rows + 2 * row_size, sizeof(c));
+  std::memcpy(&d, rows + 3 * row_size, sizeof(d));
+  const Vector left_above = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Vector left_below = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Vector right_above = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Vector right_below = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  a = __builtin_shufflevector(left_above, left_below, 0, 1, 4, 5);
+  b = __builtin_shufflevector(left_above, left_below, 2, 3, 6, 7);
+  c = __builtin_shufflevector(right_above, right_below, 0, 1, 4, 5);
+  d = __builtin_shufflevector(right_above, right_below, 2, 3, 6, 7);
+  std::memcpy(copies, &a, sizeof(a));
+  std::memcpy(copies + apart, &b, sizeof(b));
+  std::memcpy(copies + 2 * apart, &c, sizeof(c));
+  std::memcpy(copies + 3 * apart, &d, sizeof(d));
+}
+
+template <class Real>
+void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart) {
+  int64_t row = 0;
+  for (; row + kSide <= count; row += kSide, rows += kSide * row_size) {
+    int64_t column = 0;
+    for (; column + kSide <= width; column += kSide) {
+      turn(rows + column, row_size, copies + column * apart + row, apart);
+    }
+    for (; column < width; ++column) {
+      for (int64_t i = 0; i < kSide; ++i) copies[column * apart + row + i] = rows[i * row_size + column];
+    }
+  }
+  for (; row < count; ++row, rows += row_size) {
+    for (int64_t column = 0; column < width; ++column) copies[column * apart + row] = rows[column];
+  }
+}
+
+template <class Real>
+constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, has_nan<Real>,     count_infinite<Real>,
+                                              sum<Real>,          sum_squares<Real>, make_keys<Real>};
+
+}  // namespace
+
+const cache::ColumnKernels<float> kFloatColumns = kKernels<float>;
+const cache::ColumnKernels<double> kDoubleColumns = kKernels<double>;
+
+}  // namespace robocache::ROBOCACHE_ISA
