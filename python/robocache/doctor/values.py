@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from ..dataset import Dataset, Stream
+from ..installation import num_threads
 from .report import Finding
 from .streams import Clock, Survey, feature_names, forget
 
@@ -43,6 +47,7 @@ class Column:
     """
 
     thresholds: list[tuple[Any, Any]]
+    floating: bool
     number: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -118,37 +123,55 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     of_dtype = stream.dtype
     floating = of_dtype.kind not in "biu"
     work = of_dtype if of_dtype in (np.float32, np.float64) else np.dtype(np.float32 if floating else np.float64)
-    columns = [Column([_threshold(stats[4 + q][f], work) for q in range(5)]) for f in range(features)]
+    columns = [Column([_threshold(stats[4 + q][f], work) for q in range(5)], floating) for f in range(features)]
     centres = np.nan_to_num(stats[0], posinf=0, neginf=0).astype(work)
     found = Scan(stream, survey.clocks[stream.name], columns, centres)
     blocks, bounds = quaternions(stream) if floating else [], limits(stream)
     rows = min(max(_ELEMENTS // max(features, 1), 1), _ROWS)
-    for begin in range(0, stream.rows, rows):
-        end = min(begin + rows, stream.rows)
-        ahead = min(begin, 1)  # the row before is there for what is between rows
-        part = stream.values[begin - ahead : end]
-        table = _columns(part.reshape(len(part), features), work)
-        forget(part)
-        low, high = np.searchsorted(stream.row_offsets, [begin, end])
-        cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
-        for f, column in enumerate(columns):
-            with np.errstate(over="ignore", invalid="ignore"):  # what is no number or too large is found, not warned of
-                _add(column, table[f], ahead, begin, cuts, centres[f], floating, found, f)
-        for block in blocks:
-            _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
-        if bounds is not None:
-            _add_outside(found, table[:, ahead:], begin, bounds)
+    threads = min(num_threads(), features) if stream.rows > _BLOCK else 1
+    shares = [slice(features * i // threads, features * (i + 1) // threads) for i in range(threads)]
+    with ThreadPoolExecutor(threads, "robocache-doctor") as pool:
+        for begin in range(0, stream.rows, rows):
+            end = min(begin + rows, stream.rows)
+            ahead = min(begin, 1)  # the row before is there for what is between rows
+            part = stream.values[begin - ahead : end]
+            table = np.empty((features, len(part)), work)
+            low, high = np.searchsorted(stream.row_offsets, [begin, end])
+            cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
+            look = partial(_look, columns, part.reshape(len(part), features), table, ahead, begin, cuts, centres)
+            odd = list(pool.map(look, shares) if threads > 1 else map(look, shares))
+            forget(part)
+            for f in chain.from_iterable(odd):
+                _add_bad(found, table[f, ahead:], begin, f)
+            for block in blocks:
+                _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
+            if bounds is not None:
+                _add_outside(found, table[:, ahead:], begin, bounds)
     for column in columns:
         _end_run(column, stream.rows)
     return found
 
 
-def _columns(rows: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """``[features, rows]``, each feature's values side by side; by blocks that stay in the processor's cache."""
-    table = np.empty(rows.shape[::-1], dtype)
-    for at in range(0, len(rows), _BLOCK):
-        table[:, at : at + _BLOCK] = rows[at : at + _BLOCK].T
-    return table
+def _look(
+    columns: list[Column],
+    rows: np.ndarray,
+    table: np.ndarray,
+    ahead: int,
+    begin: int,
+    cuts: np.ndarray,
+    centres: np.ndarray,
+    features: slice,
+) -> list[int]:
+    """Adds a part to some of the columns, and brings each one's values side by side: `table` is ``[features, rows]``. Returns
+    which of them hold what is no number, or is infinite."""
+    for at in range(0, len(rows), _BLOCK):  # which stays in the processor's cache
+        table[features, at : at + _BLOCK] = rows[at : at + _BLOCK, features].T
+    odd = []
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no number or too large is found, not warned of
+        for f in range(features.start, features.stop):
+            if not _add(columns[f], table[f], ahead, begin, cuts, centres[f]):
+                odd.append(f)
+    return odd
 
 
 def _threshold(value: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -159,22 +182,13 @@ def _threshold(value: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     return up, down
 
 
-def _add(
-    column: Column,
-    x: np.ndarray,
-    ahead: int,
-    begin: int,
-    cuts: np.ndarray,
-    centre: Any,
-    floating: bool,
-    found: Scan,
-    feature: int,
-) -> None:
+def _add(column: Column, x: np.ndarray, ahead: int, begin: int, cuts: np.ndarray, centre: Any) -> bool:
+    """Returns whether all values are finite numbers."""
     new = x[ahead:]
     centred = new - centre
     total = float(centred.sum())
-    if not math.isfinite(total):
-        _add_bad(found, new, begin, feature)
+    finite = math.isfinite(total)
+    if not finite:
         new = new[~np.isnan(new)]
         centred = new - centre
         total = float(centred.sum())
@@ -186,8 +200,9 @@ def _add(
             column.squares += float(np.dot(centred[at : at + _DOT], centred[at : at + _DOT]))
         column.low, column.high = min(column.low, float(new.min())), max(column.high, float(new.max()))
         for rank, (up, down) in zip(column.ranks, column.thresholds, strict=True):
-            rank[0] += int(np.count_nonzero(new < up))
-            rank[1] += int(np.count_nonzero(new <= down))
+            below = int(np.count_nonzero(new < up))
+            rank[0] += below
+            rank[1] += below if down < up else int(np.count_nonzero(new <= down))  # there is nothing between them
     with np.errstate(invalid="ignore", over="ignore"):
         step = np.diff(x)
     first = begin - ahead + 1  # the row that step[0] leads to
@@ -196,9 +211,10 @@ def _add(
     changed = step != 0
     changed[inside] = True
     _add_still(column, changed, first)
-    if floating and len(step) >= JUMP_ROWS:
+    if column.floating and len(step) >= JUMP_ROWS:
         step[inside] = 0
         _add_jumps(column, step, first)
+    return finite
 
 
 def _add_still(column: Column, changed: np.ndarray, first: int) -> None:

@@ -242,10 +242,7 @@ def _read_streams(
 ) -> Iterator[tuple[str, Rows]]:
     """An episode's streams of numbers; counts its clock when all are read."""
     for name in streams:
-        if name in INDEX_COLUMNS:
-            values = episode.scalars(name).astype(INDEX_COLUMNS[name])
-        else:
-            values = episode.array(name)
+        values = episode.scalars(name).astype(INDEX_COLUMNS[name]) if name in INDEX_COLUMNS else episode.array(name)
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         yield name, Rows(episode.time_ns, values, names, episode.clock)
     notes.count("clocks", episode.kind_of_clock)

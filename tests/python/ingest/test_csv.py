@@ -100,6 +100,17 @@ def test_decimal_stamps_are_rounded_once(stamps, unit, tmp_path):
     assert ingest_lines(tmp_path, *(f"{t},1" for t in stamps), time_unit=unit)[0] == expected
 
 
+@pytest.mark.parametrize("cell", ["1." + "0" * 42, "0" * 42 + "1", "1000000000e-9", "+1.0", "1.000000000", "1."])
+def test_a_number_may_be_written_in_any_way(cell, tmp_path):
+    assert ingest_lines(tmp_path, f"{cell},1", "2,1", time_unit="s")[0] == [10**9, 2 * 10**9]
+
+
+def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
+    cells = ["0.5", "1.5", "2.51", "14e-39", "9007199254740993.5"]
+    times = ingest_lines(tmp_path, *(f"{cell},1" for cell in sorted(cells, key=float)), time_unit="ns")[0]
+    assert times == [0, 0, 2, 3, 9007199254740994]
+
+
 @pytest.mark.parametrize(
     ("header", "stamps", "unit", "first_ns"),
     [

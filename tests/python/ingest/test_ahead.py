@@ -1,0 +1,50 @@
+"""Files of a source that are read ahead, by a thread."""
+
+import threading
+
+import pytest
+
+from robocache.ingest.files import Ahead
+from robocache.ingest.recording import SourceError
+
+
+def test_files_are_read_ahead_in_their_order(tmp_path):
+    files = [tmp_path / f"{number}" for number in range(5)]
+    for number, file in enumerate(files):
+        file.write_text(str(number))
+    read = []
+
+    def look(file):
+        read.append(file)
+        if file == files[2]:
+            raise SourceError(f"{file}: damaged")
+        return file.read_text()
+
+    with Ahead(look, files) as ahead:
+        assert ahead.read(files[0]) == "0"
+        assert ahead.read(files[1]) == "1"
+        with pytest.raises(SourceError, match=r"2: damaged"):
+            ahead.read(files[2])
+        assert ahead.read(files[4]) == "4"  # what was read of the third is dropped
+    assert read == files
+    with Ahead(look, files) as ahead:
+        assert ahead.read(files[0]) == "0"
+    assert len(read) - len(files) in (1, 2)  # the second may have begun
+
+
+def test_a_large_file_is_read_in_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr("robocache.ingest.files._AHEAD_BYTES", 3)
+    files = [tmp_path / "small", tmp_path / "large", tmp_path / "last"]
+    for file in files:
+        file.write_text(file.name[:3] if file.name != "large" else "large")
+    threads = {}
+
+    def look(file):
+        threads[file.name] = threading.current_thread().name
+        return file.read_text()
+
+    with Ahead(look, files) as ahead:
+        assert [ahead.read(file) for file in files] == ["sma", "large", "las"]
+    here = threading.current_thread().name
+    assert threads["small"] == threads["large"] == here
+    assert threads["last"] != here
