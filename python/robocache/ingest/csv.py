@@ -185,8 +185,8 @@ def read_log(file: Path, options: CsvOptions) -> _Log:
     parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
     for begin in range(0, len(values), _ROWS_AT_ONCE):
         rows = slice(begin, begin + _ROWS_AT_ONCE)
-        for number, column in enumerate(parts):
-            values[rows, number] = column[rows]
+        for feature, column in enumerate(parts):
+            values[rows, feature] = column[rows]
     for number, name, column in zip(kept, columns, parts, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             _refuse_rounded_numbers(file, parse, number, name, 1 + header)

@@ -221,17 +221,18 @@ def test_files_that_may_not_be_read(rng, tmp_path):
 
 def test_a_source_that_vanishes_midway(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
-    gone = source / "data/chunk-000/episode_000001.parquet"
+    # Not the second file, which is read ahead of its turn.
+    gone = source / "data/chunk-000/episode_000002.parquet"
     content = gone.read_bytes()
 
     def vanish(done, total, what):
         gone.unlink(missing_ok=True)
 
-    error = refused(source, tmp_path / "cache", "episode_000001.parquet", "No such file", progress=vanish)
+    error = refused(source, tmp_path / "cache", "episode_000002.parquet", "No such file", progress=vanish)
     assert isinstance(error.__cause__, FileNotFoundError)
     gone.write_bytes(content)
-    report = skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet", progress=vanish)
-    assert report.rows["action"] == 8
+    report = skipped(source, tmp_path / "cache", "data/chunk-000/episode_000002.parquet", progress=vanish)
+    assert report.rows["action"] == 7
 
     logs = [write(tmp_path / f"logs/{number}/imu.csv", "0.0,1", "0.1,2") for number in range(3)]
     report = skipped(
