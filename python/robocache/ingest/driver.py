@@ -172,10 +172,10 @@ def ingest(
     if append and (workers or 1) > 1:
         raise ArgumentError(f"append: goes without workers, got {workers}")
     if workers is not None and workers > 1:
-        from . import shards  # which imports this module
+        from .workers import ingest_with_workers  # which imports this module
 
         with suppress(ShardsError):
-            return shards.ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
+            return ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
     with Writer(cache, overwrite=overwrite, append=append) as writer:
         held = dataset.open(cache) if append else None
         if held is not None:

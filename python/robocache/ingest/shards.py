@@ -7,20 +7,14 @@ again, so whatever is killed goes on where it was.
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import hashlib
 import json
 import os
-import queue
 import shutil
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,23 +22,21 @@ from typing import Any
 import numpy as np
 
 from .. import dataset, frames
-from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..errors import ArgumentError, ArgumentTypeError, FileError
 from ..writer import EpisodeWriter, Writer
 from .clocks import POLICIES, add_counts
 from .driver import Driver, IngestReport, Progress, Work, checked_cache, finish, report
 from .files import list_files
 from .mapping import parse_mapping
 from .options import make_options
-from .recording import Notes, Omission, ShardsError, SourceError, naming
+from .recording import Notes, Omission, ShardsError, naming
 from .registry import format_of
 
-_PLAN = "plan.json"
+PLAN = "plan.json"
 # Shards for each process: a few, so that none waits long for the last, and little is done again where one was killed.
 _SHARDS_PER_WORKER = 4
 _MOST_SHARDS = 100_000
 _COPIED_AT_ONCE = 16 << 20
-# How long the processes of a dead run may take to end.
-_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ class Plan:
             if list(self.files.get(name, ())) != now.get(name, []):
                 what = "gone" if name not in now else "new" if name not in self.files else "changed"
                 raise FileError(
-                    f"{self.work.source / name}: {what} since {self.folder / _PLAN} was made; plan the source anew"
+                    f"{self.work.source / name}: {what} since {self.folder / PLAN} was made; plan the source anew"
                 )
 
 
@@ -123,7 +115,7 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
     work = Work.of(source, **arguments)
     work = replace(work, source=Path(os.path.abspath(work.source)))
     folder = Path(os.fspath(folder))
-    made = _survey(work, folder, shards)
+    made = survey(work, folder, shards)
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
@@ -131,14 +123,14 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}") from error
     try:
-        _save(made)
+        save(made)
     except FileError:
-        _remove(folder)
+        remove(folder)
         raise
     return made
 
 
-def _survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> Plan:
+def survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> Plan:
     files = _list(work.source)
     notes = Notes(work.format.name, {}, work.on_error, range(0))
     with closing(work.format.load().read(work.source, work.options, notes)) as recordings, naming(work.source):
@@ -161,13 +153,29 @@ def _list(source: Path) -> dict[str, list[int]]:
     return found
 
 
-def _save(made: Plan) -> None:
+def save(made: Plan) -> None:
     text = json.dumps({"robocache_plan": 1, **made.described, "file_states": made.files}, indent=1)
     try:
-        (made.folder / f"{_PLAN}.partial").write_text(text)
-        os.replace(made.folder / f"{_PLAN}.partial", made.folder / _PLAN)
+        (made.folder / f"{PLAN}.partial").write_text(text)
+        os.replace(made.folder / f"{PLAN}.partial", made.folder / PLAN)
     except OSError as error:
-        raise FileError(f"{made.folder / _PLAN}: {error.strerror}") from error
+        raise FileError(f"{made.folder / PLAN}: {error.strerror}") from error
+
+
+def remove(path: Path) -> None:
+    """Removes what an ingest made; of a folder of shards what says that all was merged goes last."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            for entry in sorted(path.iterdir(), key=lambda entry: (entry.name in ("lock", "merged"), entry.name)):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            path.rmdir()
+        else:
+            path.unlink()
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
 
 
 def load_plan(folder: Any) -> Plan:
@@ -178,7 +186,7 @@ def load_plan(folder: Any) -> Plan:
     """
     folder = Path(os.fspath(folder))
     try:
-        given = json.loads((folder / _PLAN).read_text())
+        given = json.loads((folder / PLAN).read_text())
         if given["robocache_plan"] != 1:
             raise ValueError(f"version {given['robocache_plan']}")
         work, recordings, shards, files = (
@@ -193,11 +201,11 @@ def load_plan(folder: Any) -> Plan:
             raise ValueError(f"files {files!r:.60}")
         return Plan(folder, work, recordings, shards, files)
     except OSError as error:
-        raise FileError(f"{folder / _PLAN}: {error.strerror}") from error
+        raise FileError(f"{folder / PLAN}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileError(f"{folder / _PLAN}: expected a plan of this version, got {error!r}") from error
+        raise FileError(f"{folder / PLAN}: expected a plan of this version, got {error!r}") from error
     except (ArgumentError, ArgumentTypeError) as error:
-        raise FileError(f"{folder / _PLAN}: {error}") from error
+        raise FileError(f"{folder / PLAN}: {error}") from error
 
 
 def _work_of(given: Mapping[str, Any]) -> Work:
@@ -284,11 +292,11 @@ def merge(shards: Any, cache: Any, *, overwrite: bool = False, progress: Progres
     """
     cache = checked_cache(cache)
     if isinstance(shards, str | os.PathLike):
-        return _merge(load_plan(shards), None, cache, overwrite, progress)
-    return _merge(None, [Path(os.fspath(shard)) for shard in shards], cache, overwrite, progress)
+        return merge_plan(load_plan(shards), None, cache, overwrite, progress)
+    return merge_plan(None, [Path(os.fspath(shard)) for shard in shards], cache, overwrite, progress)
 
 
-def _merge(
+def merge_plan(
     made: Plan | None,
     paths: list[Path] | None,
     cache: Path,
@@ -453,228 +461,3 @@ def _pieces(stream: dataset.Stream, rows: range) -> Iterator[tuple[int, int]]:
     step = max(1, _COPIED_AT_ONCE // (size + 8))
     for begin in range(rows.start, rows.stop, step):
         yield begin, min(begin + step, rows.stop)
-
-
-# ---- all of it, in processes of this machine ----
-
-
-def ingest_with_workers(
-    work: Work, cache: Path, workers: int, *, overwrite: bool, progress: Progress | None
-) -> IngestReport:
-    """What :func:`ingest` does with `workers`: plans, converts and merges in ``CACHE.shards``, which is gone at the end.
-
-    Raises:
-        ShardsError: only a single process can read this source.
-    """
-    started = time.perf_counter()
-    folder = cache.with_name(f"{cache.name}.shards")
-    marker = folder / "merged"
-    if os.path.lexists(cache) and not overwrite and not folder.exists():
-        raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
-    with _locked(folder) as lock:
-        try:
-            made = _resumed(work, folder, workers)
-        except Error:
-            if not (folder / _PLAN).exists():
-                _remove(folder)
-            raise
-        if os.path.lexists(cache) and not overwrite:
-            finished = marker.exists() and marker.read_text() == str(os.stat(cache).st_ino)
-            _remove(folder)
-            if not finished:
-                raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
-            return _report_of(work, cache, time.perf_counter() - started)
-        try:
-            _convert_all(made, workers, progress, lock)
-            _merge(made, None, cache, overwrite, None, marker)
-        except (SourceError, ShardsError, ArgumentError, ArgumentTypeError):
-            _remove(folder)  # what is missing here, converting more of it does not bring
-            raise
-        _remove(folder)
-    return _report_of(work, cache, time.perf_counter() - started)
-
-
-def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
-    said = dataset.open(cache).provenance
-    notes = Notes(work.format.name, {}, work.on_error)
-    notes.left_out = [Omission(**omission) for omission in said["left_out"]]
-    notes.skipped = [Omission(**omission) for omission in said["skipped"]]
-    return report(work, cache, notes, said.get("repair", {}).get("streams", {}), seconds)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Holds the folder, which is made, and whose lock the processes inherit: as long as one of a dead run lives, it waits.
-
-    Raises:
-        FileError: another ingest is at work in it.
-    """
-    path = folder / "lock"
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # removed by the one that had it
-            continue
-        except OSError as error:
-            raise FileError(f"{path}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
-                break
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(lock)
-                raise FileError(f"{folder}: another ingest is at work on it") from None
-            time.sleep(0.02)
-        except OSError as error:
-            os.close(lock)
-            raise FileError(f"{path}: {error.strerror}") from error
-        os.close(lock)
-    try:
-        yield lock
-    finally:
-        os.close(lock)
-
-
-def _resumed(work: Work, folder: Path, workers: int) -> Plan:
-    """The plan of a run that died, where it is of the same source as it is now; else one that is new, in a folder that is empty."""
-    made = _survey(work, folder, None, workers)
-    with suppress(FileError):
-        before = load_plan(folder)
-        if {**before.described, "shards": 0} == {**made.described, "shards": 0}:
-            return before
-    for entry in folder.iterdir():
-        if entry.name != "lock":
-            _remove(entry)
-    _save(made)
-    return made
-
-
-def _remove(path: Path) -> None:
-    """Removes what an ingest made; of a folder of shards what says that all was merged goes last."""
-    try:
-        if path.is_dir() and not path.is_symlink():
-            for entry in sorted(path.iterdir(), key=lambda entry: (entry.name in ("lock", "merged"), entry.name)):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
-            path.rmdir()
-        else:
-            path.unlink()
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from error
-
-
-# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache.
-_PROGRAM = "import sys; sys.path[:] = {path!r}; sys.modules['torch'] = None; from {module} import work_on; work_on({arguments})"
-
-
-def work_on(folder: str, threads: int, parent: int) -> None:
-    """The life of a process that converts shards: their numbers come in, a line each, and of each step goes out a line of JSON."""
-    from .. import set_num_threads
-
-    # However the parent ends, this one does not outlive it: PR_SET_PDEATHSIG.
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
-    set_num_threads(threads)
-
-    def say(**line: Any) -> None:
-        print(json.dumps(line), flush=True)
-
-    try:
-        made = load_plan(folder)
-        for line in sys.stdin:
-            shard = int(line)
-            convert(made, shard, progress=lambda done, total, what: say(done=done, what=what), jobs=threads)
-            say(finished=shard)
-    except Error as error:
-        kind = next(kind for kind in _KINDS if isinstance(error, kind))
-        say(error=str(error), kind=kind.__name__)
-
-
-_KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, ArgumentError, ArgumentTypeError, Error)
-
-
-@dataclass(eq=False)
-class _Worker:
-    """A process that converts shards, and the one that it has."""
-
-    process: subprocess.Popen[str]
-    shard: int | None = None
-
-    def give(self, shard: int | None) -> None:
-        """Gives it its next shard, or tells it that there is none."""
-        self.shard = shard
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which its last line tells
-            if shard is None:
-                self.process.stdin.close()
-            else:
-                self.process.stdin.write(f"{shard}\n")
-                self.process.stdin.flush()
-
-    def listen(self, lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
-        assert self.process.stdout is not None
-        with suppress(ValueError), self.process.stdout:  # half a line of a process that was killed
-            for line in self.process.stdout:
-                lines.put((self, json.loads(line)))
-        lines.put((self, None))
-
-
-def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -> None:
-    """Converts the shards that are not finished, in `count` processes."""
-    tell = progress or (lambda done, total, what: None)
-    todo = [shard for shard in range(made.shards) if not made.path(shard).exists()]
-    done = {shard: made.count(shard) for shard in range(made.shards) if shard not in todo}
-    waiting = iter(todo)
-    lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
-    workers: list[_Worker] = []
-    try:
-        for _ in range(min(count, len(todo))):
-            worker = _Worker(_start(made, max(1, (os.cpu_count() or 1) // count), lock))
-            workers.append(worker)
-            worker.give(next(waiting))
-            threading.Thread(target=worker.listen, args=(lines,), daemon=True).start()
-        running = len(workers)
-        while running:
-            worker, line = lines.get()
-            if line is None:
-                running -= 1
-                code = worker.process.wait()
-                if worker.shard is not None:
-                    raise FileError(f"{made.path(worker.shard)}: the process that converts it ended by itself ({code})")
-            elif "error" in line:
-                raise next(kind for kind in _KINDS if kind.__name__ == line["kind"])(line["error"])
-            elif "finished" in line:
-                done[line["finished"]] = made.count(line["finished"])
-                worker.give(next(waiting, None))
-            elif worker.shard is not None:
-                done[worker.shard] = line["done"] - made.share(worker.shard).start
-                tell(sum(done.values()), made.recordings, line["what"])
-    finally:
-        for worker in workers:
-            worker.process.kill()
-        for worker in workers:
-            with suppress(BrokenPipeError), worker.process:
-                worker.process.wait()
-
-
-def _start(made: Plan, threads: int, lock: int) -> subprocess.Popen[str]:
-    program = _PROGRAM.format(
-        path=[path for path in sys.path if isinstance(path, str)],
-        module=__name__,
-        arguments=f"{str(made.folder)!r}, {threads}, {os.getpid()}",
-    )
-    # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        pass_fds=[lock],
-        start_new_session=True,
-    )

@@ -410,9 +410,9 @@ def test_what_shards_cannot_do_a_single_process_does(tmp_path):
 def test_an_ingest_beside_another_is_refused(tmp_path, monkeypatch):
     import fcntl
 
-    from robocache.ingest import shards
+    from robocache.ingest import workers
 
-    monkeypatch.setattr(shards, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(workers, "_PATIENCE_S", 0.1)
     (tmp_path / "cache.shards").mkdir()
     with open(tmp_path / "cache.shards/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,0 +1,235 @@
+"""An ingest in processes of this machine: they convert the shards of a plan, which are then merged, and whatever is killed goes on
+where it was."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import dataset
+from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from .driver import IngestReport, Progress, Work, report
+from .recording import Notes, Omission, ShardsError, SourceError
+from .shards import PLAN, Plan, convert, load_plan, merge_plan, remove, save, survey
+
+# How long the processes of a dead run may take to end.
+_PATIENCE_S = 10.0
+
+
+def ingest_with_workers(
+    work: Work, cache: Path, workers: int, *, overwrite: bool, progress: Progress | None
+) -> IngestReport:
+    """What :func:`ingest` does with `workers`: plans, converts and merges in ``CACHE.shards``, which is gone at the end.
+
+    Raises:
+        ShardsError: only a single process can read this source.
+    """
+    started = time.perf_counter()
+    folder = cache.with_name(f"{cache.name}.shards")
+    marker = folder / "merged"
+    if os.path.lexists(cache) and not overwrite and not folder.exists():
+        raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
+    with _locked(folder) as lock:
+        try:
+            made = _resumed(work, folder, workers)
+        except Error:
+            if not (folder / PLAN).exists():
+                remove(folder)
+            raise
+        if os.path.lexists(cache) and not overwrite:
+            finished = marker.exists() and marker.read_text() == str(os.stat(cache).st_ino)
+            remove(folder)
+            if not finished:
+                raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
+            return _report_of(work, cache, time.perf_counter() - started)
+        try:
+            _convert_all(made, workers, progress, lock)
+            merge_plan(made, None, cache, overwrite, None, marker)
+        except (SourceError, ShardsError, ArgumentError, ArgumentTypeError):
+            remove(folder)  # what is missing here, converting more of it does not bring
+            raise
+        remove(folder)
+    return _report_of(work, cache, time.perf_counter() - started)
+
+
+def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
+    said = dataset.open(cache).provenance
+    notes = Notes(work.format.name, {}, work.on_error)
+    notes.left_out = [Omission(**omission) for omission in said["left_out"]]
+    notes.skipped = [Omission(**omission) for omission in said["skipped"]]
+    return report(work, cache, notes, said.get("repair", {}).get("streams", {}), seconds)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Holds the folder, which is made, and whose lock the processes inherit: as long as one of a dead run lives, it waits.
+
+    Raises:
+        FileError: another ingest is at work in it.
+    """
+    path = folder / "lock"
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # removed by the one that had it
+            continue
+        except OSError as error:
+            raise FileError(f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
+                break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(lock)
+                raise FileError(f"{folder}: another ingest is at work on it") from None
+            time.sleep(0.02)
+        except OSError as error:
+            os.close(lock)
+            raise FileError(f"{path}: {error.strerror}") from error
+        os.close(lock)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _resumed(work: Work, folder: Path, workers: int) -> Plan:
+    """The plan of a run that died, where it is of the same source as it is now; else one that is new, in a folder that is empty."""
+    made = survey(work, folder, None, workers)
+    with suppress(FileError):
+        before = load_plan(folder)
+        if {**before.described, "shards": 0} == {**made.described, "shards": 0}:
+            return before
+    for entry in folder.iterdir():
+        if entry.name != "lock":
+            remove(entry)
+    save(made)
+    return made
+
+
+# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache.
+_PROGRAM = "import sys; sys.path[:] = {path!r}; sys.modules['torch'] = None; from {module} import work_on; work_on({arguments})"
+
+
+def work_on(folder: str, threads: int, parent: int) -> None:
+    """The life of a process that converts shards: their numbers come in, a line each, and of each step goes out a line of JSON."""
+    from .. import set_num_threads
+
+    # However the parent ends, this one does not outlive it: PR_SET_PDEATHSIG.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    set_num_threads(threads)
+
+    def say(**line: Any) -> None:
+        print(json.dumps(line), flush=True)
+
+    try:
+        made = load_plan(folder)
+        for line in sys.stdin:
+            shard = int(line)
+            convert(made, shard, progress=lambda done, total, what: say(done=done, what=what), jobs=threads)
+            say(finished=shard)
+    except Error as error:
+        kind = next(kind for kind in _KINDS if isinstance(error, kind))
+        say(error=str(error), kind=kind.__name__)
+
+
+_KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, ArgumentError, ArgumentTypeError, Error)
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A process that converts shards, and the one that it has."""
+
+    process: subprocess.Popen[str]
+    shard: int | None = None
+
+    def give(self, shard: int | None) -> None:
+        """Gives it its next shard, or tells it that there is none."""
+        self.shard = shard
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which its last line tells
+            if shard is None:
+                self.process.stdin.close()
+            else:
+                self.process.stdin.write(f"{shard}\n")
+                self.process.stdin.flush()
+
+    def listen(self, lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+        assert self.process.stdout is not None
+        with suppress(ValueError), self.process.stdout:  # half a line of a process that was killed
+            for line in self.process.stdout:
+                lines.put((self, json.loads(line)))
+        lines.put((self, None))
+
+
+def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -> None:
+    """Converts the shards that are not finished, in `count` processes."""
+    tell = progress or (lambda done, total, what: None)
+    todo = [shard for shard in range(made.shards) if not made.path(shard).exists()]
+    done = {shard: made.count(shard) for shard in range(made.shards) if shard not in todo}
+    waiting = iter(todo)
+    lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+    workers: list[_Worker] = []
+    try:
+        for _ in range(min(count, len(todo))):
+            worker = _Worker(_start(made, max(1, (os.cpu_count() or 1) // count), lock))
+            workers.append(worker)
+            worker.give(next(waiting))
+            threading.Thread(target=worker.listen, args=(lines,), daemon=True).start()
+        running = len(workers)
+        while running:
+            worker, line = lines.get()
+            if line is None:
+                running -= 1
+                code = worker.process.wait()
+                if worker.shard is not None:
+                    raise FileError(f"{made.path(worker.shard)}: the process that converts it ended by itself ({code})")
+            elif "error" in line:
+                raise next(kind for kind in _KINDS if kind.__name__ == line["kind"])(line["error"])
+            elif "finished" in line:
+                done[line["finished"]] = made.count(line["finished"])
+                worker.give(next(waiting, None))
+            elif worker.shard is not None:
+                done[worker.shard] = line["done"] - made.share(worker.shard).start
+                tell(sum(done.values()), made.recordings, line["what"])
+    finally:
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            with suppress(BrokenPipeError), worker.process:
+                worker.process.wait()
+
+
+def _start(made: Plan, threads: int, lock: int) -> subprocess.Popen[str]:
+    program = _PROGRAM.format(
+        path=[path for path in sys.path if isinstance(path, str)],
+        module=__name__,
+        arguments=f"{str(made.folder)!r}, {threads}, {os.getpid()}",
+    )
+    # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[lock],
+        start_new_session=True,
+    )
