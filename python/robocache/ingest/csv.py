@@ -171,6 +171,7 @@ def read_log(file: Path, options: CsvOptions) -> _Log:
         raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
     if len(table) == 0:
         raise SourceError(f"{file}: no rows")
+    _check_quotes(file, len(table) + header)
 
     time_ns, unit = _read_clock(
         table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + header
@@ -200,6 +201,30 @@ def _read_table(file: Path, parse: pa_csv.ReadOptions, convert: pa_csv.ConvertOp
         return pa_csv.read_csv(file, several, convert_options=convert)
     except pa.ArrowInvalid:
         return pa_csv.read_csv(file, parse, convert_options=convert)
+
+
+def _check_quotes(file: Path, rows: int) -> None:
+    """Raises where a quote that is not closed has made one row of several."""
+    with file.open("rb") as content:
+        chunks = iter(partial(content.read, 1 << 20), b"")
+        if not any(b'"' in chunk for chunk in chunks):
+            return
+        content.seek(0)
+        lines, last = 0, b""
+        for chunk in iter(partial(content.read, 1 << 20), b""):
+            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+    if rows >= lines + (last != b"\n"):
+        return
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+        reader = csv.reader(text, strict=True)
+        begin = 1
+        try:
+            for _ in reader:
+                begin = reader.line_num + 1
+        except csv.Error as error:
+            raise SourceError(
+                f"{file}: line {begin}: expected a quote to be closed behind its cell: {error}"
+            ) from error
 
 
 def _find_images(file: Path, cells: pa.Array) -> Path | None:

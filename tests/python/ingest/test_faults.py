@@ -308,6 +308,23 @@ def test_a_column_that_is_text_in_one_run_alone(tmp_path):
         refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "'column 1': 'text'")
 
 
+@pytest.mark.parametrize(
+    "quoted", ['"push', '"push" it', '"push\n0.4,2,pull\n0.5,3,"go'], ids=["to the end", "beyond", "up to the next"]
+)
+def test_a_quote_that_is_not_closed_swallows_no_rows(quoted, tmp_path):
+    lines = ["t_s,x,label", "0.1,0,go", f"0.2,1,{quoted}", "0.6,4,stop", "0.7,5,go"]
+    write(tmp_path / "logs/run/log.csv", *lines)
+    if quoted.endswith("it"):  # no line break in it, so nothing is lost
+        assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 4}
+        return
+    refused(tmp_path / "logs", tmp_path / "cache", "log.csv: line 3: expected a quote to be closed behind its cell")
+
+
+def test_a_cell_of_several_lines_is_one_cell(tmp_path):
+    write(tmp_path / "logs/run/log.csv", "t_s,x,label", "0.1,0,go", '0.2,1,"push', 'and ""pull"""', "", "0.3,2,stop")
+    assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 3}
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
 def test_another_encoding_than_utf_8(encoding, tmp_path):
     write(tmp_path / "logs/good.csv", "0.0,1", "0.1,2")
