@@ -28,6 +28,7 @@ from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples
 from .registry import find_format, format_of
 
 Progress = Callable[[int, int, str], None]
+_NOTHING = "nothing in it to keep"
 
 
 @dataclass
@@ -281,8 +282,10 @@ def finish(
         Mapper(work.mapping, notes).end()
         writer.provenance["mapping"] = dict(work.mapping.given)
     if kept == 0:
+        omissions = {omission.reason: omission.what for omission in reversed(notes.left_out)}
+        often = Counter(omission.reason for omission in notes.left_out if omission.reason != _NOTHING).most_common(3)
         reasons = [omission.reason for omission in notes.skipped[:1]]
-        reasons += dict(Counter(omission.reason for omission in notes.left_out).most_common(3))
+        reasons += [f"{omissions[reason]}: {reason}" for reason, _ in often]
         raise FileError(f"{work.source}: nothing to keep; {'; '.join(reasons)}")
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
     if missing:
@@ -444,7 +447,7 @@ class Driver:
             parts = self._parts(recording, now)
             first = next(parts, None)
             if first is None:
-                self._notes.leave_out(recording.what, "nothing in it to keep")
+                self._notes.leave_out(recording.what, _NOTHING)
                 return
             order = Order(self._work.repair)
             later: dict[int, list[tuple[str, Samples]]] = {}

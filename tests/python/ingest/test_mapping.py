@@ -81,7 +81,7 @@ def test_a_mapping_that_excludes_all_is_named(toy):
         notes.leave_out("bag", "no messages")
         yield from read(options, notes)
 
-    with pytest.raises(robocache.FileError, match="nothing to keep; the mapping excludes it"):
+    with pytest.raises(robocache.FileError, match="nothing to keep; state: the mapping excludes it"):
         toy(dropping, mapping={"exclude": ["*"]})
 
 
