@@ -100,7 +100,7 @@ def test_a_bag_without_messages(real_data):
         assert reader.message_count == 0
     found = Yields("rosbag2", source)
     assert found.only() == {} and set(found.left_out.values()) == {"no messages"} and not found.skipped
-    with pytest.raises(robocache.FileError, match="ros2_empty_bag: nothing to keep; ros2_empty_bag: /.*: no messages"):
+    with pytest.raises(robocache.FileError, match=r"ros2_empty_bag: nothing to keep; ros2_empty_bag: /.*: no messages"):
         robocache.ingest(source, "unused")
 
 
