@@ -89,7 +89,7 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
         message,
     )
     message = re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
-    return re.sub(r"(\bsay [^;:]*\bwith )(\w+)\b(?! \(--)", asked, message)
+    return re.sub(r"(\b(?:say|name) [^;:]*\bwith )(\w+)\b(?! \(--)", asked, message)
 
 
 # ---- commands ----

@@ -424,6 +424,9 @@ def test_an_option_to_give_is_named_as_on_the_command_line(capsys, tmp_path):
     (tmp_path / "logs/meta/info.json").write_text("{}")
     code, _, err = run(capsys, "ingest", tmp_path / "logs", tmp_path / "new")
     assert code == 1 and err.endswith("; say which with --format\n")
+    given = cli._parser().parse_args(["ingest", "bag", "cache"])
+    for said in ("name a folder of .msg files with", "say which with"):
+        assert cli._in_words_of_the_command_line(f"{said} definitions", given) == f"{said} --definitions"
 
 
 def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_path):
