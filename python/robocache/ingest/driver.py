@@ -419,7 +419,7 @@ class Driver:
         started = time.perf_counter()
         with closing(reader.read(work.source, work.options, notes)) as recordings:
             while share is None or notes.position < share.stop:
-                told = notes.count_told()
+                told = None if share is None else notes.count_told()
                 with naming(work.source):
                     recording = next(recordings, None)
                 if recording is None:

@@ -182,3 +182,110 @@ def test_times_before_0_are_refused_and_leave_nothing(tmp_path):
     with pytest.raises(robocache.FileError, match="a: a stamp of -5 ns"):
         robocache.export(tmp_path / "cache", tmp_path / "out", to="mcap")
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+# ---- there and back ----
+
+
+def facts_of(stream):
+    frames = stream.frames and (stream.frames.codec, stream.frames.color_space, stream.frames.unit_m)
+    intrinsics = stream.frames and stream.frames.intrinsics is not None and stream.frames.intrinsics.tolist()
+    told = stream.kind, str(stream.dtype), stream.shape, stream.clock, stream.names, stream.attributes, stream.ragged
+    return *map(str, told), frames, intrinsics
+
+
+def row_bits(values, row):
+    if hasattr(values, "file"):
+        return bits(values.file(row))
+    return values[row] if isinstance(values[row], str) else bits(values[row])
+
+
+def there_and_back(cache, tmp_path, **options):
+    robocache.export(cache, tmp_path / "out", to="mcap")
+    report = robocache.ingest(tmp_path / "out", tmp_path / "back", **options)
+    return robocache.open(cache), robocache.open(tmp_path / "back"), report
+
+
+def test_streams_of_all_kinds_come_back_as_they_were(cache, rng, tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    t, offsets = np.arange(4) * 10**9 + 17, np.array([0, 3, 6, 9, 12])
+    with robocache.Writer(cache, append=True) as writer:
+        writer.stream(
+            "vector", names=["a", "b"], attributes={"units": ["m", "rad"], "frame_id": "base"}, clock="nominal"
+        )
+        writer.stream("millimetres", unit_m=0.0005, intrinsics=np.diag([5.0, 6, 1]), attributes={"maker": "x"})
+        with writer.episode(task="place", success=None, score=0.5, tags=["a", "b"]) as episode:
+            episode.append("one", t, rng.normal(size=(4, 1)))
+            episode.append("scalar", t, np.array([np.nan, -0.0, np.inf, 1]))
+            episode.append("brain", t, rng.normal(size=(4, 2)).astype(ml_dtypes.bfloat16))
+            episode.append("flag", t, np.array([True, False, True, True]))
+            episode.append("mask", t, rng.integers(0, 2, (4, 2, 2)) > 0)
+            episode.append("vector", t, rng.normal(size=(4, 2)))
+            episode.append("empty texts", t, ["", "", "", ""])
+            episode.append("bytes", t, rng.integers(0, 9, 12).astype(np.uint8), offsets=offsets)
+            episode.append("halves", t, rng.normal(size=(12, 2)).astype(np.float16), offsets=offsets)
+            episode.append("nothing", t, np.zeros((0, 3), np.int16), offsets=np.zeros(5, np.int64))
+            episode.append("millimetres", t, rng.integers(0, 999, (4, 8, 8)).astype(np.uint16), codec="png")
+    before, after, report = there_and_back(cache, tmp_path)
+    assert after.streams.keys() == before.streams.keys()
+    for name, stream in before.streams.items():
+        assert facts_of(after.streams[name]) == facts_of(stream), name
+        for number in range(3):
+            (time_ns, values), (found_ns, found) = before.episode(number)[name], after.episode(number)[name]
+            assert found_ns.tolist() == time_ns.tolist(), name
+            assert [row_bits(found, row) for row in range(len(found))] == [
+                row_bits(values, row) for row in range(len(values))
+            ], name
+    columns = [{key: value for key, value in row.items() if key != "name"} for row in after.episodes.to_pylist()]
+    assert columns == before.episodes.to_pylist()
+    assert {omission.reason for omission in report.left_out} == {"no messages"}
+
+
+def test_frames_that_came_back_may_be_stored_otherwise(cache, tmp_path):
+    _, after, _ = there_and_back(cache, tmp_path, image_codec="png", image_size="10x8")
+    frames = after.streams["camera.raw"].frames
+    assert (frames.codec, frames.height, frames.width, frames.resized["from"]) == ("png", 8, 10, [6, 5])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"shape": [4]},
+        {"shape": [0]},
+        {"kind": "arrays"},
+        {"dtype": "float16"},
+        {"shape": [-3]},
+        {"shape": "[3]"},
+        {"clock": "mine"},
+        {"names": [1]},
+        {"attributes": []},
+        {"intrinsics": [[1]]},
+        {"resized": 3},
+    ],
+)
+def test_metadata_that_do_not_go_with_the_messages_change_nothing(said, tmp_path):
+    from mcap.writer import Writer
+
+    facts = {
+        "kind": "numbers",
+        "dtype": "float32",
+        "shape": [3],
+        "clock": "nominal",
+        "names": [],
+        "attributes": {},
+    } | said
+    values = np.array([0.1, 0.2, 0.3], np.float32)
+    with (tmp_path / "a.mcap").open("wb") as opened:
+        writer = Writer(opened)
+        writer.start()
+        schema = writer.register_schema("robocache/msg/Float32x3", "ros2msg", b"float32[3] values\n")
+        metadata = {f"robocache.{key}": json.dumps(value) for key, value in facts.items()}
+        channel = writer.register_channel("a", "cdr", schema, metadata)
+        writer.add_metadata("robocache", {"episode": "[1"})
+        for row in range(3):
+            writer.add_message(channel, 10**18 + row, b"\0\1\0\0" + values.tobytes(), 10**18 + row)
+        writer.finish()
+    robocache.ingest(tmp_path / "a.mcap", tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["a"]
+    assert (stream.dtype, stream.shape, stream.clock) == (np.float32, (3,), "recorded")
+    assert bits(stream.values) == bits(np.tile(values, (3, 1)))

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..recording import SourceError, passing_over
+from .exported import Exported
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Channel:
     topic, schema: its name, and its type's.
     encoding: what messages are serialised in: "cdr", "ros1", "json", "protobuf".
     definition_encoding, definition: of the type: "ros2msg", "ros2idl", "ros1msg", "jsonschema", "protobuf"; "" where there is none.
+    exported: what the cache said of the stream that it was exported from.
     """
 
     topic: str
@@ -26,6 +29,7 @@ class Channel:
     encoding: str
     definition_encoding: str
     definition: bytes
+    exported: Exported | None = field(default=None, compare=False)
 
 
 # A message's bytes: a view where they are part of what was read, and of large ones. Small ones of their own stay bytes: Python's
@@ -107,9 +111,11 @@ class Bag(ABC):
 
     channels, numbers: what was met, and the number of each.
     left_out: what is in it and not read, and why.
+    columns: of the episode that it was exported from.
     """
 
     def __init__(self, path: Path) -> None:
+        self.columns: dict[str, Any] = {}
         self.path = path
         self.channels: list[Channel] = []
         self.numbers: dict[Channel, int] = {}

@@ -93,6 +93,8 @@ class Camera:
         endian = batch.numbers(leaves["is_bigendian"]).tolist() if "is_bigendian" in leaves else [0] * len(batch)
         kinds = list(zip(*said, endian, batch.texts(leaves["encoding"]), np.diff(starts).tolist(), strict=True))
         storage = Storage.of(origin.known.options)
+        if origin.exported is not None and origin.known.options.image_codec is None:
+            storage = replace(storage, codec="raw")  # as the cache had them
         lost: dict[int, Error] = {}
         row = 0
         while row < len(batch):

@@ -64,6 +64,8 @@ class TopicClock:
         """
         name, what, known, notes = self._origin.name, self._origin.what, self._origin.known, self._origin.notes
         asked, path = known.options.stamp, self.path
+        if self._origin.exported is not None and asked == "auto":
+            asked = "log"  # the cache's own stamps, of which a header holds what fits it
         clock = "publish_time" if asked == "publish" else "log_time"
         if path is not None and self._stamps.low is not None and asked in ("auto", "header"):
             clock = path

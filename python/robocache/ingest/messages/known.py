@@ -13,6 +13,7 @@ from ..formats.mcap import MessageOptions
 from ..images import Kinds
 from ..recording import Notes, SourceError, ranges
 from .batches import Batch, Leaf
+from .exported import Exported
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Origin:
     """A topic of one recording.
 
     name, schema: of the topic.
+    exported: of its channel.
     what, where: the recording, and its file.
     """
 
@@ -45,6 +47,7 @@ class Origin:
     what: str
     where: Path
     known: Known
+    exported: Exported | None = None
 
     @property
     def notes(self) -> Notes:

@@ -24,6 +24,7 @@ from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions, is_mcap
 from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Payload, Table, in_order, merge
+from .exported import Exported, columns_of
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -211,17 +212,21 @@ class McapBag(Bag):
         elif opcode == _CHANNEL:
             number, schema = struct.unpack_from("<HH", body)
             topic, at = _text(body, 4)
-            encoding, _ = _text(body, at)
+            encoding, at = _text(body, at)
             if number not in of_file.channels:
                 name, definition_encoding, definition = of_file.schemas.get(schema, ("", "", b""))
-                channel = Channel(topic, name, encoding, definition_encoding, definition)
+                exported = Exported.of(_texts(body, at)) if b"robocache." in body else None
+                channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
                 of_file.channels[number] = self.number(channel)
         elif opcode == _STATISTICS:
             (size,) = struct.unpack_from("<I", body, 42)
             pairs = struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10])
             of_file.expected = dict(pairs)
         elif opcode == _METADATA:
-            name, _ = _text(body, 0)
+            name, at = _text(body, 0)
+            if name == "robocache" and not self.columns:
+                self.columns = columns_of(_texts(body, at))
+                return
             self.left_out[f"metadata {name!r}"] = f"{len(body)} bytes; metadata records are not read"
 
     # ---- messages ----
@@ -338,3 +343,17 @@ def _text(body: bytes | memoryview, at: int) -> tuple[str, int]:
     if end > len(body):
         raise ValueError(f"a text that ends at {end} of {len(body)}")
     return bytes(body[at + 4 : end]).decode(errors="backslashreplace"), end
+
+
+def _texts(body: bytes | memoryview, at: int) -> dict[str, str]:
+    """A map of texts; of a damaged one what lies before the damage."""
+    found: dict[str, str] = {}
+    try:
+        end = at + 4 + _u32(body, at)
+        at += 4
+        while at < end:
+            key, at = _text(body, at)
+            found[key], at = _text(body, at)
+    except (ValueError, struct.error):
+        pass
+    return found

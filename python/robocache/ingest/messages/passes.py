@@ -67,6 +67,7 @@ def _streams(
     """Adds what the first pass found out to the metadata."""
     faults = Faults(what, notes.skip)
     bag.open(faults)
+    metadata.update(bag.columns)
     kept: deque[Part] | None = deque()
     size = 0
     topics: dict[int, Topic | None] = {}
@@ -139,7 +140,7 @@ def _topic(
         notes.skip(f"{what}: {name}: messages of {channel.schema}", clash)
         return None
     others[name] = channel.schema
-    return Topic(Origin(name, channel.schema, what, bag.path, known), decoder)
+    return Topic(Origin(name, channel.schema, what, bag.path, known, channel.exported), decoder)
 
 
 class _Decoders:
@@ -156,7 +157,7 @@ class _Decoders:
         Raises:
             Error: nothing does.
         """
-        key = channel if channel.encoding == "json" else replace(channel, topic="")
+        key = channel if channel.encoding == "json" else replace(channel, topic="", exported=None)
         if key not in self._made:
             self._made[key] = self._make(channel)
         return self._made[key]

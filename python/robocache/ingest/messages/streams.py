@@ -37,6 +37,7 @@ class Topic:
         self.intrinsics: Intrinsics | None = None
         self._origin = origin
         self._name = origin.name
+        self._exported = origin.exported
         self._known = origin.known
         self._notes = origin.notes
         self._decoder = decoder
@@ -148,6 +149,8 @@ class Topic:
                 if not span.high or self._form == "joints" or self._leaf(path, "records"):
                     continue
                 fixed = span.low if span.low == span.high and path not in self._bytes else None
+                if self._exported is not None and self._exported.kind == "arrays":
+                    fixed = None
                 before = known.facts.setdefault((name, path), fixed)
                 if before not in (None, fixed):
                     raise SourceError(
@@ -160,7 +163,10 @@ class Topic:
         return True
 
     def frame_ids(self) -> dict[str, str]:
-        """The frames of reference that are the same in all its messages, by the streams that would have them otherwise."""
+        """The frames of reference that are the same in all its messages, by the streams that would have them otherwise; those of
+        an exported stream are in its attributes, or its episode's columns."""
+        if self._exported is not None:
+            return {}
         found = {f"{self._name}/{path}": self._constant.get(path) for path in _FRAMES}
         return {stream: frame for stream, frame in found.items() if frame}
 
@@ -193,13 +199,22 @@ class Topic:
         for stream, samples in found:
             owner = self._known.streams.setdefault(stream, self._name)
             if owner == self._name:
-                yield stream, samples
+                yield stream, self._as_exported(stream, samples)
             elif stream not in self._refused:
                 self._refused.add(stream)
                 clash = SourceError(
                     f"{self._origin.where}: {self._name}: its stream {stream} has the name of one of topic {owner}"
                 )
                 self._notes.skip(f"{self._origin.what}: {stream}", clash)
+
+    def _as_exported(self, stream: str, samples: Samples) -> Samples:
+        """Rows of an exported stream as they were."""
+        if self._exported is None or stream != self._name:
+            return samples
+        restored = self._exported.restore(samples)
+        if restored is None:
+            self._notes.leave_out(f"{stream}: what its export says of it", "does not fit the messages")
+        return restored or samples
 
     def _read(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         forms: dict[str, Callable[[Decoded], Iterator[tuple[str, Samples]]]] = {
@@ -218,7 +233,9 @@ class Topic:
         return {"schema": self._origin.schema, "clock_source": self._clock.source, **more}
 
     def _beside(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
-        """Stamps that are not the clock, and frames that change."""
+        """Stamps that are not the clock, and frames that change; of an exported stream they are in its cache."""
+        if self._exported is not None:
+            return
         attributes = self._attributes()
         stamps, path = self._clock.stamps(batch), self._clock.path
         if stamps is not None and self._clock.source != path:
@@ -271,11 +288,11 @@ class Topic:
     def _sequence(
         self, stream: str, leaf: Leaf, batch: Batch, time_ns: np.ndarray, attributes: dict[str, Any]
     ) -> Iterator[tuple[str, Samples]]:
-        if not self._lengths[leaf.path].high:
+        if not self._lengths[leaf.path].high and self._exported is None:
             self._notes.leave_out(f"{self._origin.what}: {stream}", "always empty")
             return
         values, offsets = batch.sequences(leaf)
-        fixed = self._known.facts[self._name, leaf.path]
+        fixed = self._known.facts.get((self._name, leaf.path))
         if fixed is None:
             yield stream, Ragged(time_ns, values, offsets, attributes=attributes)
         else:
