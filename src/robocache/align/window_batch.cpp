@@ -23,12 +23,15 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
     check_cuda(launch(&batch, device.index, stream.handle), "window_batch");
     return;
   }
-  // To hand a range to another thread takes longer than to make fewer bytes.
+  // To wake a thread for a range takes longer than to make fewer bytes; one that is there already takes a smaller share.
   constexpr int64_t kRangeBytes = 64 << 10;
-  constexpr int64_t kSamplesTogether = 32;
-  const int64_t ranges = std::max<int64_t>(1, batch.count * batch.plan.sample_bytes / kRangeBytes);
-  const int64_t even = (batch.count + ranges - 1) / ranges;
-  const int64_t grain = (even + kSamplesTogether - 1) / kSamplesTogether * kSamplesTogether;
+  constexpr int64_t kSharedRangeBytes = 16 << 10;
+  constexpr int64_t kSamplesTogether = 8;
+  const int64_t bytes = batch.count * batch.plan.sample_bytes;
+  const int64_t range_bytes = bytes >= 2 * kRangeBytes && help_is_expected() ? kSharedRangeBytes : kRangeBytes;
+  const int64_t ranges = std::max<int64_t>(1, bytes / range_bytes);
+  int64_t grain = (batch.count + ranges - 1) / ranges;
+  if (grain > kSamplesTogether) grain = (grain + kSamplesTogether - 1) / kSamplesTogether * kSamplesTogether;
   WindowSamples* const samples = ROBOCACHE_SELECT_ISA(window_samples);
   parallel_for(batch.count, grain, [&](int64_t begin, int64_t end) { samples(batch, begin, end); });
 }

@@ -13,9 +13,16 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Who has been away for less than this since the last batch is soon back for the next.
+constexpr auto kShortStep = std::chrono::microseconds(30);
+constexpr auto kCheckEvery = std::chrono::milliseconds(10);
 
 // Forks that lie between the first process and this one.
 std::atomic<uint64_t> forks{0};
@@ -27,14 +34,18 @@ void count_forks() {
 
 // Small batches follow each other within microseconds, and to wake a sleeping thread takes longer. It does not yield:
 // where cores are short, that gives away a whole slice of time, and who sleeps is woken sooner.
+constexpr auto kBriefly = std::chrono::microseconds(20);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 template <class Ready>
 void await_briefly(const Ready& ready) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
-  while (!ready() && std::chrono::steady_clock::now() < until) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
+  const auto until = Clock::now() + kBriefly;
+  while (!ready() && Clock::now() < until) pause();
 }
 
 }  // namespace
@@ -106,22 +117,32 @@ class Prefetcher::Worker {
   void take(CudaStream stream, const std::function<void()>& check) {
     if (pending() == 0) throw ArgumentError("prefetch: expected a batch to be submitted first, got none pending");
     Slot& oldest = slot(taken_);
+    waits_again_ = Clock::now() - given_ < kShortStep;
     await_briefly([&] { return begun_.load(std::memory_order_relaxed) > taken_; });
     if (uint64_t place = taken_; begun_.compare_exchange_strong(place, taken_ + 1)) {
       make(oldest);  // sooner than the thread would be awake
     } else {
       const auto is_made = [&] { return oldest.made.load(std::memory_order_acquire); };
-      await_briefly(is_made);
+      auto helped = Clock::now();
+      auto check_at = helped + kCheckEvery;
       while (!is_made()) {
-        {
+        if (help(this)) {
+          helped = Clock::now();
+        } else if (Clock::now() - helped < kBriefly) {
+          pause();
+        } else {
           std::unique_lock<std::mutex> lock(mutex_);
-          done_.wait_for(lock, std::chrono::milliseconds(10), is_made);
+          done_.wait_for(lock, kCheckEvery, is_made);
         }
-        if (check && !is_made()) check();
+        if (check && Clock::now() >= check_at && !is_made()) {
+          check();
+          check_at = Clock::now() + kCheckEvery;
+        }
       }
     }
     ++taken_;
     oldest.make = nullptr;
+    given_ = Clock::now();
     if (oldest.error) std::rethrow_exception(std::exchange(oldest.error, nullptr));
     if (!copies_.empty()) oldest.copied.make_wait(stream);
   }
@@ -179,6 +200,7 @@ class Prefetcher::Worker {
         mine = begun_.compare_exchange_weak(next, next + 1);
       }
       if (mine) {
+        const HelpExpected taker(waits_again_ ? this : nullptr);
         make(slot(next));
         continue;
       }
@@ -231,8 +253,10 @@ class Prefetcher::Worker {
   uint64_t forks_ = 0;
   OwnedCudaStream side_;
   std::vector<Slot> slots_;
-  uint64_t taken_ = 0;              // batches that take() and cancel() are past
-  std::atomic<uint64_t> begun_{0};  // or dropped
+  Clock::time_point given_;               // when the last batch was taken
+  std::atomic<bool> waits_again_{false};  // whether its taker was soon back
+  uint64_t taken_ = 0;                    // batches that take() and cancel() are past
+  std::atomic<uint64_t> begun_{0};        // or dropped
   std::atomic<uint64_t> submitted_{0};
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;  // held where submitted_, made and stopping_ change, so that nobody falls asleep meanwhile

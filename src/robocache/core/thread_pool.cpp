@@ -20,7 +20,13 @@
 namespace robocache {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// To wake a sleeping thread takes longer than many a range: who waits for another looks for it as long first.
+constexpr auto kBriefly = std::chrono::microseconds(30);
+
 thread_local bool inside_range = false;
+thread_local const void* expected_helper = nullptr;
 
 // Marks this thread as working on a range: a call from there runs on it alone.
 class InsideRange {
@@ -70,22 +76,56 @@ class ThreadPool {
       return;
     }
     start_workers();
+    const void* const helper = expected_helper;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       job_ = {n, grain, &body};
       next_.store(0, std::memory_order_relaxed);
       open_ = true;
-      ++generation_;
-      posted_.store(generation_, std::memory_order_release);
+      places_ = threads_ - (helper != nullptr ? 2 : 1);
+      helped_ = false;
+      helper_.store(helper, std::memory_order_release);
     }
-    wake_.notify_all();
-    work();
+    if (helper == nullptr || threads_ > 2) call_workers();
+    if (helper != nullptr) {
+      const auto until = Clock::now() + kBriefly;
+      while (do_range()) {
+        if (helped_ || Clock::now() < until) continue;
+        {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          ++places_;
+        }
+        call_workers();
+        break;
+      }
+    }
+    while (do_range()) {
+    }
+    for (const auto until = Clock::now() + kBriefly; busy_.load() > 0 && Clock::now() < until;) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
     std::unique_lock<std::mutex> lock(mutex_);
     // A worker that has not woken up yet is not waited for: nothing is left for it.
     open_ = false;
+    helper_ = nullptr;
     done_.wait(lock, [this] { return busy_ == 0; });
     // The pool keeps no reference: the exception is the caller's alone.
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+  bool help(const void* by) {
+    if (helper_.load(std::memory_order_acquire) != by) return false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!open_ || helper_ != by) return false;
+      ++busy_;
+    }
+    helped_ = true;
+    const bool did = do_range();
+    leave();
+    return did;
   }
 
  private:
@@ -95,24 +135,41 @@ class ThreadPool {
     const std::function<void(int64_t, int64_t)>* body = nullptr;
   };
 
-  void work() {
-    const InsideRange inside;
-    for (;;) {
-      const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);  // ranges begin in order
-      if (begin >= job_.n) break;
-      try {
-        (*job_.body)(begin, std::min(job_.n, begin + job_.grain));
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (!error_) error_ = std::current_exception();
-      }
+  // Whether there was a range left.
+  bool do_range() {
+    const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);  // ranges begin in order
+    if (begin >= job_.n) {
+      helper_.store(nullptr, std::memory_order_relaxed);
+      return false;
     }
+    const InsideRange inside;
+    try {
+      (*job_.body)(begin, std::min(job_.n, begin + job_.grain));
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+    return true;
+  }
+
+  void leave() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (--busy_ == 0) done_.notify_one();
+  }
+
+  void call_workers() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++generation_;
+      posted_.store(generation_, std::memory_order_release);
+    }
+    wake_.notify_all();
   }
 
   // Calls in a row come within microseconds, and to wake a sleeping thread can take longer than its share of the work.
   void await_briefly(uint64_t seen) const {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
-    while (posted_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until) {
+    const auto until = Clock::now() + std::chrono::microseconds(50);
+    while (posted_.load(std::memory_order_acquire) == seen && Clock::now() < until) {
       std::this_thread::yield();
     }
   }
@@ -127,11 +184,14 @@ class ThreadPool {
       wake_.wait(lock, [&] { return stopping_ || (open_ && generation_ != seen); });
       if (stopping_) return;
       seen = generation_;
+      if (places_ == 0) continue;
+      --places_;
       ++busy_;
       lock.unlock();
-      work();
+      while (do_range()) {
+      }
+      leave();
       lock.lock();
-      if (--busy_ == 0) done_.notify_one();
     }
   }
 
@@ -161,8 +221,11 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Job job_;
   std::atomic<int64_t> next_{0};
-  int busy_ = 0;       // workers inside the job
-  bool open_ = false;  // workers may still join it
+  std::atomic<int> busy_{0};                  // others inside the job
+  int places_ = 0;                            // left for workers
+  bool open_ = false;                         // others may still join it
+  std::atomic<const void*> helper_{nullptr};  // who is expected, as long as a range may be left
+  std::atomic<bool> helped_{false};
   uint64_t generation_ = 0;
   std::atomic<uint64_t> posted_{0};  // generation_, for those who do not hold the lock
   bool stopping_ = false;
@@ -187,6 +250,14 @@ ThreadPool& the_pool() {
 }
 
 }  // namespace
+
+HelpExpected::HelpExpected(const void* by) : before_(std::exchange(expected_helper, by)) {}
+
+HelpExpected::~HelpExpected() { expected_helper = before_; }
+
+bool help_is_expected() { return expected_helper != nullptr && num_threads() > 1; }
+
+bool help(const void* by) { return the_pool().help(by); }
 
 int num_threads() { return the_pool().threads(); }
 

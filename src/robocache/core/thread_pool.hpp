@@ -20,4 +20,24 @@ void set_num_threads(int64_t n);
 // starts with threads of its own.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
+// Says that whoever calls help() with this word will soon wait for what this thread makes. While it lives, a parallel_for of
+// this thread keeps a place for the helper among its threads; where it stays empty, a thread of the pool takes it after all.
+// Null: nobody will come.
+class HelpExpected {
+ public:
+  explicit HelpExpected(const void* by);
+  ~HelpExpected();
+  HelpExpected(const HelpExpected&) = delete;
+  HelpExpected& operator=(const HelpExpected&) = delete;
+
+ private:
+  const void* before_;
+};
+
+// Whether this thread's parallel_for keeps a place for a helper: then ranges may be shorter than what is worth a wake-up.
+bool help_is_expected();
+
+// Does a range of the parallel_for that expects this helper, where one runs and has a range left. Whether it did.
+bool help(const void* by);
+
 }  // namespace robocache

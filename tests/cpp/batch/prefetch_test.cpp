@@ -16,6 +16,7 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/in_a_child.hpp"
@@ -284,6 +285,30 @@ TEST_P(PrefetchTest, EveryBatchIsMadeOnce) {
     }
   }
   for (int64_t batch = 0; batch < kBatches; ++batch) ASSERT_EQ(made[static_cast<size_t>(batch)].load(), 1) << batch;
+}
+
+TEST_P(PrefetchTest, WhoIsSoonBackMakesAPartOfTheBatch) {
+  if (num_threads() == 1) GTEST_SKIP() << "one thread makes a batch";
+  Prefetcher ahead = prefetcher(2);
+  std::atomic<int> by_taker = 0;
+  const auto taker = std::this_thread::get_id();
+  const Prefetcher::Make make = [&](void*, const std::atomic<bool>&) {
+    parallel_for(20, 1, [&](int64_t, int64_t) {
+      if (std::this_thread::get_id() == taker) ++by_taker;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+    });
+  };
+  const DeviceBuffer memories[] = {memory(), memory(), memory()};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  ahead.submit(make, memories[0].data(), consumer_.get());
+  for (int next = 1; by_taker == 0 && std::chrono::steady_clock::now() < deadline; ++next) {
+    ahead.submit(make, memories[next % 3].data(), consumer_.get());
+    ahead.take(consumer_.get());
+  }
+  ahead.cancel();
+  EXPECT_GT(by_taker, 0);
 }
 
 TEST_P(PrefetchTest, CopiesWaitForWhatUsesTheMemory) {

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -222,6 +224,99 @@ TEST_P(ThreadPool, AChildForkedWhileAnotherThreadWorksHasThreadsOfItsOwn) {
 }
 
 #endif
+
+// A thread that helps where this word expects it, until it is told to end.
+class Helper {
+ public:
+  explicit Helper(const void* word)
+      : thread_([this, word] {
+          while (!ending_) {
+            if (help(word)) ++ranges_;
+          }
+        }) {}
+  ~Helper() {
+    ending_ = true;
+    thread_.join();
+  }
+
+  std::thread::id id() const { return thread_.get_id(); }
+  int ranges() const { return ranges_; }
+
+ private:
+  std::atomic<bool> ending_{false};
+  std::atomic<int> ranges_{0};
+  std::thread thread_;
+};
+
+void spin(std::chrono::microseconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < until) {
+  }
+}
+
+TEST_P(ThreadPool, WhoIsExpectedTakesRangesAndNobodyElseDoes) {
+  const int word = 0;
+  const int other = 0;
+  const Helper helper(&word);
+  const Helper stranger(&other);
+  std::atomic<int> by_helper = 0;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (int round = 0; round < 50 || (GetParam() > 1 && by_helper == 0); ++round) {
+    if (std::chrono::steady_clock::now() > deadline) break;
+    std::vector<std::atomic<int>> visits(64);
+    const HelpExpected expected(&word);
+    EXPECT_EQ(help_is_expected(), GetParam() > 1);
+    parallel_for(64, 1, [&](int64_t begin, int64_t) {
+      ++visits[static_cast<size_t>(begin)];
+      if (std::this_thread::get_id() == helper.id()) ++by_helper;
+      spin(std::chrono::microseconds(10));
+    });
+    for (const auto& visit : visits) ASSERT_EQ(visit, 1);
+  }
+  EXPECT_FALSE(help_is_expected());
+  EXPECT_EQ(by_helper > 0, GetParam() > 1);
+  EXPECT_EQ(stranger.ranges(), 0);
+  const int before = by_helper;
+  parallel_for(64, 1, [&](int64_t, int64_t) {
+    if (std::this_thread::get_id() == helper.id()) ++by_helper;
+  });
+  EXPECT_EQ(by_helper, before);
+}
+
+TEST_P(ThreadPool, WhereNobodyComesToHelpThePoolDoes) {
+  const int word = 0;
+  const HelpExpected expected(&word);
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::atomic<int> arrived = 0;
+  parallel_for(1000, 1, [&](int64_t, int64_t) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (threads.insert(std::this_thread::get_id()).second) ++arrived;
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(10);
+    while (arrived < GetParam() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
+  EXPECT_EQ(arrived, GetParam());
+}
+
+TEST_P(ThreadPool, AHelpersExceptionReachesTheCaller) {
+  const int word = 0;
+  const Helper helper(&word);
+  for (int round = 0; round < 50; ++round) {
+    const HelpExpected expected(&word);
+    std::atomic<bool> thrown = false;
+    try {
+      parallel_for(64, 1, [&](int64_t, int64_t) {
+        spin(std::chrono::microseconds(10));
+        if (std::this_thread::get_id() == helper.id() && !thrown.exchange(true)) throw std::runtime_error("here");
+      });
+      EXPECT_FALSE(thrown);
+    } catch (const std::runtime_error&) {
+      EXPECT_TRUE(thrown);
+    }
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPool, testing::Values(1, 2, 5));
 
