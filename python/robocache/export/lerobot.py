@@ -156,7 +156,7 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream]) -> int:
     Raises:
         ArgumentError: they have none, and why.
     """
-    hint = "say fps, and with methods how each stream is brought to it"
+    hint = "say how many rows a second with fps; say how each stream is brought to them with methods"
     rates = {name: stream.rate_hz for name, stream in streams.items()}
     fps = round(next(iter(rates.values())))
     for number in range(len(dataset)):

@@ -306,7 +306,8 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     cache = mixed(tmp_path / "cache", rng)
     command = ["export", str(cache), str(tmp_path / "out"), "--to", "lerobot"]
     assert main(command) == 2
-    assert "say fps" in capsys.readouterr().err
+    words = "say how many rows a second with --fps; say how each stream is brought to them with --method\n"
+    assert capsys.readouterr().err.endswith(words)
     assert main([*command, "--fps", "20"]) == 2
     assert "say how it is brought to them with --method\n" in capsys.readouterr().err
     assert main([*command, "--fps", "20", "--method", "previous", "--json"]) == 0
