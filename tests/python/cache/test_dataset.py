@@ -128,6 +128,18 @@ def test_a_pickle_of_what_has_changed_since_is_refused(path, options):
     assert len(pickle.loads(saved)) == now
 
 
+def test_a_pickle_goes_on_with_the_same_rows_of_another_origin(tmp_path):
+    """As on another machine, which has made its own cache of a source that lies elsewhere."""
+    saved = None
+    for origin in ("/a/pusht", "/elsewhere/pusht"):
+        with robocache.Writer(tmp_path / "cache", overwrite=saved is not None) as w:
+            w.provenance["source"] = origin
+            with w.episode() as ep:
+                ep.append("x", [0, 1], [1.0, 2.0])
+        saved = saved or pickle.dumps(robocache.open(tmp_path / "cache"))
+    assert pickle.loads(saved).provenance == {"source": "/elsewhere/pusht"}
+
+
 def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
