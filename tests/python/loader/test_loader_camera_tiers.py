@@ -1,0 +1,395 @@
+"""Where frames of cameras lie: the same bytes in every tier and rank; what is shared, does not fit, or is damaged."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from filmed import DELTAS, PERIOD_NS, Recording, smooth_frames
+
+import robocache
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("PIL.Image")
+
+TIERS = ["decoded", "device", "pinned", "mapped"]
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return Recording(np.random.default_rng(15))
+
+
+@pytest.fixture(scope="module", params=["raw", "jpeg", "png"])
+def dataset(request, recording, tmp_path_factory):
+    return recording.write(tmp_path_factory.mktemp("cameras") / "cache", request.param)
+
+
+def _write_with_matrices(recording, path, matrices, codec):
+    with robocache.Writer(path) as writer:
+        for name, matrix in matrices.items():
+            writer.stream(name, intrinsics=matrix)
+        with writer.episode() as episode:
+            time_ns, frames = recording.episodes[0]["top"]
+            for name in ("top", "side"):
+                episode.append(name, time_ns, frames, codec=codec)
+    return robocache.open(path)
+
+
+@pytest.mark.parametrize("codec", ["raw", "jpeg", "png"])
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("per_frame", [False, True])
+def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(recording, tmp_path, cuda, codec, tier, per_frame):
+    matrices = {"top": [[20.0, 0.3, 13.1], [0, 21, 9.7], [0, 0, 1]]}
+    sources = [
+        robocache.Source(_write_with_matrices(recording, tmp_path / "a", matrices, codec)),
+        robocache.Source(_write_with_matrices(recording, tmp_path / "b", {}, codec)),
+    ]
+    options = {
+        "batch_size": 5,
+        "delta_timestamps": {"top": DELTAS, "side": None},
+        "images": robocache.ImageOptions(
+            crop_scale=(0.4, 1.0), size=(16, 20), crop=(11, 13), brightness=0.2, mean=0.5, std=0.3, per_frame=per_frame
+        ),
+        "seed": 6,
+    }
+    if codec == "png" and tier in ("device", "pinned"):
+        refused = r"residency\['top'\]: expected 'decoded', 'mapped' or 'auto' for this camera, since PNG is decoded by"
+        with pytest.raises(robocache.ArgumentError, match=refused):
+            robocache.Loader(sources, device=cuda, residency=tier, **options)
+        return
+    _, expected = _batches(sources, options, device="cpu", residency="mapped")
+    for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
+        loader, got = _batches(sources, options, device=cuda, residency=tier, **more)
+        _assert_same(got, expected)
+    tier_of = {placement.key: placement.tier for placement in loader.explain()}
+    assert set(tier_of.values()) == {"device" if (codec, tier) == ("raw", "decoded") else tier}
+    if tier == "mapped":
+        by = "host: PNG" if codec == "png" else "device"
+        assert all(f"decoded by the {by}" in placement.why for placement in loader.explain())
+
+
+def _batches(sources, options, **more):
+    """A loader, and of it two epochs and some gathered samples."""
+    loader = robocache.Loader(sources, **options, **more)
+    made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
+    return loader, [*made, {name: x.cpu() for name, x in loader.gather([10, 3, 3]).items()}]
+
+
+def _assert_same(got, expected):
+    assert len(got) == len(expected)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, x in theirs.items():
+            assert torch.equal(ours[name], x), name
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"size": (9, 13)}, (9, 13)),
+        ({"size": (10, 10), "fit": "pad", "crop": (7, 8)}, (10, 10)),
+        ({"size": (8, 20), "fit": "crop", "shift": 3, "brightness": 0.3, "per_frame": True}, (8, 20)),
+        (
+            {"size": (11, 11), "fit": "pad", "contrast": 0.4, "saturation": 0.3, "hue": 0.1, "mean": "imagenet"},
+            (11, 11),
+        ),
+        ({"size": (36, 40), "crop": (30, 30)}, (18, 26)),  # larger than it is stored
+        ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # a part is drawn first
+        ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
+    ],
+)
+def test_decoded_frames_give_the_bytes_of_encoded_ones(recording, dataset, device, options, kept):
+    frames = {"top": DELTAS, "joint": [0.0]}
+    loading = {
+        "batch_size": 7,
+        "delta_timestamps": frames,
+        "anchor": "top",
+        "seed": 8,
+        "images": robocache.ImageOptions(**options),
+    }
+    _, expected = _batches(dataset, loading, device="cpu", residency="mapped")
+    for more in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
+        loader, got = _batches(dataset, loading, device=device, **more)
+        _assert_same(got, expected)
+        placement = next(p for p in loader.explain() if p.key == "top")
+        if dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
+            assert placement.tier == "device"  # pixels they are already
+            continue
+        rows = sum(len(streams["top"][0]) for streams in recording.episodes)
+        states = rows if device == "cpu" else 0
+        assert (placement.tier, placement.bytes) == ("decoded", rows * kept[0] * kept[1] * 3 + states)
+        assert "pixels in" in placement.why
+
+
+def test_depth_is_decoded_once_too(tmp_path, device):
+    rng = np.random.default_rng(4)
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("depth", unit_m=0.001)
+        with writer.episode() as episode:
+            pixels = rng.integers(0, 5000, (12, 20, 30)).astype(np.uint16)
+            episode.append("depth", np.arange(12) * PERIOD_NS, pixels, codec="png")
+    dataset = robocache.open(tmp_path / "cache")
+    options = {
+        "batch_size": 5,
+        "delta_timestamps": {"depth": [-0.04, 0.0]},
+        "images": robocache.ImageOptions(size=(10, 10), crop=(8, 8)),
+    }
+    _, expected = _batches(dataset, options, device="cpu", residency="mapped")
+    loader, got = _batches(dataset, options, device=device, residency="decoded")
+    _assert_same(got, expected)
+    assert loader.explain()[0].tier == "decoded"
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_sources_whose_sizes_and_codecs_differ_give_the_bytes_of_the_cpu(tmp_path, device, tier):
+    rng = np.random.default_rng(5)
+    sources = []
+    for name, codec, height, width in (
+        ("a", "jpeg", 20, 30),
+        ("b", "raw", 16, 16),
+        ("c", "jpeg", 12, 9),
+        ("d", "", 0, 0),
+    ):
+        with robocache.Writer(tmp_path / name) as writer:
+            if codec:
+                matrix = [[20.0, 0, width / 2], [0, 21, height / 2], [0, 0, 1]]
+                writer.stream("cam", **({"intrinsics": matrix} if name != "b" else {}))
+            with writer.episode() as episode:
+                if codec:
+                    episode.append("cam", np.arange(6) * PERIOD_NS, smooth_frames(rng, 6, height, width), codec=codec)
+                episode.append("joint", np.arange(6) * PERIOD_NS, np.arange(6.0))
+        sources.append(robocache.Source(robocache.open(tmp_path / name)))
+    options = {
+        "batch_size": 5,
+        "delta_timestamps": {"joint": [0.0], "cam": [-0.04, 0.0]},
+        "anchor": "joint",
+        "images": robocache.ImageOptions(size=(14, 14), crop=(11, 11), mean=0.5, std=0.25),
+        "seed": 3,
+    }
+    _, expected = _batches(sources, options, device="cpu", residency="mapped")
+    loader, got = _batches(sources, options, device=device, residency={"cam": tier})
+    _assert_same(got, expected)
+    placement = next(p for p in loader.explain() if p.key == "cam")
+    assert placement.tier == tier
+    if device != "cpu" and tier == "mapped":
+        assert "decoded by the host: the sources' frames differ" in placement.why
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(recording, tmp_path, device, codec):
+    dataset = recording.write(tmp_path / "cache", codec)
+    for rank in range(2):
+        options = {
+            "batch_size": 4,
+            "delta_timestamps": {"top": None, "joint": None},
+            "anchor": "top",
+            "shard_episodes": True,
+            "rank": rank,
+            "world_size": 2,
+        }
+        _, expected = _batches(dataset, options, device="cpu", residency="mapped")
+        for tier in TIERS[: 1 if codec == "png" else 4]:
+            loader, got = _batches(dataset, options, device=device, residency={"top": tier})
+            _assert_same(got, expected)
+            placement = next(p for p in loader.explain() if p.key == "top")
+            assert placement.tier == tier and "of this rank's episodes alone" in placement.why
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_loaders_on_one_dataset_share_decoded_frames(recording, tmp_path, device, codec):
+    recording.write(tmp_path / "cache", codec)
+    dataset = robocache.open(tmp_path / "cache")
+    options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": device}
+    first = robocache.Loader(dataset, **options)
+    expected = next(first)["top"].cpu()
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    with open(file, "r+b") as to:
+        to.truncate(file.stat().st_size // 4)
+    assert torch.equal(next(robocache.Loader(dataset, seed=0, **options))["top"].cpu(), expected)
+    alike = robocache.Loader(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
+    assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops are drawn from the same pixels
+    with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
+        next(robocache.Loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
+
+
+def test_ranks_of_one_host_share_decoded_frames(recording, tmp_path, monkeypatch):
+    recording.write(tmp_path / "cache", "jpeg")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": "cpu"}
+    loader = robocache.Loader(robocache.open(tmp_path / "cache"), **options)
+    if "each rank has a copy of its own" in loader.explain()[0].why:
+        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
+    assert "one copy for all ranks of this host" in loader.explain()[0].why
+    expected = next(loader)["top"].numpy().tobytes()
+    alike = []  # in use at once
+    for fit in ("stretch", "pad"):  # as many bytes, other pixels
+        resized = {**options, "images": robocache.ImageOptions(size=(9, 9), fit=fit)}
+        alike.append(robocache.Loader(loader.dataset, **resized))
+        theirs = next(robocache.Loader(loader.dataset, **{**resized, "residency": "mapped"}))
+        assert torch.equal(next(alike[-1])["top"], theirs["top"])
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    with open(file, "r+b") as to:  # nobody can decode what is overwritten
+        to.seek(1000)
+        to.write(bytes(file.stat().st_size - 1000))
+    program = (
+        "import hashlib, sys, robocache\n"
+        f"loader = robocache.Loader(robocache.open(sys.argv[1]), **{options!r})\n"
+        "print(hashlib.sha256(next(loader)['top'].numpy().tobytes()).hexdigest())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "cache")], check=True, capture_output=True, text=True
+    )
+    assert other.stdout.strip() == hashlib.sha256(expected).hexdigest()
+    del loader, alike
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
+
+
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+def test_ranks_of_one_host_share_pinned_frames(recording, tmp_path, monkeypatch, cuda, codec):
+    dataset = recording.write(tmp_path / "cache", codec)
+    options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2}
+    _, expected = _batches(dataset, options, device="cpu", residency="mapped")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    # Of the second the words are there already, and it makes the tables alone; a dataset each, as in two processes.
+    ranks = [
+        _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
+    ]
+    for loader, got in ranks:
+        _assert_same(got, expected)
+        assert "one copy for all ranks" in loader.explain()[0].why or "a copy of its own" in loader.explain()[0].why
+
+
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+def test_processes_on_one_gpu_share_one_pinned_copy(recording, tmp_path, monkeypatch, cuda, codec):
+    dataset = recording.write(tmp_path / "cache", codec)
+    options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2, "device": cuda, "residency": "pinned"}
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    loader = robocache.Loader(dataset, **options)
+    if "each rank has a copy of its own" in loader.explain()[0].why:
+        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
+    values = (tmp_path / "cache" / "streams" / "top" / "values.npy").stat()
+    mine = f"robocache-{os.getuid()}-{values.st_dev}-{values.st_ino}-"  # other tests run beside this one
+    shared = [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
+    assert len(shared) == 1
+    expected = hashlib.sha256()
+    for batch in loader:
+        expected.update(batch["top"].cpu().numpy().tobytes())
+    program = (
+        "import hashlib, os, sys, robocache\n"
+        f"loader = robocache.Loader(robocache.open(sys.argv[1]), **{options!r})\n"
+        "seen = hashlib.sha256()\n"
+        "for batch in loader: seen.update(batch['top'].cpu().numpy().tobytes())\n"
+        "print(seen.hexdigest())\n"
+        "print('one copy for all ranks of this host' in loader.explain()[0].why)\n"
+        f"print([name for name in os.listdir('/dev/shm') if name.startswith({mine!r})])"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for other in others:
+        told = other.communicate(timeout=120)[0].splitlines()
+        assert other.returncode == 0 and told == [expected.hexdigest(), "True", str(shared)]
+    del loader
+
+
+def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(recording, tmp_path, cuda):
+    sources = []
+    for name in ("a", "b"):
+        sources.append(robocache.Source(recording.write(tmp_path / name, "jpeg"), weight=len(sources) + 1))
+    options = {
+        "delta_timestamps": {"top": DELTAS, "wrist": [0.0], "joint": None},
+        "anchor": "joint",
+        "images": robocache.ImageOptions(crop=(8, 8), brightness=0.2),
+        "seed": 3,
+        "samples_per_epoch": 50,
+    }
+
+    def steps(loader):
+        """An epoch and a part, samples by number between, a jump back, one ahead, and other epochs."""
+        made = list(loader)
+        for batch in loader:
+            made.append(batch)
+            if len(made) % 4 == 0:
+                state = loader.state_dict()
+                break
+        made += [next(iter(loader)), loader.gather([5, 2])]
+        loader.load_state_dict(state)
+        made += [next(iter(loader)), next(iter(loader))]
+        loader.set_epoch(7)
+        made += loader
+        loader.load_state_dict({"seed": 9, "epoch": 2, "samples": 13})
+        made += loader
+        return [{name: x.cpu().clone() for name, x in batch.items()} for batch in made]
+
+    for batch_size in (7, 20):
+        expected = steps(robocache.Loader(sources, batch_size=batch_size, device="cpu", **options))
+        for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"memory_budget": {"device": 0}}):
+            if "memory_budget" in more:
+                more["memory_budget"]["host"] = 2**30
+            loader = robocache.Loader(
+                sources,
+                batch_size=batch_size,
+                device=cuda,
+                residency={"top": "pinned", "wrist": "pinned", "joint": "mapped" if batch_size == 7 else "pinned"},
+                **options,
+                **more,
+            )
+            why = {placement.key: placement.why for placement in loader.explain()}
+            word = "read across the link, since the budget lacks" if "memory_budget" in more else "copied a batch ahead"
+            assert word in why["top"] and word in why["wrist"] and word not in why["joint"]
+            _assert_same(steps(loader), expected)
+
+
+def test_pixels_that_do_not_fit_stay_encoded(recording, tmp_path, device):
+    dataset = recording.write(tmp_path / "cache", "jpeg")
+    options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
+
+    def placement(budget, **more):
+        loader = robocache.Loader(dataset, memory_budget=budget, **{**options, **more})
+        return next(p for p in loader.explain() if p.key == "top")
+
+    files = placement(2**40, residency="device").bytes
+    pixels = placement(2**40).bytes
+    assert files < pixels
+    assert placement(2**40).tier == "decoded"
+    short = placement(pixels - 1)
+    assert short.tier == "device" and short.bytes == files
+    assert "pixels, " in short.why and "over budget (" in short.why
+    with pytest.raises(robocache.DeviceError, match=rf"'top' as 'decoded' needs {pixels} bytes of"):
+        placement(pixels - 1, residency="decoded")
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_damage_that_decoding_alone_finds_is_told_in_every_tier(recording, tmp_path, device, tier):
+    recording.write(tmp_path / "cache", "jpeg")
+    offsets = np.load(tmp_path / "cache" / "streams" / "top" / "blob_offsets.npy")
+    file = tmp_path / "cache" / "streams" / "top" / "values.npy"
+    content = bytearray(file.read_bytes())
+    begin = len(content) - offsets[-1] + offsets[15]
+    first, second = content.index(b"\xff\xd0", begin), content.index(b"\xff\xd1", begin)
+    content[first + 2 : second] = bytes(second - first - 2)  # codes, but too few of them
+    file.write_bytes(content)
+    dataset = robocache.open(tmp_path / "cache")
+    options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
+    if tier == "decoded" and device != "cpu":  # found before the first batch: by name refused, else as it is stored
+        with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
+            robocache.Loader(dataset, residency=tier, **options)
+        tier = "auto"
+    with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG.*on_bad_frame='pad'"):
+        for batch in robocache.Loader(dataset, residency=tier, **options):
+            torch.as_tensor(batch["top"]).cpu()
+    loader = robocache.Loader(dataset, on_bad_frame="pad", residency=tier, **options)
+    if tier == "auto":
+        assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
+    for epoch in range(2):  # it is no better when it is drawn again
+        batches = [{name: x.cpu() for name, x in batch.items()} for batch in loader]
+        assert torch.cat([batch["top_is_pad"] for batch in batches]).nonzero().tolist() == [[15]]
+        top = torch.cat([batch["top"] for batch in batches])
+        assert (top[15] == 0).all() and not (top[14] == 0).all() and not (top[16] == 0).all()
+        assert device != "cpu" or loader.bad_frames >= epoch + 1
+    loader = robocache.Loader(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
+    for _ in loader:
+        pass
+    assert loader.bad_frames == 1
