@@ -102,7 +102,17 @@ def test_decimal_stamps_are_rounded_once(stamps, unit, tmp_path):
 
 @pytest.mark.parametrize("cell", ["1." + "0" * 42, "0" * 42 + "1", "1000000000e-9", "+1.0", "1.000000000", "1."])
 def test_a_number_may_be_written_in_any_way(cell, tmp_path):
-    assert ingest_lines(tmp_path, f"{cell},1", "2,1", time_unit="s")[0] == [10**9, 2 * 10**9]
+    for unit, ns in (("s", 10**9), ("ms", 10**6), ("us", 1000), ("ns", 1)):
+        assert ingest_lines(tmp_path, f"{cell},1", "2,1", time_unit=unit)[0] == [ns, 2 * ns]
+
+
+def test_a_number_of_many_digits_and_a_small_exponent(tmp_path):
+    assert ingest_lines(tmp_path, "2.7428249467277521923e-49,1", "1,1", time_unit="ns")[0] == [0, 1]
+
+
+def test_a_time_just_beyond_int64_is_refused(tmp_path):
+    source = write(tmp_path / "log" / "imu.csv", "1,1", "9500000000000000000,1").parent
+    refused(source, tmp_path / "cache", "imu.csv", "does not fit int64", time_unit="ns")
 
 
 def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
