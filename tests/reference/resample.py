@@ -111,8 +111,10 @@ def _by_row(one_row, values, times, target_times, lengths, target_lengths):
     for row in range(batch):
         length, targets = int(lengths[row]), int(target_lengths[row])
         there = one_row(rows[row, :length], times[row, :length], target_times[row, :targets])
-        missing = one_row(*nothing, target_times[row, targets:])
-        answers.append([np.concatenate(pair) for pair in zip(there, missing, strict=True)])
+        if targets < count:
+            missing = one_row(*nothing, target_times[row, targets:])
+            there = tuple(np.concatenate(pair) for pair in zip(there, missing, strict=True))
+        answers.append(there)
     if not answers:
         answers = [one_row(*nothing, np.zeros(count, times.dtype))]
         return tuple(part[None][:0] for part in answers[0])

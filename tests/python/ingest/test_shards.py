@@ -464,14 +464,14 @@ def attack(source, expected, cache, kills, seed, overwrite=False):
 def test_killed_at_random_it_goes_on_and_gives_the_same_bytes(tmp_path):
     source = write_logs(tmp_path / "logs", 6)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    attack(source, tmp_path / "single", tmp_path / "cache", rounds(6), 1)
+    attack(source, tmp_path / "single", tmp_path / "cache", rounds(3), 1)
 
 
 @pytest.mark.soak
 def test_killed_at_random_while_it_replaces_a_cache(tmp_path):
     source = write_logs(tmp_path / "logs", 12)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    attack(source, tmp_path / "single", tmp_path / "cache", rounds(2), 2, overwrite=True)
+    attack(source, tmp_path / "single", tmp_path / "cache", rounds(1), 2, overwrite=True)
 
 
 def test_a_finished_shard_of_a_dead_run_is_not_converted_again(tmp_path):

@@ -576,7 +576,7 @@ def test_real_robots_video(name, camera, episodes, real_data, tmp_path):
         period = 1e9 / json.loads((source / "meta/info.json").read_text())["fps"]
         assert np.abs(raw.time_ns[rows] - np.array([float(s) * 1e9 for s in stamps])).max() < period / 100
         np.testing.assert_array_equal(raw.values[rows], expected)
-        assert psnr(jpeg.values[rows], expected) > 38
+        assert psnr(jpeg.values[rows][::8], expected[::8]) > 38
         first += len(expected)
     assert (first, report.rows[camera]) == (raw.rows, raw.rows)
 

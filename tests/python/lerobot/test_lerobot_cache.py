@@ -116,7 +116,7 @@ def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
 
 
 def test_of_several_processes_one_makes_it(source):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # new interpreters import for two seconds each
     barrier, results = context.Barrier(4), context.Queue()
     processes = [context.Process(target=open_together, args=(source, barrier, results)) for _ in range(4)]
     for process in processes:

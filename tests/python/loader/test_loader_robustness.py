@@ -223,19 +223,25 @@ def test_parent_and_child_go_on_after_a_fork(dataset, options):
         go_on(5)
 
 
-def digests(loader, count, answers):
-    answers.put([sorted((key, x.tobytes()) for key, x in batch.items()) for batch in some(loader, count)])
+def digests(loaders, count):
+    return [
+        [sorted((key, x.tobytes()) for key, x in batch.items()) for batch in some(loader, count)] for loader in loaders
+    ]
+
+
+def put_digests(loaders, count, answers):
+    answers.put(digests(loaders, count))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("options", WAYS[1:])
-def test_processes_of_multiprocessing_go_on_where_the_parent_stood(dataset, method, options):
+def test_processes_of_multiprocessing_go_on_where_the_parent_stood(dataset, method):
     context = multiprocessing.get_context(method)
-    loader = make(dataset, framework="numpy", **options)
-    for _ in range(3):
-        next(loader)
+    loaders = [make(dataset, framework="numpy", **options) for options in WAYS[1:]]
+    for loader in loaders:
+        for _ in range(3):
+            next(loader)
     answers = context.SimpleQueue()
-    processes = [context.Process(target=digests, args=(loader, 4, answers)) for _ in range(2)]
+    processes = [context.Process(target=put_digests, args=(loaders, 4, answers)) for _ in range(2)]
     for process in processes:
         process.start()
     found = [answers.get() for _ in processes]
@@ -243,16 +249,10 @@ def test_processes_of_multiprocessing_go_on_where_the_parent_stood(dataset, meth
         process.join(60)
         assert process.exitcode == 0
     plain = make(dataset, framework="numpy", prefetch=0)
-    plain.load_state_dict(loader.state_dict())
-    expected = [sorted((key, x.tobytes()) for key, x in batch.items()) for batch in some(plain, 4)]
+    plain.load_state_dict({"seed": 0, "epoch": 0, "samples": 3 * 24})
+    expected = digests([plain], 4) * len(loaders)
     assert found == [expected] * 2
-    assert_same_batches(some(loader, 4), some(make_at(dataset, 3), 4))
-
-
-def make_at(dataset, batches):
-    plain = make(dataset, framework="numpy", prefetch=0)
-    plain.load_state_dict({"seed": 0, "epoch": 0, "samples": batches * 24})
-    return plain
+    assert digests(loaders, 4) == expected
 
 
 SCRIPT = """

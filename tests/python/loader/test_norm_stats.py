@@ -317,7 +317,7 @@ def real():
 
 def test_the_statistics_of_a_real_v2_0_set_are_ours_but_for_float32(real, tmp_path):
     source = real / "gr00t_gr1_pnp_sim"
-    robocache.ingest(source, tmp_path / "cache")
+    robocache.ingest(source, tmp_path / "cache", video=False)
     ours = robocache.open(tmp_path / "cache").stats
     for key, theirs in robocache.load_norm_stats(
         source, {"observation.state": "observation.state", "action": "action"}
@@ -332,7 +332,7 @@ def test_the_statistics_of_a_real_v2_0_set_are_ours_but_for_float32(real, tmp_pa
 
 def test_the_episodes_statistics_of_a_real_v2_1_set_merge_to_those_of_its_rows(real, tmp_path):
     source = real / "unitree_g1_real"
-    robocache.ingest(source, tmp_path / "cache", on_error="skip")
+    robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
     there = set(ds.episodes["source_episode_index"].to_pylist())  # 22 of 100
     lines = (source / "meta" / "episodes_stats.jsonl").read_text().splitlines()
@@ -352,7 +352,7 @@ def test_the_episodes_statistics_of_a_real_v2_1_set_merge_to_those_of_its_rows(r
 
 @pytest.mark.parametrize("name", ["gr00t_gr1_pnp_sim", "unitree_g1_real"])
 def test_quantiles_of_real_episodes_merge_nearer_to_the_truth_than_their_average(real, tmp_path, name):
-    robocache.ingest(real / name, tmp_path / "cache", on_error="skip")
+    robocache.ingest(real / name, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
     for key in ("observation.state", "action"):
         parts = [oracle.stats_of(ds.episode(episode)[key][1]) for episode in range(len(ds))]

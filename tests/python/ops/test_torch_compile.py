@@ -14,11 +14,13 @@ torch = pytest.importorskip("torch")
 
 resample = robocache.resample_trajectories
 
+# Half of all, in which any three options still take all their values together.
 CALLS = [
     {"method": method, "extrapolate": extrapolate, "causal": causal, "return_valid": return_valid}
     for method, extrapolate, causal, return_valid in itertools.product(
         ["linear", "nearest"], ["clamp", "nan"], [False, True], [False, True]
     )
+    if ((method == "linear") + (extrapolate == "clamp") + causal + return_valid) % 2
 ] + [
     {"extrapolate": "linear"},
     {"method": "next"},
