@@ -18,6 +18,7 @@
 #include "robocache/core/error.hpp"
 #include "tests/cpp/batch/loader_reference.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache::test {
 namespace {
@@ -80,7 +81,7 @@ TEST(AffineOf, NumbersWorkedOutByHand) {
 // is nothing here; scale and shift are each off by half a unit or two of float64.
 TEST(AffineOf, BringsTheEndsToTheEndsAndTheMeanTo0) {
   Random random(71);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < trials(20'000); ++i) {
     const double size = std::ldexp(1, static_cast<int>(random.below(60)) - 30);
     const double low = size * random.between(-3, 3);
     const OneFeature x = from(low, size * random.between(0.01, 3));
@@ -134,7 +135,7 @@ long double peers_number(Normalize normalize, Constant constant, long double x, 
 
 TEST(PeersConstants, AFeatureWithSpreadHasTheirNumbers) {
   Random random(72);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < trials(20'000); ++i) {
     const double low = random.between(-3, 3);
     const OneFeature feature = from(low, std::ldexp(random.between(0.5, 1), -static_cast<int>(random.below(30))));
     const double x = low + random.between(-2, 2) * feature.std;
@@ -178,7 +179,7 @@ TEST(PeersConstants, AFeatureWithoutSpreadComesOutAsTheirsWhereItIs) {
   expect_the_constant_is_kept<float>(0);
   expect_the_constant_is_kept<double>(0);
   Random random(73);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < trials(20'000); ++i) {
     const double low = std::ldexp(random.between(-1, 1), static_cast<int>(random.below(60)) - 20);
     expect_the_constant_is_kept<float>(low);
     expect_the_constant_is_kept<float>(low, std::abs(low) * 0x1p-25);  // as a mean that was rounded leaves behind
@@ -211,7 +212,7 @@ void expect_back(const Affine& affine, double value) {
 
 TEST(AffineOf, ItsInverseGivesTheValueBackWithinRule38) {
   Random random(74);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < trials(20'000); ++i) {
     const double low = std::ldexp(random.between(-1, 1), static_cast<int>(random.below(40)) - 20);
     const double distance = random.below(5) == 0 ? 0 : std::ldexp(1, static_cast<int>(random.below(40)) - 20);
     const double x = low + random.between(-3, 3) * (random.below(3) == 0 ? 0 : std::max(distance, 1e-9));

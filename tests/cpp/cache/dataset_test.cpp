@@ -14,6 +14,7 @@
 #include "robocache/core/error.hpp"
 #include "tests/cpp/cache/files.hpp"
 #include "tests/cpp/temporary_cache.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache {
 namespace {
@@ -94,7 +95,7 @@ TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
     const std::string whole = test::read_file(file);
     const size_t rows_begin = grows(file) ? whole.find("'shape': (") + 10 : 0;
     const size_t rows_end = grows(file) ? whole.find(',', rows_begin) : 0;
-    for (size_t i = 0; i < whole.size(); ++i) {
+    for (size_t i = 0; i < whole.size(); i += test::kDamageStep) {
       if (i >= rows_begin && i < rows_end) {
         test::write_byte(file, i, whole[i] == '9' ? '1' : static_cast<char>(whole[i] + 1));
         EXPECT_NO_THROW(Dataset::open(path(), true));
@@ -113,6 +114,7 @@ TEST_F(DatasetTest, EveryTruncationAndExtensionIsRefusedWithoutVerify) {
   for (const fs::path& file : files()) {
     const std::string whole = test::read_file(file);
     for (size_t length = whole.size() + 3; length-- > 0;) {
+      if (length < whole.size() && length % test::kDamageStep != 0) continue;
       fs::resize_file(file, length);
       if (length == whole.size() || (grows(file) && length > whole.size())) {
         EXPECT_NO_THROW(Dataset::open(path(), true));

@@ -11,6 +11,7 @@
 #include "robocache/cache/crc32.hpp"
 #include "robocache/core/error.hpp"
 #include "tests/cpp/cache/files.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache::cache {
 namespace {
@@ -232,10 +233,10 @@ TEST(Manifest, AFutureVersionIsRefusedWithBothVersions) {
 
 TEST(Manifest, EveryTruncationAndEveryFlippedByteIsRefused) {
   const std::string text = manifest_text(example());
-  for (size_t length = 0; length < text.size(); ++length) {
+  for (size_t length = 0; length < text.size(); length += test::kDamageStep) {
     EXPECT_TRUE(contains(refusal(text.substr(0, length)), "m.json: at byte ")) << length;
   }
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size(); i += test::kDamageStep) {
     std::string damaged = text;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
     EXPECT_TRUE(contains(refusal(damaged), "m.json: at byte ")) << i;

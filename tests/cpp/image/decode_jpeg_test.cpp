@@ -22,6 +22,7 @@
 #include "robocache/image/resident_jpegs.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/image/libjpeg.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache::test {
 namespace {
@@ -415,7 +416,7 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
   }
   const Decoded expected = decode_on_host(whole.prepare(), whole.rows());
   const size_t frame_bytes = size_t(height) * size_t(width) * 3;
-  const int attempts = device().is_cuda() ? 1000 : 4000;
+  const int attempts = device().is_cuda() ? 1000 : damages(4000);
   int refused = 0, marked = 0, decoded = 0, different = 0;
   for (int attempt = 0; attempt < attempts; ++attempt) {
     const int64_t victim = attempt % whole.count();

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tests/cpp/random_data.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache {
 namespace {
@@ -24,7 +25,7 @@ Real on_circle(Real angle) { return std::remainder(angle, 2 * kPi); }
 template <class Scalar>
 void expect_angles_are_within_their_bound(double unit, double farthest) {
   Random random(17);
-  for (int trial = 0; trial < 100'000; ++trial) {
+  for (int trial = 0; trial < test::trials(100'000); ++trial) {
     const auto a = static_cast<Scalar>(random.between(-farthest, farthest));
     auto b = static_cast<Scalar>(random.between(-farthest, farthest));
     if (random.one_in(3)) b = static_cast<Scalar>(a + std::exp2(-random.between(0, 40)));
@@ -46,7 +47,7 @@ TEST(Angle, OfFloat64IsWithinItsBound) { expect_angles_are_within_their_bound<do
 
 TEST(Angle, IsLinearBitForBitWhereNothingWraps) {
   Random random(18);
-  for (int trial = 0; trial < 100'000; ++trial) {
+  for (int trial = 0; trial < test::trials(100'000); ++trial) {
     const auto a = static_cast<float>(random.between(-1.5, 1.5));
     const auto b = static_cast<float>(random.between(-1.5, 1.5));
     const auto w = static_cast<float>(random.between(0, 1));

@@ -16,6 +16,7 @@
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/poisoned.hpp"
 #include "tests/cpp/random_data.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache {
 namespace {
@@ -42,7 +43,7 @@ const std::vector<Crowd> kCrowds = {
      {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1},
      ReduceWay::kPacked},
     {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}, ReduceWay::kPacked},
-    {"more cells than rows", 5003, {300, 200, 50}, {50}, ReduceWay::kPacked},
+    {"more cells than rows", 5003, {300, 200, test::trials(50)}, {50}, ReduceWay::kPacked},
     {"more rows than 2^20", kFewRows + 1009, {64, 33, 96}, {3000, 40}, ReduceWay::kTiles},
 };
 

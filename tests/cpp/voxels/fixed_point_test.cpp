@@ -8,6 +8,7 @@
 
 #include "robocache/voxels/order_key.hpp"
 #include "tests/cpp/random_data.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache {
 namespace {
@@ -83,7 +84,7 @@ TYPED_TEST(Rounding, SumsGoToTheNearestOnce) {
   test::Random random(1);
   const int lowest = FloatFormat<TypeParam>::least;
   const int highest = std::is_same_v<TypeParam, double> ? 1023 : std::is_same_v<TypeParam, Float16> ? 15 : 127;
-  for (int i = 0; i < 50'000; ++i) {
+  for (int i = 0; i < test::trials(50'000); ++i) {
     const int64_t sum = random_sum(random);
     const int exponent = random.one_in(3) ? lowest : lowest + static_cast<int>(random.below(highest - lowest + 1));
     ASSERT_EQ(bits_of(rounded_sum<TypeParam>(sum, exponent)), expected_bits<TypeParam>(sum, exponent, 1))
@@ -95,7 +96,7 @@ TYPED_TEST(Rounding, MeansGoToTheNearestOnce) {
   test::Random random(2);
   const int lowest = FloatFormat<TypeParam>::least;
   const int highest = std::is_same_v<TypeParam, double> ? 1023 : std::is_same_v<TypeParam, Float16> ? 15 : 127;
-  for (int i = 0; i < 50'000; ++i) {
+  for (int i = 0; i < test::trials(50'000); ++i) {
     const int64_t points = 1 + (random.below((int64_t{1} << 31) - 1) >> random.below(31));
     int64_t sum = random_sum(random);
     if (random.one_in(3)) sum -= sum % points;  // exact, so that middles are met
@@ -114,7 +115,7 @@ TYPED_TEST(Rounding, MeansGoToTheNearestOnce) {
 TYPED_TEST(Rounding, MeansBesideAMiddleGoToItsSide) {
   using Format = FloatFormat<TypeParam>;
   test::Random random(3);
-  for (int i = 0; i < 50'000; ++i) {
+  for (int i = 0; i < test::trials(50'000); ++i) {
     // middle * points, times a power of two, and one more and one less, where that fits.
     const int bits_left = 62 - (Format::digits + 1);
     const int64_t points = 1 + (random.below((int64_t{1} << std::min(bits_left, 26)) - 1) >> random.below(20));
@@ -141,7 +142,7 @@ TYPED_TEST(Rounding, ASumOfZeroIsPositive) {
 
 TEST(Quantum, ExponentAboveIsTheLeast) {
   test::Random random(4);
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < test::trials(100'000); ++i) {
     const double x = std::ldexp(random.between(-1, 1), static_cast<int>(random.below(2140)) - 1100);
     if (x == 0 || !std::isfinite(x)) continue;
     int e = 0;
@@ -159,7 +160,7 @@ TEST(Quantum, ExponentAboveIsTheLeast) {
 // Any number of values up to the largest fits, and each is off by no more than is promised.
 TEST(Quantum, SumsFitAndEachValueIsNear) {
   test::Random random(5);
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < test::trials(100'000); ++i) {
     const bool is_double = random.one_in(2);
     const int32_t least = is_double ? -1074 : -149;
     double largest = std::ldexp(random.between(0.5, 1), static_cast<int>(random.below(is_double ? 2098 : 277)) + least);
@@ -210,7 +211,7 @@ TEST(Quantum, OverflowIsThatOfTheTrueSum) {
   const int64_t least = INT64_MIN;
   const int64_t most = INT64_MAX;
   int overflown = 0;
-  for (int i = 0; i < 50'000; ++i) {
+  for (int i = 0; i < test::trials(50'000); ++i) {
     __int128 truth = 0;
     uint64_t wrapped = 0;
     int64_t coarse_sum = 0;
