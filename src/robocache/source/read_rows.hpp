@@ -13,7 +13,7 @@ namespace robocache {
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to);
 
 // Says that these bytes are read soon, so that the disk has many requests at a time however few threads read. A wish: returns at
-// once, and fails without a word.
+// once, fails without a word, and is not told where reads have long found all they wanted in the page cache.
 void expect_rows(const FileRows& file, int64_t begin, int64_t bytes);
 
 }  // namespace robocache
