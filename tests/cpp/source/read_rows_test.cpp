@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -31,6 +32,24 @@ TEST(ReadRows, ReadsFromRowZeroOn) {
                             path + ": at byte 9: expected 4 more bytes, got the end: it was cut short");
   const cache::FileDescriptor closed(::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC));
   expect_refused<FileError>([&] { read_rows({closed.get(), 0}, 0, 4, got.data()); }, folder.path() + ": reading it: ");
+}
+
+TEST(ReadRows, ReadsWhatThePageCacheHasAndLacks) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/rows";
+  std::string written(1 << 20, ' ');
+  for (size_t i = 0; i < written.size(); ++i) written[i] = static_cast<char>(i * 7 + i / 4096);
+  write_file(path, written);
+  const cache::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::fsync(file.get()), 0);
+  const auto size = static_cast<off_t>(written.size());
+  for (const off_t kept : {size, size / 2, off_t{0}}) {  // the bytes before it
+    ::posix_fadvise(file.get(), kept, size - kept, POSIX_FADV_DONTNEED);
+    expect_rows({file.get(), 0}, size / 4, size / 4);
+    std::string got(written.size(), ' ');
+    read_rows({file.get(), 0}, 0, got.size(), got.data());
+    EXPECT_TRUE(got == written) << "of which " << kept << " bytes were kept";
+  }
 }
 
 }  // namespace
