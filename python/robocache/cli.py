@@ -260,6 +260,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    if arguments.html and not (folder := Path(arguments.html).parent).is_dir():  # before the work of minutes
+        raise FileError(f"{arguments.html}: expected a folder that exists, got {folder}")
     found = doctor(
         arguments.path,
         save=not arguments.no_save,
@@ -397,7 +399,7 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument(
             "--mapping",
             metavar="FILE",
-            help="TOML or JSON: which streams, by what names, cut into which parts; or GR00T's modality.json",
+            help="TOML, YAML or JSON: which streams, by what names, cut into which parts; or GR00T's modality.json",
         )
         made.add_argument(
             "--repair",

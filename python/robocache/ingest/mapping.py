@@ -1,6 +1,6 @@
 """A mapping: which streams of a source a cache has, by what names, cut into which parts, and what is said of them.
 
-It is a TOML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is understood as it is. Everything that
+It is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is understood as it is. Everything that
 can be is checked before a recording is read; what only the streams tell, when the first of them comes.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .. import frames
-from ..errors import ArgumentError, ArgumentTypeError, FileError
+from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
@@ -80,6 +80,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
     Raises:
         FileError: the file cannot be read.
         ArgumentError, ArgumentTypeError: something in it, named.
+        Error: it is YAML, and the package that reads that is missing.
     """
     if isinstance(mapping, Mapping):
         return parse_mapping(dict(mapping), "mapping")
@@ -92,14 +93,30 @@ def load_mapping(mapping: Any) -> StreamMapping:
         raise FileError(str(error)) from error
     if path.stat().st_size > _LARGEST_FILE:
         raise FileError(f"{path}: expected a mapping of at most {_LARGEST_FILE >> 20} MiB")
+    suffix = path.suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        return parse_mapping(_read_yaml(path), str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        given = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+        given = json.loads(text) if suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: expected {'JSON' if path.suffix.lower() == '.json' else 'TOML'}: {error}") from error
+        raise FileError(f"{path}: expected {'JSON' if suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(given, dict):
         raise FileError(f"{path}: expected an object, got {given!r:.60}")
     return parse_mapping(given, str(path))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        from .yaml import read_yaml
+    except ImportError as error:
+        raise Error(
+            f"{path}: {error}; a mapping in YAML needs: pip install 'robocache[yaml]'; TOML needs nothing"
+        ) from error
+    try:
+        return read_yaml(path)
+    except SourceError as error:  # as above
+        raise FileError(str(error)) from error
 
 
 # ---- checks ----

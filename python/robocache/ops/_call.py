@@ -68,6 +68,13 @@ def optional(name: str, value: Any) -> Any:
     return None if value is None else argument(name, value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False as given; anything else is refused, as the library refuses it where it sees it."""
+    if value is not True and value is not False:
+        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
+    return value is True
+
+
 def writable(name: str, out: Any) -> Any:
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise errors.ArgumentError(f"{name}: expected an array that can be written, got a read-only one")

@@ -16,6 +16,7 @@ from ._call import (
     arrays_of,
     by_dispatcher,
     feature_blocks,
+    flag,
     goes_by_torch,
     has_hidden_memory,
     hides_what_is_allocated,
@@ -221,7 +222,7 @@ def fuse_multimodal(
         arrays += None if keys is None else str(key), *pair
     given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
     asked = separate, return_valid, return_age
-    extra = return_valid + return_age
+    extra = flag("return_valid", return_valid) + flag("return_age", return_age)
     count = extra if out is not None else extra + (len(pairs) if separate else 1)
     made: Any = NotImplemented
     if methods is None and (out is None or not separate) and not is_traced():

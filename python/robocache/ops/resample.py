@@ -11,6 +11,7 @@ from ._call import (
     argument,
     by_dispatcher,
     feature_blocks,
+    flag,
     goes_by_torch,
     has_hidden_memory,
     hides_what_is_allocated,
@@ -115,6 +116,7 @@ def resample_trajectories(
         >>> robocache.resample_trajectories(values, times, np.array([0.25]))
         array([[2.5]])
     """
+    flag("return_valid", return_valid)
     if methods is None and not is_traced():
         try:
             valid = _valid_directly(values, times, target_times) if return_valid else None

@@ -10,6 +10,7 @@ from ._call import (
     argument,
     arrays_of,
     by_dispatcher,
+    flag,
     goes_by_torch,
     has_hidden_memory,
     hides_what_is_allocated,
@@ -154,7 +155,7 @@ def voxelize_pointcloud(
         None if quantum is None else number("quantum", quantum),
     )
     arrays = points, features, lengths, batch_offsets
-    count = (len(modes) if out is None else 0) + return_dropped
+    count = (len(modes) if out is None else 0) + flag("return_dropped", return_dropped)
     made: Any = NotImplemented
     if (out is None or not several) and not is_traced():
         outs = [] if out is None else [out]

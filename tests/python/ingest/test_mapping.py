@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -176,11 +177,13 @@ def test_what_only_the_streams_tell_ends_the_ingest(mapping, words, toy, tmp_pat
         assert not (tmp_path / "cache").exists()
 
 
-def test_files_of_both_forms(tmp_path):
+def test_files_of_every_form(monkeypatch, tmp_path):
     given = {"streams": {"a/b": {"name": "c", "methods": [[0, 2, "angle"]]}}, "exclude": ["x"]}
     (tmp_path / "m.json").write_text(json.dumps(given))
     (tmp_path / "m.toml").write_text('exclude = ["x"]\n[streams."a/b"]\nname = "c"\nmethods = [[0, 2, "angle"]]\n')
+    (tmp_path / "m.yaml").write_text("exclude: [x]\nstreams:\n  a/b: {name: c, methods: [[0, 2, angle]]}\n")
     assert load_mapping(tmp_path / "m.json").given == load_mapping(str(tmp_path / "m.toml")).given == given
+    assert load_mapping(tmp_path / "m.yaml").given == given
     for text, words in {
         "a = ": "expected TOML",
         "a = 2020-01-01": "expected what JSON has too",
@@ -194,8 +197,22 @@ def test_files_of_both_forms(tmp_path):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(robocache.FileError, match=r"bad\.json: expected"):
             load_mapping(tmp_path / "bad.json")
-    with pytest.raises(robocache.FileError, match=r"none\.toml: "):
-        load_mapping(tmp_path / "none.toml")
+    for text, words in {
+        "a: [": "bad.yml: ",
+        "- a": "expected keys",
+        "a: &b 1\nc: *b": "aliases",
+        "a: 2020-01-01": "JSON",
+    }.items():
+        (tmp_path / "bad.yml").write_text(text)
+        with pytest.raises((robocache.FileError, robocache.ArgumentTypeError), match=words) as caught:
+            load_mapping(tmp_path / "bad.yml")
+        assert str(caught.value).startswith(str(tmp_path / "bad.yml"))
+    for name in ("none.toml", "none.yaml"):
+        with pytest.raises(robocache.FileError, match=f"{name}: "):
+            load_mapping(tmp_path / name)
+    monkeypatch.setitem(sys.modules, "robocache.ingest.yaml", None)
+    with pytest.raises(robocache.Error, match=r"m\.yaml: .*robocache\[yaml\]"):
+        load_mapping(tmp_path / "m.yaml")
 
 
 # ---- a draft, on the command line ----

@@ -60,7 +60,7 @@ void set_grid(const VoxelizeOptions& options, const PointClouds& points, VoxelRe
 
 void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, const PointClouds& points,
                VoxelReduction& call) {
-  if (options.modes.empty()) refuse("mode: expected one or more");
+  if (options.modes.empty()) refuse("mode: expected one or more, got none");
   std::optional<DType> features;
   if (arguments.features || points.features.count > 0) features = points.features.dtype;
   uint32_t seen = 0;
