@@ -293,8 +293,9 @@ TEST_P(PrefetchTest, WhoIsSoonBackMakesAPartOfTheBatch) {
   std::atomic<int> by_taker = 0;
   const auto taker = std::this_thread::get_id();
   const Prefetcher::Make make = [&](void*, const std::atomic<bool>&) {
-    parallel_for(20, 1, [&](int64_t, int64_t) {
-      if (std::this_thread::get_id() == taker) ++by_taker;
+    const bool taken_over = std::this_thread::get_id() == taker;  // all of it
+    parallel_for(20, 1, [&, taken_over](int64_t, int64_t) {
+      if (!taken_over && std::this_thread::get_id() == taker) ++by_taker;
       const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
       while (std::chrono::steady_clock::now() < until) {
       }
