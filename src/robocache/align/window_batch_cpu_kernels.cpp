@@ -4,11 +4,11 @@
 #include <immintrin.h>
 #endif
 
+#include "robocache/align/lanes.hpp"
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/align/window_math.hpp"
 #include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve.hpp"
-#include "robocache/interpolation/lanes.hpp"
 #include "robocache/interpolation/rotation.hpp"
 #include "robocache/source/read_rows.hpp"
 

@@ -76,7 +76,8 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
 //   kSums      numbers, the same for all features, through which it depends on the times
 //   kInFlight  targets whose gradients are loaded before the first is used
 
-struct Pairs {
+template <bool kAngles>  // of which the way from one to the other is the shorter one
+struct PairsOf {
   static constexpr int kFeatures = 1;
   static constexpr int kRows = 2;
   static constexpr int kSums = 1;
@@ -112,23 +113,14 @@ struct Pairs {
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
                                   const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
-    double a[1];
-    double b[1];
+    std::conditional_t<kAngles, Work, double> a[1];
+    std::conditional_t<kAngles, Work, double> b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
-    sums[0] += share_of(b[0] - a[0], static_cast<double>(gradient[0]));
+    sums[0] += share_of(kAngles ? shorter_way(a[0], b[0]) : b[0] - a[0], static_cast<double>(gradient[0]));
   }
 };
-
-struct Angles : Pairs {  // of which the way from one to the other is the shorter one
-  template <class Work>
-  __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
-                                  const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
-    Work a[1];
-    Work b[1];
-    load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
-    sums[0] += share_of(shorter_way(a[0], b[0]), static_cast<double>(gradient[0]));
-  }
-};
+using Pairs = PairsOf<false>;
+using Angles = PairsOf<true>;
 
 struct Rotations : Pairs {  // a mixture of two as well, of four features at once
   static constexpr int kFeatures = 4;
@@ -163,12 +155,19 @@ struct Rotations : Pairs {  // a mixture of two as well, of four features at onc
   }
 };
 
-struct LocalCurves {
+struct Curves {
   static constexpr int kFeatures = 1;
-  static constexpr int kRows = kStencilRows;
   static constexpr int kSums = kCurveWeights;
   static constexpr int kInFlight = 1;
-  using Place = CurvePlace;
+
+  template <class Times>
+  __device__ static CurvePlace place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
+    return curve_place(s.method, times, n, bracket);
+  }
+};
+
+struct LocalCurves : Curves {
+  static constexpr int kRows = kStencilRows;
 
   template <class Work>
   struct Entry {
@@ -182,11 +181,6 @@ struct LocalCurves {
       return exists ? curve.stencil.rows[i] : -1;
     }
   };
-
-  template <class Times>
-  __device__ static Place place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
-    return curve_place(s.method, times, n, bracket);
-  }
 
   template <class Work, class Times>
   __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
@@ -230,12 +224,8 @@ struct LocalCurves {
 };
 
 // Its slopes and what comes to them are in memory: they depend on the whole row.
-struct Cubics {
-  static constexpr int kFeatures = 1;
+struct Cubics : Curves {
   static constexpr int kRows = 2;
-  static constexpr int kSums = kCurveWeights;
-  static constexpr int kInFlight = 1;
-  using Place = CurvePlace;
 
   template <class Work>
   struct Entry {
@@ -245,11 +235,6 @@ struct Cubics {
 
     __device__ int64_t row(int i) const { return i == 0 ? left : right; }
   };
-
-  template <class Times>
-  __device__ static Place place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
-    return curve_place(s.method, times, n, bracket);
-  }
 
   template <class Work, class Times>
   __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {

@@ -61,34 +61,11 @@ void write_same(const Segment& s, const Pick<Work>& picked, const char* values, 
 
 template <class Work>
 RowWriter<Work>* same_type_writer(DType dtype) {
-  if constexpr (std::is_same_v<Work, double>) {
-    return write_same<double, double>;
-  } else {
-    switch (dtype) {
-      case DType::kFloat32:
-        return write_same<float, float>;
-      case DType::kFloat16:
-        return write_same<Float16, float>;
-      case DType::kBFloat16:
-        return write_same<BFloat16, float>;
-      case DType::kBool:
-      case DType::kInt8:
-      case DType::kUInt8:
-        return write_same<uint8_t, float>;
-      case DType::kInt16:
-      case DType::kUInt16:
-        return write_same<uint16_t, float>;
-      case DType::kInt32:
-      case DType::kUInt32:
-        return write_same<uint32_t, float>;
-      case DType::kInt64:
-      case DType::kUInt64:
-        return write_same<uint64_t, float>;
-      case DType::kFloat64:  // works in float64
-        break;
-    }
+  return with_type(dtype, [](auto element) -> RowWriter<Work>* {
+    using T = decltype(element);
+    if constexpr (std::is_void_v<WorkType<T>> || std::is_same_v<WorkType<T>, Work>) return write_same<T, Work>;
     __builtin_unreachable();
-  }
+  });
 }
 
 // ---- values scaled, or to another type: a piece of the row at a time through the work type ----------------------------

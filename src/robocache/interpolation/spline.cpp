@@ -1,6 +1,7 @@
 #include "robocache/interpolation/spline.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
@@ -24,19 +25,18 @@ void table_of(const SplineCall& call, int64_t batch, SplineRow* table) {
 template <class T>
 void sweep_row(const SplineCall& call, int64_t batch, const SplineRow* table) {
   using Work = WorkType<T>;
-  constexpr int kLanes = 8;
   const Segment& s = call.segment;
   const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch;
   Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features;
   int64_t d = 0;
-  for (; d + kLanes <= s.features; d += kLanes) {
-    spline_sweep_row<kLanes>(table, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
-                             s.features);
-  }
-  for (; d < s.features; ++d) {
-    spline_sweep_row<1>(table, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
-                        s.features);
-  }
+  const auto sweep = [&](auto lanes) {
+    for (; d + lanes <= s.features; d += lanes) {
+      spline_sweep_row<lanes>(table, values + d * s.values_feature, s.values_sample, s.values_feature, slopes + d,
+                              s.features);
+    }
+  };
+  sweep(std::integral_constant<int, 8>{});
+  sweep(std::integral_constant<int, 1>{});
 }
 
 void spline_row(const SplineCall& call, int64_t batch) {
