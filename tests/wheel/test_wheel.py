@@ -75,9 +75,10 @@ def libraries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python outside the tree with the wheel, the oldest tvm-ffi it allows, and no torch."""
     folder = tmp_path_factory.mktemp("clean")
-    run(sys.executable, "-m", "venv", folder)
-    run(folder / "bin/python", "-m", "pip", "install", "-q", wheel, "apache-tvm-ffi==0.1.9")
-    return folder / "bin/python"
+    python = folder / "bin/python"
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", wheel, "apache-tvm-ffi==0.1.9")
+    return python
 
 
 def symbols(library: Path, *options: str) -> list[tuple[str, str]]:
