@@ -95,8 +95,10 @@ TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
     const std::string whole = test::read_file(file);
     const size_t rows_begin = grows(file) ? whole.find("'shape': (") + 10 : 0;
     const size_t rows_end = grows(file) ? whole.find(',', rows_begin) : 0;
-    for (size_t i = 0; i < whole.size(); i += test::kDamageStep) {
-      if (i >= rows_begin && i < rows_end) {
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const bool tells_rows = i >= rows_begin && i < rows_end;
+      if (!tells_rows && i % test::kDamageStep != 0) continue;
+      if (tells_rows) {
         test::write_byte(file, i, whole[i] == '9' ? '1' : static_cast<char>(whole[i] + 1));
         EXPECT_NO_THROW(Dataset::open(path(), true));
         ++other_rows;
