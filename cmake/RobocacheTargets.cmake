@@ -43,6 +43,7 @@ function(robocache_cpu_kernels target)
   foreach(isa IN LISTS levels)
     set(objects ${target}_kernels_${isa})
     add_library(${objects} OBJECT ${ARGN})
+    set_target_properties(${objects} PROPERTIES UNITY_BUILD OFF)  # few, long, and each the only one of its kind
     robocache_compile_options(${objects})
     target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${objects} PRIVATE ROBOCACHE_ISA=${isa})

@@ -18,6 +18,10 @@
 
 namespace robocache::test {
 
+// Those that it knows.
+inline constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
+                                                   InterpolationMethod::kPrevious, InterpolationMethod::kNext};
+
 // A 16-bit float of so many exponent bits, in double, which holds each of its values and the middle of any two exactly.
 template <int kExponentBits>
 struct HalfFormat {

@@ -9,6 +9,7 @@
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/host_memory.hpp"
+#include "robocache/core/tensor_view.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/image/jpeg_frames.hpp"
@@ -22,13 +23,6 @@ const Stream& stream_of(const Camera::Frames& frames) {
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-// "[3, 224, 224]".
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
-  return "[" + text + "]";
-}
 
 }  // namespace
 
@@ -65,7 +59,8 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
       dtype_ = source->transform.dtype();
     } else if (made != shape_) {
       refuse("images['", key_, "'].size: expected one that brings all sources' frames to one shape, got ",
-             shape_text(shape_), " and ", shape_text(made));
+             shape_string(shape_.data(), static_cast<int>(shape_.size())), " and ",
+             shape_string(made.data(), static_cast<int>(made.size())));
     }
   }
 }

@@ -14,13 +14,6 @@
 namespace robocache {
 namespace {
 
-// "[7]".
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
-  return "[" + text + "]";
-}
-
 // "methods['action']".
 std::string of_stream(std::string_view argument, const StreamRequest& request) {
   return std::string(argument) + "['" + request.stream + "']";
@@ -260,7 +253,8 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
                   dtype_name(stream.dtype), " and ", dtype_name(other->dtype));
     }
     if (other->shape == stream.shape) continue;
-    const std::string got = ", got " + shape_text(stream.shape) + " and " + shape_text(other->shape);
+    const std::string got = ", got " + shape_string(stream.shape.data(), static_cast<int>(stream.shape.size())) +
+                            " and " + shape_string(other->shape.data(), static_cast<int>(other->shape.size()));
     if (!options.pad_features) {
       refuse(of_stream("delta_timestamps", request),
              ": expected rows of one shape in all sources, or pad_features=True", got);

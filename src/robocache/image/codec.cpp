@@ -1,5 +1,6 @@
 #include "robocache/image/codec.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 

@@ -24,7 +24,7 @@ enum Color : uint8_t { kGray = 0, kRgb = 2, kPalette = 3, kGrayAlpha = 4, kRgba 
 // Bytes that one byte of a zlib stream can become.
 constexpr int64_t kMostInflation = 1032;
 
-[[noreturn]] void refuse(std::span<const uint8_t> blob, const std::string& why, size_t place) {
+[[noreturn]] void refuse_png(std::span<const uint8_t> blob, const std::string& why, size_t place) {
   throw FrameError("PNG of " + std::to_string(blob.size()) + " bytes: " + why + ", at byte " + std::to_string(place));
 }
 
@@ -42,17 +42,17 @@ struct Chunk {
 
 // The chunk at `place`, whole and with the checksum it says.
 Chunk chunk_at(std::span<const uint8_t> blob, size_t place) {
-  if (blob.size() - place < 12) refuse(blob, "truncated in the head of a chunk", place);
+  if (blob.size() - place < 12) refuse_png(blob, "truncated in the head of a chunk", place);
   const uint8_t* head = blob.data() + place;
   const size_t length = big_endian(head);
   const std::string_view type(reinterpret_cast<const char*>(head) + 4, 4);
   for (const char letter : type) {
-    if ((letter < 'A' || letter > 'Z') && (letter < 'a' || letter > 'z')) refuse(blob, "no chunk", place);
+    if ((letter < 'A' || letter > 'Z') && (letter < 'a' || letter > 'z')) refuse_png(blob, "no chunk", place);
   }
-  if (length > blob.size() - place - 12) refuse(blob, "truncated in chunk " + std::string(type), place);
+  if (length > blob.size() - place - 12) refuse_png(blob, "truncated in chunk " + std::string(type), place);
   const auto sum = static_cast<uint32_t>(crc32(0, head + 4, static_cast<uInt>(4 + length)));
   if (sum != big_endian(head + 8 + length))
-    refuse(blob, "the checksum of chunk " + std::string(type) + " fails", place);
+    refuse_png(blob, "the checksum of chunk " + std::string(type) + " fails", place);
   return {type, blob.subspan(place + 8, length), place};
 }
 
@@ -96,11 +96,11 @@ size_t inflated_bytes(const Header& header) {
 
 Header read_header(std::span<const uint8_t> blob) {
   if (blob.size() < kSignature.size() || !std::equal(kSignature.begin(), kSignature.end(), blob.begin())) {
-    refuse(blob, "no signature", 0);
+    refuse_png(blob, "no signature", 0);
   }
   const size_t place = kSignature.size();
   const Chunk chunk = chunk_at(blob, place);
-  if (chunk.type != "IHDR" || chunk.data.size() != 13) refuse(blob, "expected a header of 13 bytes", place);
+  if (chunk.type != "IHDR" || chunk.data.size() != 13) refuse_png(blob, "expected a header of 13 bytes", place);
   const uint8_t* data = chunk.data.data();
   const Header header{.width = big_endian(data),
                       .height = big_endian(data + 4),
@@ -113,24 +113,24 @@ Header read_header(std::span<const uint8_t> blob) {
       depth == 8 || (depth == 16 && header.color != kPalette) ||
       ((depth == 1 || depth == 2 || depth == 4) && (header.color == kGray || header.color == kPalette));
   if (!is_color || !is_depth || data[10] != 0 || data[11] != 0 || data[12] > 1) {
-    refuse(blob, "a header of values that PNG does not have", place);
+    refuse_png(blob, "a header of values that PNG does not have", place);
   }
   if (header.width < 1 || header.height < 1 || header.width > kMaxFrameSide || header.height > kMaxFrameSide) {
-    refuse(blob, "expected sides of 1 to " + std::to_string(kMaxFrameSide) + ", got " + header.shape().describe(),
-           place);
+    refuse_png(blob, "expected sides of 1 to " + std::to_string(kMaxFrameSide) + ", got " + header.shape().describe(),
+               place);
   }
   if (static_cast<int64_t>(inflated_bytes(header)) / kMostInflation > static_cast<int64_t>(blob.size())) {
-    refuse(blob, "its header says " + header.shape().describe() + ", more than so few bytes hold", place);
+    refuse_png(blob, "its header says " + header.shape().describe() + ", more than so few bytes hold", place);
   }
   return header;
 }
 
 // zlib's state while it inflates, or deflates.
-struct Stream {
-  explicit Stream(int (*end)(z_stream*)) : end_(end) {}
-  ~Stream() { end_(&z); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+struct ZlibStream {
+  explicit ZlibStream(int (*end)(z_stream*)) : end_(end) {}
+  ~ZlibStream() { end_(&z); }
+  ZlibStream(const ZlibStream&) = delete;
+  ZlibStream& operator=(const ZlibStream&) = delete;
 
   z_stream z{};
 
@@ -148,7 +148,7 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
   Content content;
   const size_t bytes = inflated_bytes(header);
   content.rows.resize(bytes + 1);  // one more, which shows what is too much
-  Stream stream(inflateEnd);
+  ZlibStream stream(inflateEnd);
   z_stream& z = stream.z;
   if (inflateInit(&z) != Z_OK) throw std::bad_alloc();
   z.next_out = content.rows.data();
@@ -157,8 +157,9 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
   for (;;) {
     const Chunk chunk = chunk_at(blob, place);
     if (chunk.type == "IDAT") {
-      if (header.color == kPalette && content.palette.empty()) refuse(blob, "expected a palette before IDAT", place);
-      if (interrupted) refuse(blob, "another IDAT behind other chunks", place);
+      if (header.color == kPalette && content.palette.empty())
+        refuse_png(blob, "expected a palette before IDAT", place);
+      if (interrupted) refuse_png(blob, "another IDAT behind other chunks", place);
       begun = true;
       z.next_in = const_cast<Bytef*>(chunk.data.data());  // which zlib only reads
       z.avail_in = static_cast<uInt>(chunk.data.size());
@@ -173,10 +174,10 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
           const std::string why = full               ? "more pixels than its header says"
                                   : z.msg != nullptr ? z.msg
                                                      : "data that does not inflate";
-          refuse(blob, why, static_cast<size_t>(z.next_in - blob.data()));
+          refuse_png(blob, why, static_cast<size_t>(z.next_in - blob.data()));
         }
         if (code == Z_STREAM_END) {
-          if (z.avail_in > 0) refuse(blob, "bytes behind the end of the data", place);
+          if (z.avail_in > 0) refuse_png(blob, "bytes behind the end of the data", place);
           finished = true;
         }
       }
@@ -186,23 +187,23 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
     if (chunk.type == "PLTE" && header.color == kPalette) {
       if (begun || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
           chunk.data.size() > 768) {
-        refuse(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", place);
+        refuse_png(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", place);
       }
       content.palette.assign(chunk.data.begin(), chunk.data.end());
     } else if (chunk.type == "tRNS") {
-      refuse(blob, "expected an opaque frame, got transparent colours (tRNS)", place);
+      refuse_png(blob, "expected an opaque frame, got transparent colours (tRNS)", place);
     } else if (chunk.type == "IEND") {
       break;
     } else if (chunk.is_critical() && chunk.type != "IDAT" && chunk.type != "PLTE") {
-      refuse(blob, "unknown critical chunk " + std::string(chunk.type), place);
+      refuse_png(blob, "unknown critical chunk " + std::string(chunk.type), place);
     }
     place += 12 + chunk.data.size();
   }
   const auto came = static_cast<size_t>(z.next_out - content.rows.data());
   if (came != bytes) {
-    refuse(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(came), place);
+    refuse_png(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(came), place);
   }
-  if (!finished) refuse(blob, "its data has no end", place);
+  if (!finished) refuse_png(blob, "its data has no end", place);
   content.rows.pop_back();
   return content;
 }
@@ -343,7 +344,7 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
     std::swap(row, above);
   }
 
-  Stream stream(deflateEnd);
+  ZlibStream stream(deflateEnd);
   z_stream& z = stream.z;
   if (deflateInit(&z, Z_BEST_SPEED) != Z_OK) throw std::bad_alloc();
   std::vector<uint8_t> data(deflateBound(&z, filtered.size()));

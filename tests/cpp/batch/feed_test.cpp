@@ -26,11 +26,12 @@
 #include "tests/cpp/trials.hpp"
 
 namespace robocache::test {
-namespace {
 
 using F64 = Element<double, DType::kFloat64>;
 using F32 = Element<float, DType::kFloat32>;
 using U8 = Element<uint8_t, DType::kUInt8>;
+
+namespace {
 
 constexpr Tier kInMemory = Tier::kDevice;
 

@@ -18,6 +18,7 @@
 #include "robocache/batch/loader.hpp"
 #include "robocache/sample/order.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/reference.hpp"
 #include "tests/cpp/temporary_cache.hpp"
@@ -33,7 +34,6 @@ using U8 = Element<uint8_t, DType::kUInt8>;
 
 inline constexpr int64_t kStart = 1'700'000'000'123'456'789;
 inline constexpr int64_t kMillisecond = 1'000'000;
-inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr unsigned char kUnwritten = 0xa5;
 
 // ---- A batch by the reference ----

@@ -28,14 +28,14 @@ constexpr int64_t kPart = 1 << 14;  // elements that the host makes of a batch, 
 constexpr int64_t kGap = 64;        // and others before, between and behind them
 constexpr int64_t kBatch = kPart + 3 * kGap;
 
-struct Way {
+struct Staging {
   const char* name;
   DeviceType device;
   bool staged;
 };
 
 // The host's part of batches of int32, by each way. Every batch has memory of its own, full of -1.
-class PrefetchTest : public testing::TestWithParam<Way> {
+class PrefetchTest : public testing::TestWithParam<Staging> {
  protected:
   void SetUp() override { skip_unless_usable(device()); }
 
@@ -85,8 +85,9 @@ class PrefetchTest : public testing::TestWithParam<Way> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Ways, PrefetchTest,
-                         testing::Values(Way{"cpu", DeviceType::kCpu, false}, Way{"cpu_staged", DeviceType::kCpu, true},
-                                         Way{"cuda_staged", DeviceType::kCuda, true}),
+                         testing::Values(Staging{"cpu", DeviceType::kCpu, false},
+                                         Staging{"cpu_staged", DeviceType::kCpu, true},
+                                         Staging{"cuda_staged", DeviceType::kCuda, true}),
                          [](const auto& way) { return std::string(way.param.name); });
 
 TEST_P(PrefetchTest, GivesEveryBatchInOrder) {

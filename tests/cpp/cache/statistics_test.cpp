@@ -11,12 +11,13 @@
 
 #include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
+#include "tests/cpp/not_finite.hpp"
 
 namespace robocache::cache {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using test::kInfinity;
+using test::kNan;
 
 double as_double(Float16 x) { return to_float(x); }
 double as_double(BFloat16 x) { return to_float(x); }

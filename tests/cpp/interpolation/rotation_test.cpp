@@ -27,10 +27,11 @@ void random_quaternion(Random& random, Scalar (&q)[4]) {
   for (Scalar& x : q) x = static_cast<Scalar>(random.between(-1, 1));
 }
 
+using Real = long double;
+
 // Turning from a by an angle in the plane of a and b, in long double.
 template <class Scalar>
 void expect_turned(const Scalar (&a)[4], const Scalar (&b)[4], Scalar w, double tolerance) {
-  using Real = long double;
   Real unit_a[4];
   Real unit_b[4];
   Real dot = 0;

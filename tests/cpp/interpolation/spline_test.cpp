@@ -13,7 +13,7 @@ namespace {
 
 using test::Random;
 
-struct Row {
+struct Times {
   const double* data;
   double operator[](int64_t i) const { return data[i]; }
 };
@@ -23,7 +23,7 @@ template <class Work, int kLanes = 1>
 std::vector<Work> slopes(const std::vector<double>& x, const std::vector<Work>& y, Boundary boundary) {
   const auto n = static_cast<int64_t>(x.size());
   std::vector<SplineRow> table(x.size());
-  spline_table(Row{x.data()}, n, double{}, boundary, table.data());
+  spline_table(Times{x.data()}, n, double{}, boundary, table.data());
   std::vector<Work> made(y.size(), Work(-77));
   spline_sweep_row<kLanes>(table.data(), y.data(), kLanes, 1, made.data(), kLanes);
   for (Work& slope : made) slope = static_cast<Work>(slope / (x.back() - x.front()));

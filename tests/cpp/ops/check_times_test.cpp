@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "robocache/core/error.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/random_data.hpp"
 
 namespace robocache {
@@ -19,9 +19,8 @@ namespace {
 using test::DeviceArray;
 using test::Element;
 using test::expect_refused;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using test::kInfinity;
+using test::kNan;
 
 class CheckTimes : public test::OnDevice {
  protected:

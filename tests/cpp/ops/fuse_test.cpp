@@ -12,6 +12,7 @@
 #include "robocache/interpolation/interpolate.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/reference.hpp"
 
@@ -21,11 +22,9 @@ namespace {
 using test::DeviceArray;
 using test::Element;
 using test::expect_refused;
+using test::kMethods;
+using test::kNan;
 using test::Random;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
-                                            InterpolationMethod::kPrevious, InterpolationMethod::kNext};
 
 class Fuse : public test::OnDevice {
  protected:

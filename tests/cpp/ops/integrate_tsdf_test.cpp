@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,15 +12,16 @@
 #include "robocache/core/error.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/random_data.hpp"
 
 namespace robocache {
 namespace {
 
 using test::DeviceArray;
+using test::kNan;
 using test::Random;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 const std::vector<double> kIdentity{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
 
 TensorView numbers(const std::vector<double>& values, std::initializer_list<int64_t> shape) {

@@ -25,10 +25,10 @@ constexpr int64_t kTargets = 11;
 constexpr int64_t kFeatures = 4;
 
 // float64 everywhere; times and targets ascend by row and are well apart, so that small steps cross nothing.
-struct Problem {
+struct GradientProblem {
   std::vector<double> values, times, targets, weights;  // the loss is the sum of weights * out
 
-  explicit Problem(Random& random) {
+  explicit GradientProblem(Random& random) {
     for (int64_t b = 0; b < kBatch; ++b) {
       double t = random.between(-1, 1);
       for (int64_t i = 0; i < kSamples; ++i) times.push_back(t += random.between(0.5, 1.5));
@@ -51,7 +51,7 @@ std::optional<TensorView> view_of(const std::optional<DeviceArray<uint8_t>>& mem
   return memory ? std::optional(memory->view()) : std::nullopt;
 }
 
-double loss(const Problem& p, const ResampleOptions& options, Device device) {
+double loss(const GradientProblem& p, const ResampleOptions& options, Device device) {
   const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device);
   const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device);
   const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device);
@@ -79,7 +79,7 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
     for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan, Extrapolate::kLinear}) {
       if (is_step(method) && extrapolate == Extrapolate::kLinear) continue;
       const ResampleOptions options{.method = method, .extrapolate = extrapolate};
-      Problem p(random);
+      GradientProblem p(random);
       const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device());
       const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device());
       const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device());
@@ -96,9 +96,10 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
       resample_trajectories_backward(values.view(), times.view(), targets.view(), options, given.view(),
                                      of_values.view(), of_times.view(), of_targets.view(), CudaStream{}, std::nullopt,
                                      std::nullopt, view_of(workspace));
-      const auto compare = [&](std::vector<double> Problem::* of, const std::vector<double>& made, const char* what) {
+      const auto compare = [&](std::vector<double> GradientProblem::* of, const std::vector<double>& made,
+                               const char* what) {
         for (size_t i = 0; i < made.size(); ++i) {
-          Problem q = p;
+          GradientProblem q = p;
           (q.*of)[i] += step;
           const double above = loss(q, options, device());
           (q.*of)[i] -= 2 * step;
@@ -109,9 +110,9 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
               << static_cast<int>(extrapolate);
         }
       };
-      compare(&Problem::values, of_values.read(), "values");
-      compare(&Problem::times, of_times.read(), "times");
-      compare(&Problem::targets, of_targets.read(), "targets");
+      compare(&GradientProblem::values, of_values.read(), "values");
+      compare(&GradientProblem::times, of_times.read(), "times");
+      compare(&GradientProblem::targets, of_targets.read(), "targets");
     }
   }
 }

@@ -17,9 +17,6 @@
 
 namespace robocache::test {
 
-inline constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
-                                                   InterpolationMethod::kPrevious, InterpolationMethod::kNext};
-
 template <class ValueElement, class ClockElement>
 struct Problem {
   using Value = typename ValueElement::Type;

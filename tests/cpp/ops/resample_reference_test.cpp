@@ -15,6 +15,7 @@
 
 #include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/ops/resample_problem.hpp"
 #include "tests/cpp/trials.hpp"
 
@@ -25,20 +26,19 @@ using test::all_options;
 using test::DeviceArray;
 using test::Element;
 using test::expect_reference;
+using test::kInfinity;
+using test::kNan;
 using test::Layout;
 using test::Random;
 using test::random_problem;
 using test::Sizes;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class ResampleReference : public test::OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(ResampleReference);
 
 TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
   // Features that fill 16-byte vectors, pairs, and neither.
-  constexpr int64_t kFeatures[] = {1, 2, 3, 4, 6, 8, 16, 17, 32, 48};
+  constexpr int64_t kFeatureCounts[] = {1, 2, 3, 4, 6, 8, 16, 17, 32, 48};
   Random random(11);
   size_t turn = 0;
   const auto check = [&](auto value, auto clock) {
@@ -48,7 +48,7 @@ TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
     // Under a GPU's sanitizer each launch is slow: there, one in seven, another one for each pair of types.
     const size_t every = device().is_cuda() ? 7 : 1;
     for (size_t i = turn % every; i < all.size(); i += every) {
-      const int64_t features = kFeatures[++turn % std::size(kFeatures)];
+      const int64_t features = kFeatureCounts[++turn % std::size(kFeatureCounts)];
       const Sizes sizes{random.below(3) + 1, random.one_in(6) ? random.below(3) : random.below(40),
                         random.below(70) + 1, features};
       expect_reference(random_problem<V, C>(random, sizes, random.one_in(3)), all[i], device());

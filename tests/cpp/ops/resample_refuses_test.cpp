@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,15 +11,15 @@
 #include "robocache/core/error.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/not_finite.hpp"
 
 namespace robocache {
 namespace {
 
 using test::DeviceArray;
 using test::expect_refused;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using test::kInfinity;
+using test::kNan;
 
 // A call that is fine, to be spoiled in one place: values [3, 2, 4], times and targets [2] and [5].
 struct Call {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/ops/resample_problem.hpp"
 
 namespace robocache {
@@ -20,9 +21,8 @@ using test::DeviceArray;
 using test::Element;
 using test::expect_reference;
 using test::kMethods;
+using test::kNan;
 using test::Problem;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Values [S, 1] by times [S], both float64.
 Answer<double> resampled(const std::vector<double>& values, const std::vector<double>& times,

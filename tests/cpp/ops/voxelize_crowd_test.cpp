@@ -74,17 +74,17 @@ Cloud make_cloud(const Crowd& crowd, Random& random) {
   return cloud;
 }
 
-struct Expected {
+struct ExpectedSums {
   std::vector<int32_t> count;
   std::vector<double> sum;
   std::vector<float> largest, last;
   int64_t dropped = 0;
 };
 
-Expected by_a_plain_loop(const Crowd& crowd, const Cloud& cloud) {
+ExpectedSums by_a_plain_loop(const Crowd& crowd, const Cloud& cloud) {
   const auto cells = static_cast<size_t>(crowd.shape[0] * crowd.shape[1] * crowd.shape[2]);
-  Expected made{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
-                std::vector<float>(2 * cells)};
+  ExpectedSums made{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
+                    std::vector<float>(2 * cells)};
   for (size_t row = 0; row < static_cast<size_t>(crowd.rows); ++row) {
     const auto x = static_cast<int64_t>(cloud.xyz[3 * row]);
     const auto y = static_cast<int64_t>(cloud.xyz[3 * row + 1]);
@@ -147,7 +147,7 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
   for (Crowd crowd : kCrowds) {
     crowd.rows = rows_here(crowd.rows);
     const Cloud cloud = make_cloud(crowd, random);
-    const Expected expected = by_a_plain_loop(crowd, cloud);
+    const ExpectedSums expected = by_a_plain_loop(crowd, cloud);
     const int64_t cells = crowd.shape[0] * crowd.shape[1] * crowd.shape[2];
     const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
     const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
@@ -260,7 +260,7 @@ TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
     crowd.rows = rows_here(crowd.rows);
     SCOPED_TRACE(crowd.name);
     const Cloud cloud = make_cloud(crowd, random);
-    const Expected expected = by_a_plain_loop(crowd, cloud);
+    const ExpectedSums expected = by_a_plain_loop(crowd, cloud);
     const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
     const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
     Poisoned memory(device());

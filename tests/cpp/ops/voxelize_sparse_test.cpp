@@ -24,7 +24,7 @@ using test::Poisoned;
 using test::Random;
 
 // The answer once more: a loop over rows, a map of cells.
-struct Expected {
+struct ExpectedVoxels {
   std::vector<SparseCell> cells;
   std::vector<int32_t> counts;
   std::vector<int32_t> point_to_voxel;
@@ -34,8 +34,8 @@ struct Expected {
 };
 
 // Rows [offsets[b], offsets[b + 1]) are cloud b.
-Expected expected_of(const std::vector<float>& points, const std::vector<int64_t>& offsets,
-                     const SparseOptions& options) {
+ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<int64_t>& offsets,
+                           const SparseOptions& options) {
   const auto size = static_cast<float>(options.voxel_size[0]);
   const auto keyed = [&](const SparseCell& cell) {
     const SparseKey key =
@@ -45,7 +45,7 @@ Expected expected_of(const std::vector<float>& points, const std::vector<int64_t
   std::map<std::array<uint64_t, 2>, size_t> numbers;
   std::vector<SparseCell> cells;
   std::vector<std::vector<int32_t>> rows_of;
-  Expected made;
+  ExpectedVoxels made;
   made.point_to_voxel.assign(points.size() / 3, -1);
   for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
     int64_t inserted = 0;
@@ -118,7 +118,7 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
   Poisoned memory(device);
   const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{},
                                             std::nullopt, batched ? std::optional(clouds.view()) : std::nullopt);
-  Expected expected = expected_of(points, offsets, options);
+  ExpectedVoxels expected = expected_of(points, offsets, options);
   EXPECT_EQ(memory.read<int64_t>(made.dropped), expected.dropped);
   if (options.capacity) {
     EXPECT_EQ(memory.read<int64_t>(*made.num_voxels), std::vector<int64_t>{expected.found});
@@ -195,7 +195,7 @@ TEST_P(VoxelizeSparse, DownsampleTakesTheLeastPriority) {
   const DeviceArray<float> array(points, DType::kFloat32, {3000, 3}, device());
   SparseOptions all;
   all.voxel_size = {0.5, 0.5, 0.5};
-  const Expected expected = expected_of(points, {0, 3000}, all);
+  const ExpectedVoxels expected = expected_of(points, {0, 3000}, all);
   for (const int64_t seed : {int64_t{0}, int64_t{-1}, int64_t{77}}) {
     DownsampleOptions options;
     options.voxel_size = {0.5, 0.5, 0.5};

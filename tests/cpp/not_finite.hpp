@@ -1,0 +1,11 @@
+// What tests write for numbers that are none.
+#pragma once
+
+#include <limits>
+
+namespace robocache::test {
+
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace robocache::test
