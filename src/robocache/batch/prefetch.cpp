@@ -18,7 +18,7 @@
 namespace robocache {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 // Who has been away for less than this since the last batch is soon back for the next.
 constexpr auto kShortStep = std::chrono::microseconds(30);
@@ -44,8 +44,8 @@ void pause() {
 
 template <class Ready>
 void await_briefly(const Ready& ready) {
-  const auto until = Clock::now() + kBriefly;
-  while (!ready() && Clock::now() < until) pause();
+  const auto until = SteadyClock::now() + kBriefly;
+  while (!ready() && SteadyClock::now() < until) pause();
 }
 
 }  // namespace
@@ -117,32 +117,32 @@ class Prefetcher::Worker {
   void take(CudaStream stream, const std::function<void()>& check) {
     if (pending() == 0) throw ArgumentError("prefetch: expected a batch to be submitted first, got none pending");
     Slot& oldest = slot(taken_);
-    waits_again_ = Clock::now() - given_ < kShortStep;
+    waits_again_ = SteadyClock::now() - given_ < kShortStep;
     await_briefly([&] { return begun_.load(std::memory_order_relaxed) > taken_; });
     if (uint64_t place = taken_; begun_.compare_exchange_strong(place, taken_ + 1)) {
       make(oldest);  // sooner than the thread would be awake
     } else {
       const auto is_made = [&] { return oldest.made.load(std::memory_order_acquire); };
-      auto helped = Clock::now();
+      auto helped = SteadyClock::now();
       auto check_at = helped + kCheckEvery;
       while (!is_made()) {
         if (help(this)) {
-          helped = Clock::now();
-        } else if (Clock::now() - helped < kBriefly) {
+          helped = SteadyClock::now();
+        } else if (SteadyClock::now() - helped < kBriefly) {
           pause();
         } else {
           std::unique_lock<std::mutex> lock(mutex_);
           done_.wait_for(lock, kCheckEvery, is_made);
         }
-        if (check && Clock::now() >= check_at && !is_made()) {
+        if (check && SteadyClock::now() >= check_at && !is_made()) {
           check();
-          check_at = Clock::now() + kCheckEvery;
+          check_at = SteadyClock::now() + kCheckEvery;
         }
       }
     }
     ++taken_;
     oldest.make = nullptr;
-    given_ = Clock::now();
+    given_ = SteadyClock::now();
     if (oldest.error) std::rethrow_exception(std::exchange(oldest.error, nullptr));
     if (!copies_.empty()) oldest.copied.make_wait(stream);
   }
@@ -253,7 +253,7 @@ class Prefetcher::Worker {
   uint64_t forks_ = 0;
   OwnedCudaStream side_;
   std::vector<Slot> slots_;
-  Clock::time_point given_;               // when the last batch was taken
+  SteadyClock::time_point given_;         // when the last batch was taken
   std::atomic<bool> waits_again_{false};  // whether its taker was soon back
   uint64_t taken_ = 0;                    // batches that take() and cancel() are past
   std::atomic<uint64_t> begun_{0};        // or dropped
