@@ -20,7 +20,7 @@
 namespace robocache {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 // To wake a sleeping thread takes longer than many a range: who waits for another looks for it as long first.
 constexpr auto kBriefly = std::chrono::microseconds(30);
@@ -88,9 +88,9 @@ class ThreadPool {
     }
     if (helper == nullptr || threads_ > 2) call_workers();
     if (helper != nullptr) {
-      const auto until = Clock::now() + kBriefly;
+      const auto until = SteadyClock::now() + kBriefly;
       while (do_range()) {
-        if (helped_ || Clock::now() < until) continue;
+        if (helped_ || SteadyClock::now() < until) continue;
         {
           const std::lock_guard<std::mutex> lock(mutex_);
           ++places_;
@@ -101,7 +101,7 @@ class ThreadPool {
     }
     while (do_range()) {
     }
-    for (const auto until = Clock::now() + kBriefly; busy_.load() > 0 && Clock::now() < until;) {
+    for (const auto until = SteadyClock::now() + kBriefly; busy_.load() > 0 && SteadyClock::now() < until;) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
@@ -168,8 +168,8 @@ class ThreadPool {
 
   // Calls in a row come within microseconds, and to wake a sleeping thread can take longer than its share of the work.
   void await_briefly(uint64_t seen) const {
-    const auto until = Clock::now() + std::chrono::microseconds(50);
-    while (posted_.load(std::memory_order_acquire) == seen && Clock::now() < until) {
+    const auto until = SteadyClock::now() + std::chrono::microseconds(50);
+    while (posted_.load(std::memory_order_acquire) == seen && SteadyClock::now() < until) {
       std::this_thread::yield();
     }
   }
