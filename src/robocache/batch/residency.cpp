@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "robocache/core/backend.hpp"
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
 #include "robocache/core/host_memory.hpp"
 
