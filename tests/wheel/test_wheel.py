@@ -128,7 +128,7 @@ def test_kernels_lend_no_code_to_other_instruction_sets(isa: str) -> None:
     objects = sorted((BUILD / "CMakeFiles" / f"robocache_kernels_{isa}.dir").rglob("*.o"))
     assert objects
     for path in objects:
-        shared = re.findall(r"^[0-9a-f]* [TWVui] (.+)$", run("nm", "-C", "--defined-only", path), re.MULTILINE)
+        shared = re.findall(r"^[0-9a-f]* [DRTWVui] (.+)$", run("nm", "-C", "--defined-only", path), re.MULTILINE)
         assert shared, f"{path} defines no kernel"
         assert [name for name in shared if f"robocache::{isa}::" not in name] == []
 
