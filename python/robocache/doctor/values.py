@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from ..dataset import Dataset, Stream
-from ..installation import num_threads
 from .report import Finding
 from .streams import Clock, Survey, feature_names, forget
 
@@ -128,50 +124,34 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     found = Scan(stream, survey.clocks[stream.name], columns, centres)
     blocks, bounds = quaternions(stream) if floating else [], limits(stream)
     rows = min(max(_ELEMENTS // max(features, 1), 1), _ROWS)
-    threads = min(num_threads(), features) if stream.rows > _BLOCK else 1
-    shares = [slice(features * i // threads, features * (i + 1) // threads) for i in range(threads)]
-    with ThreadPoolExecutor(threads, "robocache-doctor") as pool:
-        for begin in range(0, stream.rows, rows):
-            end = min(begin + rows, stream.rows)
-            ahead = min(begin, 1)  # the row before is there for what is between rows
-            part = stream.values[begin - ahead : end]
-            table = np.empty((features, len(part)), work)
-            low, high = np.searchsorted(stream.row_offsets, [begin, end])
-            cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
-            look = partial(_look, columns, part.reshape(len(part), features), table, ahead, begin, cuts, centres)
-            odd = list(pool.map(look, shares) if threads > 1 else map(look, shares))
-            forget(part)
-            for f in chain.from_iterable(odd):
+    for begin in range(0, stream.rows, rows):
+        end = min(begin + rows, stream.rows)
+        ahead = min(begin, 1)  # the row before is there for what is between rows
+        part = stream.values[begin - ahead : end]
+        table = _columns(part.reshape(len(part), features), work)
+        forget(part)
+        low, high = np.searchsorted(stream.row_offsets, [begin, end])
+        cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
+        for f, column in enumerate(columns):
+            with np.errstate(over="ignore", invalid="ignore"):  # what is no number or too large is found, not warned of
+                finite = _add(column, table[f], ahead, begin, cuts, centres[f])
+            if not finite:
                 _add_bad(found, table[f, ahead:], begin, f)
-            for block in blocks:
-                _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
-            if bounds is not None:
-                _add_outside(found, table[:, ahead:], begin, bounds)
+        for block in blocks:
+            _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
+        if bounds is not None:
+            _add_outside(found, table[:, ahead:], begin, bounds)
     for column in columns:
         _end_run(column, stream.rows)
     return found
 
 
-def _look(
-    columns: list[Column],
-    rows: np.ndarray,
-    table: np.ndarray,
-    ahead: int,
-    begin: int,
-    cuts: np.ndarray,
-    centres: np.ndarray,
-    features: slice,
-) -> list[int]:
-    """Adds a part to some of the columns, and brings each one's values side by side: `table` is ``[features, rows]``. Returns
-    which of them hold what is no number, or is infinite."""
-    for at in range(0, len(rows), _BLOCK):  # which stays in the processor's cache
-        table[features, at : at + _BLOCK] = rows[at : at + _BLOCK, features].T
-    odd = []
-    with np.errstate(over="ignore", invalid="ignore"):  # what is no number or too large is found, not warned of
-        for f in range(features.start, features.stop):
-            if not _add(columns[f], table[f], ahead, begin, cuts, centres[f]):
-                odd.append(f)
-    return odd
+def _columns(rows: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """``[features, rows]``, each feature's values side by side; by blocks that stay in the processor's cache."""
+    table = np.empty(rows.shape[::-1], dtype)
+    for at in range(0, len(rows), _BLOCK):
+        table[:, at : at + _BLOCK] = rows[at : at + _BLOCK].T
+    return table
 
 
 def _threshold(value: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
