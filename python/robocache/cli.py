@@ -95,6 +95,13 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
 # ---- commands ----
 
 
+def _offsets(given: list[tuple[str, str]]) -> dict[str, str]:
+    offsets = dict(given)
+    if len(offsets) < len(given):
+        raise ArgumentError(f"--offset: expected one a stream, got {' '.join(map('='.join, given))}")
+    return offsets
+
+
 def _ingest(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(arguments)
@@ -107,7 +114,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
             format=arguments.format,
             on_error=arguments.on_error,
             repair=arguments.repair,
-            offsets=dict(arguments.offset),
+            offsets=_offsets(arguments.offset),
             mapping=arguments.mapping,
             overwrite=arguments.overwrite,
             append=arguments.append,
@@ -162,7 +169,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         format=arguments.format,
         on_error=arguments.on_error,
         repair=arguments.repair,
-        offsets=dict(arguments.offset),
+        offsets=_offsets(arguments.offset),
         mapping=arguments.mapping,
         **given_options(arguments),
     )
@@ -177,10 +184,14 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
+    made = load_plan(arguments.plan)
+    shard, shards = arguments.shard
+    if shards not in (None, made.shards):
+        raise ArgumentError(f"--shard {shard}/{shards}: {arguments.plan} is cut into {made.shards} shards")
     with view.ingest_progress() as progress:
-        path = convert(load_plan(arguments.plan), arguments.shard, progress=progress)
+        path = convert(made, shard, progress=progress)
     if arguments.json:
-        _print_json({"shard": arguments.shard, "path": str(path)})
+        _print_json({"shard": shard, "path": str(path)})
     else:
         print(path)
     return _DONE
@@ -429,7 +440,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.epilog = "\n  ".join([f"{made.epilog}\n\nformats, and how each is known:", *describe_formats()])
     made.add_argument("source", help="a file or folder of recordings; the formats are listed below")
-    made.add_argument("cache", nargs="?", help="the directory to write")
+    cache = made.add_argument("cache", metavar="[cache]", help="the directory to write")
+    cache.required = False  # nargs="?" would not take it from behind options
     made.add_argument(
         "--dry-run", action="store_true", help="print the mapping of what is found, ready to be edited; write nothing"
     )
@@ -468,7 +480,13 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command("convert", _convert, "convert one shard of a plan", "robocache convert work --shard 3")
     made.add_argument("plan", help="what robocache plan made")
-    made.add_argument("--shard", type=int, required=True, help="its number, from 0; one that is finished is left alone")
+    made.add_argument(
+        "--shard",
+        type=_shard,
+        metavar="I[/N]",
+        required=True,
+        help="its number, from 0, of N that there must be; one that is finished is left alone",
+    )
     json_option(made)
 
     made = command(
@@ -584,6 +602,14 @@ def _offset(text: str) -> tuple[str, str]:
     if not (stream and equals):
         raise argparse.ArgumentTypeError(f"expected STREAM=SECONDS, got {text}")
     return stream, seconds
+
+
+def _shard(text: str) -> tuple[int, int | None]:
+    number, slash, count = text.partition("/")
+    try:
+        return int(number), int(count) if slash else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected I or I/N, got {text}") from None
 
 
 def _positive(kind: Any) -> Any:

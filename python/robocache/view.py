@@ -117,7 +117,9 @@ def show_omissions(of: Mapping[str, Any], console: Console) -> None:
             line = f"left out {omission['what']}: {omission['reason']}"
             console.print(line, style="dim", highlight=False, markup=False)
         for omission in told.get("skipped", []):
-            console.print(f"skipped {omission['reason']}", style="yellow", highlight=False, markup=False)
+            reason = omission["reason"]  # most often it begins with what was skipped
+            line = f"skipped {reason}" if omission["what"] in reason else f"skipped {omission['what']}: {reason}"
+            console.print(line, style="yellow", highlight=False, markup=False)
 
 
 def show_streams(dataset: Dataset, console: Console) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
+import PIL.Image
 import pytest
 
 import robocache
@@ -60,6 +61,19 @@ def test_ingest_keeps_all(capsys, tmp_path):
     assert "imu" in out and "cam" in out
 
 
+def test_the_cache_may_stand_behind_options(capsys, tmp_path):
+    logs = write_logs(tmp_path / "logs")
+    assert run(capsys, "ingest", logs, "--time-unit", "s", tmp_path / "cache", "--json")[0] == 0
+    assert run(capsys, "ingest", "--json", logs, "--overwrite", tmp_path / "cache")[0] == 0
+    assert run(capsys, "ingest", logs, "--dry-run", "--json")[0] == 0
+
+
+def test_two_offsets_of_a_stream_are_refused(capsys, tmp_path):
+    offsets = ["--offset", "imu=1", "--offset", "imu=2"]
+    code, _, err = run(capsys, "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", *offsets)
+    assert code == 2 and "--offset: expected one a stream, got imu=1 imu=2" in err
+
+
 def test_ingest_json_is_the_report(capsys, tmp_path):
     code, out, _ = run(capsys, "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", "--json")
     report = json.loads(out)
@@ -102,6 +116,15 @@ def test_ingest_with_named_skips_is_3(capsys, tmp_path):
     code, out, _ = run(capsys, "ingest", source, tmp_path / "cache2", "--on-error", "skip", "--json")
     assert code == 3
     assert [omission["what"] for omission in json.loads(out)["skipped"]] == ["run_1/cam.csv"]
+
+
+def test_what_was_skipped_is_named_where_the_reason_does_not(capsys, tmp_path):
+    (tmp_path / "logs/cam").mkdir(parents=True)
+    PIL.Image.new("RGB", (4, 4)).save(tmp_path / "logs/cam/0.png")
+    rows = "".join(f"{row},{row}.png\n" for row in range(9))
+    (tmp_path / "logs/cam.csv").write_text(f"time [s],filename\n{rows}")
+    code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--on-error", "skip")
+    assert code == 3 and "rows 1-8: " in " ".join(out.split())
 
 
 def test_what_would_have_helped_a_skipped_one_is_named_as_on_the_command_line(capsys, tmp_path):

@@ -286,7 +286,7 @@ def finish(
         often = Counter(omission.reason for omission in notes.left_out if omission.reason != _NOTHING).most_common(3)
         reasons = [omission.reason for omission in notes.skipped[:1]]
         reasons += [f"{omissions[reason]}: {reason}" for reason, _ in often]
-        raise FileError(f"{work.source}: nothing to keep; {'; '.join(reasons)}")
+        raise FileError("; ".join([f"{work.source}: nothing to keep", *reasons]))
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
     if missing:
         raise ArgumentError(f"offsets: no stream {missing} among {', '.join(map(repr, streams))}")

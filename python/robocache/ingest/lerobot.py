@@ -290,6 +290,8 @@ def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list
     """The names of a stream's features as the cache takes them; others are left out by name."""
     if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
         (names,) = names.values()
+    if isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):  # [["shoulder", "elbow"]]
+        (names,) = names
     if isinstance(names, list) and len(names) == features and all(isinstance(name, str) and name for name in names):
         return names
     if names:

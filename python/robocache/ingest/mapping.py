@@ -98,12 +98,20 @@ def load_mapping(mapping: Any) -> StreamMapping:
         return parse_mapping(_read_yaml(path), str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        given = json.loads(text) if suffix == ".json" else tomllib.loads(text)
+        given = json.loads(text, object_pairs_hook=_unique) if suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: expected {'JSON' if suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(given, dict):
         raise FileError(f"{path}: expected an object, got {given!r:.60}")
     return parse_mapping(given, str(path))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which a key that is there twice would be lost once."""
+    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if twice:
+        raise ValueError(f"two entries {twice[0]!r}")
+    return dict(pairs)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -154,9 +162,11 @@ def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
 def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Part, ...]:
     said = {"units", "methods", "norm_group", "attributes"}
     if "slices" not in entry:
-        _check_keys(entry, {"name", *said}, where)
+        _check_keys(entry, {"name", "slices", *said}, where)
         names = entry.get("name", stream)
         names = _texts(names, f"{where}: name") if isinstance(names, list) else (_text(names, f"{where}: name"),)
+        if not names:
+            raise ArgumentError(f"{where}: name: expected one at least; exclude leaves a stream out")
         return (Part(names, attributes=_parse_attributes(entry, where)),)
     _check_keys(entry, {"slices"}, where)
     slices = entry["slices"]

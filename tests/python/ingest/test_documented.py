@@ -102,6 +102,8 @@ def test_a_bag_without_messages(real_data):
     assert found.only() == {} and set(found.left_out.values()) == {"no messages"} and not found.skipped
     with pytest.raises(robocache.FileError, match=r"ros2_empty_bag: nothing to keep; ros2_empty_bag: /.*: no messages"):
         robocache.ingest(source, "unused")
+    with pytest.raises(robocache.FileError, match=r"test_303bytes\.mcap: nothing to keep$"):  # a file without topics
+        robocache.ingest(real_data("mcap/keelson/test_303bytes.mcap"), "unused")
 
 
 @pytest.mark.parametrize("storage", ["mcap", "db3"])

@@ -129,7 +129,7 @@ def test_feature_names_are_kept_where_there_is_one_a_feature(rng, tmp_path):
     episodes = make_episodes(rng)
     features = {
         "observation.state": {"dtype": "float32", "shape": [3], "names": {"motors": ["a", "b", "c"]}},
-        "action": {"dtype": "float64", "shape": [2], "names": ["x", "y"]},
+        "action": {"dtype": "float64", "shape": [2], "names": [["x", "y"]]},
         "observation.touch": {"dtype": "float32", "shape": [2, 4], "names": ["row", "column"]},
     }
     robocache.ingest(write_lerobot(tmp_path / "source", episodes, features=features), tmp_path / "cache")

@@ -114,7 +114,9 @@ def test_offsets_go_by_the_new_names(toy, tmp_path):
     [
         ({"stream": {}}, "mapping: stream: expected one of episodes, exclude, include, streams"),
         ({"streams": {"state": {"nmae": "x"}}}, "mapping: streams.state: nmae: expected one of"),
+        ({"streams": {"state": {"nmae": "x"}}}, "methods, name, norm_group, slices, units"),
         ({"streams": {"state": {"name": ""}}}, "streams.state: name: expected text"),
+        ({"streams": {"state": {"name": []}}}, "streams.state: name: expected one at least; exclude leaves a stream out"),
         ({"streams": {"state": {"name": "a"}, "reward": {"name": "a"}}}, "two are to be named 'a'"),
         ({"streams": {"state": {"methods": "linaer"}}}, "methods: expected one of linear, "),
         ({"streams": {"state": {"methods": [[0, 3, "slerp"]]}}}, "slerp takes the 4 features"),
@@ -193,7 +195,7 @@ def test_files_of_every_form(monkeypatch, tmp_path):
         with pytest.raises((robocache.FileError, robocache.ArgumentTypeError), match=words) as caught:
             load_mapping(tmp_path / "bad.toml")
         assert str(caught.value).startswith(str(tmp_path / "bad.toml"))
-    for text in ("[]", "{", "[" * 100_000):
+    for text in ("[]", "{", "[" * 100_000, '{"exclude": ["a"], "exclude": ["b"]}', '{"streams": {"a": {}, "a": {}}}'):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(robocache.FileError, match=r"bad\.json: expected"):
             load_mapping(tmp_path / "bad.json")

@@ -351,7 +351,9 @@ def test_the_commands(capsys, tmp_path):
     assert "4 recordings in 2 shards" in capsys.readouterr().out
     assert main(["merge", work, str(tmp_path / "cache")]) == 1
     assert "--shard 0" in capsys.readouterr().err
-    for shard in "10":
+    assert main(["convert", work, "--shard", "1/3"]) == 2
+    assert f"--shard 1/3: {work} is cut into 2 shards" in capsys.readouterr().err
+    for shard in ("1/2", "0"):
         assert main(["convert", work, "--shard", shard]) == 0
     capsys.readouterr()
     assert main(["convert", work, "--shard", "1", "--json"]) == 0
@@ -360,6 +362,9 @@ def test_the_commands(capsys, tmp_path):
     assert main(["merge", work, str(tmp_path / "cache")]) == 3
     assert main(["ingest", str(source), str(tmp_path / "single"), "--on-error", "skip"]) == 3
     assert_same(tmp_path / "single", tmp_path / "cache")
+    for shard in ("x", "1/x", "1/"):
+        with pytest.raises(SystemExit):
+            main(["convert", work, "--shard", shard])
     for count in ("0", "-1", "x"):
         with pytest.raises(SystemExit):
             main(["plan", str(source), str(tmp_path / "more"), "--shards", count])
