@@ -216,10 +216,11 @@ def fuse_multimodal(
 
     arrays: list[Any] = []  # name, values and times of each stream
     for place, pair in enumerate(pairs):
-        key = place if keys is None else keys[place]
         if not isinstance(pair, LISTS) or len(pair) != 2:
+            key = place if keys is None else keys[place]
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
-        arrays += None if keys is None else str(key), *pair
+        values, times = pair
+        arrays += None if keys is None else str(keys[place]), values, times
     given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
     asked = separate, return_valid, return_age
     extra = flag("return_valid", return_valid) + flag("return_age", return_age)

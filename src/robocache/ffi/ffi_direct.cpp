@@ -98,9 +98,11 @@ struct Torch {
     return level.get() == nullptr || number(level.get()) >= 0;
   }
 
-  // Whether the library may have the tensor: its sign is applied, and no gradient of it is recorded.
-  bool leaves(void* object) const {
-    if (!is_false(Owned(called(is_neg, object)).get())) return false;
+  // Whether the library may have the tensor: its sign is applied, and no gradient of it is recorded. Those of whole numbers
+  // have neither to ask for, and bfloat16 is no part of a complex number whose sign could wait.
+  bool leaves(void* object, DLDataType dtype) const {
+    if (dtype.code != kDLFloat && dtype.code != kDLBfloat && dtype.code != kDLComplex) return true;
+    if (dtype.code != kDLBfloat && !is_false(Owned(called(is_neg, object)).get())) return false;
     const Owned records(attribute(object, requires_grad));
     return is_false(records.get()) || (is_true(records.get()) && is_false(Owned(called(is_grad_enabled)).get()));
   }
@@ -173,9 +175,10 @@ class DirectCall {
 
  private:
   bool take_tensor(void* object, TVMFFIAny& into) {
-    if (tensor_count_ == kMostTensors || !torch_.leaves(object)) return false;
+    if (tensor_count_ == kMostTensors) return false;
     DLTensor& tensor = tensors_[tensor_count_++];
     if (torch_.api->dltensor_from_py_object_no_sync(object, &tensor) != 0) return false;
+    if (!torch_.leaves(object, tensor.dtype)) return false;
     if (!on_device()) device_ = tensor.device;
     into.type_index = kTVMFFIDLTensorPtr;
     into.v_ptr = &tensor;
