@@ -26,6 +26,10 @@ struct ColumnKernels {
 
   // Their order keys; `least` and `greatest` are widened to hold them.
   void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);
+
+  // Of `count` keys, moves to the front those that lie in one of the `ranges` [lows[r], lows[r] + spans[r]], in their order;
+  // returns how many.
+  int64_t (*keep_within)(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges);
 };
 
 }  // namespace robocache::cache
@@ -47,9 +51,10 @@ extern const cache::ColumnKernels<double> kDoubleColumns;
 
 namespace robocache::cache {
 
+// By the size of Real alone, so that integers' keys go to the kernels of float or double.
 template <class Real>
-const ColumnKernels<Real>& column_kernels() {
-  if constexpr (sizeof(Real) == 4) {
+const auto& column_kernels() {
+  if constexpr (sizeof(Real) <= 4) {
     return ROBOCACHE_SELECT_ISA(kFloatColumns);
   } else {
     return ROBOCACHE_SELECT_ISA(kDoubleColumns);

@@ -72,6 +72,38 @@ void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __res
   greatest = highest;
 }
 
+template <class Key>
+int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges) {
+  constexpr int64_t kTogether = 64;
+  constexpr int64_t kGroup = sizeof(uint64_t);  // of which mostly none is kept
+  int64_t kept = 0;
+  for (int64_t begin = 0; begin < count; begin += kTogether) {
+    const int64_t some = count - begin < kTogether ? count - begin : kTogether;
+    uint8_t hits[kTogether] = {};
+    if (some == kTogether) {
+      for (int64_t range = 0; range < ranges; ++range) {
+        const Key low = lows[range];
+        const Key span = spans[range];
+        for (int64_t i = 0; i < kTogether; ++i) hits[i] |= keys[begin + i] - low <= span ? 1 : 0;
+      }
+    } else {
+      for (int64_t range = 0; range < ranges; ++range) {
+        for (int64_t i = 0; i < some; ++i) hits[i] |= keys[begin + i] - lows[range] <= spans[range] ? 1 : 0;
+      }
+    }
+    for (int64_t group = 0; group < some; group += kGroup) {
+      uint64_t any;
+      std::memcpy(&any, hits + group, sizeof(any));
+      if (any == 0) continue;
+      for (int64_t i = group; i < group + kGroup && i < some; ++i) {
+        keys[kept] = keys[begin + i];
+        kept += hits[i];
+      }
+    }
+  }
+  return kept;
+}
+
 constexpr int64_t kSide = 4;
 
 template <class Real>
@@ -129,8 +161,8 @@ void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t wid
 }
 
 template <class Real>
-constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, has_nan<Real>,     count_infinite<Real>,
-                                              sum<Real>,          sum_squares<Real>, make_keys<Real>};
+constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, has_nan<Real>,   count_infinite<Real>,    sum<Real>,
+                                              sum_squares<Real>,  make_keys<Real>, keep_within<KeyOf<Real>>};
 
 }  // namespace
 

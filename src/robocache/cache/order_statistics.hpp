@@ -92,14 +92,13 @@ class OrderStatistics {
 
   static constexpr size_t kKeysAtOnce = 1024;
   static constexpr int kKeyBits = 8 * static_cast<int>(sizeof(C));
-  static constexpr int kFirstBits = std::min(16, kKeyBits);
+  static constexpr int kFirstBits = kKeyBits == 32 ? 14 : std::min(16, kKeyBits);  // 128 or 512 KB of counts
   static constexpr int kFirstShift = kKeyBits - kFirstBits;
   static constexpr int kLaterBits = 11;
   static constexpr Key kGreatestKey = static_cast<Key>(~Key{0}) >> (8 * static_cast<int>(sizeof(Key)) - kKeyBits);
   // Up to as many numbers it is quicker to select from all of them than to count.
   static constexpr int64_t kMostSelected = 8192;
-  static constexpr int64_t kMostKept = 65536;
-  static constexpr uint8_t kNoInterval = 255;
+  static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;
 
   // Keys [low, high], and what is known of the numbers that have one of them.
   struct Interval {
@@ -148,7 +147,7 @@ class OrderStatistics {
     }
   }
 
-  void add_keys(std::span<const Key> keys) {
+  void add_keys(std::span<Key> keys) {
     if (passes_ == 0) {
       Interval& all = intervals_[0];
       all.count += std::ssize(keys);
@@ -158,29 +157,23 @@ class OrderStatistics {
         int64_t* const counts = all.counts.data();
         for (const Key key : keys) ++counts[static_cast<size_t>(key >> kFirstShift)];
       }
-    } else if (keeps_) {
-      for (const Key key : keys) {
-        if (Interval* interval = interval_of(key)) interval->kept.push_back(key);
-      }
-    } else {
-      for (const Key key : keys) {
-        Interval* interval = interval_of(key);
-        if (interval == nullptr) continue;
-        if (key < interval->least) interval->least = key;
-        if (key > interval->greatest) interval->greatest = key;
-        ++interval->counts[static_cast<size_t>((key - interval->low) >> interval->shift)];
-      }
+      return;
     }
-  }
-
-  // After the first pass.
-  Interval* interval_of(Key key) {
-    const uint8_t first = interval_of_[static_cast<size_t>(key >> kFirstShift)];
-    if (first == kNoInterval) return nullptr;
-    for (size_t i = first; i < intervals_.size() && key >= intervals_[i].low; ++i) {
-      if (key <= intervals_[i].high) return &intervals_[i];
+    const auto& kernels = column_kernels<C>();
+    const int64_t found =
+        kernels.keep_within(keys.data(), std::ssize(keys), lows_.data(), spans_.data(), std::ssize(lows_));
+    for (const Key key : keys.first(static_cast<size_t>(found))) {
+      size_t i = 0;
+      while (key > intervals_[i].high) ++i;
+      Interval& interval = intervals_[i];
+      if (keeps_) {
+        interval.kept.push_back(key);
+        continue;
+      }
+      if (key < interval.least) interval.least = key;
+      if (key > interval.greatest) interval.greatest = key;
+      ++interval.counts[static_cast<size_t>((key - interval.low) >> interval.shift)];
     }
-    return nullptr;
   }
 
   // What is known of the numbers that were counted in a bin of `interval`, of whose numbers `passed` lie below it.
@@ -199,10 +192,11 @@ class OrderStatistics {
     int64_t left = 0;
     for (const Interval& interval : intervals_) left += interval.count;
     keeps_ = left <= kMostKept;
-    interval_of_.assign(size_t{1} << kFirstBits, kNoInterval);
-    for (size_t i = intervals_.size(); i-- > 0;) {
-      Interval& interval = intervals_[i];
-      interval_of_[static_cast<size_t>(interval.low >> kFirstShift)] = static_cast<uint8_t>(i);
+    lows_.clear();
+    spans_.clear();
+    for (Interval& interval : intervals_) {
+      lows_.push_back(interval.low);
+      spans_.push_back(interval.high - interval.low);
       if (keeps_) {
         interval.kept.reserve(static_cast<size_t>(interval.count));
       } else {
@@ -215,9 +209,10 @@ class OrderStatistics {
 
   bool keeps_;
   int passes_ = 0;
-  std::vector<Interval> intervals_;   // in their order, no two of which overlap
-  std::vector<uint8_t> interval_of_;  // the first that begins as a key does
-  std::map<int64_t, Key> known_;      // by place
+  std::vector<Interval> intervals_;  // in their order, no two of which overlap
+  std::vector<Key> lows_;            // of these, after the first pass
+  std::vector<Key> spans_;
+  std::map<int64_t, Key> known_;  // by place
   Key least_ = 0;
   Key greatest_ = 0;
 };

@@ -135,7 +135,9 @@ class Column {
   // The rows that come next; moves those that are no NaN together.
   void add(std::span<C> rows) {
     bool has_nan = false;
-    if constexpr (std::is_floating_point_v<C>) has_nan = column_kernels<C>().has_nan(rows.data(), std::ssize(rows));
+    if constexpr (std::is_floating_point_v<C>) {
+      has_nan = (pass_ == 0 || nan_values() > 0) && column_kernels<C>().has_nan(rows.data(), std::ssize(rows));
+    }
     if (has_nan) rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return x != x; }).size());
     if (filled_ == 0 && std::ssize(rows) == kBlock) return end_block(rows);
     while (!rows.empty()) {
@@ -189,9 +191,12 @@ class Column {
     filled_ = 0;
     if (pass_ == 0) {
       n_ += std::ssize(block);
-      sum_ += sum(block);
+      const double block_sum = sum(block);
+      sum_ += block_sum;
       if constexpr (std::is_floating_point_v<C>) {
-        infinite_values_ += column_kernels<C>().count_infinite(block.data(), std::ssize(block));
+        if (!std::isfinite(block_sum)) {
+          infinite_values_ += column_kernels<C>().count_infinite(block.data(), std::ssize(block));
+        }
       }
     } else if (pass_ == 1) {
       squares_ += sum_squares(block, mean_);
