@@ -1,6 +1,6 @@
 """Naive oracle of a mixture: which anchor of which source a draw is, in plain whole numbers, and the batch of some draws.
 
-The order is rule 24.6's Feistel network and rule 35's blocks, written from their definitions: no table, a draw at a time.
+The order is rule 24.6's Feistel network and rule 35's blocks, written from their definitions, whose draws are counted one by one.
 """
 
 import functools
@@ -55,6 +55,24 @@ def shares(weights):
     return whole
 
 
+@functools.lru_cache(16)
+def turns(share, seed, block, shuffle):
+    """Of each draw of a block whose it is, and how many that source had before it in the block: int64 [BLOCK, 2]."""
+    key = mix_bits(mix_bits(seed) ^ block)
+    place = np.arange(BLOCK)
+    if shuffle:
+        place = np.array([int(f"{draw:016b}"[::-1], 2) for draw in place]) + key % BLOCK
+        for part in (16, 32, 48):
+            place = place * (key >> part & 0xFFFF | 1) % BLOCK
+            place ^= place * 0x5A3E % BLOCK
+        place %= BLOCK
+    source = np.searchsorted(np.cumsum(share), place, side="right")
+    before = np.empty(BLOCK, np.int64)
+    for own in range(len(share)):
+        before[source == own] = np.arange(share[own])
+    return np.stack([source, before], axis=1)
+
+
 def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuffle=True):
     """(source, anchor of it) at a position of an epoch.
 
@@ -66,10 +84,8 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
     number = epoch * (sum(anchors) if samples is None else samples) + position & MOST
     block, place = divmod(number, BLOCK)
     share = shares(tuple(weights))
-    if shuffle:
-        place = permuted(place, BLOCK, mix_bits(seed), block)
-    source, place = _part_of(place, share)
-    turn, anchor = divmod(block * share[source] + place, anchors[source])
+    source, before = map(int, turns(tuple(share), seed, block, shuffle)[place])
+    turn, anchor = divmod(block * share[source] + before, anchors[source])
     if shuffle:
         anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
     return source, anchor

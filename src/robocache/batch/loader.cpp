@@ -370,7 +370,7 @@ struct Loader::Impl {
     batch.count = count;
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
-    batch.mixture = of.at_epoch(position.seed, position.epoch, batch.first_position);
+    batch.mixture = of.at_epoch(position.seed, position.epoch);
     return batch;
   }
 

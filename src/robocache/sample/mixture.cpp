@@ -90,7 +90,7 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
   mixture_.samples = anchor;
   mixture_.sources = static_cast<int32_t>(anchors.size());
   mixture_.weighted = weighted;
-  mixture_.order = Order::of(weighted ? kMixtureBlock : anchor, options.shuffle);
+  mixture_.order = Order::of(anchor, options.shuffle);
   if (options.samples_per_epoch) {
     if (!weighted) refuse("samples_per_epoch: goes with weights or a temperature, got neither");
     if (*options.samples_per_epoch < 1 || *options.samples_per_epoch > int64_t{1} << 53) {

@@ -3,8 +3,8 @@
 //
 // Without weights the anchors of all sources, one source behind the other, are drawn by one keyed permutation an epoch.
 // With weights draws come in blocks of kMixtureBlock that run on across epochs. A source has the same whole number of draws
-// in every block; a keyed permutation of the block's places says whose turn each is; and the source's draws, counted from
-// the very first, run through its own anchors, permutation after permutation.
+// in every block; a keyed permutation of the block's places says whose turn each is (`MixtureTurns`); and the source's draws,
+// in the order in which they come, run through its own anchors, permutation after permutation.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,48 @@
 namespace robocache {
 
 inline constexpr int64_t kMixtureBlock = 65536;
+
+// Whose turn it is in a block: a place for each of its draws, such that how many of the draws before one have a place in a
+// given range is arithmetic. The places are the draws' numbers with their bits in reverse, each bit then flipped or not as the
+// key and the bits below it say. So 2^b draws that follow a multiple of 2^b have one place in each 2^b-th part of the block: of
+// such a batch every source has its share to within one draw.
+class MixtureTurns {
+ public:
+  ROBOCACHE_HD explicit MixtureTurns(uint64_t key) : key_(key) {}
+
+  // The place in [0, kMixtureBlock) of a draw in [0, kMixtureBlock).
+  ROBOCACHE_HD uint32_t place(uint32_t draw) const {
+    uint32_t x = 0;
+    for (int bit = 0; bit < kBits; ++bit) x |= (draw >> bit & 1u) << (kBits - 1 - bit);
+    // Sums and products carry upwards alone, so a bit depends on none above it; odd factors lose nothing.
+    x += static_cast<uint32_t>(key_);
+    for (int part = 16; part < 64; part += 16) {
+      x *= static_cast<uint32_t>(key_ >> part) | 1u;
+      x ^= x * 0x5a3eu;
+    }
+    return x % kMixtureBlock;
+  }
+
+  // How many of the draws before one have a place in [first, end).
+  ROBOCACHE_HD uint32_t before(uint32_t draw, uint32_t first, uint32_t end) const {
+    const uint32_t own = place(draw);
+    uint32_t count = 0;
+    for (int bit = 0; bit < kBits; ++bit) {
+      if ((draw >> bit & 1u) == 0) continue;
+      // The 2^bit draws that have this bit 0 and agree above it: their places are every 2^apart-th.
+      const int apart = kBits - bit;
+      const uint32_t last = (1u << apart) - 1;
+      const uint32_t least = (own ^ 1u << (apart - 1)) & last;
+      count += ((end + last - least) >> apart) - ((first + last - least) >> apart);
+    }
+    return count;
+  }
+
+ private:
+  static constexpr int kBits = 16;
+  static_assert(kMixtureBlock == 1 << kBits);
+  uint64_t key_;
+};
 
 // What is drawn: an anchor, counted within its source.
 struct Draw {
@@ -40,22 +82,16 @@ struct Mixture {
   int32_t sources;
   bool weighted;
   const MixtureSource* table;  // [sources + 1]: the last tells where those before it end
-  Order order;                 // of all anchors, or with weights of a block's places
-  uint64_t keyed_block;        // the block that `order` is keyed for; with weights
+  Order order;                 // of all anchors; with weights not keyed
   uint64_t seed;
   uint64_t first_draw;  // of the epoch; with weights
 
-  // The same mixture at an epoch. With weights draws in the block that holds `position` are found the soonest.
-  Mixture at_epoch(uint64_t of_seed, int64_t epoch, int64_t position = 0) const {
+  // The same mixture at an epoch.
+  Mixture at_epoch(uint64_t of_seed, int64_t epoch) const {
     Mixture mixture = *this;
     mixture.seed = of_seed;
     mixture.first_draw = static_cast<uint64_t>(epoch) * static_cast<uint64_t>(samples);
-    if (weighted) {
-      mixture.keyed_block = (mixture.first_draw + static_cast<uint64_t>(position)) / kMixtureBlock;
-      mixture.order = order.keyed(mix_bits(of_seed), mixture.keyed_block);
-    } else {
-      mixture.order = order.keyed(of_seed, static_cast<uint64_t>(epoch));
-    }
+    if (!weighted) mixture.order = order.keyed(of_seed, static_cast<uint64_t>(epoch));
     return mixture;
   }
 
@@ -71,12 +107,15 @@ struct Mixture {
     if (!weighted) return of(order.at(position));
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
     const uint64_t block = draw / kMixtureBlock;
-    const auto in_block = static_cast<int64_t>(draw % kMixtureBlock);
-    const int64_t place = block == keyed_block ? order.at(in_block) : order.keyed(mix_bits(seed), block).at(in_block);
+    const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+    const MixtureTurns turns(mix_bits(mix_bits(seed) ^ block));
+    const uint32_t place = order.shuffle ? turns.place(in_block) : in_block;
     const int32_t source = last_from(&MixtureSource::first_place, place);
     const MixtureSource& own = table[source];
-    const auto share = static_cast<uint64_t>(table[source + 1].first_place - own.first_place);
-    const uint64_t of_source = block * share + static_cast<uint64_t>(place - own.first_place);
+    const auto first = static_cast<uint32_t>(own.first_place);
+    const auto end = static_cast<uint32_t>(table[source + 1].first_place);
+    const uint32_t before = order.shuffle ? turns.before(in_block, first, end) : place - first;
+    const uint64_t of_source = block * (end - first) + before;
     const auto n = static_cast<uint64_t>(own.order.n);
     const Order turn = own.order.keyed(mix_bits(seed ^ mix_bits(static_cast<uint64_t>(source) + 1)), of_source / n);
     return {source, turn.at(static_cast<int64_t>(of_source % n))};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
+#include "robocache/core/mix_bits.hpp"
 
 namespace robocache {
 namespace {
@@ -89,6 +91,55 @@ TEST(Mixture, SharesAreExactInEveryBlockAndSourcesGoRoundAndRound) {
         EXPECT_EQ(total, (block + 1) * shares[source]);
       }
     }
+  }
+}
+
+// In the order in which they come, not only counted over whole blocks: whoever trains for less than a block sees every anchor
+// of a small source too.
+TEST(Mixture, ASourceDrawsEachAnchorBeforeItDrawsOneAgain) {
+  const std::vector<int64_t> anchors{10'000, 7, 3'000};
+  for (const bool shuffle : {true, false}) {
+    const MixtureOptions options{
+        .weights = {0.5, 0.3, 0.2}, .samples_per_epoch = 3 * kMixtureBlock, .shuffle = shuffle};
+    std::vector<std::set<int64_t>> round(3);
+    for (const auto& [source, anchor] :
+         drawn(MixtureTables(anchors, options).mixture().at_epoch(3, 0), 3 * kMixtureBlock)) {
+      std::set<int64_t>& seen = round[static_cast<size_t>(source)];
+      ASSERT_TRUE(seen.insert(anchor).second) << source << ": " << anchor << " came again";
+      if (std::ssize(seen) == anchors[static_cast<size_t>(source)]) seen.clear();
+    }
+  }
+}
+
+TEST(MixtureTurns, PlacesAreAPermutationAndWhatCameBeforeIsCounted) {
+  for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{0x0123456789abcdef}}) {
+    const MixtureTurns turns(key);
+    std::set<uint32_t> places;
+    uint32_t before = 0;
+    for (uint32_t draw = 0; draw < kMixtureBlock; ++draw) {
+      const uint32_t place = turns.place(draw);
+      ASSERT_LT(place, kMixtureBlock);
+      ASSERT_TRUE(places.insert(place).second);
+      ASSERT_EQ(turns.before(draw, 12'345, 54'321), before);
+      ASSERT_EQ(turns.before(draw, 0, kMixtureBlock), draw);
+      before += place >= 12'345 && place < 54'321;
+    }
+  }
+}
+
+// Of 2^b draws that follow a multiple of 2^b a source has its share, to within one draw, and not in one same order.
+TEST(MixtureTurns, EveryBatchHasTheSharesToWithinOneDraw) {
+  const MixtureTurns turns(mix_bits(7));
+  for (const uint32_t size : {2u, 64u, 1024u}) {
+    const double expected = size * 0.3;
+    std::set<std::vector<bool>> orders;
+    for (uint32_t begin = 0; begin < kMixtureBlock; begin += size) {
+      std::vector<bool> theirs;
+      for (uint32_t draw = begin; draw < begin + size; ++draw) theirs.push_back(turns.place(draw) < 19'661);
+      ASSERT_LT(std::abs(static_cast<double>(std::count(theirs.begin(), theirs.end(), true)) - expected), 1.001);
+      orders.insert(theirs);
+    }
+    EXPECT_GE(orders.size(), size == 2 ? 3u : kMixtureBlock / size);
   }
 }
 

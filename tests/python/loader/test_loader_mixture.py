@@ -171,21 +171,18 @@ def test_rule_35_blocks_run_on_across_epochs(robots, device, samples):
 
 @pytest.mark.parametrize("weights", [[1, 1, 1], [3, 1, 0.01], [1e300, 1e300, 1e296], [0.4, 0.15, 0.45]])
 def test_rule_35_shares_of_a_block_are_exact_and_rounds_are_whole(robots, device, weights):
-    """In each block of 65,536 draws every source has its share, and goes round its own anchors."""
+    """In each block of 65,536 draws every source has its share, and goes round its own anchors: no anchor twice before all."""
     options = {"samples_per_epoch": BLOCK, "batch_size": 4096, "deltas": {"state": None}, "device": device}
     loader, parts, _ = mixed(robots, 3, weights, **options)
-    seen = [collections.Counter() for _ in parts]
+    drawn = [[] for _ in parts]
     for block in range(1, 3):
         for k, *tick in places_of(loader):
-            seen[k][tuple(tick)] += 1
-        for k, part in enumerate(parts):
-            done = block * shares(weights)[k]
-            assert seen[k].total() == done
-            ticks = collections.Counter(part.ticks)  # stamps that repeat are anchors each
-            rounds_done, more = divmod(done, len(part.ticks))
-            beyond = seen[k] - collections.Counter({tick: n * rounds_done for tick, n in ticks.items()})
-            assert beyond.total() == more
-            assert all(n <= ticks[tick] for tick, n in beyond.items())
+            drawn[k].append(tuple(tick))
+        assert [len(ticks) for ticks in drawn] == [block * share for share in shares(weights)]
+    for k, part in enumerate(parts):
+        every, whole = sorted(part.ticks), len(drawn[k]) // len(part.ticks) * len(part.ticks)
+        for begin in range(0, whole, len(every)):
+            assert sorted(drawn[k][begin : begin + len(every)]) == every
 
 
 def test_rule_35_shares_are_the_largest_remainders(robots):
