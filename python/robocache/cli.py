@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -280,15 +281,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
         **{name: value for name in ("format", "repair") if (value := getattr(arguments, name)) is not None},
         **given_options(arguments),
     )
+    given = [replace(it, message=_in_words_of_the_command_line(it.message, arguments)) for it in found.findings]
+    shown = replace(found, findings=given)
     if arguments.html:
         try:
-            Path(arguments.html).write_text(found.html(), encoding="utf-8")
+            Path(arguments.html).write_text(shown.html(), encoding="utf-8")
         except OSError as error:
             raise FileError(f"{arguments.html}: {error.strerror or error}") from error
     if arguments.json:
         _print_json(found.to_dict())
     else:
-        terminal.show(found, Console(), lines=arguments.lines)
+        terminal.show(shown, Console(), lines=arguments.lines)
         if arguments.html:
             print(f"report: {arguments.html}")
     worst = found.counts["error"] + (found.counts["warning"] if arguments.strict else 0)

@@ -84,6 +84,8 @@ def doctor(
             try:
                 ingest(place, cache, **{**options, "on_error": "skip"})
             except FileError as error:
+                if made in str(error):  # no fault of the source
+                    raise FileError(f"{error}; work names another folder for the temporary cache") from error
                 report = Report(str(place), robocache_version=_version())
                 report.add([source.unreadable(place.name, str(error))])
                 return report

@@ -16,6 +16,7 @@ from .streams import Survey
 
 # What the reasons of readers and of the driver have in common.
 _KINDS = (
+    (r"\bsay (how many|which)\b.* with ", "unreadable", "No damage: the files do not say it. Give the option."),
     ("which is no time", "stamp-without-time", "The recorder had no time there: --repair drop leaves such rows out."),
     (
         "a step back of|do not decrease",

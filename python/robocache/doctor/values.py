@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -374,6 +375,14 @@ def _constant(of: Scan) -> Iterator[Finding]:
 
 def _outside(of: Scan) -> Iterator[Finding]:
     bounds = limits(of.stream)
+    if bounds is None and "limits" in of.stream.attributes:
+        yield Finding(
+            "warning",
+            "out-of-limits",
+            f"limits that say nothing: {json.dumps(of.stream.attributes['limits']):.60}",
+            stream=of.stream.name,
+            advice=f"Give [low, high], each a number or a list of {math.prod(of.stream.shape)}.",
+        )
     for f, (number, row, worst) in of.outside.items():
         assert bounds is not None
         yield Finding(

@@ -340,6 +340,15 @@ def test_out_of_limits(limits, clean, tmp_path):
     )
 
 
+@pytest.mark.parametrize("limits", ["none", [[-9, -9], [9, 9]], [1, 2, 3], {"low": -9, "high": 9}, []])
+def test_limits_that_are_none_are_told(limits, clean, tmp_path):
+    describe = {"observation.state": {"attributes": {"limits": limits}}}
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean, describe=describe))
+    (found,) = (finding for finding in report.findings if finding.code == "out-of-limits")
+    assert (found.severity, found.stream) == ("warning", "observation.state")
+    assert found.message.startswith("limits that say nothing: ") and "a list of 4" in found.advice
+
+
 def test_methods_say_what_is_a_quaternion(rng, tmp_path):
     time = np.arange(400) * 20_000_000
     q = np.cumsum(rng.normal(0, 0.01, (400, 7)), 0) + 1

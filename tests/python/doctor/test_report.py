@@ -5,6 +5,7 @@ import html.parser
 import json
 import os
 import re
+import resource
 import stat
 import xml.etree.ElementTree
 from pathlib import Path
@@ -381,7 +382,9 @@ def test_rows_out_of_order_are_a_finding(logs, capsys):
     found = [f for f in report.findings if f.severity == "error"]
     assert [(f.code, f.stream, f.row) for f in found] == [("times-out-of-order", "imu", 100)]
     assert found[0].file.startswith(str(logs)) and "repair" in found[0].message
-    assert run(capsys, "doctor", logs)[0] == 1 and run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
+    code, out, _ = run(capsys, "doctor", logs)
+    assert code == 1 and "--repair sort brings its rows" in " ".join(out.split()) and "repair=" not in out
+    assert run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
     mended = robocache.doctor(logs, repair="sort")
     assert [(f.severity, f.code, f.stream) for f in mended.findings] == [("note", "repaired", "imu")]
 
@@ -393,6 +396,13 @@ def test_a_source_that_cannot_be_read_at_all(logs, capsys):
     assert [(f.severity, f.code) for f in report.findings] == [("error", "unreadable")]
     assert run(capsys, "doctor", logs)[0] == 1
     assert not Page(report.html()).open
+
+
+def test_what_only_the_user_knows_is_no_damage(logs):
+    (logs / "imu.csv").write_text("t,value\n0,1\n1,2\n")
+    (logs / "arm.csv").unlink()
+    (found,) = robocache.doctor(logs).findings
+    assert "say which with time_unit" in found.message and found.advice.startswith("No damage: ")
 
 
 def test_files_of_another_layout(tmp_path):
@@ -416,6 +426,13 @@ def test_no_source_at_all(tmp_path):
 def test_no_room_for_the_temporary_cache(logs, tmp_path):
     with pytest.raises(robocache.FileError, match="work names another folder"):
         robocache.doctor(logs, work=tmp_path / "missing")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))
+    try:
+        with pytest.raises(robocache.FileError, match="File too large; work names another folder"):
+            robocache.doctor(logs, work=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
