@@ -5,73 +5,61 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from .. import _lib
 from ..dataset import Dataset, Stream
 from .report import Finding
 from .streams import Clock, Survey, feature_names, forget
 
-# Elements that are looked at together, and rows at most.
-_ELEMENTS, _ROWS, _BLOCK, _DOT = 1 << 22, 1 << 15, 1 << 8, 1 << 13
-STUCK_ROWS, STUCK_S = 20, 1.0  # a value that is repeated for both
-STUCK_ELSEWHERE, STUCK_EPISODES = (
-    0.05,
-    0.1,
-)  # in a column that repeats in no more of its other rows, nor in more episodes
+# Those that the pass itself holds numbers against stand in src/robocache/cache/scan.hpp.
+STUCK_S = 1.0  # for which a value is repeated, as well as for 20 rows,
+# in a column that repeats in no more of its other rows, nor in more episodes
+STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # of the rows in which what counts as moving changes
-# A jump is against the 99th percentile of the column's steps; in a column that has more of them than this they are its nature.
-JUMP, JUMPS_AN_EPISODE, JUMP_ROWS = 10.0, 0.5, 100
-JUMP_RANGE = 0.2  # and against all that the column spans
-SPIKE_RETURN = 0.2  # of a spike, how near to where it was the next row is
-QUATERNION_NORM, QUATERNION_FLIP = 0.01, -0.5
+JUMPS_AN_EPISODE = 0.5  # in a column that has more of them they are its nature
+JUMP_RANGE = 0.2  # a jump is also against all that the column spans
+QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
-_RUNS = 1000
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+_BYTES = 1 << 24  # that are looked at together
+_scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
+_index_of, _array_of = _lib.function("dataset_index_of"), _lib.function("array_of")
 _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|rot)?[._]?q?([wxyz])$")
 
 
 @dataclass
-class Column:
-    """What a pass over one feature of a stream adds up.
-
-    Attributes:
-        still: rows with the value of the row before.
-        runs: (first row, one behind the last row) of long repetitions.
-        jumps: (row, what) of steps and spikes.
-    """
-
-    thresholds: list[tuple[Any, Any]]
-    floating: bool
-    number: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-    ranks: list[list[int]] = field(default_factory=lambda: [[0, 0] for _ in range(5)])
-    still: int = 0
-    run: int = 0
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    jumps: list[tuple[int, str, float]] = field(default_factory=list)
-
-
-@dataclass
 class Scan:
-    """What a pass over a stream found.
+    """What a pass over a stream found; NaN aside, but for `still`.
 
     Attributes:
+        centres: float64 ``[features]``, about each feature's mean.
+        number, low, high, still: float64 ``[features]``: how many values, the least, the largest, and in how many rows the value
+            of the row before.
+        total, squares: float64 ``[features]``, of what is left of the values without the centres.
+        ranks: int64 ``[features, 2, 5]``: how many values lie below each stored quantile, and how many not above.
+        runs: by feature, (first row, one behind the last row) of long repetitions.
+        jumps: by feature, (row, what, how far) of steps and spikes.
         bad: by (episode, "nan" or "infinite"): number, first row, features.
-        centres: about each feature's mean; sums are of what is left.
-        outside: by feature: number, first row of those outside of the limits, the worst value.
-        norms, flips: of each block of a quaternion: number, first row, worst value.
+        outside, norms, flips: by feature, of a quaternion the first: number, first row, worst value.
     """
 
     stream: Stream
     clock: Clock
-    columns: list[Column]
     centres: np.ndarray
+    number: np.ndarray
+    total: np.ndarray
+    squares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    still: np.ndarray
+    ranks: np.ndarray
+    runs: defaultdict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    jumps: defaultdict[int, list[tuple[int, str, float]]] = field(default_factory=lambda: defaultdict(list))
     bad: dict[tuple[int, str], tuple[int, int, set[int]]] = field(default_factory=dict)
     outside: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     norms: dict[int, tuple[int, int, float]] = field(default_factory=dict)
@@ -114,173 +102,36 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
 
 
 def scan(stream: Stream, survey: Survey) -> Scan:
-    """One pass over a stream of numbers, a few MB at a time."""
-    features = math.prod(stream.shape)
-    stats = [np.ravel(x) for x in survey.dataset.stats[stream.name]]
-    of_dtype = stream.dtype
-    floating = of_dtype.kind not in "biu"
-    work = of_dtype if of_dtype in (np.float32, np.float64) else np.dtype(np.float32 if floating else np.float64)
-    columns = [Column([_threshold(stats[4 + q][f], work) for q in range(5)], floating) for f in range(features)]
-    centres = np.nan_to_num(stats[0], posinf=0, neginf=0).astype(work)
-    found = Scan(stream, survey.clocks[stream.name], columns, centres)
-    blocks, bounds = quaternions(stream) if floating else [], limits(stream)
-    rows = min(max(_ELEMENTS // max(features, 1), 1), _ROWS)
-    for begin in range(0, stream.rows, rows):
-        end = min(begin + rows, stream.rows)
-        ahead = min(begin, 1)  # the row before is there for what is between rows
-        part = stream.values[begin - ahead : end]
-        table = _columns(part.reshape(len(part), features), work)
-        forget(part)
-        low, high = np.searchsorted(stream.row_offsets, [begin, end])
-        cuts = np.unique(stream.row_offsets[low:high]) - begin  # rows of this part that begin an episode
-        for f, column in enumerate(columns):
-            with np.errstate(over="ignore", invalid="ignore"):  # what is no number or too large is found, not warned of
-                finite = _add(column, table[f], ahead, begin, cuts, centres[f])
-            if not finite:
-                _add_bad(found, table[f, ahead:], begin, f)
-        for block in blocks:
-            _add_rotations(found, block, table[block : block + 4], ahead, begin, cuts)
-        if bounds is not None:
-            _add_outside(found, table[:, ahead:], begin, bounds)
-    for column in columns:
-        _end_run(column, stream.rows)
+    """One pass over a stream of numbers, some MB at a time."""
+    bounds, blocks = limits(stream), np.array(quaternions(stream), np.int64)
+    opened = _scan_open(
+        stream._dataset,
+        _index_of(stream._dataset, stream.name),
+        None if bounds is None else _lib.from_numpy(np.concatenate(bounds)),
+        _lib.from_numpy(blocks),
+    )
+    done = 0
+    while done < stream.rows:
+        begin, done = done, _scan_add(opened, _BYTES)
+        forget(stream.values[begin:done])
+    made = _scan_found(opened)
+    columns, runs, jumps, bad, beyond = (_lib.to_numpy(_array_of(made, None, place)) for place in range(5))
+    mean = np.ravel(survey.dataset.stats[stream.name].mean)
+    number, total, squares, low, high, still = columns[:, :6].T
+    ranks = columns[:, 6:].astype(np.int64).reshape(-1, 2, 5)
+    centres = np.where(np.isfinite(mean), mean, 0)
+    found = Scan(stream, survey.clocks[stream.name], centres, number, total, squares, low, high, still, ranks)
+    for feature, begin, end in runs.astype(np.int64).tolist():
+        found.runs[feature].append((begin, end))
+    for f, row, what, size in jumps.tolist():
+        found.jumps[int(f)].append((int(row), ("spike", "wrap", "step")[int(what)], size))
+    for feature, episode, is_nan, number, row in bad.astype(np.int64).tolist():
+        key = (episode, "nan" if is_nan else "infinite")
+        before, first, features = found.bad.get(key, (0, row, set()))
+        found.bad[key] = (before + number, min(first, row), features | {feature})
+    for f, what, number, row, worst in beyond.tolist():
+        (found.outside, found.norms, found.flips)[int(what)][int(f)] = (int(number), int(row), worst)
     return found
-
-
-def _columns(rows: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """``[features, rows]``, each feature's values side by side; by blocks that stay in the processor's cache."""
-    table = np.empty(rows.shape[::-1], dtype)
-    for at in range(0, len(rows), _BLOCK):
-        table[:, at : at + _BLOCK] = rows[at : at + _BLOCK].T
-    return table
-
-
-def _threshold(value: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The least number of the dtype that is not below, and the largest that is not above: to compare without float64."""
-    near = dtype.type(value)
-    up = near if near >= value else np.nextafter(near, dtype.type(np.inf))
-    down = near if near <= value else np.nextafter(near, dtype.type(-np.inf))
-    return up, down
-
-
-def _add(column: Column, x: np.ndarray, ahead: int, begin: int, cuts: np.ndarray, centre: Any) -> bool:
-    """Returns whether all values are finite numbers."""
-    new = x[ahead:]
-    centred = new - centre
-    total = float(centred.sum())
-    finite = math.isfinite(total)
-    if not finite:
-        new = new[~np.isnan(new)]
-        centred = new - centre
-        total = float(centred.sum())
-    if len(new):
-        column.number += len(new)
-        column.total += total
-        # In parts of which a BLAS makes no work for threads: they would cost more than they save.
-        for at in range(0, len(centred), _DOT):
-            column.squares += float(np.dot(centred[at : at + _DOT], centred[at : at + _DOT]))
-        column.low, column.high = min(column.low, float(new.min())), max(column.high, float(new.max()))
-        for rank, (up, down) in zip(column.ranks, column.thresholds, strict=True):
-            below = int(np.count_nonzero(new < up))
-            rank[0] += below
-            rank[1] += below if down < up else int(np.count_nonzero(new <= down))  # there is nothing between them
-    with np.errstate(invalid="ignore", over="ignore"):
-        step = np.diff(x)
-    first = begin - ahead + 1  # the row that step[0] leads to
-    inside = cuts - 1 + ahead
-    inside = inside[inside >= 0]
-    changed = step != 0
-    changed[inside] = True
-    _add_still(column, changed, first)
-    if column.floating and len(step) >= JUMP_ROWS:
-        step[inside] = 0
-        _add_jumps(column, step, first)
-    return finite
-
-
-def _add_still(column: Column, changed: np.ndarray, first: int) -> None:
-    still = len(changed) - int(np.count_nonzero(changed))
-    column.still += still
-    if still == 0:
-        if len(changed):
-            _end_run(column, first)
-            column.run = first + len(changed) - 1
-        return
-    at = np.flatnonzero(changed) + first
-    if len(at):
-        _end_run(column, int(at[0]))
-        for place in np.flatnonzero(np.diff(at) >= STUCK_ROWS).tolist():
-            column.run = int(at[place])
-            _end_run(column, int(at[place + 1]))
-        column.run = int(at[-1])
-
-
-def _end_run(column: Column, end: int) -> None:
-    if end - column.run >= STUCK_ROWS and len(column.runs) <= _RUNS:
-        column.runs.append((column.run, end))
-
-
-def _add_jumps(column: Column, step: np.ndarray, first: int) -> None:
-    size = np.abs(step)
-    total = float(size.sum())
-    if not math.isfinite(total):
-        step = np.nan_to_num(step, nan=0, posinf=0, neginf=0)
-        size = np.abs(step)
-        total = float(size.sum(dtype=np.float64))
-    # Where the largest is JUMP times the 99th percentile, the mean is at most this part of it: a look that costs little.
-    if float(size.max()) * (0.99 / JUMP + 0.01) * len(size) < total or len(column.jumps) > _RUNS:
-        return
-    moved = size[size > 0]
-    if len(moved) < JUMP_ROWS or len(moved) < MOVING * len(size):
-        return
-    bound = JUMP * float(np.partition(moved, int(0.99 * (len(moved) - 1)))[int(0.99 * (len(moved) - 1))])
-    at = np.flatnonzero(size > bound)
-    spiked = -1
-    for place in at.tolist():
-        if place == spiked + 1 and spiked >= 0:
-            continue  # the way back
-        there = float(step[place])
-        back = float(step[place + 1]) if place + 1 < len(step) else 0.0
-        if abs(back) > bound and abs(there + back) < SPIKE_RETURN * abs(there):
-            column.jumps.append((first + place, "spike", there))
-            spiked = place
-        elif any(abs(abs(there) / turn - 1) < 0.05 for turn in (2 * math.pi, 360.0)):
-            column.jumps.append((first + place, "wrap", there))
-        else:
-            column.jumps.append((first + place, "step", there))
-
-
-def _add_bad(found: Scan, new: np.ndarray, begin: int, feature: int) -> None:
-    for code, mask in (("nan", np.isnan(new)), ("infinite", np.isinf(new))):
-        rows = np.flatnonzero(mask) + begin
-        for episode, number in zip(*np.unique(found.clock.episode_of(rows), return_counts=True), strict=True):
-            within = rows[rows >= found.stream.row_offsets[episode]][0]
-            before, first, features = found.bad.get((int(episode), code), (0, int(within), set()))
-            found.bad[int(episode), code] = (before + int(number), min(first, int(within)), features | {feature})
-
-
-def _add_rotations(found: Scan, block: int, q: np.ndarray, ahead: int, begin: int, cuts: np.ndarray) -> None:
-    wide = q.astype(np.float64)
-    off = np.abs(np.sqrt((wide[:, ahead:] ** 2).sum(0)) - 1)
-    _tell(found.norms, block, off > QUATERNION_NORM, off, begin)
-    dots = (wide[:, 1:] * wide[:, :-1]).sum(0)
-    first = begin - ahead + 1
-    starts = cuts + begin - first
-    dots[starts[starts >= 0]] = 1
-    _tell(found.flips, block, dots < QUATERNION_FLIP, -dots, first)
-
-
-def _add_outside(found: Scan, table: np.ndarray, begin: int, bounds: tuple[np.ndarray, np.ndarray]) -> None:
-    for f, (low, high) in enumerate(zip(*bounds, strict=True)):
-        beyond = np.maximum(low - table[f], table[f] - high)
-        _tell(found.outside, f, beyond > 0, beyond, begin)
-
-
-def _tell(into: dict[int, tuple[int, int, float]], key: int, mask: np.ndarray, size: np.ndarray, begin: int) -> None:
-    number = int(np.count_nonzero(mask))
-    if number:
-        before, first, worst = into.get(key, (0, begin + int(np.argmax(mask)), 0.0))
-        into[key] = (before + number, first, max(worst, float(size[mask].max())))
 
 
 # ---- what it says of a stream ----
@@ -288,6 +139,8 @@ def _tell(into: dict[int, tuple[int, int, float]], key: int, mask: np.ndarray, s
 
 def quaternions(stream: Stream) -> list[int]:
     """The first features of the quaternions in a row: by the methods that the source names, or by features' names."""
+    if stream.dtype.kind in "biu":
+        return []
     blocks = set()
     for start, stop, method in _methods(stream):
         if method == "slerp" and stop - start == 4:
@@ -328,7 +181,7 @@ def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _not_finite(of: Scan) -> Iterator[Finding]:
-    empty = {f for f, column in enumerate(of.columns) if not column.number}
+    empty = set(np.flatnonzero(of.number == 0).tolist())
     if empty:
         yield Finding(
             "warning",
@@ -356,19 +209,19 @@ def _not_finite(of: Scan) -> Iterator[Finding]:
 
 
 def _constant(of: Scan) -> Iterator[Finding]:
-    constant = [f for f, c in enumerate(of.columns) if c.number > 1 and c.low == c.high]
-    if not constant or of.stream.rows < 2:
+    constant = np.flatnonzero((of.number > 1) & (of.low == of.high)).tolist()
+    if not constant:
         return
-    every = len(constant) == len(of.columns)
+    every = len(constant) == len(of.number)
     floats = of.stream.dtype.kind not in "biu" and "covariance" not in of.stream.name
-    dead = every and len(of.columns) > 1 and floats
+    dead = every and len(constant) > 1 and floats
     yield Finding(
         "warning" if dead else "note",
         "constant",
         "one value in all rows" + ("" if every else f": {feature_names(of.stream, constant)}"),
         stream=of.stream.name,
         count=len(constant),
-        value=of.columns[constant[0]].low,
+        value=float(of.low[constant[0]]),
         advice="It tells a policy nothing; normalising only centres it (the loader's constant= says how).",
     )
 
@@ -408,27 +261,26 @@ def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
     if stream.dtype.kind in "biu" or stream.name.partition(".")[0] == "action":
         return
     frozen: dict[tuple[int, int], list[int]] = {}
-    moving = [f for f, c in enumerate(of.columns) if c.low < c.high]
-    for f in moving:
-        column = of.columns[f]
-        repeated = sum(end - begin - 1 for begin, end in column.runs)
+    moving = of.low < of.high
+    for f, runs in sorted(of.runs.items()):
+        repeated = sum(end - begin - 1 for begin, end in runs)
         elsewhere = stream.rows - repeated
-        if not 0 < len(column.runs) <= max(1, STUCK_EPISODES * np.count_nonzero(of.clock.rows)):
+        if not moving[f] or len(runs) > max(1, STUCK_EPISODES * np.count_nonzero(of.clock.rows)):
             continue
-        if repeated > elsewhere or column.still - repeated > STUCK_ELSEWHERE * elsewhere:
+        if repeated > elsewhere or of.still[f] - repeated > STUCK_ELSEWHERE * elsewhere:
             continue
-        for begin, end in column.runs:
+        for begin, end in runs:
             if int(stream.time_ns[end - 1]) - int(stream.time_ns[begin]) >= STUCK_S * 1e9:
                 frozen.setdefault((begin, end), []).append(f)
     for (begin, end), features in frozen.items():
-        whole = len(features) == len(moving)
+        whole = len(features) == np.count_nonzero(moving)
         place = of.clock.place(begin)
         if whole:
             moves = _others_move(of, begin, end, survey)
         else:
             at_rest = place["row"] == 0 or end == offsets[place["episode"] + 1]
             row = stream.values[begin].ravel()
-            features = [f for f in features if of.columns[f].low < row[f] < of.columns[f].high]
+            features = [f for f in features if of.low[f] < row[f] < of.high[f]]
             moves = bool(features) and not at_rest and _columns_move(of, begin, end, features)
         if not moves:
             continue
@@ -494,15 +346,15 @@ def _jumps(of: Scan) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
     turning = {f + place for f in quaternions(of.stream) for place in range(4)}
     for what, (severity, code, message, advice) in _JUMPS.items():
-        for f, column in enumerate(of.columns):
-            least = JUMP_RANGE * (column.high - column.low)
-            jumps = [(row, size) for row, kind, size in column.jumps if kind == what and abs(size) >= least]
+        for f, told in sorted(of.jumps.items()):
+            least = JUMP_RANGE * float(of.high[f] - of.low[f])
+            jumps = [(row, size) for row, kind, size in told if kind == what and abs(size) >= least]
             if what == "step":
                 # What moves on while nothing is recorded jumps, or while it is stuck; commands do, and quaternions that change
                 # their sign.
                 if f in turning:
                     continue
-                stuck = {end for _, end in column.runs}
+                stuck = {end for _, end in of.runs[f]}
                 jumps = [(row, size) for row, size in jumps if row not in stuck and not _behind_gap(of, row)]
                 if of.stream.name.partition(".")[0] == "action" or len(jumps) > max(1, JUMPS_AN_EPISODE * episodes):
                     continue
@@ -553,42 +405,36 @@ def _rotations(of: Scan) -> Iterator[Finding]:
 
 def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
     """The cache's statistics against those of this pass. Quantiles by rank: how many values lie below and at them."""
-    stats = [np.ravel(x) for x in dataset.stats[of.stream.name]]
-    for f, column in enumerate(of.columns):
-        mean, std, low, high = (float(x[f]) for x in stats[:4])
-        n, count = column.number, int(stats[9][f])
+    stats = np.array([np.ravel(x) for x in dataset.stats[of.stream.name]]).T.tolist()
+    sums = np.array([of.number, of.centres, of.total, of.squares, of.low, of.high]).T.tolist()
+    for f, (told, summed, ranks) in enumerate(zip(stats, sums, of.ranks.tolist(), strict=True)):
+        n, centre, total, squares, low, high = summed
         wrong: dict[str, tuple[float, float]] = {}
-        if n != count:
-            wrong["count"] = (count, n)
-        if n and math.isfinite(column.total):
-            offset = column.total / n
-            centre = float(of.centres[f])
-            deviation = math.sqrt(max(column.squares / n - offset * offset, 0.0))
-            scale = max(abs(column.low), abs(column.high))
-            tolerance = STATS_TOLERANCE * (deviation + 1e-6 * scale)
-            for name, value, expected in (("mean", mean, centre + offset), ("std", std, deviation)):
-                if not abs(value - expected) <= tolerance:
-                    wrong[name] = (value, expected)
-            for name, value, expected in (("min", low, column.low), ("max", high, column.high)):
-                if value != expected:
-                    wrong[name] = (value, expected)
-            for name, share, quantile, (below, at) in zip(
-                ("q01", "q10", "q50", "q90", "q99"), (0.01, 0.1, 0.5, 0.9, 0.99), stats[4:9], column.ranks, strict=True
-            ):
+        if n != int(told[9]):
+            wrong["count"] = (int(told[9]), int(n))
+        if n and math.isfinite(total):
+            offset = total / n
+            std = math.sqrt(max(squares / n - offset * offset, 0.0)) if low < high else 0.0
+            tolerance = STATS_TOLERANCE * (std + 1e-6 * max(abs(low), abs(high)))
+            expected = {"mean": centre + offset, "std": std, "min": low, "max": high}
+            for (name, value), stored in zip(expected.items(), told[:4], strict=True):
+                if stored != value and not (name in ("mean", "std") and abs(stored - value) <= tolerance):
+                    wrong[name] = (stored, value)
+            for (name, share), quantile, below, at in zip(QUANTILES.items(), told[4:9], *ranks, strict=True):
                 # It lies from the k-th of the sorted values to the next; (n - 1) share may be rounded across a whole number.
                 k = share * (n - 1)
                 if below > math.floor(k + 1e-6) + 1 or at < math.floor(k - 1e-6) + 1:
-                    wrong[name] = (float(quantile[f]), math.nan)
+                    wrong[name] = (quantile, math.nan)
         if wrong:
-            name, (value, expected) = next(iter(wrong.items()))
+            stored, value = next(iter(wrong.values()))
             yield Finding(
                 "error",
                 "statistics",
                 f"stored {', '.join(wrong)} of {feature_names(of.stream, [f])} are not those of the values",
                 stream=of.stream.name,
                 count=len(wrong),
-                value=value,
-                expected=expected,
+                value=stored,
+                expected=value,
                 advice="The files were changed by another program: robocache inspect --verify says which; ingest anew.",
             )
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -6,6 +8,7 @@
 
 #include "robocache/cache/dataset.hpp"
 #include "robocache/cache/manifest.hpp"
+#include "robocache/cache/scan.hpp"
 #include "robocache/cache/writer.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
@@ -34,6 +37,36 @@ json frames_json(const Stream& stream) {
           {"unit_m", frames.unit_m ? json(*frames.unit_m) : json()},
           {"intrinsics", frames.intrinsics},
           {"resized", frames.resized_json.empty() ? json() : json::parse(frames.resized_json)}};
+}
+
+struct ScanHandle {
+  static constexpr const char* kTypeKey = "robocache.ValueScan";
+  // In one place, since the scan holds on to them.
+  struct Owned {
+    std::shared_ptr<const Dataset> dataset;
+    std::vector<double> limits;
+    std::vector<int64_t> quaternions;
+    std::optional<cache::ValueScan> scan;
+  };
+  std::unique_ptr<Owned> owned;
+};
+
+template <class T>
+std::vector<T> numbers_of(const TensorView& tensor) {
+  const auto* begin = static_cast<const T*>(tensor.data);
+  return {begin, begin + tensor.numel()};
+}
+
+// float64 [rows.size(), N]: what `cells` makes of each.
+template <class Row, class Cells>
+OwnedTensor table(const std::vector<Row>& rows, const Cells& cells) {
+  constexpr auto kWidth = static_cast<int64_t>(std::tuple_size_v<decltype(cells(rows[0]))>);
+  OwnedTensor made = OwnedTensor::allocate(DType::kFloat64, {}, {static_cast<int64_t>(rows.size()), kWidth});
+  auto* to = static_cast<double*>(made.view().data);
+  for (const Row& row : rows) {
+    for (const double cell : cells(row)) *to++ = cell;
+  }
+  return made;
 }
 
 int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
@@ -146,6 +179,59 @@ ROBOCACHE_FFI(dataset_episodes, args, result) {
   }
   const std::string_view lines = dataset.episodes_jsonl();
   result.set(std::string_view(json::array({address(lines.data()), lines.size(), longest}).dump()));
+}
+
+// (dataset, stream's place, float64 [2 * features] limits or None, int64 [n] first features of quaternions)
+ROBOCACHE_FFI(scan_open, args, result) {
+  auto owned = std::make_unique<ScanHandle::Owned>();
+  owned->dataset = args.object<DatasetHandle>(0, "dataset").dataset;
+  const Stream& stream = owned->dataset->streams()[static_cast<size_t>(args.integer(1, "stream"))];
+  if (!args.is_none(2)) owned->limits = numbers_of<double>(args.tensor(2, "limits"));
+  owned->quaternions = numbers_of<int64_t>(args.tensor(3, "quaternions"));
+  const std::span<const double> limits = owned->limits;
+  owned->scan.emplace(stream.values, stream.dtype, stream.rows, stream.features, stream.row_offsets,
+                      cache::ValueScan::Reference{stream.stats, limits.first(limits.size() / 2),
+                                                  limits.last(limits.size() / 2), owned->quaternions});
+  result.set_object(ScanHandle{std::move(owned)});
+}
+
+// (scan, bytes) -> rows that it has looked at
+ROBOCACHE_FFI(scan_add, args, result) {
+  result.set(args.object<ScanHandle>(0, "scan").owned->scan->add(args.integer(1, "bytes")));
+}
+
+// -> Arrays of float64, as doctor/values.py reads them: a row a feature, run, jump, part of an episode that is not finite, and
+// what is beyond a bound
+ROBOCACHE_FFI(scan_found, args, result) {
+  const cache::ValueScan& scan = *args.object<ScanHandle>(0, "scan").owned->scan;
+  using cache::kScanPlaces;
+  Arrays found;
+  found.arrays.push_back(table(scan.columns(), [](const cache::ColumnScan& column) {
+    std::array<double, 6 + 2 * kScanPlaces> cells{
+        static_cast<double>(column.count), column.sum, column.squares, column.least, column.greatest,
+        static_cast<double>(column.still)};
+    for (size_t q = 0; q < kScanPlaces; ++q) {
+      cells[6 + q] = static_cast<double>(column.below[q]);
+      cells[6 + kScanPlaces + q] = static_cast<double>(column.below[q] + column.at[q]);
+    }
+    return cells;
+  }));
+  found.arrays.push_back(table(scan.runs(), [](const cache::StuckRun& run) {
+    return std::array{static_cast<double>(run.feature), static_cast<double>(run.begin), static_cast<double>(run.end)};
+  }));
+  found.arrays.push_back(table(scan.jumps(), [](const cache::Jump& jump) {
+    return std::array{static_cast<double>(jump.feature), static_cast<double>(jump.row), static_cast<double>(jump.kind),
+                      jump.step};
+  }));
+  found.arrays.push_back(table(scan.not_finite(), [](const cache::NotFinite& one) {
+    return std::array{static_cast<double>(one.feature), static_cast<double>(one.episode), one.is_nan ? 1.0 : 0.0,
+                      static_cast<double>(one.count), static_cast<double>(one.first_row)};
+  }));
+  found.arrays.push_back(table(scan.beyond(), [](const cache::Beyond& one) {
+    return std::array{static_cast<double>(one.feature), static_cast<double>(one.kind), static_cast<double>(one.count),
+                      static_cast<double>(one.first_row), one.worst};
+  }));
+  result.set_object(std::move(found));
 }
 
 // (n, int64 counts, seed) -> int64 [n]: the part of each thing

@@ -302,7 +302,7 @@ def test_faults_across_parts_of_a_stream(clean, tmp_path, monkeypatch):
     cache = robots.write(tmp_path / "cache", made)
     whole = robocache.doctor(cache).to_dict()
     for rows in (101, 250, 1000):
-        monkeypatch.setattr(values, "_ROWS", rows)
+        monkeypatch.setattr(values, "_BYTES", 24 * rows)
         monkeypatch.setattr(streams, "_STAMPS", rows)
         assert robocache.doctor(cache).to_dict()["findings"] == whole["findings"]
 

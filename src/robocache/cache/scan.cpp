@@ -1,0 +1,448 @@
+#include "robocache/cache/scan.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <numbers>
+#include <type_traits>
+#include <utility>
+
+#include "robocache/cache/columns_cpu.hpp"
+#include "robocache/core/half.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/core/with_type.hpp"
+
+namespace robocache::cache {
+namespace {
+
+// Numbers of a chunk, and rows at most: what jumps are judged by.
+constexpr int64_t kChunk = int64_t{1} << 22;
+constexpr int64_t kChunkRows = int64_t{1} << 15;
+// What it is worth to wake a thread for.
+constexpr int64_t kTask = int64_t{1} << 16;
+constexpr int64_t kCacheLine = 64;
+
+// What numbers are looked at as.
+template <class T>
+using RealOf = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>,
+                                  float, double>;
+
+template <class T>
+RealOf<T> to_real(T x) {
+  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    return to_float(x);
+  } else {
+    return static_cast<RealOf<T>>(x);
+  }
+}
+
+// As ColumnKernels::copy_columns.
+template <class T>
+void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width, RealOf<T>* copies, int64_t apart) {
+  if constexpr (std::is_same_v<T, RealOf<T>>) {
+    column_kernels<T>().copy_columns(rows, row_size, count, width, copies, apart);
+  } else {
+    for (int64_t row = 0; row < count; ++row, rows += row_size) {
+      for (int64_t column = 0; column < width; ++column) copies[column * apart + row] = to_real(rows[column]);
+    }
+  }
+}
+
+bool is_wrap(double step) {
+  return std::ranges::any_of(std::array{2 * std::numbers::pi, 360.0},
+                             [&](double turn) { return std::abs(std::abs(step) / turn - 1) < kWrapNear; });
+}
+
+void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
+  if (more.count == 0) return;
+  const auto same = std::ranges::find_if(
+      found, [&](const Beyond& one) { return one.kind == more.kind && one.feature == more.feature; });
+  if (same == found.end()) {
+    found.push_back(more);
+  } else {
+    same->count += more.count;
+    same->worst = std::max(same->worst, more.worst);
+  }
+}
+
+}  // namespace
+
+// What columns of a chunk hold, before it is put behind what the chunks before it hold.
+struct ValueScan::Found {
+  struct Column {
+    ColumnScan scan;
+    int64_t first_change = -1;  // the first row that is not as the row before, and the last
+    int64_t last_change = -1;
+  };
+
+  int64_t first;  // feature
+  std::vector<Column> columns;
+  std::vector<StuckRun> runs;  // between the first and the last change
+  std::vector<Jump> jumps;
+  std::vector<NotFinite> not_finite;
+  std::vector<Beyond> beyond;
+};
+
+// Rows of a stream whose values are of type T.
+template <class T>
+class ValueScan::Chunk {
+ public:
+  using Real = RealOf<T>;
+
+  Chunk(const ValueScan& scan, int64_t begin, int64_t end)
+      : scan_(scan), values_(static_cast<const T*>(scan.values_)), begin_(begin), end_(end) {}
+
+  // `width` columns from `first` on.
+  Found look(int64_t first, int64_t width) const {
+    Found found{first, std::vector<Found::Column>(static_cast<size_t>(width))};
+    std::vector<Places> places;
+    for (int64_t f = first; f < first + width; ++f) places.emplace_back(scan_.reference_.stats, static_cast<size_t>(f));
+    std::vector<ScanSteps<Real>> steps(static_cast<size_t>(width));
+    std::vector<double> step_sums(static_cast<size_t>(width));
+    const auto copies = std::make_unique_for_overwrite<Real[]>(static_cast<size_t>(width * kApart));
+    for (int64_t row = begin_; row < end_; row += kScanBlock) {
+      const int64_t count = std::min(kScanBlock, end_ - row);
+      const std::span<const int64_t> episodes = cuts(row, row + count);
+      copy_columns(values_ + row * scan_.features_ + first, scan_.features_, count, width, copies.get() + kAhead,
+                   kApart);
+      for (int64_t c = 0; c < width; ++c) {
+        const auto at = static_cast<size_t>(c);
+        Real* const numbers = copies.get() + c * kApart + kAhead;
+        if (row > 0) numbers[-1] = number(row - 1, first + c);
+        add_numbers(found, first + c, places[at], row, {numbers, static_cast<size_t>(count)});
+        const ScanSteps<Real> more = add_steps(found, first + c, row, numbers, count, episodes);
+        steps[at].greatest = std::max(steps[at].greatest, more.greatest);
+        steps[at].moved += more.moved;
+        step_sums[at] += static_cast<double>(more.sum);
+      }
+    }
+    if (!is_floating(scan_.dtype_)) return found;
+    for (int64_t c = 0; c < width; ++c) {
+      const auto at = static_cast<size_t>(c);
+      if (may_jump(steps[at], step_sums[at])) find_jumps(found, first + c);
+    }
+    return found;
+  }
+
+  // The quaternion of the four columns from `first` on.
+  Found look_at_quaternion(int64_t first) const {
+    Beyond off{BeyondKind::kNorm, first, 0, 0, 0};
+    Beyond flip{BeyondKind::kFlip, first, 0, 0, 0};
+    std::array<double, 4> before{};
+    auto cut = cuts(begin_, end_).begin();
+    const auto no_cut = cuts(begin_, end_).end();
+    for (int64_t row = std::max<int64_t>(begin_ - 1, 0); row < end_; ++row) {
+      std::array<double, 4> q;
+      for (int64_t part = 0; part < 4; ++part) q[static_cast<size_t>(part)] = number(row, first + part);
+      if (row >= begin_) {
+        const double square = q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3];
+        // Within these it is near 1 without the root.
+        const double length_off = square > 0.981 && square < 1.02 ? 0 : std::abs(std::sqrt(square) - 1);
+        if (length_off > kQuaternionNorm) count_one(off, row, length_off);
+        const bool is_first = cut != no_cut && *cut == row;
+        while (cut != no_cut && *cut == row) ++cut;
+        const double dot = q[0] * before[0] + q[1] * before[1] + q[2] * before[2] + q[3] * before[3];
+        if (!is_first && dot < kQuaternionFlip) count_one(flip, row, -dot);
+      }
+      before = q;
+    }
+    Found found{first};
+    for (const Beyond& one : {off, flip}) add_beyond(found.beyond, one);
+    return found;
+  }
+
+ private:
+  static constexpr int64_t kAhead = kCacheLine / static_cast<int64_t>(sizeof(Real));
+  static constexpr int64_t kApart =
+      kScanBlock + 2 * kAhead;  // no power of two, which the processor's cache keeps in few places
+
+  // A feature's quantiles as numbers of its type.
+  struct Places {
+    Places(const FeatureStats& stats, size_t feature) {
+      const std::array all{stats.q01, stats.q10, stats.q50, stats.q90, stats.q99};
+      for (size_t q = 0; q < kScanPlaces; ++q) {
+        const double place = all[q][feature];
+        const auto near = static_cast<Real>(place);
+        const bool is_exact = static_cast<double>(near) == place;
+        any_exact = any_exact || is_exact;
+        exact[q] = is_exact ? near : std::numeric_limits<Real>::quiet_NaN();
+        // The least that is not below it: whoever is below one is below the other.
+        up[q] = static_cast<double>(near) < place ? std::nextafter(near, std::numeric_limits<Real>::infinity()) : near;
+      }
+      const double mean = stats.mean[feature];
+      centre = std::isfinite(mean) ? mean : 0;
+    }
+
+    double centre;
+    std::array<Real, kScanPlaces> up;
+    std::array<Real, kScanPlaces> exact;
+    bool any_exact = false;
+  };
+
+  Real number(int64_t row, int64_t feature) const { return to_real(values_[row * scan_.features_ + feature]); }
+
+  // The rows of [begin, end) that begin an episode; one of an empty episode comes again.
+  std::span<const int64_t> cuts(int64_t begin, int64_t end) const {
+    const auto low = std::ranges::lower_bound(scan_.row_offsets_, begin);
+    return {low, std::lower_bound(low, scan_.row_offsets_.end(), end)};
+  }
+
+  static void count_one(Beyond& found, int64_t row, double size) {
+    if (found.count++ == 0) found.first_row = row;
+    found.worst = std::max(found.worst, size);
+  }
+
+  static Found::Column& column_of(Found& found, int64_t feature) {
+    return found.columns[static_cast<size_t>(feature - found.first)];
+  }
+
+  void add_numbers(Found& found, int64_t feature, const Places& places, int64_t row,
+                   std::span<const Real> numbers) const {
+    const ScanKernels<Real>& kernels = scan_kernels<Real>();
+    ColumnScan& column = column_of(found, feature).scan;
+    ScanSums<Real> sums = kernels.add_up(numbers.data(), std::ssize(numbers), places.centre);
+    if (!scan_.reference_.low.empty()) hold_against_limits(found, feature, row, numbers, sums);
+    std::array<Real, kScanBlock> kept;
+    if (!std::isfinite(sums.sum)) {
+      note_not_finite(found, feature, row, numbers);
+      const auto end = std::ranges::copy_if(numbers, kept.begin(), [](Real x) { return x == x; }).out;
+      numbers = {kept.begin(), end};
+      sums = kernels.add_up(numbers.data(), std::ssize(numbers), places.centre);
+    }
+    column.count += std::ssize(numbers);
+    column.sum += sums.sum;
+    column.squares += sums.squares;
+    column.least = std::min(column.least, static_cast<double>(sums.least));
+    column.greatest = std::max(column.greatest, static_cast<double>(sums.greatest));
+    kernels.count_below(numbers.data(), std::ssize(numbers), places.up.data(), column.below);
+    if (places.any_exact) kernels.count_at(numbers.data(), std::ssize(numbers), places.exact.data(), column.at);
+  }
+
+  void note_not_finite(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers) const {
+    int64_t episode = -1;
+    for (int64_t i = 0; i < std::ssize(numbers); ++i) {
+      const Real x = numbers[static_cast<size_t>(i)];
+      if (std::isfinite(x)) continue;
+      const auto of = static_cast<size_t>(episode + 1);
+      if (episode < 0 || row + i >= scan_.row_offsets_[of]) {
+        episode = std::ranges::upper_bound(scan_.row_offsets_, row + i) - scan_.row_offsets_.begin() - 1;
+      }
+      const bool is_nan = std::isnan(x);
+      // That of this episode is among the last two, where there is one.
+      const auto last = std::span(found.not_finite).last(std::min<size_t>(found.not_finite.size(), 2));
+      const auto same = std::ranges::find_if(last, [&](const NotFinite& one) {
+        return one.feature == feature && one.episode == episode && one.is_nan == is_nan;
+      });
+      if (same == last.end()) {
+        found.not_finite.push_back({feature, episode, is_nan, 1, row + i});
+      } else {
+        ++same->count;
+      }
+    }
+  }
+
+  void hold_against_limits(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers,
+                           const ScanSums<Real>& sums) const {
+    const double low = scan_.reference_.low[static_cast<size_t>(feature)];
+    const double high = scan_.reference_.high[static_cast<size_t>(feature)];
+    if (!(static_cast<double>(sums.least) < low || static_cast<double>(sums.greatest) > high)) return;
+    Beyond outside{BeyondKind::kLimits, feature, 0, 0, 0};
+    for (int64_t i = 0; i < std::ssize(numbers); ++i) {
+      const auto x = static_cast<double>(numbers[static_cast<size_t>(i)]);
+      const double below = low - x;
+      const double above = x - high;
+      // Where one limit is NaN the other does not count either.
+      if (std::isnan(below) || std::isnan(above)) continue;
+      if (std::max(below, above) > 0) count_one(outside, row + i, std::max(below, above));
+    }
+    add_beyond(found.beyond, outside);
+  }
+
+  // Steps within episodes: those that lead to the rows from `row` on.
+  ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
+                            std::span<const int64_t> episodes) const {
+    std::array<uint8_t, kScanBlock> changed;
+    ScanSteps<Real> steps{};
+    int64_t at = 0;
+    const auto add_until = [&](int64_t end) {
+      if (at == end) return;
+      const ScanSteps<Real> more = scan_kernels<Real>().find_steps(numbers + at, end - at, changed.data() + at);
+      steps.sum += more.sum;
+      steps.greatest = std::max(steps.greatest, more.greatest);
+      steps.moved += more.moved;
+      steps.still += more.still;
+    };
+    for (const int64_t cut : episodes) {
+      if (cut - row < at) continue;  // the same again
+      add_until(cut - row);
+      at = cut - row + 1;
+      changed[static_cast<size_t>(at - 1)] = 1;
+    }
+    add_until(count);
+    Found::Column& column = column_of(found, feature);
+    column.scan.still += steps.still;
+    if (steps.still == 0) {
+      end_run(found, column, feature, row);
+      column.last_change = row + count - 1;
+    } else {
+      add_changes(found, column, feature, row, {changed.data(), static_cast<size_t>(count)});
+    }
+    return steps;
+  }
+
+  // Runs end at rows that changed; only the first and the last of eight can end one that is long enough.
+  static void add_changes(Found& found, Found::Column& column, int64_t feature, int64_t row,
+                          std::span<const uint8_t> changed) {
+    static_assert(kStuckRows >= 8 && std::endian::native == std::endian::little);
+    for (size_t i = 0; i < changed.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, changed.data() + i, std::min<size_t>(8, changed.size() - i));
+      if (word == 0) continue;
+      const int64_t begin = row + static_cast<int64_t>(i);
+      end_run(found, column, feature, begin + std::countr_zero(word) / 8);
+      column.last_change = begin + (63 - std::countl_zero(word)) / 8;
+    }
+  }
+
+  static void end_run(Found& found, Found::Column& column, int64_t feature, int64_t row) {
+    if (column.first_change < 0) {
+      column.first_change = row;
+    } else if (row - column.last_change >= kStuckRows) {
+      found.runs.push_back({feature, column.last_change, row});
+    }
+  }
+
+  // Whether there may be one, by what costs little: where the largest is kJump times the 99th percentile, the mean is at most a
+  // part of it. Sums are rounded, by less than the last factor.
+  bool may_jump(const ScanSteps<Real>& steps, double sum) const {
+    const int64_t count = end_ - std::max<int64_t>(begin_, 1);
+    if (count < kJumpRows || steps.moved < kJumpRows) return false;
+    if (static_cast<double>(steps.moved) < kJumpMoving * static_cast<double>(count)) return false;
+    const double most = static_cast<double>(steps.greatest) * (0.99 / kJump + 0.01) * static_cast<double>(count);
+    return !std::isfinite(sum) || !(most * 1.001 < sum);
+  }
+
+  void find_jumps(Found& found, int64_t feature) const {
+    std::vector<Real> steps;  // to each row, 0 where it begins an episode or no number is between
+    const int64_t first = std::max<int64_t>(begin_, 1);
+    for (int64_t row = first; row < end_; ++row) {
+      const Real step = number(row, feature) - number(row - 1, feature);
+      steps.push_back(std::isfinite(step) ? step : Real{0});
+    }
+    for (const int64_t cut : cuts(first, end_)) steps[static_cast<size_t>(cut - first)] = 0;
+    std::vector<Real> sizes;
+    for (const Real step : steps) {
+      if (step != 0) sizes.push_back(std::abs(step));
+    }
+    const auto percentile = sizes.begin() + static_cast<ptrdiff_t>(0.99 * static_cast<double>(sizes.size() - 1));
+    std::ranges::nth_element(sizes, percentile);
+    const auto bound = static_cast<Real>(kJump * static_cast<double>(*percentile));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (!(std::abs(steps[i]) > bound)) continue;
+      const auto step = static_cast<double>(steps[i]);
+      const double back = i + 1 < steps.size() ? static_cast<double>(steps[i + 1]) : 0;
+      const bool is_spike = std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step);
+      const JumpKind kind = is_spike ? JumpKind::kSpike : is_wrap(step) ? JumpKind::kWrap : JumpKind::kStep;
+      found.jumps.push_back({feature, first + static_cast<int64_t>(i), kind, step});
+      if (is_spike) ++i;  // the way back
+    }
+  }
+
+  const ValueScan& scan_;
+  const T* values_;
+  int64_t begin_;
+  int64_t end_;
+};
+
+ValueScan::ValueScan(const void* values, DType dtype, int64_t rows, int64_t features,
+                     std::span<const int64_t> row_offsets, Reference reference)
+    : values_(values),
+      dtype_(dtype),
+      rows_(rows),
+      features_(features),
+      row_offsets_(row_offsets),
+      reference_(reference),
+      chunk_rows_(std::clamp<int64_t>(kChunk / std::max<int64_t>(features, 1), 1, kChunkRows)),
+      columns_(static_cast<size_t>(features)),
+      run_(columns_.size()),
+      told_runs_(columns_.size()),
+      told_jumps_(columns_.size()) {}
+
+int64_t ValueScan::add(int64_t bytes) {
+  if (added_ == rows_) return added_;
+  const int64_t chunk_bytes = std::max<int64_t>(1, chunk_rows_ * features_ * dtype_size(dtype_));
+  const int64_t chunks = std::clamp<int64_t>(bytes / chunk_bytes, 1, (rows_ - added_ + chunk_rows_ - 1) / chunk_rows_);
+  const int64_t end = std::min(rows_, added_ + chunks * chunk_rows_);
+  // A cache line's worth of columns is copied at once, so that each line of the values is read once.
+  const int64_t group = std::max<int64_t>(1, std::min(features_, kCacheLine / dtype_size(dtype_)));
+  const int64_t groups = (features_ + group - 1) / group;
+  const int64_t looks = groups + std::ssize(reference_.quaternions);
+  std::vector<Found> found(static_cast<size_t>(chunks * looks));
+  const int64_t grain = std::max<int64_t>(1, kTask / (group * std::min(chunk_rows_, end - added_)));
+  parallel_for(std::ssize(found), grain, [&](int64_t from, int64_t to) {
+    for (int64_t task = from; task < to; ++task) {
+      const int64_t begin = added_ + task / looks * chunk_rows_;
+      const int64_t what = task % looks;
+      with_type(dtype_, [&]<class T>(T) {
+        const Chunk<T> chunk(*this, begin, std::min(begin + chunk_rows_, end));
+        found[static_cast<size_t>(task)] =
+            what < groups ? chunk.look(what * group, std::min(group, features_ - what * group))
+                          : chunk.look_at_quaternion(reference_.quaternions[static_cast<size_t>(what - groups)]);
+      });
+    }
+  });
+  added_ = end;
+  take(found);
+  for (int64_t f = 0; added_ == rows_ && f < features_; ++f) end_run(f, run_[static_cast<size_t>(f)], rows_);
+  return added_;
+}
+
+// In the order of the rows.
+void ValueScan::take(const std::vector<Found>& found) {
+  for (const Found& more : found) {
+    for (size_t c = 0; c < more.columns.size(); ++c) {
+      const int64_t feature = more.first + static_cast<int64_t>(c);
+      const ColumnScan& column = more.columns[c].scan;
+      ColumnScan& into = columns_[static_cast<size_t>(feature)];
+      into.count += column.count;
+      into.sum += column.sum;
+      into.squares += column.squares;
+      into.least = std::min(into.least, column.least);
+      into.greatest = std::max(into.greatest, column.greatest);
+      for (size_t q = 0; q < kScanPlaces; ++q) {
+        into.below[q] += column.below[q];
+        into.at[q] += column.at[q];
+      }
+      into.still += column.still;
+      if (more.columns[c].first_change >= 0)
+        end_run(feature, run_[static_cast<size_t>(feature)], more.columns[c].first_change);
+    }
+    for (const StuckRun& run : more.runs) end_run(run.feature, run.begin, run.end);
+    for (size_t c = 0; c < more.columns.size(); ++c) {
+      if (more.columns[c].last_change >= 0) run_[static_cast<size_t>(more.first) + c] = more.columns[c].last_change;
+    }
+    for (auto jump = more.jumps.begin(); jump != more.jumps.end();) {
+      const int64_t feature = jump->feature;
+      const auto end = std::find_if(jump, more.jumps.end(), [&](const Jump& one) { return one.feature != feature; });
+      int64_t& told = told_jumps_[static_cast<size_t>(feature)];
+      if (told <= kMostTold) jumps_.insert(jumps_.end(), jump, end);
+      told += end - jump;
+      jump = end;
+    }
+    not_finite_.insert(not_finite_.end(), more.not_finite.begin(), more.not_finite.end());
+    for (const Beyond& one : more.beyond) add_beyond(beyond_, one);
+  }
+}
+
+void ValueScan::end_run(int64_t feature, int64_t begin, int64_t end) {
+  int64_t& told = told_runs_[static_cast<size_t>(feature)];
+  if (end - begin < kStuckRows || told > kMostTold) return;
+  ++told;
+  runs_.push_back({feature, begin, end});
+}
+
+}  // namespace robocache::cache

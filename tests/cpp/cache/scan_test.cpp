@@ -1,0 +1,392 @@
+#include "robocache/cache/scan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <numbers>
+#include <random>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/half.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "tests/cpp/not_finite.hpp"
+
+namespace robocache::cache {
+namespace {
+
+using test::kInfinity;
+using test::kNan;
+
+// A row after the other, each as the words of scan.hpp say; nothing of it is the scan's.
+struct Table {
+  DType dtype = DType::kFloat64;
+  int64_t features = 1;
+  std::vector<int64_t> row_offsets;
+  std::vector<double> numbers;               // as the dtype has them
+  std::array<std::vector<double>, 6> stats;  // mean and quantiles
+  std::vector<double> low, high;
+  std::vector<int64_t> quaternions;
+
+  int64_t rows() const { return row_offsets.back(); }
+  double at(int64_t row, int64_t f) const { return numbers[static_cast<size_t>(row * features + f)]; }
+  bool begins(int64_t row) const { return std::ranges::binary_search(row_offsets, row); }
+  bool is_single() const { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
+  // The difference is rounded to the type that numbers are looked at as.
+  double step(int64_t row, int64_t f) const {
+    if (is_single()) return static_cast<double>(static_cast<float>(at(row, f)) - static_cast<float>(at(row - 1, f)));
+    return at(row, f) - at(row - 1, f);
+  }
+  int64_t episode(int64_t row) const {
+    int64_t found = 0;
+    while (row_offsets[static_cast<size_t>(found) + 1] <= row) ++found;
+    return found;
+  }
+};
+
+using Rows = std::vector<std::pair<int64_t, int64_t>>;
+
+Rows runs_of(const Table& table, int64_t f) {
+  Rows runs;
+  int64_t begin = 0;
+  for (int64_t row = 1; row <= table.rows(); ++row) {
+    if (row < table.rows() && !table.begins(row) && table.step(row, f) == 0) continue;
+    if (row - begin >= 20) runs.emplace_back(begin, row);
+    begin = row;
+  }
+  return runs;
+}
+
+std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64_t f, int64_t chunk) {
+  std::vector<std::tuple<int64_t, int, double>> jumps;
+  if (!is_floating(table.dtype)) return jumps;
+  for (int64_t begin = 0; begin < table.rows(); begin += chunk) {
+    const int64_t first = std::max<int64_t>(begin, 1);
+    const int64_t end = std::min(begin + chunk, table.rows());
+    std::vector<double> steps;
+    std::vector<double> moved;
+    for (int64_t row = first; row < end; ++row) {
+      const double step = table.begins(row) ? 0 : table.step(row, f);
+      steps.push_back(std::abs(step) < kInfinity ? step : 0);
+      if (steps.back() != 0) moved.push_back(std::abs(steps.back()));
+    }
+    if (moved.size() < 100 || 2 * moved.size() < steps.size()) continue;
+    std::ranges::sort(moved);
+    const double bound = 10 * moved[static_cast<size_t>(0.99 * static_cast<double>(moved.size() - 1))];
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const double there = steps[i];
+      if (std::abs(there) <= bound) continue;
+      const double back = i + 1 < steps.size() ? steps[i + 1] : 0;
+      const int64_t row = first + static_cast<int64_t>(i);
+      if (std::abs(back) > bound && std::abs(there + back) < 0.2 * std::abs(there)) {
+        jumps.emplace_back(row, 0, there);
+        ++i;
+      } else {
+        const auto near = [&](double turn) { return std::abs(std::abs(there) / turn - 1) < 0.05; };
+        jumps.emplace_back(row, near(2 * std::numbers::pi) || near(360) ? 1 : 2, there);
+      }
+    }
+  }
+  return jumps;
+}
+
+// Count, first row, worst.
+using Told = std::tuple<int64_t, int64_t, double>;
+
+void tell(std::map<std::pair<int, int64_t>, Told>& told, int kind, int64_t feature, int64_t row, double size) {
+  auto& [count, first, worst] = told.try_emplace({kind, feature}, 0, row, 0.0).first->second;
+  ++count;
+  worst = std::max(worst, size);
+}
+
+std::map<std::pair<int, int64_t>, Told> beyond_of(const Table& table) {
+  std::map<std::pair<int, int64_t>, Told> told;
+  for (int64_t row = 0; row < table.rows(); ++row) {
+    for (int64_t f = 0; f < table.features && !table.low.empty(); ++f) {
+      const double low = table.low[static_cast<size_t>(f)];
+      const double high = table.high[static_cast<size_t>(f)];
+      const double x = table.at(row, f);
+      if (std::isnan(low) || std::isnan(high)) continue;
+      if (x < low) tell(told, 0, f, row, low - x);
+      if (x > high) tell(told, 0, f, row, x - high);
+    }
+    for (const int64_t q : table.quaternions) {
+      double square = 0;
+      double dot = 0;
+      for (int64_t part = q; part < q + 4; ++part) {
+        square += table.at(row, part) * table.at(row, part);
+        if (row > 0) dot += table.at(row, part) * table.at(row - 1, part);
+      }
+      const double off = std::abs(std::sqrt(square) - 1);
+      if (off > 0.01) tell(told, 1, q, row, off);
+      if (!table.begins(row) && dot < -0.5) tell(told, 2, q, row, -dot);
+    }
+  }
+  return told;
+}
+
+template <class T>
+double as_double(T x) {
+  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    return to_float(x);
+  } else {
+    return static_cast<double>(x);
+  }
+}
+
+template <class T>
+T from_double(double x) {
+  if constexpr (std::is_same_v<T, Float16>) {
+    return to_float16(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_bfloat16(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
+  std::vector<double> there;
+  int64_t still = 0;
+  for (int64_t row = 0; row < table.rows(); ++row) {
+    if (!std::isnan(table.at(row, f))) there.push_back(table.at(row, f));
+    if (!table.begins(row) && table.step(row, f) == 0) ++still;
+  }
+  EXPECT_EQ(column.count, std::ssize(there));
+  EXPECT_EQ(column.still, still);
+  if (there.empty()) return;
+  EXPECT_EQ(column.least, std::ranges::min(there));
+  EXPECT_EQ(column.greatest, std::ranges::max(there));
+  const double mean = table.stats[0][static_cast<size_t>(f)];
+  const double centre = std::isfinite(mean) ? mean : 0;
+  long double sum = 0;
+  long double squares = 0;
+  long double sizes = 0;
+  for (const double x : there) {
+    const long double off = static_cast<long double>(x) - centre;
+    sum += off;
+    squares += off * off;
+    sizes += std::abs(off);
+  }
+  if (std::isfinite(static_cast<double>(squares))) {
+    EXPECT_NEAR(column.sum, static_cast<double>(sum), 1e-13 * static_cast<double>(sizes));
+    EXPECT_NEAR(column.squares, static_cast<double>(squares), 1e-13 * static_cast<double>(squares));
+  } else {
+    EXPECT_FALSE(std::isfinite(column.squares));
+  }
+  for (size_t q = 0; q < kScanPlaces; ++q) {
+    const double place = table.stats[q + 1][static_cast<size_t>(f)];
+    EXPECT_EQ(column.below[q], std::ranges::count_if(there, [&](double x) { return x < place; })) << q;
+    EXPECT_EQ(column.at[q], std::ranges::count(there, place)) << q;
+  }
+}
+
+template <class T>
+void expect_scan(Table table) {
+  std::vector<T> values;
+  for (double& x : table.numbers) {
+    values.push_back(from_double<T>(x));
+    x = as_double(values.back());
+  }
+  const FeatureStats stats{.mean = table.stats[0],
+                           .q01 = table.stats[1],
+                           .q10 = table.stats[2],
+                           .q50 = table.stats[3],
+                           .q90 = table.stats[4],
+                           .q99 = table.stats[5]};
+  const int64_t chunk = std::clamp<int64_t>((1 << 22) / table.features, 1, 1 << 15);
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    ValueScan scan(values.data(), table.dtype, table.rows(), table.features, table.row_offsets,
+                   {stats, table.low, table.high, table.quaternions});
+    while (scan.add(threads == 1 ? 1 : 1 << 20) < table.rows()) {
+    }
+    std::map<int64_t, Rows> runs;
+    for (const StuckRun& run : scan.runs()) runs[run.feature].emplace_back(run.begin, run.end);
+    std::map<int64_t, std::vector<std::tuple<int64_t, int, double>>> jumps;
+    for (const Jump& jump : scan.jumps())
+      jumps[jump.feature].emplace_back(jump.row, static_cast<int>(jump.kind), jump.step);
+    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> bad;  // count, first row
+    for (const NotFinite& one : scan.not_finite()) {
+      auto& [count, first] = bad.try_emplace({one.feature, one.episode, one.is_nan}, 0, one.first_row).first->second;
+      count += one.count;
+    }
+    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> expected_bad;
+    for (int64_t f = 0; f < table.features; ++f) {
+      SCOPED_TRACE(testing::Message() << "feature " << f << " of " << table.features << ", "
+                                      << dtype_name(table.dtype));
+      expect_column(table, f, scan.columns()[static_cast<size_t>(f)]);
+      EXPECT_EQ(runs[f], runs_of(table, f));
+      EXPECT_EQ(jumps[f], jumps_of(table, f, chunk));
+      for (int64_t row = 0; row < table.rows(); ++row) {
+        const double x = table.at(row, f);
+        if (std::isfinite(x)) continue;
+        ++expected_bad.try_emplace({f, table.episode(row), std::isnan(x)}, 0, row).first->second.first;
+      }
+    }
+    EXPECT_EQ(bad, expected_bad);
+    std::map<std::pair<int, int64_t>, Told> beyond;
+    for (const Beyond& one : scan.beyond()) {
+      EXPECT_TRUE(
+          beyond.try_emplace({static_cast<int>(one.kind), one.feature}, one.count, one.first_row, one.worst).second);
+    }
+    EXPECT_EQ(beyond, beyond_of(table));
+  }
+  set_num_threads(2);
+}
+
+// Noise, whole numbers and waves in episodes of any length, with faults in them.
+Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t features, int64_t episodes) {
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  Table table;
+  table.dtype = dtype;
+  table.features = features;
+  table.row_offsets = {0, rows};
+  for (int64_t e = 1; e < episodes; ++e) table.row_offsets.push_back(below(rows + 1));
+  std::ranges::sort(table.row_offsets);
+  std::normal_distribution<double> noise;
+  const bool is_signed = dtype != DType::kBool && dtype != DType::kUInt8 && dtype != DType::kUInt64;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t f = 0; f < features; ++f) {
+      double x = f % 4 == 0   ? noise(random)
+                 : f % 4 == 1 ? std::round(noise(random))
+                 : f % 4 == 2 ? std::sin(0.01 * static_cast<double>(row + f)) + 0.001 * noise(random)
+                              : 1;
+      if (!is_floating(dtype)) x = std::round(4 * x);
+      if (!is_signed) x = dtype == DType::kBool ? (x > 0 ? 1 : 0) : std::abs(x);
+      table.numbers.push_back(x);
+    }
+  }
+  const auto number = [&](int64_t row, int64_t f) -> double& {
+    return table.numbers[static_cast<size_t>(row * features + f)];
+  };
+  for (int64_t fault = 0; fault < 8; ++fault) {
+    const int64_t f = below(features);
+    const int64_t begin = below(rows);
+    const int64_t end =
+        std::min(rows, begin + std::array<int64_t, 5>{1, 19, 20, 21, 1500}[static_cast<size_t>(below(5))]);
+    for (int64_t row = begin; row < end && below(2) == 0; ++row) number(row, f) = number(begin, f);
+    for (int64_t row = begin; row < end; ++row) number(row, f) = number(begin, f);
+    if (!is_floating(dtype)) continue;
+    const int64_t where = below(rows);
+    const double what = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
+    number(where, f) = what;
+    if (below(3) == 0) {
+      for (int64_t row = begin; row < end; ++row) number(row, f) = what;
+    }
+    if (below(3) == 0) {
+      for (int64_t row = where; row < rows; ++row)
+        number(row, f) += std::array{2 * std::numbers::pi, 50.0}[static_cast<size_t>(below(2))];
+    }
+  }
+  for (size_t s = 0; s < table.stats.size(); ++s) {
+    for (int64_t f = 0; f < features; ++f) {
+      // Of a float64 that no float32 is, and of a number that is there.
+      const double exact = number(below(rows), f);
+      table.stats[s].push_back(below(2) == 0 ? exact : 0.3 + 1e-12);
+    }
+  }
+  if (below(2) == 0) {
+    for (int64_t f = 0; f < features; ++f) {
+      table.low.push_back(below(9) == 0 ? kNan : -2);
+      table.high.push_back(below(9) == 0 ? kInfinity : 1.5);
+    }
+  }
+  if (features >= 7 && is_floating(dtype)) table.quaternions = {0, 3};
+  return table;
+}
+
+TEST(ValueScan, EveryDTypeAgainstARowAfterTheOther) {
+  std::mt19937_64 random(5);
+  for (const auto& [rows, features, episodes] :
+       {std::tuple{1, 1, 1}, {19, 2, 1}, {130, 7, 3}, {1024, 3, 1}, {1025, 8, 40}, {2500, 19, 6}, {3100, 33, 300}}) {
+    expect_scan<uint8_t>(random_table(random, DType::kBool, rows, features, episodes));
+    expect_scan<uint8_t>(random_table(random, DType::kUInt8, rows, features, episodes));
+    expect_scan<int8_t>(random_table(random, DType::kInt8, rows, features, episodes));
+    expect_scan<int16_t>(random_table(random, DType::kInt16, rows, features, episodes));
+    expect_scan<int32_t>(random_table(random, DType::kInt32, rows, features, episodes));
+    expect_scan<int64_t>(random_table(random, DType::kInt64, rows, features, episodes));
+    expect_scan<uint64_t>(random_table(random, DType::kUInt64, rows, features, episodes));
+    expect_scan<Float16>(random_table(random, DType::kFloat16, rows, features, episodes));
+    expect_scan<BFloat16>(random_table(random, DType::kBFloat16, rows, features, episodes));
+    expect_scan<float>(random_table(random, DType::kFloat32, rows, features, episodes));
+    expect_scan<double>(random_table(random, DType::kFloat64, rows, features, episodes));
+  }
+}
+
+TEST(ValueScan, FaultsAnywhere) {
+  std::mt19937_64 random(6);
+  for (int trial = 0; trial < 40; ++trial) {
+    expect_scan<float>(random_table(random, DType::kFloat32, 1500 + trial * 7, 5, 1 + trial % 9));
+    expect_scan<double>(random_table(random, DType::kFloat64, 1500 + trial * 7, 9, 1 + trial % 9));
+  }
+}
+
+// A run and a step across the borders of chunks and blocks; each chunk has a percentile of its own.
+TEST(ValueScan, Chunks) {
+  constexpr int64_t kChunk = 1 << 15;
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> noise;
+  Table table;
+  table.row_offsets = {0, 3 * kChunk + 500};
+  table.dtype = DType::kFloat32;
+  table.features = 2;
+  for (int64_t row = 0; row < table.rows(); ++row) {
+    const double scale = row < kChunk ? 1 : 100;
+    for (int64_t f = 0; f < 2; ++f) table.numbers.push_back(scale * noise(random));
+  }
+  const auto number = [&](int64_t row, int64_t f) -> double& {
+    return table.numbers[static_cast<size_t>(row * 2 + f)];
+  };
+  for (int64_t row = 2 * kChunk - 12; row < 2 * kChunk + 9; ++row) number(row, 0) = 7;
+  for (int64_t row = 3 * kChunk - 1100; row < 3 * kChunk; ++row) number(row, 1) = 7;
+  number(500, 0) += 300;
+  number(kChunk + 500, 0) += 300;    // nothing there
+  number(kChunk, 1) += 1e5;          // its way back is in the same chunk, its way there too
+  number(2 * kChunk - 1, 1) += 1e5;  // its way back is in the next
+  for (auto& statistic : table.stats) statistic = {0.0, 1.0};
+  expect_scan<float>(table);
+  EXPECT_EQ(jumps_of(table, 0, kChunk).size(), 1);
+  EXPECT_EQ(runs_of(table, 0).size(), 1);
+}
+
+// Steps of the largest numbers are beyond them, and their sums.
+TEST(ValueScan, LargestNumbers) {
+  std::mt19937_64 random(8);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    Table table = random_table(random, dtype, 1300, 6, 2);
+    const double most =
+        dtype == DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+    for (const int64_t at : {10, 11, 700, 5000}) table.numbers[static_cast<size_t>(at)] = at % 2 == 0 ? most : -most;
+    table.quaternions.clear();
+    dtype == DType::kFloat32 ? expect_scan<float>(table) : expect_scan<double>(table);
+  }
+}
+
+TEST(ValueScan, KeepsSomeOfVeryMany) {
+  Table table;
+  table.row_offsets = {0, 60'000};
+  for (int64_t row = 0; row < 60'000; ++row) table.numbers.push_back(static_cast<double>(row / 20));
+  for (auto& statistic : table.stats) statistic = {0.0};
+  const FeatureStats stats{.mean = table.stats[0],
+                           .q01 = table.stats[1],
+                           .q10 = table.stats[2],
+                           .q50 = table.stats[3],
+                           .q90 = table.stats[4],
+                           .q99 = table.stats[5]};
+  ValueScan scan(table.numbers.data(), DType::kFloat64, 60'000, 1, table.row_offsets, {stats});
+  EXPECT_EQ(scan.add(1 << 30), 60'000);
+  EXPECT_EQ(scan.add(1), 60'000);
+  EXPECT_EQ(std::ssize(scan.runs()), kMostTold + 1);
+  EXPECT_EQ(scan.columns()[0].still, 57'000);
+}
+
+}  // namespace
+}  // namespace robocache::cache
