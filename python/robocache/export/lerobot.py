@@ -285,11 +285,18 @@ def _lists(values: np.ndarray) -> pa.Array:
 
 @dataclass
 class _Tasks:
-    """The texts of the tasks, in the order that rows meet them."""
+    """The texts of the tasks: by the numbers they have in a LeRobot dataset, which other columns of it may hold too, else in the
+    order that rows meet them."""
 
     dataset: Dataset
     streams: Mapping[str, Stream]
     texts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        known = dict(self.dataset.provenance.get("lerobot", {})).get("tasks", {})
+        texts = [known.get(str(number)) for number in range(len(known))]
+        if None not in texts and len(set(texts)) == len(texts):
+            self.texts = texts
 
     def of_rows(
         self, columns: Mapping[str, Any], rows: Mapping[str, tuple[np.ndarray, Any]], targets: np.ndarray

@@ -332,12 +332,8 @@ def test_real_robots_come_back(real_data, tmp_path):
         robocache.ingest(tmp_path / name, tmp_path / f"{name}.again")
         second = robocache.open(tmp_path / f"{name}.again")
         assert len(second) == len(first)
-        for stream in set(streams) - {"task_index"}:
+        for stream in streams:
             assert np.array_equal(second.streams[stream].values, first.streams[stream].values)
             assert np.array_equal(second.streams[stream].time_ns, first.streams[stream].time_ns)
-        texts = [opened.provenance["lerobot"]["tasks"] for opened in (first, second)]
-        tasks = [
-            [known[str(index)] for index in np.ravel(opened.streams["task_index"].values).tolist()]
-            for opened, known in zip((first, second), texts, strict=True)
-        ]
-        assert tasks[0] == tasks[1]
+        # Tasks keep their numbers: GR00T's columns of annotations are numbers of tasks too.
+        assert second.provenance["lerobot"]["tasks"] == first.provenance["lerobot"]["tasks"]
