@@ -240,7 +240,7 @@ def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
         return dataset.open(cache, verify=verify)
     except FileError as error:
         source = Path(cache)
-        if not source.is_dir() or (source / "manifest.json").exists():
+        if not source.is_dir() or os.path.exists(source / "manifest.json"):
             raise
         try:
             kind = find_format(source).title
@@ -403,7 +403,7 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="print JSON instead of text, of a failure too")
 
     def format_option(made: argparse.ArgumentParser, summary: str) -> None:
-        made.add_argument("--format", choices=FORMATS, metavar="FORMAT", help=f"{', '.join(FORMATS)} ({summary})")
+        made.add_argument("--format", help=f"{', '.join(FORMATS)} ({summary})")
 
     def ingest_options(made: argparse.ArgumentParser) -> None:
         format_option(made, "default: found from the files")

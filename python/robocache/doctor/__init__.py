@@ -67,7 +67,7 @@ def doctor(
     from ..ingest.registry import find_format
 
     place = checked_path("path", path)
-    if (place / "manifest.json").exists():
+    if os.path.exists(place / "manifest.json"):
         if options:
             raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {place}")
         report = _look(place, splits)

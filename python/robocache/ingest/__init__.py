@@ -15,6 +15,7 @@ from .driver import IngestReport, Preview, ingest, preview
 from .files import check_file, list_files
 from .formats import CameraOptions, Format, RateOptions
 from .options import option
+from .rate import find_rate, nominal_time_ns
 from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, ShardsError, SourceError, Texts
 from .registry import FORMATS
 from .shards import Plan, convert, load_plan, merge, plan
@@ -38,10 +39,12 @@ __all__ = [
     "Texts",
     "check_file",
     "convert",
+    "find_rate",
     "ingest",
     "list_files",
     "load_plan",
     "merge",
+    "nominal_time_ns",
     "option",
     "plan",
     "preview",

@@ -284,7 +284,9 @@ def finish(
     if kept == 0:
         omissions = {omission.reason: omission.what for omission in reversed(notes.left_out)}
         often = Counter(omission.reason for omission in notes.left_out if omission.reason != _NOTHING).most_common(3)
-        reasons = [omission.reason for omission in notes.skipped[:1]]
+        alike = {re.sub(r"\d+", "#", omission.reason): omission.reason for omission in reversed(notes.skipped)}
+        most = Counter(re.sub(r"\d+", "#", omission.reason) for omission in notes.skipped).most_common(1)
+        reasons = [alike[kind] for kind, _ in most]
         reasons += [f"{omissions[reason]}: {reason}" for reason, _ in often]
         raise FileError("; ".join([f"{work.source}: nothing to keep", *reasons]))
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))

@@ -19,6 +19,9 @@ from .recording import Notes, SourceError, naming
 # A larger file is read when its turn has come: what it holds is in memory once, not twice.
 _AHEAD_BYTES = 64 << 20
 
+# In folders that this package writes.
+_MARKS = {"manifest.json", "writer.lock", "lock", "plan.json"}
+
 _T = TypeVar("_T")
 
 _KINDS = {
@@ -72,16 +75,21 @@ class Listing:
     """What lies below a folder.
 
     files: whatever is no folder, sorted: dangling symlinks and FIFOs too, which :func:`check_file` refuses by name.
+    caches: folders that are a cache, by name: their files are none of a source in which they lie. Nor are those of a cache that is
+        being written, and of shards: these are named nowhere, since they come and go.
     unreadable: folders that do not open, and why.
     repeated: symlinks to folders that are in `files` by another name.
     """
 
     files: list[Path] = field(default_factory=list)
+    caches: list[Path] = field(default_factory=list)
     unreadable: dict[Path, OSError] = field(default_factory=dict)
     repeated: dict[Path, Path] = field(default_factory=dict)
 
     def note(self, root: Path, notes: Notes) -> None:
         """Tells of what is not in `files`."""
+        for folder in self.caches:
+            notes.leave_out(str(folder.relative_to(root)), "a cache")
         for folder, error in self.unreadable.items():
             with notes.reading(str(folder.relative_to(root)), folder):
                 raise error
@@ -119,18 +127,46 @@ def list_files(source: Path) -> Listing:
             if same is not folder:
                 listing.repeated[folder] = same
                 continue
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if not _is_folder(entry):
-                        listing.files.append(folder / entry.name)
-                    elif entry.is_symlink():
-                        links.append(folder / entry.name)
-                    else:
-                        folders.append(folder / entry.name)
+            with os.scandir(folder) as found:
+                entries = list(found)
         except OSError as error:
             listing.unreadable[folder] = error
+            continue
+        names = _MARKS.intersection(entry.name for entry in entries)
+        if folder is not source and "manifest.json" in names and is_cache(folder):
+            listing.caches.append(folder)
+            continue
+        if folder is not source and _is_at_work(folder, names):
+            continue
+        for entry in entries:
+            if not _is_folder(entry):
+                listing.files.append(folder / entry.name)
+            elif entry.is_symlink():
+                links.append(folder / entry.name)
+            else:
+                folders.append(folder / entry.name)
     listing.files.sort()
+    listing.caches.sort()
     return listing
+
+
+def is_cache(folder: Path) -> bool:
+    """Whether it is a cache, by its manifest."""
+    return _begins(folder / "manifest.json", b'"format": "robocache"')
+
+
+def _is_at_work(folder: Path, names: set[str]) -> bool:
+    """Whether it is a cache that is being written, what workers share, or a plan with its shards."""
+    if (folder.suffix == ".partial" and "writer.lock" in names) or (folder.suffix == ".shards" and "lock" in names):
+        return True
+    return "plan.json" in names and _begins(folder / "plan.json", b'"robocache_plan"')
+
+
+def _begins(file: Path, word: bytes) -> bool:
+    if not is_readable(file):
+        return False
+    with file.open("rb") as opened:
+        return word in opened.read(32)
 
 
 def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import ArgumentError, Error, FileError
 from . import options
-from .files import list_files
+from .files import is_cache, list_files
 from .formats import (
     Format,
     aloha,
@@ -93,7 +93,8 @@ def find_format(source: Path) -> Format:
         FileError: there is none, or several that only the user can choose from.
     """
     _load_others()
-    files = list_files(source).files
+    listing = list_files(source)
+    files = listing.files
     broken = dict(BROKEN)
     found = []
     for entry in FORMATS.values():
@@ -110,8 +111,9 @@ def find_format(source: Path) -> Format:
     if not found:
         others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
         if not files:
-            raise FileError(f"{source}: expected recordings of a known format, found none in an empty folder{others}")
-        if {source / "manifest.json", source / "episodes.jsonl"} <= {*files}:
+            where = f"beside a cache, {listing.caches[0]}" if listing.caches else "in an empty folder"
+            raise FileError(f"{source}: expected recordings of a known format, found none {where}{others}")
+        if is_cache(source):
             raise FileError(
                 f"{source}: expected recordings, got a cache; robocache inspect and Loader take it as it is"
             )

@@ -53,6 +53,33 @@ def test_the_cache_may_go_by_a_folder_that_is_not_there(tmp_path, monkeypatch):
     assert len(robocache.open(report.cache)) == 1
 
 
+def test_caches_in_their_source_are_none_of_it(tmp_path):
+    source = tmp_path / "scans"
+    source.mkdir()
+    clouds = np.arange(40, dtype=np.float32).reshape(2, 5, 4)
+    for number, cloud in enumerate(clouds):
+        np.save(source / f"{number}.npy", cloud)
+    told = []
+    for name, more in (
+        ("a", {}),
+        ("b", {}),
+        ("b", {"overwrite": True}),
+        ("c", {"workers": 2}),
+        ("a", {"append": True}),
+    ):
+        report = robocache.ingest(source, source / name, format="clouds", rate_hz=10, **more)
+        assert (report.episodes, report.rows) == (1, {"points": 2})
+        told.append([(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"])
+    assert told == [[(name, "a cache") for name in names] for names in ("", "a", "ab", "ab", "abc")]
+    assert sorted(path.name for path in source.iterdir()) == ["0.npy", "1.npy", "a", "b", "c"]
+    with pytest.raises(robocache.FileError, match="got a cache"):  # one that grew has other files than one that did not
+        robocache.ingest(source / "a", tmp_path / "cache")
+    for number in range(2):
+        (source / f"{number}.npy").unlink()
+    with pytest.raises(robocache.FileError, match=r"found none beside a cache, .*scans/a"):
+        robocache.ingest(source, tmp_path / "cache")
+
+
 def test_what_looks_like_an_id_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.FileError) as caught:
@@ -270,6 +297,14 @@ def test_a_bad_provenance_is_refused_where_it_is_told(toy, tmp_path):
     with pytest.raises(robocache.FileError, match=r"^FILE: .*finite"):
         toy(recordings)
     assert not read
+
+
+def test_where_nothing_is_kept_the_reason_is_what_was_skipped_most_often(tmp_path):
+    for number, text in enumerate(("", "1,1\n0.5,1\n", "2,1\n1.5,1\n")):
+        (tmp_path / f"logs/run_{number}").mkdir(parents=True)
+        (tmp_path / f"logs/run_{number}/imu.csv").write_text(text)
+    with pytest.raises(robocache.FileError, match=r"nothing to keep; .*run_1: stream 'imu': row 1 is at 500000000 ns"):
+        robocache.ingest(tmp_path / "logs", tmp_path / "cache", on_error="skip", time_unit="s")
 
 
 # ---- options ----

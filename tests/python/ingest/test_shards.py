@@ -77,6 +77,13 @@ def test_shards_of_csv_logs_give_the_same_bytes(shards, tmp_path):
         assert getattr(report, field) == getattr(single, field)
 
 
+def test_a_plan_in_its_source_is_none_of_it(tmp_path):
+    source = write_logs(tmp_path / "logs", 4)
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    in_shards(source, source, 2, on_error="skip")
+    assert_same(tmp_path / "single", source / "merged")
+
+
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
     """With what is damaged: a file that opens and does not read, an episode that is not listed, one of another type."""

@@ -53,9 +53,11 @@ def write_toys(folder):
 
 def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
     install, run = packages
-    assert len(documented().splitlines()) <= 40
+    assert len(documented().splitlines()) < 40
     install("toy_format", documented())
     toys = write_toys(tmp_path / "toys")
+    said = run("ingest", toys, tmp_path / "cache")
+    assert said.returncode == 1 and "0.toy.npz: toys have no clock; say how many rows a second" in said.stderr
     said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
     assert said.returncode == 0, said.stderr
     dataset = robocache.open(tmp_path / "cache")
@@ -110,6 +112,8 @@ def test_a_format_that_does_not_load_breaks_itself_alone(packages, tmp_path):
         format = name.removesuffix("_format")
         assert f"format '{format}': its entry point {name}:FORMAT of {name} does not load: {reason}" in said.stderr
     assert "format 'sign': its find_sign: ZeroDivisionError" in said.stderr
+    said = run("ingest", tmp_path / "logs", tmp_path / "other", "--format", "exits")
+    assert "format 'exits': its entry point exits_format:FORMAT" in said.stderr
     code = (
         "import sys; sys.modules['torch'] = None; import robocache; robocache.ingest('logs', 'other', format='exits')"
     )
