@@ -125,7 +125,7 @@ def _summary(clock: Any) -> dict[str, Any]:
         "rate_hz": stream.rate_hz,
         "true_rate_hz": clock.true_rate_hz if clock.steady else None,
         "duration_s": float(clock.span_ns.sum()) / 1e9,
-        "lost_s": clock.lost_ns / 1e9 if clock.steady else None,
+        "lost_s": clock.periods.lost_ns / 1e9 if clock.steady else None,
     }
 
 

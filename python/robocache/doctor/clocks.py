@@ -9,14 +9,13 @@ import numpy as np
 from .report import Finding
 from .streams import Clock, Survey, ranges
 
-# All periods are against the stream's median period P.
+# All periods are against the stream's median period P. What a gap and a burst are stands in src/robocache/cache/scan_clock.hpp.
 RATE_WARNING, RATE_ERROR = 0.01, 0.10  # the true rate against the declared one
 RATE_CHANGE = 0.05  # an episode's rate against the stream's, in episodes of 20 periods and more
 JITTER_NOTE, JITTER_WARNING = 0.10, 0.30  # root mean square of (period - P), gaps aside, in P
-GAP, LONG_GAP = 1.5, 10.0  # in P
 LOST_WARNING = 0.01  # of the stream's time, in gaps
 DUPLICATES_WARNING = 0.001  # of the rows
-BURST_PERIOD, BURST_LENGTH, BURST_WARNING = 0.25, 3, 0.01  # in P; periods in a row; of the rows
+BURST_WARNING = 0.01  # of the rows
 UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # what a stream may lack at an episode's ends: the larger of the two
 UNCOVERED_NOTE, UNCOVERED_WARNING = 0.02, 0.10  # and of the episode
 DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50
@@ -61,7 +60,7 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
     for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
-        number, total = clock.regular
+        number, total = clock.periods.regular
         usable = np.flatnonzero((number >= 20) & (total > 0))
         if len(usable) < 2:
             continue
@@ -114,39 +113,32 @@ def check_gaps(survey: Survey) -> Iterator[Finding]:
     for name, clock in survey.distinct.items():
         if not clock.steady or not clock.stream.findings["gaps"]:
             continue
-        short, worst, worst_row = 0, 0.0, -1
-        of_episode: dict[int, list[tuple[float, int]]] = {}
-        for first, periods in clock.periods():
-            for at in np.flatnonzero(periods > GAP * clock.period_ns).tolist():
-                period, row = float(periods[at]), first + at + 1
-                if period > LONG_GAP * clock.period_ns:
-                    of_episode.setdefault(int(clock.episode_of(row)), []).append((period, row))
-                    continue
-                short += 1
-                if period > worst:
-                    worst, worst_row = period, row
-        lost = clock.lost_ns / max(clock.span_ns.sum(), 1.0)
+        short, worst, worst_row = clock.periods.short_gaps
+        lost_ns = clock.periods.lost_ns
+        lost = lost_ns / max(clock.span_ns.sum(), 1.0)
         if short:
             yield Finding(
                 "warning" if lost > LOST_WARNING else "note",
                 "gap",
                 f"{_count(short, 'gap')} of 1.5 to 10 periods of {_ms(clock.period_ns)}, the longest {_ms(worst)}; all gaps "
-                f"together lose {clock.lost_ns / 1e9:.3g} s, {lost:.2%} of the time{survey.also(name)}",
+                f"together lose {lost_ns / 1e9:.3g} s, {lost:.2%} of the time{survey.also(name)}",
                 **clock.place(worst_row),
                 count=short,
                 value=worst,
                 expected=clock.period_ns,
                 advice="Set the loader's max_gap_s: what is interpolated across a longer gap is then marked in is_pad.",
             )
-        for episode, gaps in of_episode.items():
-            longest, row = max(gaps)
+        for number, longest, behind in clock.periods.long_gaps:
+            if not number:
+                continue
+            place = clock.place(int(behind))
             yield Finding(
                 "warning",
                 "long-gap",
-                f"{_count(len(gaps), 'gap')} of over 10 periods of {_ms(clock.period_ns)}, the longest {_ms(longest)} before "
-                f"row {row - int(clock.stream.row_offsets[episode])}{survey.also(name)}",
-                **clock.place(row),
-                count=len(gaps),
+                f"{_count(int(number), 'gap')} of over 10 periods of {_ms(clock.period_ns)}, the longest {_ms(longest)} before "
+                f"row {place['row']}{survey.also(name)}",
+                **place,
+                count=int(number),
                 value=longest,
                 expected=clock.period_ns,
                 advice="Set the loader's max_gap_s, or split the recording there: no window should reach across.",
@@ -159,13 +151,12 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
         number = clock.stream.findings["duplicates"]
         if not number:
             continue
-        row = next(first + int(np.argmax(p == 0)) + 1 for first, p in clock.periods() if (p == 0).any())
         share = number / clock.stream.rows
         yield Finding(
             "warning" if share > DUPLICATES_WARNING else "note",
             "repeated-stamp",
             f"{_count(number, 'row')} with the stamp of the row before, {share:.2%} of {name}{survey.also(name)}",
-            **clock.place(row),
+            **clock.place(clock.periods.first_zero_row),
             count=number,
             value=share,
             expected=0.0,
@@ -178,17 +169,7 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
     for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
-        bursts = rows = longest = 0
-        at = -1
-        for first, periods in clock.periods():
-            quick = np.concatenate(([False], periods < BURST_PERIOD * clock.period_ns, [False]))
-            edges = np.flatnonzero(np.diff(quick.astype(np.int8)))
-            begins, lengths = edges[::2], edges[1::2] - edges[::2]
-            of_length = lengths >= BURST_LENGTH
-            bursts += int(of_length.sum())
-            rows += int(lengths[of_length].sum())
-            if of_length.any() and int(lengths.max()) > longest:
-                longest, at = int(lengths.max()), first + int(begins[np.argmax(lengths)])
+        bursts, rows, longest, at = clock.periods.bursts
         if bursts:
             place = clock.place(at)
             yield Finding(

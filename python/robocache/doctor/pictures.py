@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .clocks import LONG_GAP
 from .streams import Clock, Survey
 
-BINS = 240  # of a stream's rows
-EDGES = np.geomspace(0.05, 20, 53)  # of the histogram, in median periods
-EPISODES, GAPS, FEATURES, STREAMS = 300, 400, 24, 64
+EPISODES, FEATURES, STREAMS = 300, 24, 64
 
 
 @dataclass
@@ -21,7 +18,7 @@ class StreamPicture:
     Attributes:
         name: whose.
         period_ns: the median period.
-        low, mean, high: of the periods in each of `BINS` parts of the rows, in ns; NaN where there is none.
+        low, mean, high: of the periods in each of 240 parts of the rows, in ns; NaN where there is none.
         histogram: how many periods lie between `EDGES`, those beyond in the outer ones.
         zeros: periods of 0.
         features: name, min, q01, q50, q99 and max of the first 24 that change.
@@ -84,8 +81,8 @@ def draw(survey: Survey) -> Pictures:
         for episode in np.flatnonzero(clock.rows[:episodes]).tolist():
             ends = (int(clock.first_ns[episode]), int(clock.last_ns[episode]))
             picture.spans.append((place(ends[0], episode), place(ends[1], episode)))
-        for row in _long_gaps(clock):
-            episode = int(clock.episode_of(row))
+        rows = clock.periods.long_gap_rows if clock.steady else np.empty(0, np.int64)
+        for row, episode in zip(rows.tolist(), clock.episode_of(rows).tolist(), strict=True):
             if episode < episodes:
                 picture.gaps.append(place(int(clock.stream.time_ns[row]), episode))
         streams.append(picture)
@@ -93,28 +90,11 @@ def draw(survey: Survey) -> Pictures:
 
 
 def _stream(clock: Clock, survey: Survey) -> StreamPicture:
-    stream = clock.stream
-    low, high = np.full(BINS, np.inf), np.full(BINS, -np.inf)
-    total, number, histogram = np.zeros(BINS), np.zeros(BINS, np.int64), np.zeros(len(EDGES) - 1, np.int64)
-    zeros = 0
-    for first, periods in clock.periods():
-        there = np.flatnonzero(~np.isnan(periods))
-        places, some = (first + there) * BINS // max(stream.rows - 1, 1), periods[there]
-        if not len(some):
-            continue
-        begins = np.flatnonzero(np.concatenate([[True], np.diff(places) > 0]))
-        np.minimum.at(low, places[begins], np.minimum.reduceat(some, begins))
-        np.maximum.at(high, places[begins], np.maximum.reduceat(some, begins))
-        total += np.bincount(places, some, minlength=BINS)
-        number += np.bincount(places, minlength=BINS)
-        zeros += int(np.count_nonzero(some == 0))
-        if clock.period_ns > 0:
-            ratio = np.clip(some[some > 0] / clock.period_ns, EDGES[0], EDGES[-1])
-            histogram += np.histogram(ratio, EDGES)[0]
+    stream, periods = clock.stream, clock.periods
+    number, low, high, total = periods.parts.T
     none = number == 0
-    low[none] = high[none] = np.nan
-    mean = np.where(none, np.nan, total / np.maximum(number, 1))
-    picture = StreamPicture(stream.name, clock.period_ns, low, mean, high, histogram, zeros)
+    low, high, mean = (np.where(none, np.nan, x) for x in (low, high, total / np.maximum(number, 1)))
+    picture = StreamPicture(stream.name, clock.period_ns, low, mean, high, periods.histogram, periods.zeros)
     if stream.kind == "numbers":
         stats = survey.dataset.stats[stream.name]
         columns = [np.ravel(getattr(stats, key)) for key in ("min", "q01", "q50", "q99", "max")]
@@ -126,14 +106,3 @@ def _stream(clock: Clock, survey: Survey) -> StreamPicture:
         picture.more = max(len(moving) - FEATURES, 0)
         picture.constant = len(columns[0]) - len(moving)
     return picture
-
-
-def _long_gaps(clock: Clock) -> list[int]:
-    rows: list[int] = []
-    if not clock.steady:
-        return rows
-    for first, periods in clock.periods():
-        rows += (np.flatnonzero(periods > LONG_GAP * clock.period_ns) + first + 1).tolist()
-        if len(rows) > GAPS:
-            break
-    return rows[:GAPS]

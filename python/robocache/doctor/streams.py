@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from .. import _lib
 from ..dataset import Dataset, Stream
 from ..ingest import recording
 
-# Rows of a clock that are looked at together.
-_STAMPS = 1 << 20
 # Of a steady clock, at least this share of the periods is within half of the median.
 _STEADY = 0.8
-_GAP = 1.5
+EDGES = np.geomspace(0.05, 20, 53)  # of a histogram of periods, in median periods
+
+_scan_clock, _array_of = _lib.function("scan_clock"), _lib.function("array_of")
+index_of = _lib.function("dataset_index_of")
+
+
+class Periods:
+    """What a pass over the stamps of a stream found: of the times from each row to the next of its episode, P their median.
+
+    Attributes:
+        moving: how many are over 0.
+        lost_ns: what those over 1.5 P are longer than P, together.
+        first_zero_row: the first row with the stamp of the row before.
+        short_gaps: how many are of 1.5 to 10 P, the longest, and the row behind that.
+        bursts: how often 3 and more are below P / 4 in a row, how many that are together and in the longest, and its first row.
+        regular: by episode how many are within P / 2 of P, and their sum.
+        long_gaps: by episode how many are over 10 P, the longest, and the row behind that.
+        parts: float64 ``[240, 4]``: of as many parts of the rows number, least, largest and sum.
+        histogram: how many over 0 lie between `EDGES`, those beyond in the outer ones; zeros the others.
+        long_gap_rows: the rows behind the first 400 that are over 10 P.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        handle = stream._dataset
+        made = _scan_clock(handle, index_of(handle, stream.name), _lib.from_numpy(EDGES))
+        facts, episodes, self.parts, histogram, rows = (_lib.to_numpy(_array_of(made, None, at)) for at in range(5))
+        told = [int(x) for x in facts[0].tolist()]
+        self.moving, self.zeros, self.first_zero_row = told[0], told[2], told[3]
+        self.lost_ns = float(facts[0, 1])
+        self.short_gaps = told[4], float(facts[0, 5]), told[6]
+        self.bursts = told[7], told[8], told[9], told[10]
+        self.regular = episodes[:, 0].astype(np.int64), episodes[:, 1]
+        self.long_gaps = episodes[:, 2:].tolist()
+        self.histogram = histogram[:, 0].astype(np.int64)
+        self.long_gap_rows = rows[:, 0].astype(np.int64)
 
 
 @dataclass
@@ -27,10 +59,12 @@ class Clock:
 
     Attributes:
         stream: whose.
+        like: the clock of a stream with the same stamps, where there is one before this.
         period_ns: the median period; 0 where there is none.
     """
 
     stream: Stream
+    like: Clock | None = None
 
     @cached_property
     def period_ns(self) -> float:
@@ -64,52 +98,21 @@ class Clock:
         return span
 
     @cached_property
-    def _tempo(self) -> tuple[bool, float, np.ndarray, np.ndarray]:
-        """Whether it is steady, the lost time, and by episode the number and the sum of periods near the median."""
-        episodes = len(self.rows)
-        number, total = np.zeros(episodes, np.int64), np.zeros(episodes)
-        moving, lost = 0, 0.0
-        for first, periods in self.periods():
-            gap = periods > _GAP * self.period_ns
-            lost += float((periods[gap] - self.period_ns).sum())
-            moving += int(np.count_nonzero(periods > 0))
-            near = np.flatnonzero(np.abs(periods - self.period_ns) <= 0.5 * self.period_ns)
-            episode = self.episode_of(first + near)
-            number += np.bincount(episode, minlength=episodes)
-            total += np.bincount(episode, periods[near], minlength=episodes)
-        steady = self.period_ns > 0 and moving >= 2 and bool(number.sum() >= _STEADY * moving)
-        return steady, lost, number, total
+    def periods(self) -> Periods:
+        """What its stamps say, which are looked at once for all streams that have them."""
+        return self.like.periods if self.like else Periods(self.stream)
 
-    @property
+    @cached_property
     def steady(self) -> bool:
         """Whether it ticks at one rate, so that a gap is one."""
-        return self._tempo[0]
-
-    @property
-    def lost_ns(self) -> float:
-        """What gaps are longer than a period, together."""
-        return self._tempo[1]
-
-    @property
-    def regular(self) -> tuple[np.ndarray, np.ndarray]:
-        """By episode the number of periods within half of the median, and their sum in ns."""
-        return self._tempo[2], self._tempo[3]
+        moving = self.periods.moving
+        return self.period_ns > 0 and moving >= 2 and bool(self.periods.regular[0].sum() >= _STEADY * moving)
 
     @property
     def true_rate_hz(self) -> float:
         """Rows a second, gaps and bursts aside; 0.0 where there is none. Of coarse stamps it is nearer than the median's."""
-        number, total = self.regular
+        number, total = self.periods.regular
         return float(1e9 * number.sum() / total.sum()) if total.sum() > 0 else 0.0
-
-    def periods(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The first row and float64 ``[n]`` periods, each from its row to the next; NaN from one episode to the next."""
-        time, offsets = self.stream.time_ns, self.stream.row_offsets
-        for first in range(0, self.stream.rows - 1, _STAMPS):
-            # The difference in integers: stamps since 1970 are beyond what float64 tells apart.
-            periods = np.diff(time[first : first + _STAMPS + 1]).astype(np.float64)
-            low, high = np.searchsorted(offsets, [first + 1, first + len(periods) + 1])
-            periods[offsets[low:high] - first - 1] = np.nan
-            yield first, periods
 
     def episode_of(self, rows: Any) -> np.ndarray:
         """The episodes of these rows of the stream."""
@@ -137,7 +140,11 @@ class Survey:
 
     @cached_property
     def clocks(self) -> dict[str, Clock]:
-        return {name: Clock(stream) for name, stream in self.dataset.streams.items()}
+        found: dict[str, Clock] = {}
+        for name, stream in self.dataset.streams.items():
+            like = next((one for one in found.values() if not one.like and _same_clock(one.stream, stream)), None)
+            found[name] = Clock(stream, like)
+        return found
 
     @cached_property
     def sensors(self) -> dict[str, Clock]:
@@ -152,14 +159,10 @@ class Survey:
     @cached_property
     def _shared(self) -> dict[str, list[str]]:
         """By the first sensor on a clock, the others on it."""
-        found: dict[str, list[str]] = {}
+        alike: dict[int, list[str]] = {}
         for name, clock in self.sensors.items():
-            one = next((one for one in found if _same_clock(self.sensors[one].stream, clock.stream)), None)
-            if one is None:
-                found[name] = []
-            else:
-                found[one].append(name)
-        return found
+            alike.setdefault(id(clock.like or clock), []).append(name)
+        return {first: others for first, *others in alike.values()}
 
     def also(self, name: str) -> str:
         """What is added to a message about a clock that several streams share."""

@@ -14,7 +14,7 @@ import numpy as np
 from .. import _lib
 from ..dataset import Dataset, Stream
 from .report import Finding
-from .streams import Clock, Survey, feature_names, forget
+from .streams import Clock, Survey, feature_names, forget, index_of
 
 # Those that the pass itself holds numbers against stand in src/robocache/cache/scan.hpp.
 STUCK_S = 1.0  # for which a value is repeated, as well as for 20 rows,
@@ -28,7 +28,7 @@ STATS_TOLERANCE = 1e-5
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _BYTES = 1 << 24  # that are looked at together
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
-_index_of, _array_of = _lib.function("dataset_index_of"), _lib.function("array_of")
+_array_of = _lib.function("array_of")
 _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|rot)?[._]?q?([wxyz])$")
 
 
@@ -106,7 +106,7 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     bounds, blocks = limits(stream), np.array(quaternions(stream), np.int64)
     opened = _scan_open(
         stream._dataset,
-        _index_of(stream._dataset, stream.name),
+        index_of(stream._dataset, stream.name),
         None if bounds is None else _lib.from_numpy(np.concatenate(bounds)),
         _lib.from_numpy(blocks),
     )

@@ -9,6 +9,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/cache/manifest.hpp"
 #include "robocache/cache/scan.hpp"
+#include "robocache/cache/scan_clock.hpp"
 #include "robocache/cache/writer.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
@@ -58,12 +59,12 @@ std::vector<T> numbers_of(const TensorView& tensor) {
 }
 
 // float64 [rows.size(), N]: what `cells` makes of each.
-template <class Row, class Cells>
-OwnedTensor table(const std::vector<Row>& rows, const Cells& cells) {
+template <class Rows, class Cells>
+OwnedTensor table(const Rows& rows, const Cells& cells) {
   constexpr auto kWidth = static_cast<int64_t>(std::tuple_size_v<decltype(cells(rows[0]))>);
   OwnedTensor made = OwnedTensor::allocate(DType::kFloat64, {}, {static_cast<int64_t>(rows.size()), kWidth});
   auto* to = static_cast<double*>(made.view().data);
-  for (const Row& row : rows) {
+  for (const auto& row : rows) {
     for (const double cell : cells(row)) *to++ = cell;
   }
   return made;
@@ -231,6 +232,39 @@ ROBOCACHE_FFI(scan_found, args, result) {
     return std::array{static_cast<double>(one.feature), static_cast<double>(one.kind), static_cast<double>(one.count),
                       static_cast<double>(one.first_row), one.worst};
   }));
+  result.set_object(std::move(found));
+}
+
+// (dataset, stream's place, float64 [n] edges of a histogram) -> Arrays of float64, as doctor/streams.py reads them: what holds of
+// the whole clock, a row an episode, a row a part of the picture, the histogram, the rows behind long gaps
+ROBOCACHE_FFI(scan_clock, args, result) {
+  const Stream& stream = dataset_of(args).streams()[static_cast<size_t>(args.integer(1, "stream"))];
+  const auto edges = numbers_of<double>(args.tensor(2, "edges"));
+  const cache::ClockScan scan = cache::scan_clock(stream.time_ns, stream.row_offsets, stream.findings.period_ns, edges);
+  const auto one = [](int64_t number) { return std::array{static_cast<double>(number)}; };
+  Arrays found;
+  found.arrays.push_back(table(std::vector<cache::ClockScan>{scan}, [](const cache::ClockScan& clock) {
+    return std::array{static_cast<double>(clock.moving),
+                      clock.lost_ns,
+                      static_cast<double>(clock.zeros),
+                      static_cast<double>(clock.first_zero_row),
+                      static_cast<double>(clock.short_gaps),
+                      clock.longest_short_gap_ns,
+                      static_cast<double>(clock.longest_short_gap_row),
+                      static_cast<double>(clock.bursts),
+                      static_cast<double>(clock.burst_periods),
+                      static_cast<double>(clock.longest_burst),
+                      static_cast<double>(clock.longest_burst_row)};
+  }));
+  found.arrays.push_back(table(scan.episodes, [](const cache::EpisodePeriods& episode) {
+    return std::array{static_cast<double>(episode.regular), episode.regular_ns, static_cast<double>(episode.long_gaps),
+                      episode.longest_gap_ns, static_cast<double>(episode.longest_gap_row)};
+  }));
+  found.arrays.push_back(table(scan.parts, [](const cache::PicturePart& part) {
+    return std::array{static_cast<double>(part.count), part.least_ns, part.greatest_ns, part.sum_ns};
+  }));
+  found.arrays.push_back(table(scan.histogram, one));
+  found.arrays.push_back(table(scan.long_gap_rows, one));
   result.set_object(std::move(found));
 }
 

@@ -293,20 +293,6 @@ def _sign(cache, name):
     (cache / "manifest.json").write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
 
 
-def test_faults_across_parts_of_a_stream(clean, tmp_path, monkeypatch):
-    """A stream is read in parts: what lies on their borders is found, and nothing else."""
-    from robocache.doctor import streams, values
-
-    made = robots.planted(clean, frozen("imu", 2, slice(300, 700), 4))
-    shift("imu", 1, 200, 25e6)(made)
-    cache = robots.write(tmp_path / "cache", made)
-    whole = robocache.doctor(cache).to_dict()
-    for rows in (101, 250, 1000):
-        monkeypatch.setattr(values, "_BYTES", 24 * rows)
-        monkeypatch.setattr(streams, "_STAMPS", rows)
-        assert robocache.doctor(cache).to_dict()["findings"] == whole["findings"]
-
-
 def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_path):
     made = robots.robot(rng, 60, camera=False)
     for streams in made:

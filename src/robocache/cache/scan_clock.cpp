@@ -1,0 +1,115 @@
+#include "robocache/cache/scan_clock.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+#include "robocache/core/time.hpp"
+
+namespace robocache::cache {
+namespace {
+
+// Where numbers lie between edges. Most are found where the one before was, or beside it.
+class Histogram {
+ public:
+  explicit Histogram(std::span<const double> edges) : edges_(edges), counts_(edges.size() - 1) {}
+
+  void add(double x) {
+    x = std::clamp(x, edges_.front(), edges_.back());
+    if (!(edges_[at_] <= x && x < edges_[at_ + 1])) {
+      const auto behind = std::ranges::upper_bound(edges_.first(edges_.size() - 1), x);
+      at_ = static_cast<size_t>(behind - edges_.begin() - 1);
+    }
+    ++counts_[at_];
+  }
+
+  std::vector<int64_t> counts() && { return std::move(counts_); }
+
+ private:
+  std::span<const double> edges_;
+  std::vector<int64_t> counts_;
+  size_t at_ = 0;
+};
+
+void end_burst(ClockScan& found, int64_t periods, int64_t row) {
+  if (periods < kBurstLength) return;
+  ++found.bursts;
+  found.burst_periods += periods;
+  if (periods > found.longest_burst) {
+    found.longest_burst = periods;
+    found.longest_burst_row = row - periods;
+  }
+}
+
+void add_gap(ClockScan& found, EpisodePeriods& episode, double period, int64_t row, bool is_long) {
+  if (!is_long) {
+    ++found.short_gaps;
+    if (period > found.longest_short_gap_ns) {
+      found.longest_short_gap_ns = period;
+      found.longest_short_gap_row = row;
+    }
+    return;
+  }
+  ++episode.long_gaps;
+  if (period >= episode.longest_gap_ns) {
+    episode.longest_gap_ns = period;
+    episode.longest_gap_row = row;
+  }
+  if (std::ssize(found.long_gap_rows) < kPictureGaps) found.long_gap_rows.push_back(row);
+}
+
+}  // namespace
+
+ClockScan scan_clock(const int64_t* time_ns, std::span<const int64_t> row_offsets, double period_ns,
+                     std::span<const double> edges) {
+  ClockScan found;
+  found.episodes.resize(row_offsets.size() - 1);
+  Histogram histogram(edges);
+  const int64_t periods = std::max<int64_t>(row_offsets.back() - 1, 1);
+  for (size_t e = 0; e + 1 < row_offsets.size(); ++e) {
+    EpisodePeriods& episode = found.episodes[e];
+    const int64_t last = row_offsets[e + 1] - 1;
+    int64_t quick = 0;
+    for (int64_t begin = row_offsets[e]; begin < last;) {
+      // The periods behind these rows lie in one part of the picture.
+      const int64_t part = begin * kPictureParts / periods;
+      const int64_t end = std::min(last, ((part + 1) * periods + kPictureParts - 1) / kPictureParts);
+      PicturePart& picture = found.parts[static_cast<size_t>(part)];
+      picture.count += end - begin;
+      for (int64_t row = begin + 1; row <= end; ++row) {
+        const auto period = static_cast<double>(ns_between(time_ns[row], time_ns[row - 1]));
+        picture.least_ns = std::min(picture.least_ns, period);
+        picture.greatest_ns = std::max(picture.greatest_ns, period);
+        picture.sum_ns += period;
+        if (period > 0) {
+          ++found.moving;
+          if (period_ns > 0) histogram.add(period / period_ns);
+        } else if (found.zeros++ == 0) {
+          found.first_zero_row = row;
+        }
+        if (std::abs(period - period_ns) <= kRegular * period_ns) {
+          ++episode.regular;
+          episode.regular_ns += period;
+        }
+        if (period < kBurst * period_ns) {
+          ++quick;
+        } else if (quick > 0) {
+          end_burst(found, quick, row - 1);
+          quick = 0;
+        }
+        if (period > kGap * period_ns) {
+          found.lost_ns += period - period_ns;
+          add_gap(found, episode, period, row, period > kLongGap * period_ns);
+        }
+      }
+      begin = end;
+    }
+    end_burst(found, quick, last);
+  }
+  found.histogram = std::move(histogram).counts();
+  return found;
+}
+
+}  // namespace robocache::cache
