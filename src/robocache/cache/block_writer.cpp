@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <limits>
 #include <utility>
 
 #include "robocache/cache/crc32.hpp"
@@ -13,19 +15,21 @@
 
 namespace robocache::cache {
 
-BlockWriter::BlockWriter(std::string path, std::string_view header)
-    : path_(std::move(path)), header_bytes_(header.size()) {
+BlockWriter::BlockWriter(std::string path, std::string_view header, WriteBehind* behind)
+    : path_(std::move(path)), header_bytes_(header.size()), behind_(behind) {
   const FileDescriptor file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.get() < 0) refuse_errno(path_, "making it");
   append(header);
 }
 
-BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord& record)
+BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord& record, WriteBehind* behind)
     : path_(std::move(path)),
       header_bytes_(header_bytes),
-      flushed_(record.bytes / kBlockBytes * kBlockBytes),
-      crc32_(record.crc32),
-      buffer_(static_cast<size_t>(record.bytes - flushed_)) {
+      behind_(behind),
+      given_(record.bytes / kBlockBytes * kBlockBytes),
+      buffer_(static_cast<size_t>(record.bytes - given_)),
+      flushed_(given_),
+      crc32_(record.crc32) {
   const FileDescriptor file = open_file();
   read_at(file, buffer_.data(), buffer_.size(), flushed_);
   if (!buffer_.empty()) {
@@ -48,30 +52,50 @@ uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
 
 void BlockWriter::append_blocks(const std::byte* data, size_t size) {
   const auto block = static_cast<size_t>(kBlockBytes);
-  const FileDescriptor file = open_file();
   while (size + buffer_.size() >= block) {
     const size_t taken = block - buffer_.size();
-    const std::byte* source = data;
-    if (!buffer_.empty()) {
+    if (behind_ != nullptr) {
+      buffer_.reserve(block);
       buffer_.insert(buffer_.end(), data, data + taken);
-      source = buffer_.data();
+      data += taken;
+      size -= taken;
+      behind_->add(*this, buffer_);
+    } else {
+      const std::byte* source = data;
+      if (!buffer_.empty()) {
+        buffer_.insert(buffer_.end(), data, data + taken);
+        source = buffer_.data();
+      }
+      data += taken;
+      size -= taken;
+      write_block(source);
+      buffer_.clear();
     }
-    const uint32_t crc = checksum(source, block);
-    write_at(file, source, block, flushed_);
-    // The disk begins while what comes next is computed, and has less left when all is made durable.
-    ::sync_file_range(file.get(), flushed_, kBlockBytes, SYNC_FILE_RANGE_WRITE);
-    crc32_.push_back(crc);
-    flushed_ += kBlockBytes;
-    buffer_.clear();
-    data += taken;
-    size -= taken;
+    given_ += kBlockBytes;
   }
   buffer_.insert(buffer_.end(), data, data + size);
 }
 
+// The one that comes next.
+void BlockWriter::write_block(const std::byte* block) {
+  const FileDescriptor file = open_file();
+  const uint32_t crc = checksum(block, static_cast<size_t>(kBlockBytes));
+  write_at(file, block, static_cast<size_t>(kBlockBytes), flushed_);
+  // The disk begins while what comes next is computed, and has less left when all is made durable.
+  ::sync_file_range(file.get(), flushed_, kBlockBytes, SYNC_FILE_RANGE_WRITE);
+  crc32_.push_back(crc);
+  flushed_ += kBlockBytes;
+}
+
 void BlockWriter::truncate(int64_t size) {
-  if (size >= flushed_) {
-    buffer_.resize(static_cast<size_t>(size - flushed_));
+  if (size < given_ && behind_ != nullptr) {
+    const int64_t last = (given_ - size + kBlockBytes - 1) / kBlockBytes;
+    std::deque<std::vector<std::byte>> blocks = behind_->take_back(*this, static_cast<size_t>(last));
+    given_ -= std::ssize(blocks) * kBlockBytes;
+    if (!blocks.empty()) buffer_ = std::move(blocks.front());
+  }
+  if (size >= given_) {
+    buffer_.resize(static_cast<size_t>(size - given_));
     return;
   }
   const int64_t whole = size / kBlockBytes;
@@ -79,19 +103,26 @@ void BlockWriter::truncate(int64_t size) {
   buffer_.resize(static_cast<size_t>(size - whole * kBlockBytes));
   read_at(file, buffer_.data(), buffer_.size(), whole * kBlockBytes);
   if (::ftruncate(file.get(), size) != 0) refuse_errno(path_, "taking back rows");
-  flushed_ = whole * kBlockBytes;
+  given_ = whole * kBlockBytes;
+  flushed_ = given_;
   crc32_.resize(static_cast<size_t>(whole));
 }
 
+void BlockWriter::forget_waiting() {
+  if (behind_ != nullptr) behind_->take_back(*this, std::numeric_limits<size_t>::max());
+}
+
 void BlockWriter::replace_header(std::string_view header) {
-  if (flushed_ == 0) {
+  if (given_ == 0) {
     std::memcpy(buffer_.data(), header.data(), header.size());
   } else {
+    if (behind_ != nullptr) behind_->settle();
     write_at(open_file(), reinterpret_cast<const std::byte*>(header.data()), header.size(), 0);
   }
 }
 
 FileRecord BlockWriter::finish() const {
+  if (behind_ != nullptr) behind_->settle();
   const FileDescriptor file = open_file();
   FileRecord record{size(), crc32_};
   if (!buffer_.empty()) {

@@ -14,13 +14,13 @@ constexpr auto kInt64Bytes = static_cast<int64_t>(sizeof(int64_t));
 
 // A file of `count` elements of `element_bytes` in a finished cache, with another `header` to write at the end.
 BlockWriter go_on(const std::string& path, const std::string& header, int64_t count, int64_t element_bytes,
-                  const FileRecord& record) {
+                  const FileRecord& record, WriteBehind* behind) {
   const int64_t begin = record.bytes - count * element_bytes;
   if (begin != std::ssize(header)) {
     throw FileError(path + ": expected a header of " + std::to_string(header.size()) + " bytes to append rows, got " +
                     std::to_string(begin));
   }
-  return {path, header.size(), record};
+  return {path, header.size(), record, behind};
 }
 
 // Copies a strided view's elements in row-major order; returns the end of the copy.
@@ -72,33 +72,34 @@ void append_rows(BlockWriter& file, const TensorView& view) {
 }  // namespace
 
 StreamFiles::StreamFiles(std::string_view stream_name, const NewRows& first, const std::string& directory,
-                         int64_t episode)
+                         int64_t episode, WriteBehind* behind)
     : name(stream_name),
       dtype(first.dtype),
       shape(first.shape.begin(), first.shape.end()),
       frames(first.frames),
       ragged(first.ragged),
-      times(directory + "/" + kTimeFile, npy_header(DType::kInt64, 0, {})),
-      values(directory + "/" + kValuesFile, values_header(0)),
+      times(directory + "/" + kTimeFile, npy_header(DType::kInt64, 0, {}), behind),
+      values(directory + "/" + kValuesFile, values_header(0), behind),
       times_begin(times.size()),
       values_begin(values.size()),
       values_end(values.size()),
       row_offsets(static_cast<size_t>(episode + 1), 0) {
   for (const int64_t extent : shape) features *= extent;
   if (!has_offsets()) return;
-  blob_offsets.emplace(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}));
+  blob_offsets.emplace(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), behind);
   blob_offsets_begin = blob_offsets->size();
   const int64_t first_blob = 0;
   blob_offsets->append(&first_blob, sizeof(first_blob));
 }
 
 StreamFiles::StreamFiles(const Stream& finished, const std::string& home,
-                         const std::map<std::string, FileRecord>& records)
-    : StreamFiles(finished, home + "/" + stream_directory(finished.name),
+                         const std::map<std::string, FileRecord>& records, WriteBehind* behind)
+    : StreamFiles(finished, home + "/" + stream_directory(finished.name), behind,
                   [&](const char* file) { return records.at(stream_directory(finished.name) + "/" + file); }) {}
 
 template <class RecordOf>
-StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, const RecordOf& record_of)
+StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, WriteBehind* behind,
+                         const RecordOf& record_of)
     : name(finished.name),
       dtype(finished.dtype),
       shape(finished.shape),
@@ -106,10 +107,10 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, c
       ragged(finished.ragged),
       features(finished.features),
       times(go_on(directory + "/" + kTimeFile, npy_header(DType::kInt64, 0, {}), finished.rows, kInt64Bytes,
-                  record_of(kTimeFile))),
+                  record_of(kTimeFile), behind)),
       values(go_on(directory + "/" + kValuesFile, values_header(0),
                    has_offsets() ? finished.blob_offsets[finished.rows] : finished.rows, value_bytes(),
-                   record_of(kValuesFile))),
+                   record_of(kValuesFile), behind)),
       times_begin(times.size() - finished.rows * kInt64Bytes),
       values_begin(std::ssize(values_header(0))),
       values_end(values.size()),
@@ -118,7 +119,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, c
       finished_end_(Ends{values_end, row_offsets.size()}) {
   if (!has_offsets()) return;
   blob_offsets.emplace(go_on(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), rows + 1,
-                             kInt64Bytes, record_of(kBlobOffsetsFile)));
+                             kInt64Bytes, record_of(kBlobOffsetsFile), behind));
   blob_offsets_begin = blob_offsets->size() - (rows + 1) * kInt64Bytes;
 }
 
@@ -166,6 +167,12 @@ void StreamFiles::finish(const std::function<void(const char*, FileRecord)>& add
   if (!blob_offsets) return;
   blob_offsets->replace_header(npy_header(DType::kInt64, rows + 1, {}));
   add(kBlobOffsetsFile, blob_offsets->finish());
+}
+
+void StreamFiles::forget_waiting() {
+  times.forget_waiting();
+  values.forget_waiting();
+  if (blob_offsets) blob_offsets->forget_waiting();
 }
 
 void StreamFiles::put_back() {

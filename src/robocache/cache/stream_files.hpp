@@ -13,6 +13,7 @@
 
 #include "robocache/cache/block_writer.hpp"
 #include "robocache/cache/dataset.hpp"
+#include "robocache/cache/write_behind.hpp"
 #include "robocache/core/tensor_view.hpp"
 
 namespace robocache::cache {
@@ -29,11 +30,13 @@ struct NewRows {
 // The files of a stream that grow: times, values, and where rows have sizes of their own also where each begins. Whatever
 // writes throws FileError.
 struct StreamFiles {
-  // Makes the files in `directory`; the rows are the first of the stream, in episode `episode`.
-  StreamFiles(std::string_view stream_name, const NewRows& first, const std::string& directory, int64_t episode);
+  // Makes the files in `directory`; the rows are the first of the stream, in episode `episode`. `behind` as of BlockWriter.
+  StreamFiles(std::string_view stream_name, const NewRows& first, const std::string& directory, int64_t episode,
+              WriteBehind* behind);
 
   // Goes on with those of a stream of the finished cache `home`.
-  StreamFiles(const Stream& finished, const std::string& home, const std::map<std::string, FileRecord>& records);
+  StreamFiles(const Stream& finished, const std::string& home, const std::map<std::string, FileRecord>& records,
+              WriteBehind* behind);
 
   bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
   bool has_offsets() const { return is_encoded() || ragged; }
@@ -50,6 +53,9 @@ struct StreamFiles {
 
   // Puts the numbers of rows into the headers and ends the files; `add` is given each one's name and record.
   void finish(const std::function<void(const char*, FileRecord)>& add);
+
+  // Before the stream goes without finish().
+  void forget_waiting();
 
   // Takes back all that was appended to a stream of a finished cache; does nothing to a new one.
   void put_back();
@@ -74,7 +80,7 @@ struct StreamFiles {
 
  private:
   template <class RecordOf>
-  StreamFiles(const Stream& finished, const std::string& directory, const RecordOf& record_of);
+  StreamFiles(const Stream& finished, const std::string& directory, WriteBehind* behind, const RecordOf& record_of);
 
   // Of what values counts: rows, elements of ragged rows, bytes of encoded frames.
   int64_t value_bytes() const { return is_encoded() ? 1 : features * dtype_size(dtype); }

@@ -24,7 +24,9 @@
 #include "robocache/cache/publish.hpp"
 #include "robocache/cache/statistics.hpp"
 #include "robocache/cache/stream_files.hpp"
+#include "robocache/cache/write_behind.hpp"
 #include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
 namespace {
@@ -63,7 +65,7 @@ struct Writer::Impl {
 
   void check_usable() const;
   void check_episode_open() const;
-  void check_writable() const;
+  void check_writable();
   void check_target() const;
   void go_on_with_cache();
   const Stream* stream_before(std::string_view name) const;
@@ -96,6 +98,7 @@ struct Writer::Impl {
   std::vector<cache::EpisodeColumn> episode_columns = cache::automatic_columns();
   int64_t episodes = 0;
   std::vector<std::unique_ptr<cache::StreamFiles>> streams;
+  std::unique_ptr<cache::WriteBehind> behind;  // goes before the streams; none where there is but one thread
   ByName<cache::StreamFiles*> by_name;
   ByName<cache::Description> descriptions;
 
@@ -107,7 +110,8 @@ struct Writer::Impl {
 Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
     : path(cache::absolute_path(requested_path)),
       mode(write_mode),
-      home(mode == WriteMode::kAppend ? path : path + ".partial") {
+      home(mode == WriteMode::kAppend ? path : path + ".partial"),
+      behind(num_threads() > 1 ? std::make_unique<cache::WriteBehind>() : nullptr) {
   if (mode == WriteMode::kAppend) {
     if (!cache::is_cache(path)) throw FileError(path + ": expected a cache to append to, got none");
     lock = cache::DirectoryLock::acquire_finished(path);
@@ -140,7 +144,7 @@ void Writer::Impl::go_on_with_cache() {
   episode_columns = before->episode_columns;
   const auto dataset = Dataset::open(home);
   for (const Stream& stream : dataset->streams()) {
-    streams.push_back(std::make_unique<cache::StreamFiles>(stream, home, before->files));
+    streams.push_back(std::make_unique<cache::StreamFiles>(stream, home, before->files, behind.get()));
     by_name.emplace(stream.name, streams.back().get());
     descriptions.emplace(stream.name,
                          cache::Description{stream.clock, stream.names, stream.attributes_json, stream.frames});
@@ -169,9 +173,12 @@ void Writer::Impl::check_episode_open() const {
   if (!episode) throw ArgumentError(path + ": expected an open episode, got none");
 }
 
-void Writer::Impl::check_writable() const {
+void Writer::Impl::check_writable() {
   check_episode_open();
   if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+  write_failed = true;
+  if (behind != nullptr) behind->check();
+  write_failed = false;
 }
 
 void Writer::Impl::check_target() const { cache::check_target(path, mode == WriteMode::kOverwrite); }
@@ -267,7 +274,7 @@ cache::StreamFiles& Writer::Impl::add_stream(std::string_view name, const cache:
   cache::check_description(name, description_of(name), rows);
   const std::string full = in_home(directory);
   if (::mkdir(full.c_str(), 0777) != 0 && errno != EEXIST) cache::refuse_errno(full, "making the directory");
-  streams.push_back(std::make_unique<cache::StreamFiles>(name, rows, full, episodes));
+  streams.push_back(std::make_unique<cache::StreamFiles>(name, rows, full, episodes, behind.get()));
   by_name.emplace(name, streams.back().get());
   return *streams.back();
 }
@@ -325,6 +332,7 @@ void Writer::Impl::abort_episode() {
   check_episode_open();
   while (streams.size() > streams_before_episode) {
     const std::string name = streams.back()->name;
+    streams.back()->forget_waiting();
     std::error_code error;
     fs::remove_all(in_home(cache::stream_directory(name)), error);
     by_name.erase(name);
@@ -442,9 +450,11 @@ void Writer::Impl::abort() noexcept {
         // The next one that appends does it.
       }
     }
+    behind.reset();
     if (before) cache::remove_leftovers(home, before->files);
     ::unlink(in_home(cache::kLockFile).c_str());
   } else {
+    behind.reset();
     cache::remove_directory(home);
   }
   lock.reset();
@@ -452,7 +462,11 @@ void Writer::Impl::abort() noexcept {
 
 Writer::Writer(const std::string& path, WriteMode mode) : impl_(std::make_unique<Impl>(path, mode)) {}
 
-Writer::~Writer() { impl_->abort(); }
+Writer::~Writer() {
+  impl_->abort();
+  // A forked child has not its thread, and perhaps its locks for ever.
+  if (::getpid() != impl_->owner) (void)impl_->behind.release();
+}
 
 void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names,
                              std::string_view attributes_json) {

@@ -26,8 +26,10 @@ std::string noise(size_t size, unsigned seed) {
   return bytes;
 }
 
-class BlockWriterTest : public testing::Test {
+// Written as blocks come, and behind who makes them.
+class BlockWriterTest : public testing::TestWithParam<bool> {
  protected:
+  WriteBehind* behind() { return GetParam() ? &behind_ : nullptr; }
   std::string path() const { return folder_.path() + "/file"; }
 
   // The file holds `expected` and the record tells so; no checksum covers its first `header` bytes.
@@ -44,12 +46,16 @@ class BlockWriterTest : public testing::Test {
   }
 
   test::TemporaryFolder folder_;
+  WriteBehind behind_;
 };
 
-TEST_F(BlockWriterTest, PiecesOfAnySizeAddUp) {
+INSTANTIATE_TEST_SUITE_P(, BlockWriterTest, testing::Bool(),
+                         [](const auto& test) { return test.param ? "Behind" : "AtOnce"; });
+
+TEST_P(BlockWriterTest, PiecesOfAnySizeAddUp) {
   const auto block = static_cast<size_t>(kBlockBytes);
   for (const size_t piece : {size_t{1000003}, block - 1, block, block + 1, 3 * block + 7}) {
-    BlockWriter writer(path());
+    BlockWriter writer(path(), "", behind());
     std::string expected;
     for (unsigned i = 0; i < 4; ++i) {
       const std::string bytes = noise(piece, i);
@@ -61,13 +67,13 @@ TEST_F(BlockWriterTest, PiecesOfAnySizeAddUp) {
   }
 }
 
-TEST_F(BlockWriterTest, EmptyFile) { expect_file(BlockWriter(path()), ""); }
+TEST_P(BlockWriterTest, EmptyFile) { expect_file(BlockWriter(path(), "", behind()), ""); }
 
-TEST_F(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
+TEST_P(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
   const std::string bytes = noise(3 * static_cast<size_t>(kBlockBytes) + 500, 1);
   for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 1, kBlockBytes, 2 * kBlockBytes + 5,
                              3 * kBlockBytes, 3 * kBlockBytes + 499}) {
-    BlockWriter writer(path());
+    BlockWriter writer(path(), "", behind());
     writer.append(bytes);
     writer.truncate(size);
     EXPECT_EQ(writer.size(), size);
@@ -77,10 +83,10 @@ TEST_F(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
   }
 }
 
-TEST_F(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten) {
+TEST_P(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten) {
   for (const size_t size : {size_t{0}, size_t{100}, static_cast<size_t>(kBlockBytes) + 100}) {
     const std::string bytes = noise(size, 3);
-    BlockWriter writer(path(), "rows: 0");
+    BlockWriter writer(path(), "rows: 0", behind());
     writer.append(bytes);
     expect_file(writer, "rows: 0" + bytes, 7);
     writer.replace_header("rows: 9");
@@ -88,33 +94,33 @@ TEST_F(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten)
   }
 }
 
-TEST_F(BlockWriterTest, TruncateIntoTheFirstBlockKeepsTheHeaderOutOfItsChecksum) {
+TEST_P(BlockWriterTest, TruncateIntoTheFirstBlockKeepsTheHeaderOutOfItsChecksum) {
   const std::string bytes = noise(2 * static_cast<size_t>(kBlockBytes), 4);
-  BlockWriter writer(path(), "header");
+  BlockWriter writer(path(), "header", behind());
   writer.append(bytes);
   writer.truncate(16);
   expect_file(writer, "header" + bytes.substr(0, 10), 6);
 }
 
-TEST_F(BlockWriterTest, FinishMayBeRepeated) {
-  BlockWriter writer(path());
+TEST_P(BlockWriterTest, FinishMayBeRepeated) {
+  BlockWriter writer(path(), "", behind());
   writer.append("abc");
   writer.finish();
   expect_file(writer, "abc");
 }
 
-TEST_F(BlockWriterTest, GoesOnWithAFinishedFileAndNeverCutsWhatItHeld) {
+TEST_P(BlockWriterTest, GoesOnWithAFinishedFileAndNeverCutsWhatItHeld) {
   for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 6, kBlockBytes, 2 * kBlockBytes + 5}) {
     const std::string bytes = noise(static_cast<size_t>(size), 5);
     const std::string more = noise(static_cast<size_t>(kBlockBytes) + 9, 6);
     const std::string held = "rows: 1" + bytes;
-    BlockWriter first(path(), "rows: 0");
+    BlockWriter first(path(), "rows: 0", behind());
     first.append(bytes);
     first.replace_header("rows: 1");
     const FileRecord record = first.finish();
     test::write_file(path(), held + "what an append left that was killed");
 
-    BlockWriter writer(path(), 7, record);
+    BlockWriter writer(path(), 7, record, behind());
     EXPECT_EQ(writer.size(), record.bytes);
     EXPECT_EQ(test::read_file(path()), held);
     writer.append(more);
@@ -128,7 +134,7 @@ TEST_F(BlockWriterTest, GoesOnWithAFinishedFileAndNeverCutsWhatItHeld) {
   }
 }
 
-TEST_F(BlockWriterTest, DoesNotGoOnWithADamagedBlock) {
+TEST_P(BlockWriterTest, DoesNotGoOnWithADamagedBlock) {
   BlockWriter first(path(), "header");
   first.append(noise(static_cast<size_t>(kBlockBytes) + 50, 7));
   FileRecord record = first.finish();
@@ -141,10 +147,67 @@ TEST_F(BlockWriterTest, DoesNotGoOnWithADamagedBlock) {
   EXPECT_TRUE(test::contains(test::message_of<FileError>([&] { BlockWriter(path(), 6, record); }), "cut short"));
 }
 
-TEST_F(BlockWriterTest, ErrorsNameTheFileAndTheReason) {
+TEST_P(BlockWriterTest, ErrorsNameTheFileAndTheReason) {
   const std::string message =
       test::message_of<FileError>([&] { BlockWriter(folder_.path() + "/missing/file").finish(); });
   EXPECT_EQ(message, folder_.path() + "/missing/file: making it: No such file or directory");
+}
+
+// The error of a block is thrown by later calls; it stays until it is taken back, or can be written.
+TEST(WriteBehind, KeepsWhatCannotBeWritten) {
+  const test::TemporaryFolder folder;
+  const auto block = static_cast<size_t>(kBlockBytes);
+  const std::string bytes = noise(3 * block + 9, 8);
+  for (const size_t kept : {size_t{11}, block, block + 5, 2 * block + 500, 3 * block + 9}) {
+    WriteBehind behind;
+    const std::string path = folder.path() + "/" + std::to_string(kept);
+    BlockWriter writer(path, "", &behind);
+    BlockWriter other(path + " behind it", "", &behind);
+    const auto held = [&] { return bytes.substr(0, std::min(kept, static_cast<size_t>(writer.size()))); };
+    {
+      const test::FileSizeLimit limit(block / 2);
+      try {
+        writer.append(bytes);
+        other.append(bytes);
+      } catch (const FileError&) {
+        // As soon as the first block has failed; what was appended before stays.
+      }
+      for (int tries = 0; tries < 3; ++tries) {
+        EXPECT_EQ(test::message_of<FileError>([&] { behind.settle(); }),
+                  path + ": writing at byte 524288: File too large");
+        EXPECT_THROW(behind.check(), FileError);
+        EXPECT_THROW(writer.finish(), FileError);
+      }
+      const std::string expected = held();
+      writer.truncate(std::ssize(expected));
+      EXPECT_EQ(held(), expected);
+    }
+    const std::string expected = held() + "more";
+    EXPECT_NO_THROW(behind.check());
+    writer.append("more");
+    writer.finish();
+    other.finish();
+    EXPECT_EQ(test::read_file(path), expected);
+    EXPECT_EQ(test::read_file(path + " behind it"), bytes.substr(0, static_cast<size_t>(other.size())));
+  }
+}
+
+TEST(WriteBehind, TakesNoMoreThanHasRoom) {
+  const test::TemporaryFolder folder;
+  const std::string bytes = noise(static_cast<size_t>(kBlockBytes), 9);
+  WriteBehind behind;
+  BlockWriter writer(folder.path() + "/file", "", &behind);
+  {
+    const test::FileSizeLimit limit(10);
+    EXPECT_THROW(
+        {
+          for (int i = 0; i < 1000; ++i) writer.append(bytes);
+        },
+        FileError);
+    EXPECT_LE(writer.size(), 100 * kBlockBytes);
+    writer.forget_waiting();
+    EXPECT_NO_THROW(behind.settle());
+  }
 }
 
 }  // namespace

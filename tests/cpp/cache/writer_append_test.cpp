@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -96,7 +98,11 @@ TEST_F(WriterAppendTest, WithoutCloseAnAppendLeavesEveryByte) {
     append(writer, "x", std::vector<int64_t>(many.size(), 100), many);
     append(writer, "new", {1}, {1});
     writer.end_episode();
-    EXPECT_GT(fs::file_size(path() + "/streams/x/values.npy"), size_t{1} << 20);
+    const auto grown = [&] { return fs::file_size(path() + "/streams/x/values.npy") > size_t{1} << 20; };
+    for (int tries = 0; tries < 10'000 && !grown(); ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(grown());
   }
   size_t files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(path())) files += entry.is_regular_file() ? 1 : 0;

@@ -6,11 +6,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "robocache/core/error.hpp"
 #include "tests/cpp/cache/files.hpp"
 #include "tests/cpp/cache/writer_fixture.hpp"
+#include "tests/cpp/in_a_child.hpp"
 
 namespace robocache {
 namespace {
@@ -125,6 +127,23 @@ TEST_F(WriterPublishTest, AForkedChildCannotHarmItsParentsWriter) {
   append(writer, "x", {0}, {5});
   writer.end_episode();
   writer.close();
+  EXPECT_EQ(written(), 5);
+}
+
+// The parent's thread that writes is not there, and may have held a lock.
+TEST_F(WriterPublishTest, AForkedChildLetsItsParentsWriterGo) {
+  const std::vector<float> many(size_t{1} << 22, 5.0f);
+  const std::vector<int64_t> times(many.size(), 0);
+  auto writer = std::make_unique<Writer>(path());
+  writer->begin_episode();
+  append(*writer, "x", times, many);
+  const int status = test::in_a_child([&] {
+    writer.reset();
+    return 0;
+  });
+  EXPECT_EQ(status, 0);
+  writer->end_episode();
+  writer->close();
   EXPECT_EQ(written(), 5);
 }
 

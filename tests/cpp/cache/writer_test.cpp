@@ -1,9 +1,8 @@
 #include "robocache/cache/writer.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/cache/files.hpp"
 #include "tests/cpp/cache/writer_fixture.hpp"
 
@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using test::append;
 using test::append_png;
 using test::contains;
+using test::FileSizeLimit;
 using test::message_of;
 using test::values_of;
 using WriterTest = test::WriterFixture;
@@ -264,54 +265,90 @@ TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
   EXPECT_TRUE(fs::exists(path()));
 }
 
-// A file size limit stands for a full disk: writes fail in the middle of an append.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
+// On one thread an append that fails throws; where a thread writes behind it, a later one may.
 TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   const std::vector<float> many(size_t{1} << 20, 7.0f);
   const std::vector<int64_t> times(many.size(), 100);
-  Writer writer(path());
-  writer.begin_episode();
-  append(writer, "x", {1, 2}, {1, 2});
-  writer.end_episode();
-  writer.begin_episode();
-  append(writer, "x", {3}, {3});
-  {
-    const FileSizeLimit limit(3'500'000);
-    const std::string message = message_of<FileError>([&] { append(writer, "x", times, many); });
-    EXPECT_EQ(message, partial() + "/streams/x/time_ns.npy: writing at byte 3500000: File too large");
-    EXPECT_THROW(append(writer, "x", {200}, {4}), FileError);
-    EXPECT_THROW(writer.end_episode(), FileError);
-    writer.abort_episode();
+  const int threads_before = num_threads();
+  for (const int threads : {1, 2}) {
+    set_num_threads(threads);
+    Writer writer(path(), WriteMode::kOverwrite);
+    writer.begin_episode();
+    append(writer, "x", {1, 2}, {1, 2});
+    writer.end_episode();
+    writer.begin_episode();
+    append(writer, "x", {3}, {3});
+    {
+      const FileSizeLimit limit(3'500'000);
+      const std::string message = message_of<FileError>([&] {
+        append(writer, "x", times, many);
+        for (int tries = 0; tries < 10'000; ++tries) {
+          append(writer, "x", {100}, {7});
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      });
+      EXPECT_EQ(message, partial() + "/streams/x/time_ns.npy: writing at byte 3500000: File too large");
+      EXPECT_THROW(append(writer, "x", {200}, {4}), FileError);
+      EXPECT_THROW(writer.end_episode(), FileError);
+      writer.abort_episode();
+    }
+    writer.begin_episode();
+    append(writer, "x", times, many);
+    writer.end_episode();
+    {
+      const FileSizeLimit limit(100'000);
+      EXPECT_THROW(writer.close(), FileError);
+    }
+    writer.close();  // may be tried again
+    const auto dataset = Dataset::open(path(), true);
+    EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
+    EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
   }
-  writer.begin_episode();
-  append(writer, "x", times, many);
-  writer.end_episode();
-  {
-    const FileSizeLimit limit(100'000);
-    EXPECT_THROW(writer.close(), FileError);
+  set_num_threads(threads_before);
+}
+
+TEST_F(WriterTest, EpisodesThatEndedAreKeptWhateverFailsBehindThem) {
+  std::vector<float> many(100'000);
+  const std::vector<int64_t> times(many.size(), 100);
+  const int threads_before = num_threads();
+  std::string first;
+  for (const int threads : {1, 2}) {
+    set_num_threads(threads);
+    Writer writer(path(), WriteMode::kOverwrite);
+    std::vector<float> ended;
+    const auto add_episode = [&] {
+      writer.begin_episode();
+      const auto number = static_cast<float>(writer.num_episodes());
+      many.assign(many.size(), number);
+      try {
+        append(writer, "x", times, many);
+        append(writer, "y", {0}, {1});
+        writer.end_episode();
+        ended.push_back(number);
+      } catch (const FileError&) {
+        writer.abort_episode();
+      }
+    };
+    {
+      const FileSizeLimit limit(2'500'000);
+      for (int i = 0; i < 100; ++i) add_episode();
+      EXPECT_LT(ended.size(), 100u);
+    }
+    while (ended.size() < 100) add_episode();
+    writer.close();
+    const auto dataset = Dataset::open(path(), true);
+    ASSERT_EQ(dataset->num_episodes(), 100);
+    for (int64_t e = 0; e < 100; ++e) {
+      const std::vector<float> values = values_of(dataset->stream("x"), e);
+      ASSERT_EQ(std::ssize(values), std::ssize(times));
+      EXPECT_EQ(values.front(), static_cast<float>(e));
+      EXPECT_EQ(values.back(), static_cast<float>(e));
+    }
+    const std::string manifest = test::read_file(path() + "/manifest.json");
+    if (threads == 1) first = manifest;
+    EXPECT_EQ(manifest, first);
   }
-  writer.close();  // may be tried again
-  const auto dataset = Dataset::open(path(), true);
-  EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
-  EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
+  set_num_threads(threads_before);
 }
 
 TEST_F(WriterTest, ThreadsMayAppendAtOnce) {

@@ -1,0 +1,107 @@
+#include "robocache/cache/write_behind.hpp"
+
+#include <utility>
+
+#include "robocache/cache/block_writer.hpp"
+
+namespace robocache::cache {
+namespace {
+
+// Blocks that wait for the disk at most, and buffers that wait for blocks.
+constexpr size_t kMostWaiting = 32;
+constexpr size_t kMostBuffers = 4;
+
+}  // namespace
+
+WriteBehind::~WriteBehind() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_one();
+  thread_.join();
+}
+
+void WriteBehind::try_again(std::unique_lock<std::mutex>& lock) {
+  if (!error_) return;
+  error_ = nullptr;
+  work_.notify_one();
+  progress_.wait(lock, [this, tried = tried_] { return tried_ != tried; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+void WriteBehind::check() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  try_again(lock);
+}
+
+void WriteBehind::add(BlockWriter& file, Bytes& block) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  progress_.wait(lock, [this] { return waiting_.size() < kMostWaiting || error_; });
+  try_again(lock);
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  Bytes empty;
+  if (!written_.empty()) {
+    empty = std::move(written_.back());
+    written_.pop_back();
+  }
+  waiting_.push_back({&file, std::move(block)});
+  block = std::move(empty);
+  work_.notify_one();
+}
+
+void WriteBehind::settle() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  try_again(lock);
+  progress_.wait(lock, [this] { return waiting_.empty() || error_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+std::deque<WriteBehind::Bytes> WriteBehind::take_back(const BlockWriter& file, size_t most) {
+  std::deque<Bytes> taken;
+  std::unique_lock<std::mutex> lock(mutex_);
+  progress_.wait(lock, [&] { return writing_ != &file; });
+  for (auto block = waiting_.rbegin(); block != waiting_.rend() && taken.size() < most; ++block) {
+    if (block->file == &file) taken.push_front(std::exchange(block->bytes, {}));
+  }
+  std::erase_if(waiting_, [](const Block& block) { return block.bytes.empty(); });
+  // Whether what is left can be written is another question.
+  error_ = nullptr;
+  work_.notify_one();
+  return taken;
+}
+
+void WriteBehind::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [this] { return stopping_ || (!waiting_.empty() && !error_); });
+    if (stopping_) return;
+    // It stays the first whatever comes and goes behind it, but not where it is.
+    BlockWriter* const file = waiting_.front().file;
+    const std::byte* const bytes = waiting_.front().bytes.data();
+    writing_ = file;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      file->write_block(bytes);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    writing_ = nullptr;
+    error_ = error;
+    ++tried_;
+    if (!error) {
+      Bytes& buffer = waiting_.front().bytes;
+      if (written_.size() < kMostBuffers) {
+        buffer.clear();
+        written_.push_back(std::move(buffer));
+      }
+      waiting_.pop_front();
+    }
+    progress_.notify_all();
+  }
+}
+
+}  // namespace robocache::cache
