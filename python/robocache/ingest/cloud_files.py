@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from ..errors import Error
+from .laz import Unpacker
 from .recording import Notes, SourceError
 
 # Columns by name: ``[points]``, or ``[points, n]`` where a field has several values.
@@ -343,23 +344,16 @@ def _read_las(file: Path, notes: Notes) -> Columns:
     except ImportError as error:
         raise Error(f"{error}; pip install 'robocache[lidar]'") from error
     _check_las_header(file)
-    try:
-        with laspy.open(file, laz_backend=laspy.LazBackend.Lazrs if file.suffix.lower() == ".laz" else None) as reader:
-            header = reader.header
-            stored = file.stat().st_size - int(header.offset_to_point_data)
-            packed = _MOST_PACKED if header.are_points_compressed else 1
-            _check_size(file, header.point_count * header.point_format.size, stored, packed)
-            parts = [_las_columns(points) for points in reader.chunk_iterator(1 << 18)]
-            if not parts:
-                parts = [_las_columns(reader.read_points(0))]
-            for record in header.vlrs:
-                notes.leave_out(f"LAS record {record.user_id} {record.record_id}", "no points")
-    except Error:
-        raise
-    except BaseException as error:  # lazrs panics where its stream is damaged, which is no Exception
-        if isinstance(error, Exception) or type(error).__name__ != "PanicException":
-            raise
-        raise SourceError(f"{file}: {error}") from None
+    with laspy.open(file, laz_backend=Unpacker(file)) as reader:
+        header = reader.header
+        stored = file.stat().st_size - int(header.offset_to_point_data)
+        packed = _MOST_PACKED if header.are_points_compressed else 1
+        _check_size(file, header.point_count * header.point_format.size, stored, packed)
+        parts = [_las_columns(points) for points in reader.chunk_iterator(1 << 18)]
+        if not parts:
+            parts = [_las_columns(reader.read_points(0))]
+        for record in header.vlrs:
+            notes.leave_out(f"LAS record {record.user_id} {record.record_id}", "no points")
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if len(columns["x"]) != header.point_count:
         raise SourceError(f"{file}: expected {header.point_count} points, got {len(columns['x'])}")

@@ -82,7 +82,7 @@ def _read_log(file: Path, what: str, notes: Notes) -> Iterator[tuple[str, Rows |
     for stream, rows in sorted(log.zeros.items()):
         notes.leave_out(
             f"{what}: {stream}: the time of {rows} row{'s' * (rows > 1)}",
-            "stamped 0, which is before the log began and says nothing; the rows are kept, at time 0",
+            "stamped 0, which is before the log began and says nothing; the rows are at time 0 where --repair did not drop them",
         )
     for kind, count in sorted(log.unknown.items()):
         notes.leave_out(f"{what}: messages of type {kind!r}", f"not of ULog version 1: {count}")

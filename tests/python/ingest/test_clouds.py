@@ -437,6 +437,15 @@ def test_a_table_of_chunks_is_not_believed(real_data, tmp_path):
     assert "a table of 4294967295 chunks" in outcome("clouds", tmp_path / "a.laz")
 
 
+def test_damage_over_which_lazrs_ends_the_process_is_an_error(real_data, tmp_path):
+    """A symbol of the times that says "another one" for ever: lazrs calls itself until its stack is full."""
+    content = bytearray((real_data("lidar/laspy") / "simple.laz").read_bytes())
+    content[3311:7407] = bytes([255]) * 4096
+    for name in ("a.laz", "b.las"):
+        (tmp_path / name).write_bytes(content)
+        assert f"{name}: damaged: lazrs died of Segmentation fault" in outcome("clouds", tmp_path / name)
+
+
 def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path):
     points = cloud(rng, 200)
     sources = [write_ply(tmp_path / "source.ply", points, order).read_bytes() for order in ("<", "")]
