@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +17,7 @@ SAMPLED = 48  # frames of each camera that are decoded
 BLANK_RANGE = 4  # of the values 0 to 255: a frame that spans no more has no picture in it
 FROZEN_ROWS, FROZEN_S = 10, 1.0
 MOVING = 0.5
+_BYTES = 1 << 24  # of frames that are decoded, or compared, together
 
 
 def check_frames(survey: Survey) -> Iterator[Finding]:
@@ -23,24 +26,27 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
         if not camera.rows:
             continue
         clock = survey.clocks[camera.name]
-        rows = np.unique(np.linspace(0, camera.rows - 1, SAMPLED).astype(np.int64)).tolist()
+        rows = np.unique(np.linspace(0, camera.rows - 1, SAMPLED).astype(np.int64))
         blank: list[tuple[int, float]] = []
-        for row in rows:
-            try:
-                pixels = camera.frame(row)
-            except FrameError as error:
+        ends: list[float] = []
+        for row, pixels in _decode(camera, rows):
+            if isinstance(pixels, FrameError):
                 yield Finding(
                     "error",
                     "undecodable-frame",
-                    str(error),
+                    str(pixels),
                     **clock.place(row),
                     advice="The file was changed after ingest: robocache inspect --verify says where; ingest anew.",
                 )
                 continue
+            if row in (0, camera.rows - 1):
+                ends += [float(pixels.min()), float(pixels.max())]
             seen = pixels[np.isfinite(pixels)] if pixels.dtype.kind == "f" else pixels
             spread = float(seen.max()) - float(seen.min()) if seen.size else 0.0
             if spread <= (BLANK_RANGE if pixels.dtype == np.uint8 else 0):
                 blank.append((row, float(seen.mean()) if seen.size else 0.0))
+        if len(ends) == 2 * len({0, camera.rows - 1}) and ends[0] == ends[-1]:
+            survey.blank.add(camera.name)
         if blank:
             row, level = blank[0]
             yield Finding(
@@ -59,7 +65,7 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
     """Frames that repeat for 10 rows and 1 s while numbers of the episode change."""
     for camera in survey.cameras:
         clock = survey.clocks[camera.name]
-        if _is_blank(camera):
+        if camera.name in survey.blank:
             continue  # check_frames tells of it
         for begin, end in _repeats(camera, clock):
             time = camera.time_ns
@@ -79,38 +85,53 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def _is_blank(camera: Stream) -> bool:
-    """Whether it shows one colour from end to end."""
+def _decode(camera: Stream, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray | FrameError]]:
+    """These frames, many at once, which threads do."""
+    some = max(_BYTES // max(math.prod(camera.shape) * camera.dtype.itemsize, 1), 1)
+    for part in np.split(rows, range(some, len(rows), some)):
+        frames: Sequence[np.ndarray | FrameError]
+        try:
+            frames = camera[part]
+        except FrameError:
+            frames = [_decode_one(camera, row) for row in part.tolist()]
+        yield from zip(part.tolist(), frames, strict=True)
+
+
+def _decode_one(camera: Stream, row: int) -> np.ndarray | FrameError:
     try:
-        return camera.rows > 0 and bool(camera.frame(0).min() == camera.frame(camera.rows - 1).max())
-    except FrameError:
-        return False
+        return camera.frame(row)
+    except FrameError as error:
+        return error
 
 
 def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
-    """First row and one behind the last of each run of equal frames within an episode."""
-    values, run, end = camera.values, 0, camera.rows
-    starts = set(camera.row_offsets.tolist())
-    if isinstance(values, EncodedFrames):
-        sizes = np.diff(values.offsets)
-        # Files of one size are rare, so that few are held against each other.
-        alike = np.concatenate(([False], sizes[1:] == sizes[:-1], [False]))
-    else:
-        alike = np.concatenate(([False], np.ones(max(end - 1, 0), bool), [False]))
-    for row in range(1, end + 1):
-        if row < end and alike[row] and row not in starts and _equal(values, row):
-            continue
-        if row - run >= FROZEN_ROWS:
-            yield run, row
-        run = row
+    """First row and one behind the last of each run of equal frames within an episode; of raw frames every 16th pixel of every
+    16th line."""
+    values = camera.values
+    within = np.ones(camera.rows + 1, bool)
+    within[camera.row_offsets] = False
+    if not isinstance(values, EncodedFrames):
+        some = values[:, ::16, ::16]
+        step = max(_BYTES // max(some[:1].nbytes, 1), 1)
+        for at in range(1, camera.rows, step):
+            part = some[at - 1 : at + step].reshape(-1, some[0].size)
+            within[at : at + step][: len(part) - 1] &= (part[1:] == part[:-1]).all(1)
+        yield from _runs(within)
+        return
+    sizes = np.diff(values.offsets)
+    within[1 : camera.rows] &= sizes[1:] == sizes[:-1]
+    # Files of one size are rare, and many of them in a row more so.
+    for begin, end in _runs(within):
+        files = [values.file(row) for row in range(begin, end)]
+        same = [np.array_equal(one, other) for one, other in pairwise(files)]
+        yield from ((begin + first, begin + last) for first, last in _runs(np.array([False, *same, False])))
 
 
-def _equal(values: np.ndarray | EncodedFrames, row: int) -> bool:
-    """Whether a frame is the one before; of raw frames every 16th pixel of every 16th line."""
-    if isinstance(values, EncodedFrames):
-        before, begin, end = values.offsets[row - 1 : row + 2].tolist()
-        return bool(np.array_equal(values.data[before:begin], values.data[begin:end]))
-    return bool(np.array_equal(values[row, ::16, ::16], values[row - 1, ::16, ::16]))
+def _runs(same: np.ndarray) -> Iterator[tuple[int, int]]:
+    """First row and one behind the last of runs, by which rows are as the row before; the first is none, nor what is behind all."""
+    edges = np.flatnonzero(same[1:] != same[:-1])
+    ends = zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True)
+    yield from ((begin, end) for begin, end in ends if end - begin >= FROZEN_ROWS)
 
 
 def _moves(survey: Survey, clock: Clock, begin: int, end: int) -> bool:

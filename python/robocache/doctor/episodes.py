@@ -50,8 +50,7 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
     """
     streams = [s for s in survey.floats if s.rows]
     found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    for episode in range(len(survey.dataset) if streams else 0):
-        key = tuple(_sample(stream, episode) for stream in streams)
+    for episode, key in enumerate(zip(*(_samples(stream) for stream in streams), strict=True)):
         if any(key):
             found[key].append(episode)
     repeats = [
@@ -151,16 +150,17 @@ def _rows(stream: Stream, episode: int) -> slice:
     return slice(*stream.row_offsets[episode : episode + 2].tolist())
 
 
-def _sample(stream: Stream, episode: int) -> tuple[int, bytes] | None:
-    """What equal episodes have in common; None where the rows are all the same, which says nothing."""
-    rows = _rows(stream, episode)
-    number = rows.stop - rows.start
-    if number < 2:
-        return None
-    some = stream.values[rows.start + np.arange(8) * (number - 1) // 7]
-    if (some == some[:1]).all():
-        return None
-    return number, some.tobytes()
+def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
+    """Of each episode what equal ones have in common; None where its rows are all the same, which says nothing."""
+    number = np.diff(stream.row_offsets)
+    rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(number - 1, 0)[:, None] // 7
+    rows = np.minimum(rows, stream.rows - 1)  # where the last episodes have none
+    step = max(_BYTES // max(8 * stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
+    for at in range(0, len(rows), step):
+        some = stream.values[rows[at : at + step]]
+        moves = (some != some[:, :1]).reshape(len(some), -1).any(1) & (number[at : at + step] > 1)
+        for n, row, moving in zip(number[at : at + step].tolist(), some, moves.tolist(), strict=True):
+            yield (n, hash(row.tobytes())) if moving else None
 
 
 def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:

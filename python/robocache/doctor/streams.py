@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -133,10 +133,12 @@ class Survey:
     Attributes:
         dataset: the cache.
         splits: lists of episodes that must have nothing in common, by name.
+        blank: cameras that show one colour at their beginning and end, as far as that was looked at.
     """
 
     dataset: Dataset
     splits: dict[str, list[int]]
+    blank: set[str] = field(default_factory=set)
 
     @cached_property
     def clocks(self) -> dict[str, Clock]:

@@ -18,6 +18,7 @@
 #include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/not_finite.hpp"
+#include "tests/cpp/trials.hpp"
 
 namespace robocache::cache {
 namespace {
@@ -323,7 +324,7 @@ TEST(ValueScan, EveryDTypeAgainstARowAfterTheOther) {
 
 TEST(ValueScan, FaultsAnywhere) {
   std::mt19937_64 random(6);
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < test::trials(40); ++trial) {
     expect_scan<float>(random_table(random, DType::kFloat32, 1500 + trial * 7, 5, 1 + trial % 9));
     expect_scan<double>(random_table(random, DType::kFloat64, 1500 + trial * 7, 9, 1 + trial % 9));
   }
