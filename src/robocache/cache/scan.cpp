@@ -25,6 +25,8 @@ constexpr int64_t kChunkRows = int64_t{1} << 15;
 // What it is worth to wake a thread for.
 constexpr int64_t kTask = int64_t{1} << 16;
 constexpr int64_t kCacheLine = 64;
+// Columns that are copied at once: lines of the values are read one after the other, and the copies stay near.
+constexpr int64_t kGroup = 32;
 
 // What numbers are looked at as.
 template <class T>
@@ -112,7 +114,7 @@ class ValueScan::Chunk {
       for (int64_t c = 0; c < width; ++c) {
         const auto at = static_cast<size_t>(c);
         Real* const numbers = copies.get() + c * kApart + kAhead;
-        if (row > 0) numbers[-1] = number(row - 1, first + c);
+        numbers[-1] = row > 0 ? number(row - 1, first + c) : 0;
         add_numbers(found, first + c, places[at], row, {numbers, static_cast<size_t>(count)});
         const ScanSteps<Real> more = add_steps(found, first + c, row, numbers, count, episodes);
         steps[at].greatest = std::max(steps[at].greatest, more.greatest);
@@ -265,22 +267,20 @@ class ValueScan::Chunk {
   // Steps within episodes: those that lead to the rows from `row` on.
   ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
-    std::array<uint8_t, kScanBlock> changed;
+    const ScanKernels<Real>& kernels = scan_kernels<Real>();
     ScanSteps<Real> steps{};
     int64_t at = 0;
     const auto add_until = [&](int64_t end) {
-      if (at == end) return;
-      const ScanSteps<Real> more = scan_kernels<Real>().find_steps(numbers + at, end - at, changed.data() + at);
+      if (at >= end) return;
+      const ScanSteps<Real> more = kernels.find_steps(numbers + at, end - at);
       steps.sum += more.sum;
       steps.greatest = std::max(steps.greatest, more.greatest);
       steps.moved += more.moved;
       steps.still += more.still;
     };
     for (const int64_t cut : episodes) {
-      if (cut - row < at) continue;  // the same again
       add_until(cut - row);
       at = cut - row + 1;
-      changed[static_cast<size_t>(at - 1)] = 1;
     }
     add_until(count);
     Found::Column& column = column_of(found, feature);
@@ -288,9 +288,12 @@ class ValueScan::Chunk {
     if (steps.still == 0) {
       end_run(found, column, feature, row);
       column.last_change = row + count - 1;
-    } else {
-      add_changes(found, column, feature, row, {changed.data(), static_cast<size_t>(count)});
+      return steps;
     }
+    std::array<uint8_t, kScanBlock> changed;
+    kernels.mark_changes(numbers, count, changed.data());
+    for (const int64_t cut : episodes) changed[static_cast<size_t>(cut - row)] = 1;
+    add_changes(found, column, feature, row, {changed.data(), static_cast<size_t>(count)});
     return steps;
   }
 
@@ -377,8 +380,7 @@ int64_t ValueScan::add(int64_t bytes) {
   const int64_t chunk_bytes = std::max<int64_t>(1, chunk_rows_ * features_ * dtype_size(dtype_));
   const int64_t chunks = std::clamp<int64_t>(bytes / chunk_bytes, 1, (rows_ - added_ + chunk_rows_ - 1) / chunk_rows_);
   const int64_t end = std::min(rows_, added_ + chunks * chunk_rows_);
-  // A cache line's worth of columns is copied at once, so that each line of the values is read once.
-  const int64_t group = std::max<int64_t>(1, std::min(features_, kCacheLine / dtype_size(dtype_)));
+  const int64_t group = std::clamp<int64_t>(features_, 1, kGroup);
   const int64_t groups = (features_ + group - 1) / group;
   const int64_t looks = groups + std::ssize(reference_.quaternions);
   std::vector<Found> found(static_cast<size_t>(chunks * looks));

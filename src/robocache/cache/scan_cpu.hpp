@@ -39,8 +39,9 @@ struct ScanKernels {
   void (*count_below)(const Real* numbers, int64_t count, const Real* places, PlaceCounts& below);
   void (*count_at)(const Real* numbers, int64_t count, const Real* places, PlaceCounts& at);
 
-  // The steps that lead to them, the first from the number before; `changed`: whether each is another than 0.
-  ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count, uint8_t* changed);
+  // The steps that lead to them, the first from the number before; and whether each is another than 0.
+  ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
+  void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };
 
 }  // namespace robocache::cache

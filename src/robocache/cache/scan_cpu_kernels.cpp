@@ -97,7 +97,7 @@ void count_at(const Real* numbers, int64_t count, const Real* places, cache::Pla
 }
 
 template <class Real>
-cache::ScanSteps<Real> find_steps(const Real* __restrict numbers, int64_t count, uint8_t* __restrict changed) {
+cache::ScanSteps<Real> find_steps(const Real* numbers, int64_t count) {
   constexpr int64_t kSide = kLanes<Real>;
   constexpr Real kMost = std::numeric_limits<Real>::max();
   alignas(64) Real sizes[cache::kScanBlock];
@@ -111,7 +111,6 @@ cache::ScanSteps<Real> find_steps(const Real* __restrict numbers, int64_t count,
     moved += finite > 0 ? 1 : 0;
     sizes[i] = finite;
   }
-  for (int64_t i = 0; i < count; ++i) changed[i] = numbers[i] - numbers[i - 1] == 0 ? 0 : 1;
   Real sum[kSide] = {};
   Real greatest[kSide] = {};
   const auto add = [&](int64_t lane, Real size) {
@@ -133,7 +132,13 @@ cache::ScanSteps<Real> find_steps(const Real* __restrict numbers, int64_t count,
 }
 
 template <class Real>
-constexpr cache::ScanKernels<Real> kKernels{add_up<Real>, count_below<Real>, count_at<Real>, find_steps<Real>};
+void mark_changes(const Real* __restrict numbers, int64_t count, uint8_t* __restrict changed) {
+  for (int64_t i = 0; i < count; ++i) changed[i] = numbers[i] - numbers[i - 1] == 0 ? 0 : 1;
+}
+
+template <class Real>
+constexpr cache::ScanKernels<Real> kKernels{add_up<Real>, count_below<Real>, count_at<Real>, find_steps<Real>,
+                                            mark_changes<Real>};
 
 }  // namespace
 
