@@ -119,7 +119,7 @@ class Prefetcher::Worker {
     Slot& oldest = slot(taken_);
     waits_again_ = SteadyClock::now() - given_ < kShortStep;
     await_briefly([&] { return begun_.load(std::memory_order_relaxed) > taken_; });
-    if (uint64_t place = taken_; begun_.compare_exchange_strong(place, taken_ + 1)) {
+    if (uint64_t place = taken_; takes_briefly_ && begun_.compare_exchange_strong(place, taken_ + 1)) {
       make(oldest);  // sooner than the thread would be awake
     } else {
       const auto is_made = [&] { return oldest.made.load(std::memory_order_acquire); };
@@ -212,7 +212,9 @@ class Prefetcher::Worker {
 
   // On the thread, or on the taker's.
   void make(Slot& slot) {
+    const auto began = SteadyClock::now();
     try {
+      const Cancellable cancellable(cancelled_);
       if (copies_.empty()) {
         slot.make(slot.memory, cancelled_);
       } else {
@@ -224,6 +226,7 @@ class Prefetcher::Worker {
       slot.error = std::current_exception();
       await_copies();  // of those before the one that failed
     }
+    takes_briefly_ = SteadyClock::now() - began < kCheckEvery;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       slot.made.store(true, std::memory_order_release);
@@ -253,10 +256,11 @@ class Prefetcher::Worker {
   uint64_t forks_ = 0;
   OwnedCudaStream side_;
   std::vector<Slot> slots_;
-  SteadyClock::time_point given_;         // when the last batch was taken
-  std::atomic<bool> waits_again_{false};  // whether its taker was soon back
-  uint64_t taken_ = 0;                    // batches that take() and cancel() are past
-  std::atomic<uint64_t> begun_{0};        // or dropped
+  SteadyClock::time_point given_;           // when the last batch was taken
+  std::atomic<bool> waits_again_{false};    // whether its taker was soon back
+  std::atomic<bool> takes_briefly_{false};  // whether the last batch was made sooner than a wait looks for signals
+  uint64_t taken_ = 0;                      // batches that take() and cancel() are past
+  std::atomic<uint64_t> begun_{0};          // or dropped
   std::atomic<uint64_t> submitted_{0};
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;  // held where submitted_, made and stopping_ change, so that nobody falls asleep meanwhile

@@ -27,6 +27,9 @@ constexpr auto kBriefly = std::chrono::microseconds(30);
 
 thread_local bool inside_range = false;
 thread_local const void* expected_helper = nullptr;
+thread_local const std::atomic<bool>* cancelled_by = nullptr;
+
+bool is_true(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(std::memory_order_relaxed); }
 
 // Marks this thread as working on a range: a call from there runs on it alone.
 class InsideRange {
@@ -42,7 +45,10 @@ class InsideRange {
 
 void run_alone(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   const InsideRange inside;
-  for (int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
+  for (int64_t begin = 0; begin < n; begin += grain) {
+    if (is_true(cancelled_by)) throw Cancelled();
+    body(begin, std::min(n, begin + grain));
+  }
 }
 
 int default_num_threads() {
@@ -79,7 +85,7 @@ class ThreadPool {
     const void* const helper = expected_helper;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      job_ = {n, grain, &body};
+      job_ = {n, grain, &body, cancelled_by};
       next_.store(0, std::memory_order_relaxed);
       open_ = true;
       places_ = threads_ - (helper != nullptr ? 2 : 1);
@@ -113,6 +119,7 @@ class ThreadPool {
     done_.wait(lock, [this] { return busy_ == 0; });
     // The pool keeps no reference: the exception is the caller's alone.
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+    if (is_true(cancelled_by)) throw Cancelled();
   }
 
   bool help(const void* by) {
@@ -133,6 +140,7 @@ class ThreadPool {
     int64_t n = 0;
     int64_t grain = 1;
     const std::function<void(int64_t, int64_t)>* body = nullptr;
+    const std::atomic<bool>* cancelled = nullptr;
   };
 
   // Whether there was a range left.
@@ -142,6 +150,7 @@ class ThreadPool {
       helper_.store(nullptr, std::memory_order_relaxed);
       return false;
     }
+    if (is_true(job_.cancelled)) return true;
     const InsideRange inside;
     try {
       (*job_.body)(begin, std::min(job_.n, begin + job_.grain));
@@ -254,6 +263,10 @@ ThreadPool& the_pool() {
 HelpExpected::HelpExpected(const void* by) : before_(std::exchange(expected_helper, by)) {}
 
 HelpExpected::~HelpExpected() { expected_helper = before_; }
+
+Cancellable::Cancellable(const std::atomic<bool>& by) : before_(std::exchange(cancelled_by, &by)) {}
+
+Cancellable::~Cancellable() { cancelled_by = before_; }
 
 bool help_is_expected() { return expected_helper != nullptr && num_threads() > 1; }
 

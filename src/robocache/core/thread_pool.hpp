@@ -1,6 +1,7 @@
 // The threads that CPU work runs on. No result depends on their number.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -33,6 +34,21 @@ class HelpExpected {
  private:
   const void* before_;
 };
+
+// While it lives, a parallel_for of this thread begins no further range once `by` is true, and throws Cancelled when those that
+// run have ended: nobody wants what they make.
+class Cancellable {
+ public:
+  explicit Cancellable(const std::atomic<bool>& by);
+  ~Cancellable();
+  Cancellable(const Cancellable&) = delete;
+  Cancellable& operator=(const Cancellable&) = delete;
+
+ private:
+  const std::atomic<bool>* before_;
+};
+
+struct Cancelled {};
 
 // Whether this thread's parallel_for keeps a place for a helper: then ranges may be shorter than what is worth a wake-up.
 bool help_is_expected();

@@ -223,6 +223,32 @@ TEST_P(PrefetchTest, AWaitThatIsInterruptedLeavesTheBatch) {
   EXPECT_TRUE(is_made(made, 3, consumer_.get()));
 }
 
+// Whether its thread has begun or not: who makes a long batch himself hears of no signal.
+TEST_P(PrefetchTest, AWaitForALongBatchIsInterruptedAtOnce) {
+  struct Interrupt {};
+  using std::chrono::milliseconds;
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  const DeviceBuffer memories[] = {memory(), memory()};
+  std::atomic<int> ran = 0;
+  {
+    Prefetcher ahead = prefetcher(2);
+    for (const DeviceBuffer& to : memories) {
+      const Prefetcher::Make make = [&](void*, const std::atomic<bool>&) {
+        parallel_for(4000, 1, [&](int64_t, int64_t) {
+          ++ran;
+          std::this_thread::sleep_for(milliseconds(20));
+        });
+      };
+      ahead.submit(make, to.data(), consumer_.get());
+    }
+    EXPECT_THROW(ahead.take(consumer_.get(), [] { throw Interrupt(); }), Interrupt);
+    EXPECT_EQ(ahead.pending(), 2);
+  }
+  EXPECT_LT(ran, 1000);  // nor does anybody wait for the rest of it
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+}
+
 TEST_P(PrefetchTest, MoreThanItsDepthAndLessThanNothingAreRefused) {
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{65}}) {
     expect_refused<ArgumentError>([&] { prefetcher(bad); },

@@ -318,6 +318,27 @@ TEST_P(ThreadPool, AHelpersExceptionReachesTheCaller) {
   }
 }
 
+TEST_P(ThreadPool, WhatIsCancelledBeginsNoFurtherRange) {
+  std::atomic<bool> cancelled = false;
+  std::atomic<int> ran = 0;
+  const auto job = [&] {
+    parallel_for(1000, 1, [&](int64_t, int64_t) {
+      ++ran;
+      cancelled = true;
+    });
+  };
+  {
+    const Cancellable cancellable(cancelled);
+    EXPECT_THROW(job(), Cancelled);
+    EXPECT_LE(ran, GetParam());
+    ran = 0;
+    EXPECT_THROW(job(), Cancelled);
+    EXPECT_EQ(ran, 0);
+  }
+  job();
+  EXPECT_EQ(ran, 1000);
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPool, testing::Values(1, 2, 5));
 
 TEST(SetNumThreads, RefusesFewerThanOneAndAnAbsurdNumber) {
