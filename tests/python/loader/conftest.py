@@ -1,4 +1,4 @@
-"""A recording that the loader's suites share; it is never changed."""
+"""Recordings that the loader's suites share; they are never changed."""
 
 import sys
 from pathlib import Path
@@ -22,3 +22,16 @@ def dataset(recording, tmp_path_factory):
     from recordings import write
 
     return write(tmp_path_factory.mktemp("cache") / "cache", recording)
+
+
+@pytest.fixture(scope="session")
+def filmed():
+    from filmed import Recording
+
+    return Recording(np.random.default_rng(15))
+
+
+@pytest.fixture(scope="session", params=["raw", "jpeg", "png"])
+def filmed_dataset(request, filmed, tmp_path_factory):
+    """Its cache, frames stored in each way."""
+    return filmed.write(tmp_path_factory.mktemp("cameras") / "cache", request.param)

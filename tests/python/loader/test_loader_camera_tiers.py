@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from filmed import DELTAS, PERIOD_NS, Recording, smooth_frames
+from filmed import DELTAS, PERIOD_NS, smooth_frames
 
 import robocache
 
@@ -15,16 +15,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("PIL.Image")
 
 TIERS = ["decoded", "device", "pinned", "mapped"]
-
-
-@pytest.fixture(scope="module")
-def recording():
-    return Recording(np.random.default_rng(15))
-
-
-@pytest.fixture(scope="module", params=["raw", "jpeg", "png"])
-def dataset(request, recording, tmp_path_factory):
-    return recording.write(tmp_path_factory.mktemp("cameras") / "cache", request.param)
 
 
 def _write_with_matrices(recording, path, matrices, codec):
@@ -41,11 +31,11 @@ def _write_with_matrices(recording, path, matrices, codec):
 @pytest.mark.parametrize("codec", ["raw", "jpeg", "png"])
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("per_frame", [False, True])
-def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(recording, tmp_path, cuda, codec, tier, per_frame):
+def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, codec, tier, per_frame):
     matrices = {"top": [[20.0, 0.3, 13.1], [0, 21, 9.7], [0, 0, 1]]}
     sources = [
-        robocache.Source(_write_with_matrices(recording, tmp_path / "a", matrices, codec)),
-        robocache.Source(_write_with_matrices(recording, tmp_path / "b", {}, codec)),
+        robocache.Source(_write_with_matrices(filmed, tmp_path / "a", matrices, codec)),
+        robocache.Source(_write_with_matrices(filmed, tmp_path / "b", {}, codec)),
     ]
     options = {
         "batch_size": 5,
@@ -101,7 +91,7 @@ def _assert_same(got, expected):
         ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
     ],
 )
-def test_decoded_frames_give_the_bytes_of_encoded_ones(recording, dataset, device, options, kept):
+def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, device, options, kept):
     frames = {"top": DELTAS, "joint": [0.0]}
     loading = {
         "batch_size": 7,
@@ -110,15 +100,15 @@ def test_decoded_frames_give_the_bytes_of_encoded_ones(recording, dataset, devic
         "seed": 8,
         "images": robocache.ImageOptions(**options),
     }
-    _, expected = _batches(dataset, loading, device="cpu", residency="mapped")
+    _, expected = _batches(filmed_dataset, loading, device="cpu", residency="mapped")
     for more in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
-        loader, got = _batches(dataset, loading, device=device, **more)
+        loader, got = _batches(filmed_dataset, loading, device=device, **more)
         _assert_same(got, expected)
         placement = next(p for p in loader.explain() if p.key == "top")
-        if dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
+        if filmed_dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
             assert placement.tier == "device"  # pixels they are already
             continue
-        rows = sum(len(streams["top"][0]) for streams in recording.episodes)
+        rows = sum(len(streams["top"][0]) for streams in filmed.episodes)
         states = rows if device == "cpu" else 0
         assert (placement.tier, placement.bytes) == ("decoded", rows * kept[0] * kept[1] * 3 + states)
         assert "pixels in" in placement.why
@@ -179,8 +169,8 @@ def test_sources_whose_sizes_and_codecs_differ_give_the_bytes_of_the_cpu(tmp_pat
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
-def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(recording, tmp_path, device, codec):
-    dataset = recording.write(tmp_path / "cache", codec)
+def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(filmed, tmp_path, device, codec):
+    dataset = filmed.write(tmp_path / "cache", codec)
     for rank in range(2):
         options = {
             "batch_size": 4,
@@ -199,8 +189,8 @@ def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(recording, t
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
-def test_loaders_on_one_dataset_share_decoded_frames(recording, tmp_path, device, codec):
-    recording.write(tmp_path / "cache", codec)
+def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, codec):
+    filmed.write(tmp_path / "cache", codec)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": device}
     first = robocache.Loader(dataset, **options)
@@ -215,8 +205,8 @@ def test_loaders_on_one_dataset_share_decoded_frames(recording, tmp_path, device
         next(robocache.Loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
 
 
-def test_ranks_of_one_host_share_decoded_frames(recording, tmp_path, monkeypatch):
-    recording.write(tmp_path / "cache", "jpeg")
+def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
+    filmed.write(tmp_path / "cache", "jpeg")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": "cpu"}
     loader = robocache.Loader(robocache.open(tmp_path / "cache"), **options)
@@ -248,8 +238,8 @@ def test_ranks_of_one_host_share_decoded_frames(recording, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
-def test_ranks_of_one_host_share_pinned_frames(recording, tmp_path, monkeypatch, cuda, codec):
-    dataset = recording.write(tmp_path / "cache", codec)
+def test_ranks_of_one_host_share_pinned_frames(filmed, tmp_path, monkeypatch, cuda, codec):
+    dataset = filmed.write(tmp_path / "cache", codec)
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2}
     _, expected = _batches(dataset, options, device="cpu", residency="mapped")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -263,8 +253,8 @@ def test_ranks_of_one_host_share_pinned_frames(recording, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
-def test_processes_on_one_gpu_share_one_pinned_copy(recording, tmp_path, monkeypatch, cuda, codec):
-    dataset = recording.write(tmp_path / "cache", codec)
+def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatch, cuda, codec):
+    dataset = filmed.write(tmp_path / "cache", codec)
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2, "device": cuda, "residency": "pinned"}
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     loader = robocache.Loader(dataset, **options)
@@ -294,10 +284,10 @@ def test_processes_on_one_gpu_share_one_pinned_copy(recording, tmp_path, monkeyp
     del loader
 
 
-def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(recording, tmp_path, cuda):
+def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp_path, cuda):
     sources = []
     for name in ("a", "b"):
-        sources.append(robocache.Source(recording.write(tmp_path / name, "jpeg"), weight=len(sources) + 1))
+        sources.append(robocache.Source(filmed.write(tmp_path / name, "jpeg"), weight=len(sources) + 1))
     options = {
         "delta_timestamps": {"top": DELTAS, "wrist": [0.0], "joint": None},
         "anchor": "joint",
@@ -342,8 +332,8 @@ def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(recording, 
             _assert_same(steps(loader), expected)
 
 
-def test_pixels_that_do_not_fit_stay_encoded(recording, tmp_path, device):
-    dataset = recording.write(tmp_path / "cache", "jpeg")
+def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
+    dataset = filmed.write(tmp_path / "cache", "jpeg")
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
 
     def placement(budget, **more):
@@ -362,8 +352,8 @@ def test_pixels_that_do_not_fit_stay_encoded(recording, tmp_path, device):
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_damage_that_decoding_alone_finds_is_told_in_every_tier(recording, tmp_path, device, tier):
-    recording.write(tmp_path / "cache", "jpeg")
+def test_damage_that_decoding_alone_finds_is_told_in_every_tier(filmed, tmp_path, device, tier):
+    filmed.write(tmp_path / "cache", "jpeg")
     offsets = np.load(tmp_path / "cache" / "streams" / "top" / "blob_offsets.npy")
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     content = bytearray(file.read_bytes())

@@ -12,16 +12,6 @@ torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
 
 
-@pytest.fixture(scope="module")
-def recording():
-    return Recording(np.random.default_rng(15))
-
-
-@pytest.fixture(scope="module", params=["raw", "jpeg", "png"])
-def dataset(request, recording, tmp_path_factory):
-    return recording.write(tmp_path_factory.mktemp("cameras") / "cache", request.param)
-
-
 def _decoded(dataset, name):
     """Every row's pixels, by another decoder than ours."""
     stream = dataset.streams[name]
@@ -54,9 +44,9 @@ def _expected(dataset, name, batch, deltas_s):
 
 
 @pytest.mark.parametrize("residency", ["auto", "decoded", "mapped"])
-def test_frames_are_those_that_the_clock_chooses(dataset, device, residency):
+def test_frames_are_those_that_the_clock_chooses(filmed_dataset, device, residency):
     loader = robocache.Loader(
-        dataset,
+        filmed_dataset,
         batch_size=7,
         delta_timestamps={"joint": [0.0], "top": DELTAS, "wrist": DELTAS},
         anchor="joint",
@@ -69,19 +59,24 @@ def test_frames_are_those_that_the_clock_chooses(dataset, device, residency):
     for batch in loader:
         batch = {name: array.cpu().numpy() for name, array in batch.items()}
         for name in ("top", "wrist"):
-            pixels, is_pad = _expected(dataset, name, batch, DELTAS)
+            pixels, is_pad = _expected(filmed_dataset, name, batch, DELTAS)
             np.testing.assert_array_equal(batch[name], pixels)
             np.testing.assert_array_equal(batch[f"{name}_is_pad"], is_pad)
         seen += len(batch["time_ns"])
     assert seen == 120
 
 
-def test_by_default_pixels_are_from_0_to_1_channels_first(dataset, device):
+def test_by_default_pixels_are_from_0_to_1_channels_first(filmed_dataset, device):
     loader = robocache.Loader(
-        dataset, batch_size=30, delta_timestamps={"top": None, "joint": None}, anchor="joint", seed=1, device=device
+        filmed_dataset,
+        batch_size=30,
+        delta_timestamps={"top": None, "joint": None},
+        anchor="joint",
+        seed=1,
+        device=device,
     )
     batch = {name: array.cpu() for name, array in next(loader).items()}
-    pixels, is_pad = _expected(dataset, "top", {n: a.numpy() for n, a in batch.items()}, [0.0])
+    pixels, is_pad = _expected(filmed_dataset, "top", {n: a.numpy() for n, a in batch.items()}, [0.0])
     assert batch["top"].dtype == torch.float32 and batch["top"].shape == (30, 3, 18, 26)
     # One fma, constants from float64.
     expected = (pixels[:, 0].astype(np.float64) * float(np.float32(1 / 255))).astype(np.float32)
@@ -89,10 +84,10 @@ def test_by_default_pixels_are_from_0_to_1_channels_first(dataset, device):
     np.testing.assert_array_equal(batch["top_is_pad"].numpy(), is_pad[:, 0])
 
 
-def test_a_crop_is_exact_and_the_same_whatever_the_batch(dataset, device):
+def test_a_crop_is_exact_and_the_same_whatever_the_batch(filmed_dataset, device):
     def frames(batch_size, **options):
         loader = robocache.Loader(
-            dataset,
+            filmed_dataset,
             batch_size=batch_size,
             delta_timestamps={"top": [-0.04, 0.0]},
             images={"top": robocache.ImageOptions(crop=(11, 13), dtype="uint8", layout="hwc", **options)},
@@ -102,7 +97,7 @@ def test_a_crop_is_exact_and_the_same_whatever_the_batch(dataset, device):
         return torch.cat([batch["top"].cpu() for batch in loader]).numpy()
 
     whole = robocache.Loader(
-        dataset,
+        filmed_dataset,
         batch_size=36,
         delta_timestamps={"top": [-0.04, 0.0]},
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
@@ -126,10 +121,10 @@ def test_a_crop_is_exact_and_the_same_whatever_the_batch(dataset, device):
     assert len(places) > 15
 
 
-def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(dataset, threads):
+def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(filmed_dataset, threads):
     def batches(prefetch):
         loader = robocache.Loader(
-            dataset,
+            filmed_dataset,
             batch_size=11,
             delta_timestamps={"top": DELTAS, "wrist": DELTAS},
             anchor="top",
@@ -148,7 +143,7 @@ def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(dataset, 
             np.testing.assert_array_equal(a, b)
 
 
-def test_sources_whose_frames_differ_in_size_are_brought_to_one(recording, tmp_path, device):
+def test_sources_whose_frames_differ_in_size_are_brought_to_one(filmed, tmp_path, device):
     rng = np.random.default_rng(2)
     for name, height, width in (("a", 20, 30), ("b", 16, 16), ("c", 5, 9)):
         with robocache.Writer(tmp_path / name) as writer, writer.episode() as episode:
@@ -194,8 +189,8 @@ def _spoil(path, name, row):
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
-def test_a_frame_that_does_not_decode_is_named_or_padding(recording, tmp_path, codec, device):
-    recording.write(tmp_path / "cache", codec)
+def test_a_frame_that_does_not_decode_is_named_or_padding(filmed, tmp_path, codec, device):
+    filmed.write(tmp_path / "cache", codec)
     _spoil(tmp_path / "cache", "top", 15)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
@@ -209,8 +204,8 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(recording, tmp_path, c
     assert loader.bad_frames == 1
 
 
-def test_a_cut_file_is_an_error_where_it_is_read(recording, tmp_path):
-    recording.write(tmp_path / "cache", "jpeg")
+def test_a_cut_file_is_an_error_where_it_is_read(filmed, tmp_path):
+    filmed.write(tmp_path / "cache", "jpeg")
     loader = robocache.Loader(
         robocache.open(tmp_path / "cache"),
         batch_size=36,
@@ -226,12 +221,12 @@ def test_a_cut_file_is_an_error_where_it_is_read(recording, tmp_path):
         next(loader)
 
 
-def test_intrinsics_follow_the_crop(recording, tmp_path, device):
+def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
     matrix = [[20.0, 0, 13], [0, 21, 9], [0, 0, 1]]
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("top", intrinsics=matrix)
         with writer.episode() as episode:
-            time_ns, frames = recording.episodes[0]["top"]
+            time_ns, frames = filmed.episodes[0]["top"]
             episode.append("top", time_ns, frames, codec="raw")
             episode.append("side", time_ns, frames, codec="raw")
     dataset = robocache.open(tmp_path / "cache")
@@ -266,10 +261,10 @@ def test_intrinsics_follow_the_crop(recording, tmp_path, device):
         ({"on_bad_frame": "ignore"}, "on_bad_frame: expected 'error' or 'pad', got 'ignore'"),
     ],
 )
-def test_what_does_not_fit_a_camera_is_refused(dataset, options, message):
+def test_what_does_not_fit_a_camera_is_refused(filmed_dataset, options, message):
     with pytest.raises(robocache.Error, match=message):
         robocache.Loader(
-            dataset,
+            filmed_dataset,
             batch_size=4,
             delta_timestamps={"joint": [0.0], "top": [0.0]},
             anchor="joint",
@@ -278,9 +273,9 @@ def test_what_does_not_fit_a_camera_is_refused(dataset, options, message):
         )
 
 
-def test_nearest_looks_ahead(dataset):
+def test_nearest_looks_ahead(filmed_dataset):
     loader = robocache.Loader(
-        dataset,
+        filmed_dataset,
         batch_size=120,
         delta_timestamps={"top": None, "joint": None},
         anchor="joint",
@@ -289,36 +284,38 @@ def test_nearest_looks_ahead(dataset):
         device="cpu",
     )
     batch = {name: array.numpy() for name, array in next(loader).items()}
-    stream, pixels = dataset.streams["top"], _decoded(dataset, "top")
+    stream, pixels = filmed_dataset.streams["top"], _decoded(filmed_dataset, "top")
     for b, (time, e) in enumerate(zip(batch["time_ns"], batch["episode_index"], strict=True)):
         begin, end = stream.row_offsets[e : e + 2]
         row = begin + np.argmin(np.abs(stream.time_ns[begin:end] - time))
         np.testing.assert_array_equal(batch["top"][b], pixels[row])
 
 
-def test_state_and_gather_know_cameras(dataset, device):
+def test_state_and_gather_know_cameras(filmed_dataset, device):
     images = robocache.ImageOptions(crop=(9, 9), dtype="uint8")
     options = {"batch_size": 6, "delta_timestamps": {"top": [0.0]}, "images": images, "seed": 5, "device": device}
-    loader = robocache.Loader(dataset, **options)
+    loader = robocache.Loader(filmed_dataset, **options)
     batches = [batch["top"].cpu().numpy().copy() for batch in loader]
-    resumed = robocache.Loader(dataset, **options)
+    resumed = robocache.Loader(filmed_dataset, **options)
     resumed.load_state_dict({"seed": 5, "epoch": 0, "samples": 12})
     np.testing.assert_array_equal(next(resumed)["top"].cpu().numpy(), batches[2])
     a, b = loader.gather([3, 30]), loader.gather([30])
     np.testing.assert_array_equal(a["top"][1].cpu().numpy(), b["top"][0].cpu().numpy())
 
 
-def test_images_without_a_camera_are_refused_and_float64_is_for_numbers(dataset):
+def test_images_without_a_camera_are_refused_and_float64_is_for_numbers(filmed_dataset):
     options = {"batch_size": 4, "device": "cpu"}
     with pytest.raises(robocache.ArgumentError, match="images: goes with a camera in the batch, got none"):
-        robocache.Loader(dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
-    batch = next(robocache.Loader(dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options))
+        robocache.Loader(filmed_dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
+    batch = next(
+        robocache.Loader(filmed_dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options)
+    )
     assert (batch["joint"].dtype, batch["top"].dtype) == (torch.float64, torch.float32)
 
 
-def test_cameras_that_draw_together_are_cropped_alike(recording, tmp_path):
+def test_cameras_that_draw_together_are_cropped_alike(filmed, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        time_ns, frames = recording.episodes[0]["top"]
+        time_ns, frames = filmed.episodes[0]["top"]
         for name in ("left", "right"):
             episode.append(name, time_ns, frames, codec="raw")
     dataset = robocache.open(tmp_path / "cache")
@@ -333,9 +330,13 @@ def test_cameras_that_draw_together_are_cropped_alike(recording, tmp_path):
     assert not torch.equal(apart["left"], apart["right"])
 
 
-def test_several_sources_of_one_dataset_and_camera(dataset, tmp_path):
+def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
     other = Recording(np.random.default_rng(16)).write(tmp_path / "other", "raw")
-    of_source = [dataset, other, dataset]  # the last one's frames are the first one's, not those behind the second's
+    of_source = [
+        filmed_dataset,
+        other,
+        filmed_dataset,
+    ]  # the last one's frames are the first one's, not those behind the second's
     loader = robocache.Loader(
         [robocache.Source(of, episodes=[e]) for of, e in zip(of_source, (2, 0, 1), strict=True)],
         batch_size=36,

@@ -1,0 +1,86 @@
+"""The checks of C++ sources find what they look for, and nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+# script: (files that it passes, {one more, or another in place of one: what is said of it})
+CHECKS = {
+    "check_includes.py": (
+        {
+            "core/b.hpp": "#pragma once\n",
+            "align/a.cpp": '#include <vector>\n#include "robocache/core/b.hpp"\n',
+            "cache/c.hpp": "#pragma once\n",
+            "ops/one/one.hpp": "#pragma once\n",
+        },
+        {
+            ("core/b.hpp", '#include "robocache/align/a.hpp"\n'): "robocache/align/a.hpp: no such file",
+            (
+                "core/c.hpp",
+                '#include "robocache/ops/one/one.hpp"\n',
+            ): "robocache/ops/one/one.hpp: core comes before ops",
+            ("align/a.cpp", '#include "robocache/cache/c.hpp"\n'): "robocache/cache/c.hpp: align knows rows by source/",
+            ("core/b.hpp", "#include <cuda_runtime.h>\n"): "cuda_runtime.h: CUDA headers belong in *_cuda.cu",
+            ("ops/b.cpp", "#include <torch/extension.h>\n"): "torch/extension.h: torch and pybind11 stay out",
+            ("core/b.hpp", "#include <nlohmann/json.hpp>\n"): "nlohmann/json.hpp: nlohmann_json belongs in .cpp files",
+            ("ops/two/two.cpp", '#include "robocache/ops/one/one.hpp"\n'): "operation two includes operation one",
+            ("core/b.cpp", '#include "b.hpp"\n'): 'b.hpp: write "robocache/core/b.hpp"',
+            ("cellar/b.cpp", "\n"): "cellar/b.cpp: not in a room of",
+        },
+    ),
+    "check_uses.py": (
+        {
+            "core/b.hpp": "#include <vector>\nusing Numbers = std::vector<int>;\n",
+            "core/a.cpp": '#include "robocache/core/b.hpp"\nstd::vector<int> a;  // std::map\nconst char* b = "std::set";\n'
+            "using robocache::Numbers;\nNumbers c;\n",
+        },
+        {
+            ("core/a.cpp", "std::vector<int> a;\n"): "core/a.cpp: std::vector: include <vector>",
+            ("core/a.cpp", "#include <map>\nauto a = std::move(b);\n"): "core/a.cpp: std::move: include <utility>",
+            ("core/a.cpp", '#include "robocache/core/c.cpp"\n'): "c.cpp: a source is compiled, not included",
+            ("core/a.cpp", "using robocache::Numbers;  // Numbers\n"): "using Numbers: nothing here uses it",
+        },
+    ),
+    "check_definitions.py": (
+        {
+            "core/b.hpp": "namespace robocache {\nstruct A {\n  int a;\n};\nstruct B;\n}\n",
+            "core/a.cpp": "namespace robocache {\nnamespace {\nstruct A {};\n}\nnamespace other {\nstruct A {};\n}\n}\n",
+        },
+        {
+            ("core/c.cpp", "namespace robocache {\nclass A final {\n};\n}\n"): "robocache::A: defined in",
+            ("ops/c_cuda.cu", "namespace robocache {\nenum class A { kOne };\n}\n"): "robocache::A: defined in",
+        },
+    ),
+}
+CASES = [(script, *case) for script, (_, wrong) in CHECKS.items() for case in wrong.items()]
+
+
+def run(folder, script, files):
+    for name, text in files.items():
+        path = folder / "src/robocache" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    done = subprocess.run([sys.executable, SCRIPTS / script], cwd=folder, capture_output=True, text=True)
+    assert not done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("script", CHECKS)
+def test_what_is_right_passes(tmp_path, script):
+    code, said = run(tmp_path, script, CHECKS[script][0])
+    assert code == 0 and len(said.splitlines()) == 1, said
+
+
+@pytest.mark.parametrize("script", CHECKS)
+def test_nothing_to_check_is_a_mistake(tmp_path, script):
+    assert run(tmp_path, script, {})[0] == 1
+
+
+@pytest.mark.parametrize(("script", "file", "said"), CASES)
+def test_what_is_wrong_is_named(tmp_path, script, file, said):
+    code, out = run(tmp_path, script, CHECKS[script][0] | dict([file]))
+    assert code == 1 and said in out, out
