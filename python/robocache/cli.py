@@ -274,13 +274,15 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.html and not (folder := Path(arguments.html).parent).is_dir():  # before the work of minutes
         raise FileError(f"{arguments.html}: expected a folder that exists, got {folder}")
-    found = doctor(
-        arguments.path,
-        save=not arguments.no_save,
-        work=arguments.work,
-        **{name: value for name in ("format", "repair") if (value := getattr(arguments, name)) is not None},
-        **given_options(arguments),
-    )
+    with view.ingest_progress() as progress:
+        found = doctor(
+            arguments.path,
+            save=not arguments.no_save,
+            work=arguments.work,
+            progress=progress,
+            **{name: value for name in ("format", "repair") if (value := getattr(arguments, name)) is not None},
+            **given_options(arguments),
+        )
     given = [replace(it, message=_in_words_of_the_command_line(it.message, arguments)) for it in found.findings]
     shown = replace(found, findings=given)
     if arguments.html:

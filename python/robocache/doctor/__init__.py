@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ def doctor(
     splits: Mapping[str, Sequence[int]] | None = None,
     save: bool = True,
     work: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Report:
     """Looks for what is wrong with a cache, or with a source that could become one.
@@ -45,6 +46,7 @@ def doctor(
         save: write ``doctor.json`` into a cache, where :class:`Loader` and ``robocache inspect`` find it. A cache that cannot
             be written to is looked at all the same: `Report.not_stored`.
         work: the folder for a source's temporary cache, which is as large as its data; by default that of the source.
+        progress: of a source, as of :func:`ingest`.
         options: of a source, those of :func:`ingest` (`format`, `time_column`, ...).
 
     Returns:
@@ -82,7 +84,7 @@ def doctor(
         with tempfile.TemporaryDirectory(prefix=".robocache-doctor-", dir=folder) as made:
             cache = Path(made, "cache")
             try:
-                ingest(place, cache, **{**options, "on_error": "skip"})
+                ingest(place, cache, progress=progress, **{**options, "on_error": "skip"})
             except FileError as error:
                 if made in str(error):  # no fault of the source
                     raise FileError(f"{error}; work names another folder for the temporary cache") from error

@@ -29,6 +29,7 @@ from .registry import find_format, format_of
 
 Progress = Callable[[int, int, str], None]
 _NOTHING = "nothing in it to keep"
+_TELL_S = 1.0
 
 
 @dataclass
@@ -142,8 +143,8 @@ def ingest(
         workers: processes that share the recordings out. What they have finished lies in ``CACHE.shards`` until the cache is
             whole: killed at any moment, the same call goes on with it. The cache is the same as of one process, which
             also takes over where a source does not allow several.
-        progress: called as ``progress(done, total, what)`` before each episode is read, and behind each chunk of its frames,
-            when `what` tells how many a second.
+        progress: called as ``progress(done, total, what)`` before each episode is read, and while it is, when `what` tells how
+            many a second: behind each chunk of its frames, else once a second of its rows.
         options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...; the table of
             docs/ingest.md has them all.
 
@@ -405,7 +406,7 @@ class Driver:
     """
 
     def __init__(self, writer: Writer, work: Work, notes: Notes) -> None:
-        self.kept = self.frames = 0
+        self.kept = self.frames = self.rows = 0
         self.streams: dict[str, _Stream] = {}
         self.repaired: dict[str, dict[str, int]] = {}
         self._writer = writer
@@ -431,10 +432,15 @@ class Driver:
                     break
                 if notes.wants(notes.position):
                     tell(notes.position, notes.total, recording.what)
+                    told_s = time.perf_counter()
                     with closing(self._write(recording)) as chunks:
-                        for _ in chunks:
-                            rate = self.frames / (time.perf_counter() - started)
-                            tell(notes.position, notes.total, f"{recording.what}, {rate:.0f} frames/s")
+                        for counted in chunks:
+                            now_s = time.perf_counter()
+                            if counted == "rows" and now_s - told_s < _TELL_S:
+                                continue
+                            told_s, count = now_s, self.frames if counted == "frames" else self.rows
+                            rate = f"{count / (now_s - started):,.0f} {counted}/s"
+                            tell(notes.position, notes.total, f"{recording.what}, {rate}")
                 notes.position += 1
 
     def end(self) -> None:
@@ -442,8 +448,8 @@ class Driver:
         for name, stream in self.streams.items():
             self._writer.stream(name, clock=stream.clock, **stream.facts)
 
-    def _write(self, recording: Recording) -> Generator[None, None, None]:
-        """Writes a recording, whole or not at all, or passes over it; yields behind each chunk of frames."""
+    def _write(self, recording: Recording) -> Generator[str, None, None]:
+        """Writes a recording, whole or not at all, or passes over it; yields as :meth:`_append`."""
         with self._notes.reading(recording.what, recording.where):
             now: dict[str, _Stream] = {}
             parts = self._parts(recording, now)
@@ -498,8 +504,8 @@ class Driver:
         recorded = "recorded" in (samples.clock, before.clock if before else samples.clock)
         now[name] = _Stream(samples.facts, "recorded" if recorded else "nominal")
 
-    def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[None]:
-        """Writes a part; yields behind one of frames."""
+    def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[str]:
+        """Writes a part; yields what was counted of it, "frames" behind each chunk of these, else "rows"."""
         if name in self._work.offsets_ns:
             samples = shift(name, samples, self._work.offsets_ns[name])
         match samples:
@@ -515,7 +521,10 @@ class Driver:
                     codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs
                     episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
                     self.frames += len(time_ns)
-                    yield
+                    yield "frames"
+                return
+        self.rows += len(samples.time_ns)
+        yield "rows"
 
 
 def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, int, Samples]]:

@@ -370,7 +370,9 @@ def test_a_source_leaves_nothing_behind(logs, tmp_path):
     assert report.manifest_crc32 is None
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "work").mkdir()
-    assert robocache.doctor(logs, work=tmp_path / "work", time_unit="ns").findings == []
+    told = []
+    report = robocache.doctor(logs, work=tmp_path / "work", time_unit="ns", progress=lambda *step: told.append(step))
+    assert report.findings == [] and told[0][:2] == (0, 1)
     assert list((tmp_path / "work").iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """The call itself, the formats it knows, and their options: on the command line and in Python."""
 
 import argparse
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import ClassVar, get_type_hints
 import numpy as np
 import pytest
 from lerobot_files import make_episodes, write_lerobot
-from robocache.ingest import registry
+from robocache.ingest import driver, registry
 from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options
 from robocache.ingest.recording import Recording, Rows, SourceError
@@ -204,6 +205,22 @@ def test_recordings_are_read_one_by_one_and_written_as_they_come(toy, tmp_path):
     assert dataset.episode(2)["a"][1].tolist() == [[20, 20]] * 3 + [[21, 21]] * 3
     assert list(dataset.streams["a"].names) == ["x", "y"]
     assert dataset.provenance["toy"] == {"colour": "red"}
+
+
+def test_of_a_long_recording_its_rows_are_told(toy, monkeypatch):
+    monkeypatch.setattr(driver, "_TELL_S", 0.0)
+
+    def streams():
+        for part in range(3):
+            yield "a", Rows(np.arange(5) + 5 * part, np.zeros(5))
+
+    def recordings(options, notes):
+        yield Recording("one", "one", {}, streams())
+
+    told = []
+    toy(recordings, progress=lambda *step: told.append(step))
+    assert [step[:2] for step in told] == [(0, 0)] * 4
+    assert [re.sub(r", [\d,]+ ", " # ", step[2]) for step in told] == ["one", *["one # rows/s"] * 3]
 
 
 def test_a_stream_is_nominal_where_it_is_in_every_episode_that_was_kept(toy, tmp_path):

@@ -31,7 +31,8 @@ def stamped(*pairs):
     [
         ([0, 1, 2], "header.stamp", None),
         ([-9 * 10**9, 0, 9 * 10**9], "header.stamp", None),
-        ([0, None, 2], "log_time", "zero in 1 of 3 messages"),
+        ([0, None, 2], "log_time", "zero, or beyond int64 nanoseconds, in 1 of 3 messages"),
+        ([0, -START - 10**9, 2], "log_time", "more than 10 s from the log time in 1"),  # before 1970
         ([0, 11 * 10**9, 2], "log_time", "more than 10 s from the log time in 1, by 0 to 11 s of 3 messages"),
     ],
 )

@@ -13,6 +13,8 @@ from .known import Origin, Span
 
 # A header's stamp farther than this from the log time is of another clock, or of none.
 _SANE_NS = 10_000_000_000
+# What int64 nanoseconds hold, and their difference from a log time too.
+_EARLIEST_S, _LATEST_S = -4_600_000_000, 9_000_000_000
 # Where a message's own time may stand.
 _STAMPS = ("header.stamp", "stamp", "timestamp")
 OF_TRANSFORMS = "transforms.header.stamp"
@@ -71,7 +73,7 @@ class TopicClock:
             clock = path
             wrong = []
             if self._stamps.zeros:
-                wrong.append(f"zero in {self._stamps.zeros}")
+                wrong.append(f"zero, or beyond int64 nanoseconds, in {self._stamps.zeros}")
             if self._insane - self._stamps.zeros > 0:
                 assert self._distance.low is not None and self._distance.high is not None
                 wrong.append(
@@ -124,10 +126,10 @@ def _stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None
 
 
 def stamps_of(batch: Batch, leaves: Sequence[Leaf], path: str) -> np.ndarray | None:
-    """The stamps as int64 nanoseconds; those that no clock shows are 0."""
+    """The stamps as int64 nanoseconds, as they are, before 1970 too; those that these do not hold are 0."""
     found = _stamp_leaves(leaves, path)
     if found is None or found[0].count is not None or found[1].count is not None:
         return None
     seconds, nanoseconds = (batch.numbers(leaf) for leaf in found)
-    sane = (seconds >= 0) & (seconds < 9_000_000_000) & (nanoseconds >= 0) & (nanoseconds < 1_000_000_000)
-    return np.where(sane, seconds, 0).astype(np.int64) * 10**9 + np.where(sane, nanoseconds, 0).astype(np.int64)
+    held = (seconds >= _EARLIEST_S) & (seconds < _LATEST_S) & (nanoseconds >= -(2**32)) & (nanoseconds < 2**32)
+    return np.where(held, seconds, 0).astype(np.int64) * 10**9 + np.where(held, nanoseconds, 0).astype(np.int64)
