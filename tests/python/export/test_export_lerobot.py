@@ -122,6 +122,23 @@ def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
     assert np.allclose(found.meta.stats["action"]["mean"], cache.streams["action"].values.mean(axis=0))
 
 
+def test_lerobots_own_reader_finds_the_frames_of_videos(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
+    pytest.importorskip("av")
+    lengths = [9, 1, 6]
+    shades = [20 * row + 10 * number for number, rows in enumerate(lengths) for row in range(rows)]
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for number, rows in enumerate(lengths):
+            frames = np.array(shades[sum(lengths[:number]) :][:rows], np.uint8)[:, None, None, None]
+            with writer.episode() as episode:
+                frames = np.broadcast_to(frames, (rows, 32, 48, 3)).copy()
+                episode.append("top", np.arange(rows) * 40_000_000, frames, codec="png")
+    robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", video=True)
+    found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out", video_backend="pyav")
+    assert np.allclose([255 * found[row]["top"].mean().item() for row in range(len(found))], shades, atol=3)
+
+
 def test_statistics_are_those_of_the_rows(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
     robocache.export(cache, tmp_path / "out", to="lerobot")
