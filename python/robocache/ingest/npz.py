@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -20,10 +21,18 @@ from .files import check_file
 _LARGEST = 2**28
 # Rows that are read together.
 _AT_ONCE = 2**24
+# Arrays that are held from when their headers are read, and all of a file's.
+_SMALL, _HELD = 2**22, 2**25
 # By the version of .npy: how many bytes say how long the header is, and what reads it. NumPy refuses longer ones, once it has
 # read them.
 _HEADERS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
 _LONGEST_HEADER = 10_000
+# The header of plain numbers as NumPy writes it: what NumPy itself reads takes as long as a small array.
+_SIDE = rb"(?:0|[1-9]\d{0,17})"
+_PLAIN_HEADER = re.compile(
+    rb"\{'descr': '([<>][fiu][248]|\|[iub]1)', 'fortran_order': (False|True), 'shape': \((|%b,|%b(?:, %b)+)\), \} *\n"
+    % (_SIDE, _SIDE, _SIDE)
+)
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
@@ -60,14 +69,32 @@ class Npz:
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._files: dict[str, zipfile.ZipInfo] = {}
+        self._held: dict[str, bytes] = {}
+        self._held_bytes = 0
         self.entries: dict[str, Entry] = {}
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             name = entry.filename.removesuffix(".npy")
             if name == entry.filename or name in self.entries:
                 raise Error(f"{entry.filename!r}: expected arrays (*.npy), each once")
-            with archive.open(entry) as stream:
-                self.entries[name] = _read_header(cast(BinaryIO, stream), entry.filename)
             self._files[name] = entry
+            self._hold(name)
+            with self._open(name) as stream:
+                self.entries[name] = _read_header(stream, entry.filename)
+
+    def _hold(self, name: str) -> None:
+        """Reads a small array whole, so that it is opened once; what cannot be read tells whoever wants its rows."""
+        size = self._files[name].file_size
+        if size > _SMALL or self._held_bytes + size > _HELD:
+            return
+        with suppress(Exception), self._archive.open(self._files[name]) as stream:
+            content = stream.read(size + 1)
+            if len(content) == size:
+                self._held[name] = content
+                self._held_bytes += size
+
+    def _open(self, name: str) -> BinaryIO:
+        held = self._held.get(name)
+        return cast(BinaryIO, self._archive.open(self._files[name]) if held is None else io.BytesIO(held))
 
     def read(self, name: str) -> np.ndarray:
         """All of an array.
@@ -94,7 +121,7 @@ class Npz:
         step = max(1, rows if entry.fortran or not row_bytes else at_once // row_bytes)
         if min(step, rows) * row_bytes > _LARGEST:
             raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
-        with self._archive.open(self._files[name]) as stream:
+        with self._open(name) as stream:
             stream.read(entry.header_bytes)
             for first in range(0, max(rows, 1), step):
                 count = min(step, rows - first)
@@ -129,7 +156,13 @@ def _read_header(stream: BinaryIO, name: str) -> Entry:
     size = int.from_bytes(length, "little")
     if size > _LONGEST_HEADER:
         raise Error(f"{name}: expected a header of at most {_LONGEST_HEADER} bytes, got {size}")
-    shape, fortran, dtype = parse(io.BytesIO(length + stream.read(size)))
+    text = stream.read(size)
+    plain = _PLAIN_HEADER.fullmatch(text)
+    if plain is not None and len(text) == size:
+        descr, order, sides = plain.groups()
+        shape = tuple(int(side) for side in sides.split(b",") if side)
+        return Entry(shape, np.dtype(descr.decode()), order == b"True", stream.tell())
+    shape, fortran, dtype = parse(io.BytesIO(length + text))
     if dtype.hasobject:
         raise Error(f"{name}: expected numbers, got objects, which are pickled")
     if min(shape, default=1) < 0:

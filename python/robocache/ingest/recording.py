@@ -21,8 +21,8 @@ which is called once, behind the last recording, with what `read` gathered in al
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -262,32 +262,62 @@ class Notes:
         return passing_over(what, where, self.skip)
 
 
-@contextmanager
-def passing_over(what: str, where: object, skip: Callable[[str, SourceError], None]) -> Iterator[None]:
+# Classes, since of a recording with many small parts a contextmanager's generators take as long as the reading.
+class passing_over:
     """Reads `what`; where it cannot be read, the rest of the block is left and `skip` is told of it, or raises."""
-    try:
-        with naming(where):
-            yield
-    except SourceError as error:
-        skip(what, error)
+
+    __slots__ = ("_skip", "_what", "_where")
+
+    def __init__(self, what: str, where: object, skip: Callable[[str, SourceError], None]) -> None:
+        self._what = what
+        self._where = where
+        self._skip = skip
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool | None:
+        if error is None:
+            return None
+        named = _named(self._where, error)
+        if not isinstance(named, SourceError):
+            return None
+        self._skip(self._what, named)
+        return True
 
 
-@contextmanager
-def naming(where: object) -> Iterator[None]:
+class naming:
     """Turns what was not foreseen into a SourceError that begins with `where`; the cause is kept.
 
     A FileError has its file already, a SourceError too.
     """
-    try:
-        yield
-    except FileError:
-        raise
-    except Error as error:
-        raise SourceError(f"{where}: {error}") from error
-    except OSError as error:
-        raise SourceError(f"{where}: {error.strerror or error}") from error
-    except Exception as error:
-        raise SourceError(f"{where}: {type(error).__name__}: {error}") from error
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: object) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and (named := _named(self._where, error)) is not error:
+            raise named from error
+
+
+def _named(where: object, error: BaseException) -> BaseException:
+    """The error that :class:`naming` makes of one, which may be the same."""
+    if isinstance(error, FileError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, Error):
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = str(error.strerror or error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    named = SourceError(f"{where}: {text}")
+    named.__cause__ = error
+    return named
 
 
 def ranges(numbers: list[int], limit: int | None = None) -> str:

@@ -196,3 +196,51 @@ def test_damaged_files_are_named(save, rng, tmp_path):
         path.write_bytes(damage(whole, rng))
         outcome("npz", path, on_error="skip", rate_hz=50)
         outcome("npz", path)
+
+
+ODD_HEADERS = [
+    f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}{end}"
+    for descr, order, shape, end in [
+        *(
+            (descr, "False", "(3,)", "\n")
+            for descr in ("<f3", "<f1", "|f4", "<b1", "|b2", "<u1", "|O", "<V4", "<M8", "f4")
+        ),
+        *(
+            ("<f4", "False", shape, "\n")
+            for shape in ("(3)", "(,)", "(03,)", "(3,4,)", "(3,4)", "(-3,)", "(3.0,)", "3", "(1,) ")
+        ),
+        *(("<f4", order, "(3,)", "\n") for order in ("0", "None", "true")),
+        *(("<f4", "True", "(3, 0)", end) for end in ("", "x\n", "\n\n", " \t\n", "\0\n")),
+    ]
+]
+
+
+def test_headers_are_read_as_numpy_reads_them():
+    """Those that NumPy writes, without its parser, and others."""
+    headers = []
+    for descr in ("<f2", "<f4", ">f8", "|b1", "|u1", "|i1", "<i8", ">u2", "<c8", "|S3", "<U2"):
+        for shape in ((), (0,), (5,), (3, 4), (0, 4), (2, 3, 4, 5)):
+            for order in "CF":
+                saved = io.BytesIO()
+                np.save(saved, np.zeros(shape, descr, order=order))
+                headers.append(saved.getvalue())
+    odd = [text.encode() for text in ODD_HEADERS]
+    headers += [b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text for text in odd]
+    headers += [headers[0][:count] for count in range(8, 80, 7)]
+
+    def numpys(stream):
+        np.lib.format.read_magic(stream)
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        if dtype.hasobject or min(shape, default=1) < 0:
+            raise ValueError
+        return npz.Entry(shape, dtype, fortran, stream.tell())
+
+    def read(how, header):
+        try:
+            return how(io.BytesIO(header))
+        except (ValueError, robocache.Error):
+            return None
+
+    read_by_numpy = [read(numpys, header) for header in headers]
+    assert [read(lambda stream: npz._read_header(stream, "x"), header) for header in headers] == read_by_numpy
+    assert sum(entry is not None for entry in read_by_numpy) > 130
