@@ -39,6 +39,8 @@ _UNIT_IN_NAME = re.compile(
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
 # More digits in an exponent than decimal numbers take.
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
+# A line of cells of which each is in quotes from its begin to its end, or has none.
+_WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
 _ABSENT = pa_csv.ConvertOptions().null_values
 # A decimal number of so many characters is read right by Arrow; one of 40 digits would leave its 128 bits unseen, and one with
 # an exponent its digits.
@@ -206,6 +208,8 @@ def _read_table(file: Path, parse: pa_csv.ReadOptions, convert: pa_csv.ConvertOp
 def _check_quotes(file: Path, rows: int) -> None:
     """Raises where a quote that is not closed has made one row of several."""
     with file.open("rb") as content:
+        if not _WHOLE_LINE.fullmatch(content.readline(1 << 16)):  # mostly they are those of names
+            content.seek(0)
         chunks = iter(partial(content.read, 1 << 20), b"")
         if not any(b'"' in chunk for chunk in chunks):
             return
@@ -308,14 +312,20 @@ def _read_clock(
     column: pa.ChunkedArray, name: str, unit: str | None, file: Path, first_line: int
 ) -> tuple[np.ndarray, str]:
     """The stamps as int64 nanoseconds, rounded half to even, and their unit."""
+    whole = _whole_numbers(column.combine_chunks())
+    if whole is not None:
+        unit = unit or _find_unit(name, whole.astype(np.float64), True, file)
+        exact = _scaled(whole, 10 ** _UNITS[unit])
+        if exact is not None:
+            return exact, unit
     text = pc.utf8_trim_whitespace(column.combine_chunks())
     bad = np.flatnonzero(~pc.match_substring_regex(text, f"^{_NUMBER}$").to_numpy(zero_copy_only=False))
     if len(bad):
         raise SourceError(f"{file}: line {bad[0] + first_line}: {text[bad[0]].as_py()!r} is no time")
     about = text.cast(pa.float64()).to_numpy()
     if unit is None:
-        whole = not pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
-        unit = _find_unit(name, about, whole, file)
+        fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
+        unit = _find_unit(name, about, not fractions, file)
     if np.abs(about).max() * 10.0 ** _UNITS[unit] > 1e19:
         raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
     exact = _whole_ns(text, _UNITS[unit])
@@ -326,6 +336,22 @@ def _read_clock(
         return np.array(stamps, np.int64), unit
     except OverflowError as error:
         raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
+
+
+def _whole_numbers(text: pa.Array) -> np.ndarray | None:
+    """int64; None where one is more than digits, or does not fit."""
+    if not len(text) or not pc.all(pc.ascii_is_decimal(text)).as_py():
+        return None
+    try:
+        numbers: np.ndarray = text.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    return numbers
+
+
+def _scaled(numbers: np.ndarray, factor: int) -> np.ndarray | None:
+    """Not negative ones times the factor; None where one does not fit int64."""
+    return numbers * factor if int(numbers.max()) <= np.iinfo(np.int64).max // factor else None
 
 
 def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:

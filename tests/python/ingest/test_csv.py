@@ -1,5 +1,6 @@
 """CSV logs become caches: every stamp to the nanosecond, every number as it stands."""
 
+import contextlib
 import csv
 from fractions import Fraction
 from pathlib import Path
@@ -464,3 +465,53 @@ def test_a_first_line_that_no_parser_takes(tmp_path):
     (tmp_path / "logs/blob.csv").write_text("a" * 200_000)
     with pytest.raises(robocache.FileError, match=r"blob\.csv: line 1: field larger"):
         robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("header", ["t,a", '"t","a"', '"t",a', 't,"a,b"', "\ufefft,a"])
+@pytest.mark.parametrize("row", ['0.5,"2', '"0.5,2', '0.5,2"'])
+def test_a_quote_that_is_not_closed_is_refused_whatever_the_header(header, row, tmp_path):
+    write(tmp_path / "imu.csv", header, "0.25,1", row, "0.75,3", "1.0,4")
+    refused(tmp_path / "imu.csv", tmp_path / "cache", "imu.csv")
+
+
+@pytest.mark.parametrize("header", ['t,a"b,"c', 't,"a', '"t",""a"', '"t,"'])
+def test_a_quote_that_the_header_does_not_close_loses_no_row(header, tmp_path):
+    write(tmp_path / "imu.csv", header, "0.25,1", "0.5,2", "0.75,3")
+    with contextlib.suppress(robocache.FileError):
+        assert robocache.ingest(tmp_path / "imu.csv", tmp_path / "cache").rows == {"imu": 3}
+
+
+def test_a_quote_in_the_first_line_loses_no_row(tmp_path):
+    lines = ['0.25,1,"go', *(f"{row},{row},go" for row in range(1, 9))]
+    write(tmp_path / "imu.csv", *lines)
+    refused(tmp_path / "imu.csv", tmp_path / "cache", "imu.csv", time_column=0)
+    write(tmp_path / "imu.csv", lines[0] + '"', *lines[1:])
+    assert robocache.ingest(tmp_path / "imu.csv", tmp_path / "cache", time_column=0).rows == {"imu": 9}
+
+
+_STAMPS = st.one_of(
+    st.integers(0, 2**64).map(str),
+    st.integers(-(2**63), 2**63).map(str),
+    st.integers(1, 10**19).map(lambda stamp: f" {stamp:025d} "),
+    st.sampled_from(["0x10", "+5", "1e3", "5.", "", "-0", "1_000", "\u0661"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_STAMPS, min_size=1, max_size=4), st.sampled_from(["s", "ms", "us", "ns"]))
+def test_stamps_of_digits_are_read_as_all_others_are(stamps, unit):
+    """Without the road for whole numbers too."""
+    import pyarrow as pa
+    from robocache.ingest import csv as reader
+
+    def read():
+        try:
+            time_ns, unit_read = reader._read_clock(pa.chunked_array([stamps]), "t", unit, Path("f.csv"), 1)
+            return time_ns.tolist(), unit_read
+        except robocache.FileError as error:
+            return str(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_whole_numbers", lambda text: None)
+        expected = read()
+    assert read() == expected
