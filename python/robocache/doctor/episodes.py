@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dataset import EncodedFrames, Stream
 from .report import Finding
-from .streams import Survey, forget, ranges
+from .streams import Survey, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
 _BYTES = 1 << 24  # of two episodes that are held against each other at a time
@@ -168,7 +168,7 @@ def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list
     groups: list[list[int]] = []
     for episode in candidates:
         for group in groups:
-            if all(_same_values(stream, group[0], episode) for stream in streams) and all(
+            if all(_same_values(survey, stream, group[0], episode) for stream in streams) and all(
                 _same_frames(camera, group[0], episode) for camera in survey.cameras
             ):
                 group.append(episode)
@@ -178,16 +178,16 @@ def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list
     return [group for group in groups if len(group) > 1]
 
 
-def _same_values(stream: Stream, one: int, other: int) -> bool:
+def _same_values(survey: Survey, stream: Stream, one: int, other: int) -> bool:
     a, b = _rows(stream, one), _rows(stream, other)
     if a.stop - a.start != b.stop - b.start:
         return False
     step = max(_BYTES // max(stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
     for at in range(0, a.stop - a.start, step):
-        parts = [stream.values[rows.start + at : min(rows.start + at + step, rows.stop)] for rows in (a, b)]
-        same = parts[0].tobytes() == parts[1].tobytes()
+        parts = [slice(rows.start + at, min(rows.start + at + step, rows.stop)) for rows in (a, b)]
+        same = stream.values[parts[0]].tobytes() == stream.values[parts[1]].tobytes()
         for part in parts:
-            forget(part)
+            survey.forget(stream, part)
         if not same:
             return False
     return True

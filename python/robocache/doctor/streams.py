@@ -16,6 +16,7 @@ from ..ingest import recording
 
 # Of a steady clock, at least this share of the periods is within half of the median.
 _STEADY = 0.8
+_KEPT_BYTES = 1 << 28
 EDGES = np.geomspace(0.05, 20, 53)  # of a histogram of periods, in median periods
 
 _scan_clock, _array_of = _lib.function("scan_clock"), _lib.function("array_of")
@@ -185,6 +186,17 @@ class Survey:
     def cameras(self) -> list[Stream]:
         return [stream for stream in self.dataset.streams.values() if stream.kind == "frames"]
 
+    @cached_property
+    def _kept(self) -> set[str]:
+        """Streams of numbers that may stay in memory once they were read."""
+        sizes = np.cumsum([stream.values.nbytes for stream in self.numbers]).tolist()
+        return {stream.name for stream, together in zip(self.numbers, sizes, strict=True) if together <= _KEPT_BYTES}
+
+    def forget(self, stream: Stream, rows: slice) -> None:
+        """Lets go of the memory that rows of numbers took when they were read; the file has them."""
+        if stream.name not in self._kept:
+            _forget(stream.values[rows])
+
     def declared_rate_hz(self, stream: Stream) -> float | None:
         """What the source says that the stream's rate is."""
         source = self.dataset.provenance.get(self.dataset.provenance.get("format") or "", {})
@@ -220,8 +232,7 @@ def ranges(numbers: list[int]) -> str:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def forget(array: np.ndarray) -> None:
-    """Lets go of the memory that a mapped, contiguous array took when it was read; the file has it."""
+def _forget(array: np.ndarray) -> None:
     page = mmap.PAGESIZE
     begin = -(-array.ctypes.data // page) * page
     end = (array.ctypes.data + array.nbytes) // page * page

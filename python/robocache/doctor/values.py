@@ -14,7 +14,7 @@ import numpy as np
 from .. import _lib
 from ..dataset import Dataset, Stream
 from .report import Finding
-from .streams import Clock, Survey, feature_names, forget, index_of
+from .streams import Clock, Survey, feature_names, index_of
 
 # Those that the pass itself holds numbers against stand in src/robocache/cache/scan.hpp.
 STUCK_S = 1.0  # for which a value is repeated, as well as for 20 rows,
@@ -113,7 +113,7 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     done = 0
     while done < stream.rows:
         begin, done = done, _scan_add(opened, _BYTES)
-        forget(stream.values[begin:done])
+        survey.forget(stream, slice(begin, done))
     made = _scan_found(opened)
     columns, runs, jumps, bad, beyond = (_lib.to_numpy(_array_of(made, None, place)) for place in range(5))
     mean = np.ravel(survey.dataset.stats[stream.name].mean)
