@@ -297,7 +297,7 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
   if (below(2) == 0) {
     for (int64_t f = 0; f < features; ++f) {
       table.low.push_back(below(9) == 0 ? kNan : -2);
-      table.high.push_back(below(9) == 0 ? kInfinity : 1.5);
+      table.high.push_back(std::array{1.5, 1.5, 1.5, kInfinity, kNan}[static_cast<size_t>(below(5))]);
     }
   }
   if (features >= 7 && is_floating(dtype)) table.quaternions = {0, 3};
@@ -356,6 +356,16 @@ TEST(ValueScan, Chunks) {
   expect_scan<float>(table);
   EXPECT_EQ(jumps_of(table, 0, kChunk).size(), 1);
   EXPECT_EQ(runs_of(table, 0).size(), 1);
+}
+
+// All other steps are as large as the 99th percentile.
+TEST(ValueScan, JumpAmongEqualSteps) {
+  Table table;
+  table.row_offsets = {0, 2000};
+  for (int64_t row = 0; row < 2000; ++row) table.numbers.push_back(static_cast<double>(row % 2) + (row < 700 ? 0 : 12));
+  for (auto& statistic : table.stats) statistic = {0.0};
+  expect_scan<double>(table);
+  EXPECT_EQ(jumps_of(table, 0, 1 << 15).size(), 1);
 }
 
 // Steps of the largest numbers are beyond them, and their sums.

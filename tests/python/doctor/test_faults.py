@@ -8,6 +8,7 @@ import pytest
 import robots
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from robocache.doctor import cameras
 
 import robocache
 
@@ -291,6 +292,21 @@ def _sign(cache, name):
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
     text = text[: text.rindex("\n}")] + ",\n"
     (cache / "manifest.json").write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
+
+
+@pytest.mark.parametrize("codec", ["raw", "png"])
+def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
+    """Ten in a row are told, nine are not, nor those on both sides of an episode's end; parts that are compared together end anywhere."""
+    frames = rng.integers(0, 256, (200, 20, 40, 3), np.uint8)
+    for rows in (slice(5, 15), slice(30, 39), slice(94, 106), slice(188, 200)):
+        frames[rows] = frames[rows.start]
+    monkeypatch.setattr(cameras, "_BYTES", 1000)
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for part in (frames[:100], frames[100:]):
+            with writer.episode() as episode:
+                episode.append("top", np.arange(100) * SECOND // 5, part, codec=codec)
+    found = [f for f in robocache.doctor(tmp_path / "cache").findings if f.code == "frozen-frames"]
+    assert [(f.episode, f.row, f.end_row) for f in found] == [(0, 5, 15), (1, 88, 100)]
 
 
 def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_path):
