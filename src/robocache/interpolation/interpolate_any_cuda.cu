@@ -3,7 +3,6 @@
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_cuda.cuh"
-#include "robocache/interpolation/rotation.hpp"
 
 namespace robocache::interpolation_cuda {
 namespace {
@@ -94,10 +93,7 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
       const auto stencil = stencil_around(times, n, picked.left, picked.right, stencil_reach(s.method));
       entry.before = stencil.before;
       entry.after = stencil.after;
-      entry.around[0] = stencil.rows[0];
-      entry.around[1] = stencil.rows[1];
-      entry.around[2] = stencil.rows[4];
-      entry.around[3] = stencil.rows[5];
+      for (int k = 0; k < 4; ++k) entry.around[k] = stencil.rows[k < 2 ? k : k + 2];
       entry.weights = weights_around<Work>(s.method, times, n, stencil, picked.weight);
     }
   }
@@ -127,9 +123,7 @@ struct VectorSource {
   static constexpr bool kVector = true;
 
   static __device__ void load(const Segment& s, const char* row, int64_t d, Work (&x)[kCount]) {
-    const auto raw = *reinterpret_cast<const Vector<T, kCount>*>(reinterpret_cast<const T*>(row) + d);
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) x[e] = to_work<Work>(raw.x[e]);
+    unpack(*reinterpret_cast<const Vector<T, kCount>*>(reinterpret_cast<const T*>(row) + d), x);
   }
 };
 
@@ -157,17 +151,7 @@ __device__ void store_vector(Out* to, const Work (&y)[kCount]) {
   constexpr int kPiece = kCount * static_cast<int>(sizeof(Out)) <= 16 ? kCount : 16 / static_cast<int>(sizeof(Out));
 #pragma unroll
   for (int first = 0; first < kCount; first += kPiece) {
-    if constexpr (sizeof(Out) == 2 && std::is_same_v<Work, float> && kPiece % 2 == 0) {
-      Vector<uint32_t, kPiece / 2> piece;
-#pragma unroll
-      for (int e = 0; e < kPiece; e += 2) piece.x[e / 2] = packed_pair(y[first + e], y[first + e + 1], Out{});
-      *reinterpret_cast<Vector<uint32_t, kPiece / 2>*>(to + first) = piece;
-    } else {
-      Vector<Out, kPiece> piece;
-#pragma unroll
-      for (int e = 0; e < kPiece; ++e) piece.x[e] = rounded_once<Out>(y[first + e]);
-      *reinterpret_cast<Vector<Out, kPiece>*>(to + first) = piece;
-    }
+    *reinterpret_cast<Vector<Out, kPiece>*>(to + first) = packed<Out, kPiece>(y + first);
   }
 }
 
@@ -218,15 +202,7 @@ __device__ void bring(const Segment& s, const TargetEntry& entry, const char* va
   } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
     Source::load(s, values + entry.left * size, d, a);
     Source::load(s, values + entry.right * size, d, b);
-#pragma unroll
-    for (int e = 0; e < kCount; e += 4) {
-      Work from[4] = {a[e], a[e + 1], a[e + 2], a[e + 3]};
-      Work to[4] = {b[e], b[e + 1], b[e + 2], b[e + 3]};
-      Work turned[4];
-      slerp(from, to, entry.weight, 1 - entry.weight, turned);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) y[e + k] = turned[k];
-    }
+    slerps(a, b, entry.weight, y);
   } else {
     const CurveWeights<Work>& c = entry.weights;
     Source::load(s, values + entry.left * size, d, a);
@@ -321,26 +297,28 @@ __device__ void copy_features(const Segment& s, int64_t batch, int64_t first, in
   });
 }
 
-template <InterpolationMethod kMethod, class TargetEntry>
+template <InterpolationMethod kMethod, class Work, class TargetEntry>
 __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
                               const TargetEntry* entries) {
-  if (width == Width::kOne) {
-    constexpr int kCount = kMethod == InterpolationMethod::kSlerp ? 4 : 1;
-    return write_features<ScalarSource<kCount, float>, kMethod>(s, batch, first, count, entries);
+  constexpr bool kSlerp = kMethod == InterpolationMethod::kSlerp;
+  constexpr bool kDouble = std::is_same_v<Work, double>;
+  if (width == Width::kOne || (kDouble && kMethod != InterpolationMethod::kLinear)) {
+    return write_features<ScalarSource<kSlerp ? 4 : 1, Work>, kMethod>(s, batch, first, count, entries);
   }
   const auto vectors = [&](auto element) {
-    constexpr int kSize = sizeof(element);
-    if (width == Width::k16Bytes) {
-      write_features<VectorSource<decltype(element), 16 / kSize, float>, kMethod>(s, batch, first, count, entries);
+    using T = decltype(element);
+    constexpr int kSize = sizeof(T);
+    if (kDouble || width == Width::k16Bytes) {
+      write_features<VectorSource<T, 16 / kSize, Work>, kMethod>(s, batch, first, count, entries);
     } else if (width == Width::kNeighbour) {
-      if constexpr (kMethod != InterpolationMethod::kSlerp) {
-        write_features<VectorSource<decltype(element), 1, float>, kMethod>(s, batch, first, count, entries);
-      }
-    } else if constexpr (kMethod != InterpolationMethod::kSlerp || kSize == 2) {  // never planned: half a quaternion
-      write_features<VectorSource<decltype(element), 8 / kSize, float>, kMethod>(s, batch, first, count, entries);
+      if constexpr (!kSlerp) write_features<VectorSource<T, 1, Work>, kMethod>(s, batch, first, count, entries);
+    } else if constexpr (!kDouble && (!kSlerp || kSize == 2)) {  // never planned: half a quaternion
+      write_features<VectorSource<T, 8 / kSize, Work>, kMethod>(s, batch, first, count, entries);
     }
   };
-  if (s.value_dtype == DType::kBFloat16) {
+  if constexpr (kDouble) {
+    if constexpr (kMethod == InterpolationMethod::kLinear) vectors(double{});
+  } else if (s.value_dtype == DType::kBFloat16) {
     vectors(BFloat16{});
   } else if (s.value_dtype == DType::kFloat32) {
     vectors(float{});
@@ -349,11 +327,10 @@ __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int6
   }
 }
 
-template <bool kCurves>
-__device__ void write_single(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
-                             const void* shared) {
-  const auto* const entries = static_cast<const Entry<kCurves, float>*>(shared);
-  if (!is_floating(s.out_dtype)) {
+template <bool kCurves, class Work>
+__device__ void write(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count, const void* shared) {
+  const auto* const entries = static_cast<const Entry<kCurves, Work>*>(shared);
+  if (!std::is_same_v<Work, double> && !is_floating(s.out_dtype)) {
     switch (dtype_size(s.value_dtype)) {
       case 1:
         return copy_features<uint8_t>(s, batch, first, count, entries);
@@ -366,32 +343,13 @@ __device__ void write_single(const Segment& s, Width width, int64_t batch, int64
     }
     __builtin_unreachable();
   }
-  if constexpr (kCurves) {
-    with_method(s.method,
-                [&](auto method) { write_by_type<decltype(method)::value>(s, width, batch, first, count, entries); });
-  } else {
-    write_by_type<InterpolationMethod::kLinear>(s, width, batch, first, count, entries);
-  }
-}
-
-template <bool kCurves>
-__device__ void write_double(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
-                             const void* shared) {
-  using M = InterpolationMethod;
-  const auto* const entries = static_cast<const Entry<kCurves, double>*>(shared);
-  const auto write = [&](auto method) {
-    constexpr M kMethod = decltype(method)::value;
-    if (kMethod == M::kLinear && width != Width::kOne) {
-      write_features<VectorSource<double, 2, double>, M::kLinear>(s, batch, first, count, entries);
-    } else {
-      constexpr int kCount = kMethod == M::kSlerp ? 4 : 1;
-      write_features<ScalarSource<kCount, double>, kMethod>(s, batch, first, count, entries);
-    }
+  const auto by = [&](auto method) {
+    write_by_type<decltype(method)::value, Work>(s, width, batch, first, count, entries);
   };
   if constexpr (kCurves) {
-    with_method(s.method, write);
+    with_method(s.method, by);
   } else {
-    write(std::integral_constant<M, M::kLinear>{});
+    by(std::integral_constant<InterpolationMethod, InterpolationMethod::kLinear>{});
   }
 }
 
@@ -419,14 +377,16 @@ __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __gr
     const int64_t first = (within - batch * plan.tiles_per_row) * plan.tile;
     const int64_t left = any.call.targets_count - first;
     const auto count = static_cast<int32_t>(left < plan.tile ? left : plan.tile);
+    const auto run = [&](auto work) {
+      using Work = decltype(work);
+      find_by_clock<kCurves, Work>(any.call, s, plan, batch, first, count, window, entries);
+      __syncthreads();
+      write<kCurves, Work>(s, plan.width, batch, first, count, entries);
+    };
     if (works_in_double(s)) {
-      find_by_clock<kCurves, double>(any.call, s, plan, batch, first, count, window, entries);
-      __syncthreads();
-      write_double<kCurves>(s, plan.width, batch, first, count, entries);
+      run(double{});
     } else {
-      find_by_clock<kCurves, float>(any.call, s, plan, batch, first, count, window, entries);
-      __syncthreads();
-      write_single<kCurves>(s, plan.width, batch, first, count, entries);
+      run(float{});
     }
     __syncthreads();
   }

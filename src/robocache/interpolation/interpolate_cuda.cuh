@@ -9,6 +9,7 @@
 #include "robocache/core/half.hpp"
 #include "robocache/interpolation/interpolate_plan.hpp"
 #include "robocache/interpolation/number.hpp"
+#include "robocache/interpolation/rotation.hpp"
 #include "robocache/interpolation/segment.hpp"
 
 namespace robocache::interpolation_cuda {
@@ -116,6 +117,36 @@ __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
   } else {
 #pragma unroll
     for (int e = 0; e < kVector; ++e) x[e] = to_work<Work>(from.x[e]);
+  }
+}
+
+// Rounded to their type, kVector of them.
+template <class T, int kVector, class Work>
+__device__ Vector<T, kVector> packed(const Work* y) {
+  Vector<T, kVector> made;
+  if constexpr (kVector % 2 == 0 && sizeof(T) == 2 && std::is_same_v<Work, float>) {
+#pragma unroll
+    for (int e = 0; e < kVector; e += 2) {
+      *reinterpret_cast<uint32_t*>(made.x + e) = packed_pair(y[e], y[e + 1], T{});
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) made.x[e] = rounded_once<T>(y[e]);
+  }
+  return made;
+}
+
+// Four at a time.
+template <class Work, int kVector>
+__device__ void slerps(const Work (&a)[kVector], const Work (&b)[kVector], Work weight, Work (&y)[kVector]) {
+#pragma unroll
+  for (int e = 0; e < kVector; e += 4) {
+    Work one[4] = {a[e], a[e + 1], a[e + 2], a[e + 3]};
+    Work other[4] = {b[e], b[e + 1], b[e + 2], b[e + 3]};
+    Work turned[4];
+    slerp(one, other, weight, 1 - weight, turned);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) y[e + k] = turned[k];
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate_tile.cuh"
-#include "robocache/interpolation/rotation.hpp"
 
 namespace robocache::interpolation_cuda {
 namespace {
@@ -21,48 +20,19 @@ constexpr int32_t kind_of_mix(int before, int after) {
 __device__ int before_of(int32_t kind) { return kind >> 8 & 0xff; }
 __device__ int after_of(int32_t kind) { return kind >> 16; }
 
-struct PchipEntry : TileEntry<float> {
-  int32_t around[2];  // rows 1 and 4 of the stencil
-  float early, late, earlier, later, share_left, share_right;
+struct LocalEntry : TileEntry<float> {
+  int32_t around[4];  // rows 0, 1, 4 and 5 of the stencil
+  CurveWeights<float> weights;
 
   __device__ void set(const Stencil<int32_t>& stencil, const CurveWeights<float>& w) {
-    weight = w.along;
-    around[0] = stencil.rows[1];
-    around[1] = stencil.rows[4];
-    early = w.early;
-    late = w.late;
-    earlier = w.stretch[1];
-    later = w.stretch[2];
-    share_left = w.share_left;
-    share_right = w.share_right;
-  }
-  __device__ CurveWeights<float> weights() const {
-    return {weight, early, late, {0, earlier, later, 0}, share_left, share_right};
-  }
-};
-
-struct AkimaEntry : TileEntry<float> {
-  int32_t around[4];  // rows 0, 1, 4 and 5
-  float early, late;
-  float stretch[4];
-
-  __device__ void set(const Stencil<int32_t>& stencil, const CurveWeights<float>& w) {
-    weight = w.along;
-    for (int i = 0; i < 4; ++i) {
-      around[i] = stencil.rows[i < 2 ? i : i + 2];
-      stretch[i] = w.stretch[i];
-    }
-    early = w.early;
-    late = w.late;
-  }
-  __device__ CurveWeights<float> weights() const {
-    return {weight, early, late, {stretch[0], stretch[1], stretch[2], stretch[3]}, 0, 0};
+    for (int i = 0; i < 4; ++i) around[i] = stencil.rows[i < 2 ? i : i + 2];
+    weights = w;
+    kind = kind_of_mix(stencil.before, stencil.after);
   }
 };
 
 template <M kMethod>
-using CurveEntry = std::conditional_t<kMethod == M::kPchip, PchipEntry,
-                                      std::conditional_t<kMethod == M::kAkima, AkimaEntry, TileEntry<float>>>;
+using CurveEntry = std::conditional_t<kMethod == M::kSlerp, TileEntry<float>, LocalEntry>;
 
 // By the general rule, on the row itself.
 template <M kMethod, class Clock>
@@ -71,7 +41,6 @@ __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<floa
   const ClockRow<Clock> times{row, 1};
   const auto stencil = stencil_around(times, n, picked.left, picked.right, stencil_reach(kMethod));
   entry.set(stencil, weights_around(kMethod, times, n, stencil, picked.weight));
-  entry.kind = kind_of_mix(stencil.before, stencil.after);
 }
 
 // Nearly always the samples around the target's own are in the window, each of a time of its own.
@@ -97,7 +66,6 @@ __device__ void set_curve(const Lookup<Clock>& at, const Pick<float, int32_t>& p
         gaps[i] = static_cast<double>(later_minus_earlier(t[i - 1 + kReach], t[i - 2 + kReach]));
       }
       entry.set(stencil, curve_weights<float>(kMethod, static_cast<double>(picked.weight), gaps, 0.0, kReach, kReach));
-      entry.kind = kind_of_mix(kReach, kReach);
       return;
     }
   }
@@ -133,13 +101,13 @@ __device__ void load(const char* from, float (&x)[kVector]) {
 template <class T, M kMethod, bool kInside>
 __device__ Vector<T, 16 / sizeof(T)> curve_vector(const CurveEntry<kMethod>& entry, const char* from, int32_t stride) {
   constexpr int kVector = 16 / sizeof(T);
-  const CurveWeights<float> c = entry.weights();
+  const CurveWeights<float> c = entry.weights;
   float y1[kVector], y2[kVector], y3[kVector], y4[kVector], y[kVector];
   load<T>(stepped(from, entry.left, stride), y2);
   load<T>(stepped(from, entry.right, stride), y3);
   if constexpr (kMethod == M::kPchip) {
-    load<T>(stepped(from, entry.around[0], stride), y1);
-    load<T>(stepped(from, entry.around[1], stride), y4);
+    load<T>(stepped(from, entry.around[1], stride), y1);
+    load<T>(stepped(from, entry.around[2], stride), y4);
     const int before = kInside ? 1 : before_of(entry.kind);
     const int after = kInside ? 1 : after_of(entry.kind);
 #pragma unroll
@@ -155,7 +123,7 @@ __device__ Vector<T, 16 / sizeof(T)> curve_vector(const CurveEntry<kMethod>& ent
 #pragma unroll
     for (int e = 0; e < kVector; ++e) y[e] = akima_at(c, before, after, y0[e], y1[e], y2[e], y3[e], y4[e], y5[e]);
   }
-  return packed<T>(y);
+  return packed<T, kVector>(y);
 }
 
 template <class T, M kMethod>
@@ -170,16 +138,8 @@ __device__ Vector<T, 16 / sizeof(T)> slerp_vector(const TileEntry<float>& entry,
   float a[kVector], b[kVector], y[kVector];
   load<T>(stepped(from, entry.left, stride), a);
   load<T>(stepped(from, entry.right, stride), b);
-#pragma unroll
-  for (int e = 0; e < kVector; e += 4) {
-    float one[4] = {a[e], a[e + 1], a[e + 2], a[e + 3]};
-    float other[4] = {b[e], b[e + 1], b[e + 2], b[e + 3]};
-    float turned[4];
-    slerp(one, other, entry.weight, 1 - entry.weight, turned);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) y[e + k] = turned[k];
-  }
-  return packed<T>(y);
+  slerps(a, b, entry.weight, y);
+  return packed<T, kVector>(y);
 }
 
 // A thread keeps its place in the rows and goes from target to target, `groups` of them abreast.

@@ -180,22 +180,6 @@ __device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, co
   return {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
 }
 
-// Rounded to their type.
-template <class T, int kVector, class Work>
-__device__ Vector<T, kVector> packed(const Work (&y)[kVector]) {
-  Vector<T, kVector> made;
-  if constexpr (kVector % 2 == 0 && sizeof(T) == 2) {
-#pragma unroll
-    for (int e = 0; e < kVector; e += 2) {
-      *reinterpret_cast<uint32_t*>(made.x + e) = packed_pair(y[e], y[e + 1], T{});
-    }
-  } else {
-#pragma unroll
-    for (int e = 0; e < kVector; ++e) made.x[e] = from_work<T>(y[e]);
-  }
-  return made;
-}
-
 // The mixture of two vectors.
 template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> between(const Vector<T, kVector>& a, const Vector<T, kVector>& b, Work weight) {
@@ -205,7 +189,7 @@ __device__ Vector<T, kVector> between(const Vector<T, kVector>& a, const Vector<
   unpack(b, y);
 #pragma unroll
   for (int e = 0; e < kVector; ++e) y[e] = lerp(x[e], y[e], weight);
-  return packed<T>(y);
+  return packed<T, kVector>(y);
 }
 
 template <class T, int kVector>

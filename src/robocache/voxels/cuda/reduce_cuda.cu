@@ -127,10 +127,6 @@ __device__ void lower(Integer* to, Integer value) {
   if (*static_cast<volatile Integer*>(to) > value) atomicMin(to, value);
 }
 
-__device__ void add_mark(const Work& work, int64_t place, uint32_t mark) {
-  atomicOr(work.marks + place / 4, mark << (place % 4 * 8));
-}
-
 template <class T>
 __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {
   for_each_feature<T>(call, work, [&](int64_t place, T feature) {
@@ -165,7 +161,10 @@ __global__ void add(const __grid_constant__ VoxelReduction call, const __grid_co
       const int32_t points = work.counts[place / call.features.count];
       const QuantumScale scale = quantum_scale(known<T>(work, place).quantum(call, points));
       if (mark == 0 && !to_given_quanta(value, scale, quanta)) mark = kHasNan;
-      if (mark != 0) return add_mark(work, place, mark);
+      if (mark != 0) {
+        atomicOr(work.marks + place / 4, mark << (place % 4 * 8));
+        return;
+      }
     }
     if (quanta == 0) return;
     atomicAdd(work.sums + place, static_cast<Word>(quanta));
@@ -209,9 +208,7 @@ Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed
   Work work{};
   work.rows = row_count(call.clouds);
   const Outputs outputs(call);
-  bool asked[kVoxelModes] = {};
-  for (int32_t i = 0; i < call.output_count; ++i) asked[static_cast<int>(call.outputs[i].mode)] = true;
-  const auto has = [&](VoxelMode mode) { return asked[static_cast<int>(mode)]; };
+  const auto has = [&](VoxelMode mode) { return any_output(call, [&](VoxelMode one) { return one == mode; }); };
   work.occupancy = static_cast<bool*>(outputs[VoxelMode::kOccupancy]);
   work.bits = static_cast<uint32_t*>(outputs[VoxelMode::kOccupancyBits]);
   work.counts = static_cast<int32_t*>(outputs[VoxelMode::kCount]);
@@ -290,25 +287,16 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   const auto blocks_of = [&](int64_t items) {
     return blocks_for(items, kThreads, 16 * multiprocessors(device));  // enough to fill it; the rest goes in steps
   };
-  if (work.rows > 0) {
-    locate<<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
-    code = cudaGetLastError();
-    if (code != cudaSuccess) return code;
-  }
+  if (work.rows > 0) locate<<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
   const int64_t places = call.cells * call.features.count;
-  if (work.counts == nullptr || places == 0) return cudaSuccess;
   const bool features = work.sums || work.minima || work.maxima || work.first_rows || work.last_rows;
-  if (!features) return cudaSuccess;
+  if (work.counts == nullptr || places == 0 || !features) return cudaGetLastError();
   return with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
     if (work.rows > 0 && (work.exponents || work.minima || work.maxima)) {
       gather<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
-      if (const cudaError_t launched = cudaGetLastError(); launched != cudaSuccess) return launched;
     }
-    if (work.rows > 0 && work.sums) {
-      add<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
-      if (const cudaError_t launched = cudaGetLastError(); launched != cudaSuccess) return launched;
-    }
+    if (work.rows > 0 && work.sums) add<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
     finish<T><<<blocks_of(places), kThreads, 0, stream>>>(call, work, Outputs(call));
     return cudaGetLastError();
   });
