@@ -437,25 +437,21 @@ class Dataset:
             >>> ds.select({"success": True})
             [0, 1, 2]
         """
-        return self._select(where, "where")
-
-    def _select(self, where: Any, argument: str) -> list[int]:
-        """The same of what errors call `argument`."""
         import pyarrow as pa
         import pyarrow.compute as pc
         from pyarrow import acero
 
         if not isinstance(where, pc.Expression | Mapping):
             raise errors.ArgumentTypeError(
-                f"{argument}: expected an expression of pyarrow.compute, such as pc.field('success'), or {{column: value}}, "
-                f"got {type(where).__name__}"
+                "where: expected an expression of pyarrow.compute, such as pc.field('success'), or {column: value}, got "
+                + type(where).__name__
             )
         table = self._selectable()
         try:
             if isinstance(where, Mapping):
                 expression = pc.scalar(True)
                 for name, value in where.items():
-                    field = pc.field(_lib.text(argument, name))
+                    field = pc.field(_lib.text("where", name))
                     expression &= field.is_null() if value is None else field == value
             else:
                 expression = where
@@ -466,7 +462,7 @@ class Dataset:
         except (pa.ArrowException, OverflowError) as error:
             reason = str(error).partition(" in episode_index:")[0]  # before pyarrow lists all columns and their types
             raise errors.ArgumentError(
-                f"{argument}: {reason}; expected a bool made of the columns {', '.join(table.column_names)}"
+                f"where: {reason}; expected a bool made of the columns {', '.join(table.column_names)}"
             ) from error
         return cast(list[int], np.sort(chosen.to_numpy()).tolist())
 

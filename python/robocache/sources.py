@@ -72,7 +72,7 @@ def _episodes(source: Source, episodes: Sequence[int] | None, where: Any, name: 
     for argument, condition in ((f"{name}where", source.where), ("where", where)):
         if condition is None:
             continue
-        found = source.dataset._select(condition, argument)
+        found = source.dataset.select(condition)
         if chosen is None:
             chosen = found
         else:

@@ -193,8 +193,8 @@ def test_the_examples_of_the_loaders_page(folder, device):
     examples = [snippet for snippet in snippets("python", text) if snippet.startswith(">>>")]
     assert len(examples) >= 7
     names = {}
-    for example in examples:  # as written they take the GPU where there is one
-        run_examples(example.replace("delta_timestamps=", f"device={device!r}, delta_timestamps="), names)
+    for example in examples:
+        run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
 
 
 @pytest.mark.parametrize("page", PAGES)

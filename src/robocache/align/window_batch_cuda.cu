@@ -454,13 +454,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
       draw_sample(batch, next + lane, drawn[buffer][lane]);
     }
     if (now >= 0) {
-      const auto moments = static_cast<unsigned>(plan.most_moments);
-      for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
-        // Sample after sample: a warp's threads read the tables and the clocks of one or two.
-        const unsigned place = i / moments;
-        const int moment = static_cast<int>(i - place * moments);
-        if (moment >= found[place].group.moment_count) continue;
-        find_moment<kCurves>(batch, found[place], moment, now + place, entries + place * plan.most_picks);
+      for (int i = threadIdx.x; i < plan.most_moments << doublings; i += kThreads) {
+        const int place = i & (samples - 1);
+        if (i >> doublings >= found[place].group.moment_count) continue;
+        find_moment<kCurves>(batch, found[place], i >> doublings, now + place, entries + place * plan.most_picks);
       }
       wait_for_work_before();
       if (blockIdx.y == 0 && warp == kWarps - 2) {

@@ -174,13 +174,16 @@ def test_rule_32_any_small_call_gives_the_oracles_bits(device, data):
 
 
 def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
-    """A wall that many rays of one voxel see, in a grid of many blocks; both ways to clear the sums."""
+    """A wall that many rays of one voxel see, in a grid of many blocks; both ways to clear the sums; rows at odd places."""
     options = {"grid_min": (-0.64, -0.64, 0.6), "truncation": 0.04, "max_weight": 50.0}
     v, u = np.mgrid[:240, :320]
     depth = (1.1 + 0.1 * np.sin(u / 20) + rng.normal(0, 0.004, u.shape)).astype(np.float32)
     points = np.stack([(u - 160) / 260 * depth, (v - 120) / 260 * depth, depth], -1).reshape(-1, 3)
-    for size, shape in ((0.01, (128, 128, 100)), (0.04, (32, 32, 25)), (0.005, (256, 256, 200))):
-        for arguments in ((points, np.eye(4)), (depth, np.eye(4), (260, 260, 160, 120))):
+    camera, beside = (260, 260, 160, 120), np.stack([np.eye(4)] * 3)
+    beside[:, 0, 3] = 0, 0.1, -0.3
+    depths = np.stack([depth, np.where(u < 100, 0, 0.7 * depth), depth[:, ::-1]])
+    for size, shape in ((0.01, (128, 128, 100)), (0.04, (32, 32, 25)), (0.005, (251, 253, 199))):
+        for arguments in ((points, np.eye(4)), (depth, np.eye(4), camera), (depths, beside, camera)):
             for space_carving in (False, True):
                 call = {"voxel_size": size, "space_carving": space_carving} | options
                 start = volume(rng, shape)

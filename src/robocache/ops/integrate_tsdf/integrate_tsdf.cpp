@@ -217,6 +217,17 @@ int64_t bytes_of_sums(const TensorView& grid, bool depth) {
   return depth ? 0 : grid.numel() * static_cast<int64_t>(sizeof(TsdfSum));
 }
 
+// Images are looked over first where that is little beside looking at all voxels.
+int64_t bytes_of_ranges(const TensorView& grid, const TensorView& measured, bool depth) {
+  constexpr int64_t kLeastVoxels = int64_t{1} << 22;  // of all images: below, a launch more takes longer than it spares
+  if (!depth || !grid.device.is_cuda() || (measured.ndim != 2 && measured.ndim != 3) || measured.numel() == 0) return 0;
+  const int64_t sensors = measured.ndim == 3 ? measured.shape[0] : 1;
+  if (grid.numel() < std::max(measured.numel(), kLeastVoxels) / sensors) return 0;
+  const auto first = static_cast<size_t>(measured.ndim - 2);
+  return sensors * cell_blocks(measured.shape[first]) * cell_blocks(measured.shape[first + 1]) * kCellsInBlock *
+         static_cast<int64_t>(sizeof(TsdfRange));
+}
+
 }  // namespace
 
 int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, const TensorView& T_world_sensor,
@@ -225,7 +236,7 @@ int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured,
   const int64_t sensors = measured.ndim == 3 ? measured.shape[0] : 1;
   const bool on_device = T_world_sensor.device.is_cuda() || (depth && intrinsics->device.is_cuda());
   const bool apart = grid.device.is_cuda() && (on_device || sensors > kSensorsInParams);
-  return bytes_of_sums(grid, depth) +
+  return bytes_of_sums(grid, depth) + bytes_of_ranges(grid, measured, depth) +
          (apart ? sensors * static_cast<int64_t>(sizeof(TsdfSensor) + sizeof(TsdfView)) : 0);
 }
 
@@ -270,10 +281,12 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
       sensors_of(poses_there ? nullptr : &poses, depth && !cameras_there ? &cameras : nullptr, p.sensors);
   if (grid.numel() == 0 || measured.numel() == 0) return;
 
-  char* const memory = static_cast<char*>(
-      checked_workspace(workspace, tsdf_workspace_bytes(grid, measured, T_world_sensor, intrinsics), 16, grid.device));
+  const int64_t bytes = tsdf_workspace_bytes(grid, measured, T_world_sensor, intrinsics);
+  char* const memory = static_cast<char*>(checked_workspace(workspace, bytes, 16, grid.device));
   p.sums = reinterpret_cast<TsdfSum*>(memory);
   p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
+  const int64_t of_ranges = bytes_of_ranges(grid, measured, depth);
+  p.ranges = of_ranges > 0 ? reinterpret_cast<TsdfRange*>(memory + bytes - of_ranges) : nullptr;
   if (!grid.device.is_cuda()) {
     integrate_tsdf_cpu(p, sensors.data());
     return;

@@ -38,8 +38,8 @@
 // a sensor of which any is wrong measures nothing then, and the others do.
 //
 // Work is queued on `stream` and not waited for; nothing is allocated. Memory is touched where rays pass alone; depth images
-// touch the voxels they measure. On CUDA points take three kernels, depth images one; more than 8 sensors, and such as lie
-// there, one more every 8.
+// touch the voxels they measure. On CUDA points take three kernels, depth images one, or two for large grids; more than 8
+// sensors, and such as lie there, one more every 8.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError; nothing is written then.
 //

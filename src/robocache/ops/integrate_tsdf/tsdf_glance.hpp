@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "robocache/core/host_device.hpp"
+#include "robocache/ops/integrate_tsdf/tsdf_math.hpp"
 #include "robocache/ops/integrate_tsdf/tsdf_params.hpp"
 
 namespace robocache {
@@ -91,47 +92,106 @@ ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, cons
   return g;
 }
 
-// What a sensor sees, as five half-spaces of the first voxel of a box: a constant, and what each axis adds to it. Where one
-// of the sums is below 0 no voxel of the box is on an image.
-struct TsdfFrustum {
-  float planes[5][4];
+// Of a sensor, what a kernel reads for each box of voxels.
+struct alignas(16) TsdfView {
+  TsdfGlance glance;
+  float middle[3];  // of the first box, in the camera's frame
+  float half[3];    // what a box extends from there along each axis of that frame, and more than the error of both
 };
 
 // For boxes of `extent` voxels, anywhere within what the glance is of.
-ROBOCACHE_HD TsdfFrustum frustum_of(const TsdfParams& p, const TsdfGlance& g, const int extent[3]) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const float columns = static_cast<float>(p.columns);
-  const float rows = static_cast<float>(p.rows);
-  // Of the points with a x + b y + e z >= 0. Pixels reach half a pixel around their centres; a whole one is left.
-  const float sides[5][3] = {
-      {0, 0, 1}, {g.fx, 0, g.cx + 1}, {-g.fx, 0, columns - g.cx}, {0, g.fy, g.cy + 1}, {0, -g.fy, rows - g.cy}};
-  TsdfFrustum made;
-  for (int i = 0; i < 5; ++i) {
-    const auto [a, b, e] = sides[i];
-    float most = a * g.at[0] + b * g.at[1] + e * g.at[2] + 4 * g.error * (std::abs(a) + std::abs(b) + std::abs(e));
+ROBOCACHE_HD TsdfView view_of(const TsdfGlance& g, const int extent[3]) {
+  TsdfView view{g, {}, {}};
+  for (int k = 0; k < 3; ++k) {
+    view.middle[k] = g.at[k];
     for (int axis = 0; axis < 3; ++axis) {
-      const float slope = a * g.step[axis][0] + b * g.step[axis][1] + e * g.step[axis][2];
-      if (slope > 0) most += slope * static_cast<float>(extent[axis] - 1);
-      made.planes[i][1 + axis] = g.least_z < kInfinity ? slope : 0;
+      const float half = 0.5f * static_cast<float>(extent[axis] - 1) * g.step[axis][k];
+      view.middle[k] += half;
+      view.half[k] += std::abs(half);
     }
-    // Where nothing is sure all is looked at, but by a pose of NaN.
-    made.planes[i][0] = g.least_z < kInfinity ? most : g.at[2] == g.at[2] ? kInfinity : -kInfinity;
+    view.half[k] = view.half[k] * (1 + 0x1p-18f) + 2 * g.error;
   }
-  return made;
+  return view;
 }
 
-// What of a sensor a kernel reads for each box.
-struct alignas(16) TsdfView {
-  TsdfGlance glance;
-  TsdfFrustum frustum;
-};
+// What depth images measured is found beforehand for square cells of kLeastCell pixels a side, twice and four times that:
+// 16, 4 and 1 of them to a block of kBlockCell.
+inline constexpr int32_t kLeastCellLog2 = 4;
+inline constexpr int32_t kCellSizes = 3;
+inline constexpr int32_t kBlockCellLog2 = kLeastCellLog2 + kCellSizes - 1;
+inline constexpr int32_t kBlockCell = 1 << kBlockCellLog2;
+inline constexpr int64_t kCellsInBlock = 16 + 4 + 1;
 
-ROBOCACHE_HD bool may_see(const TsdfFrustum& frustum, float x, float y, float z) {
-  bool seen = true;
-  for (const auto& plane : frustum.planes) {
-    seen = seen & (std::fma(z, plane[3], std::fma(y, plane[2], std::fma(x, plane[1], plane[0]))) >= 0);
+ROBOCACHE_HD int64_t cell_blocks(int64_t pixels) { return (pixels + kBlockCell - 1) >> kBlockCellLog2; }
+
+// Where the range of a cell of an image lies: of a size, the cells of all blocks are row-major.
+ROBOCACHE_HD int64_t cell_place(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row, int64_t column) {
+  const int64_t before = size == 0 ? 0 : size == 1 ? 16 : 20;
+  return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
+}
+
+// What the pixels from one to another measured, or more than that: both are on the image.
+ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells, int32_t top, int32_t left,
+                                     int32_t bottom, int32_t right) {
+  int32_t size = 0;
+  while (size < kCellSizes && (((bottom >> (kLeastCellLog2 + size)) - (top >> (kLeastCellLog2 + size)) > 1) |
+                               ((right >> (kLeastCellLog2 + size)) - (left >> (kLeastCellLog2 + size)) > 1))) {
+    ++size;
   }
-  return seen;
+  if (size == kCellSizes) return {0, std::numeric_limits<float>::infinity()};
+  TsdfRange all{std::numeric_limits<float>::infinity(), 0};
+  for (const int32_t row : {top, bottom}) {
+    for (const int32_t column : {left, right}) {
+      const TsdfRange one = cells[cell_place(cell_blocks(p.columns), cell_blocks(p.rows), size,
+                                             row >> (kLeastCellLog2 + size), column >> (kLeastCellLog2 + size))];
+      all.least = one.least < all.least ? one.least : all.least;
+      all.most = one.most > all.most ? one.most : all.most;
+    }
+  }
+  return all;
+}
+
+// What an image says of all voxels of a box: that it measured none of them, that those whose pixel measured anything lie in
+// free space, or nothing.
+enum class BoxVerdict { kNone, kFree, kUnknown };
+
+// Of the box whose first voxel is at x, y, z. `cells` are the image's; null: not known.
+ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, const TsdfRange* cells, float x, float y,
+                                    float z) {
+  const TsdfGlance& g = view.glance;
+  // Where nothing is sure all is looked at, but by a pose of NaN.
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (!(g.least_z < kInfinity)) return g.at[2] == g.at[2] ? BoxVerdict::kUnknown : BoxVerdict::kNone;
+  float low[3];
+  float high[3];
+  for (int k = 0; k < 3; ++k) {
+    const float middle =
+        std::fma(x, g.step[0][k], std::fma(y, g.step[1][k], std::fma(z, g.step[2][k], view.middle[k])));
+    low[k] = middle - view.half[k];
+    high[k] = middle + view.half[k];
+  }
+  if (!(low[2] >= g.least_z)) return high[2] >= 0 ? BoxVerdict::kUnknown : BoxVerdict::kNone;
+  const float most_inverse = 1 / low[2];
+  const float least_inverse = 1 / high[2];
+  const float left = std::fma(g.fx, low[0] * (low[0] < 0 ? most_inverse : least_inverse), g.cx);
+  const float right = std::fma(g.fx, high[0] * (high[0] < 0 ? least_inverse : most_inverse), g.cx);
+  const float top = std::fma(g.fy, low[1] * (low[1] < 0 ? most_inverse : least_inverse), g.cy);
+  const float bottom = std::fma(g.fy, high[1] * (high[1] < 0 ? least_inverse : most_inverse), g.cy);
+  // Pixels reach half a pixel around their centres; a whole one is left.
+  const auto columns = static_cast<float>(p.columns);
+  const auto rows = static_cast<float>(p.rows);
+  if ((right < -1) | (left > columns) | (bottom < -1) | (top > rows)) return BoxVerdict::kNone;
+  if (cells == nullptr) return BoxVerdict::kUnknown;
+  const TsdfRange found = range_between(p, cells, static_cast<int32_t>(top < 1 ? 0 : top - 1),
+                                        static_cast<int32_t>(left < 1 ? 0 : left - 1),
+                                        static_cast<int32_t>(bottom + 1 < rows ? bottom + 1 : rows - 1),
+                                        static_cast<int32_t>(right + 1 < columns ? right + 1 : columns - 1));
+  const float nearest = found.least * g.depth_scale;
+  const float farthest = found.most * g.depth_scale;
+  const bool behind = low[2] - farthest > std::fma(farthest, kDepthError, g.sure_distance);
+  const bool ahead = nearest - high[2] > std::fma(nearest, kDepthError, g.sure_distance);
+  if (!(found.most > 0) | behind) return BoxVerdict::kNone;
+  return !ahead ? BoxVerdict::kUnknown : p.space_carving ? BoxVerdict::kFree : BoxVerdict::kNone;
 }
 
 // A sum of float32 that the bounds above allow to be rounded once or twice: fused where that is fast.
@@ -177,6 +237,83 @@ ROBOCACHE_HD Verdict verdict(const TsdfGlance& g, bool space_carving, float z, f
   const float far = plus_product(metres, kDepthError, g.sure_distance);
   const int32_t measured = int32_t{depth > 0} & int32_t{depth < std::numeric_limits<float>::infinity()};
   return {measured & int32_t{space_carving} & int32_t{ahead > far}, measured & int32_t{!(std::abs(ahead) > far)}};
+}
+
+// ---- Float64 without divisions and roots ----
+//
+// Those of rule 32 are rounded correctly, which takes long and waits for itself. Without that each of the below is off by
+// less than 2^-48 of it, and mostly nothing depends on the rest.
+
+struct Refined {
+  double value;
+  bool sure;  // to 2^-51 of it
+};
+
+// 1 / sqrt(x), of which `guess` knows the first digits.
+ROBOCACHE_HD Refined inverse_root(double x, float guess) {
+  const auto y = static_cast<double>(guess);
+  const double off = std::fma(-x * y, y, 1.0);
+  return {std::fma(y * off, std::fma(0.375, off, 0.5), y), std::abs(off) < 0x1p-18};
+}
+
+// 1 / x, likewise.
+ROBOCACHE_HD Refined inverse_of(double x, float guess) {
+  const auto y = static_cast<double>(guess);
+  const double off = std::fma(-x, y, 1.0);
+  return {std::fma(y, std::fma(off, off, off), y), std::abs(off) < 0x1p-18};
+}
+
+// As find_pixel, if that is sure, and true then. guess(x) knows the first digits of 1 / x.
+template <class Guess>
+ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Guess& guess) {
+  const Refined inverse = inverse_of(c.z, guess(static_cast<float>(c.z)));
+  const double u = s.fx * c.x * inverse.value + s.cx;
+  const double v = s.fy * c.y * inverse.value + s.cy;
+  c.column = nearest_even(u);
+  c.row = nearest_even(v);
+  constexpr double kCertain = 0.5 - 0x1p-22;  // NaN never is
+  return inverse.sure & (std::abs(u - c.column) <= kCertain) & (std::abs(v - c.row) <= kCertain) &
+         (std::abs(u) + std::abs(s.cx) < 0x1p24) & (std::abs(v) + std::abs(s.cy) < 0x1p24);
+}
+
+// What a measurement adds to TsdfSum, if that is sure.
+struct Addend {
+  int64_t quanta;
+  int32_t count;
+  bool sure;
+};
+
+// Of a depth in metres, above 0, and a voxel before the camera; guess(x) knows the first digits of 1 / sqrt(x).
+template <class Guess>
+ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double depth, const Guess& guess) {
+  // The ray's length over z is square / sqrt(square z^2): one root, and no division.
+  const double square = std::fma(c.z, c.z, std::fma(c.y, c.y, c.x * c.x));
+  const double radicand = square * c.z * c.z;
+  const Refined inverse = inverse_root(radicand, guess(static_cast<float>(radicand)));
+  const double quanta = (depth - c.z) * p.quanta_per_metre * (square * inverse.value);
+  const double most = p.truncation * p.quanta_per_metre;  // up to 2^32: what matters is off by less than 2^-16
+  const double whole = nearest_even(quanta);
+  const bool sure = inverse.sure & (std::abs(quanta - whole) <= 0.5 - 0x1p-15) &
+                    (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN never is
+  const bool within = (quanta >= -most) & (quanta <= most);
+  const bool counts = within | ((quanta > most) & p.space_carving);
+  return {within ? static_cast<int64_t>(whole) - p.free_quanta : 0, counts ? 1 : 0, sure};
+}
+
+// As update_voxel, if the mean is sure in float32, and true then. guess(x) knows the first digits of 1 / x.
+template <class Guess>
+ROBOCACHE_HD bool update_if_sure(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum,
+                                 const Guess& guess) {
+  const TsdfMean mean = mean_with(p, distance, weight, sum);
+  const Refined inverse = inverse_of(mean.total, guess(static_cast<float>(mean.total)));
+  const double about = mean.sum * inverse.value;
+  if (!(inverse.sure & (static_cast<float>(std::fma(about, -0x1p-48, about)) ==
+                        static_cast<float>(std::fma(about, 0x1p-48, about))))) {
+    return false;
+  }
+  distance = static_cast<float>(about);
+  weight = weight_of(p, mean);
+  return true;
 }
 
 }  // namespace robocache

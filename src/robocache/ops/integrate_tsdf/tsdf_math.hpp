@@ -144,15 +144,24 @@ struct Projected {
   double column, row;
 };
 
-// Of a voxel's centre, by what of it lies along each axis from the sensor.
-ROBOCACHE_HD Projected project(const TsdfSensor& s, double dx, double dy, double dz) {
+// A voxel's centre in the camera's frame, by what of it lies along each axis from the sensor. The pixel is not found yet.
+ROBOCACHE_HD Projected seen_from(const TsdfSensor& s, double dx, double dy, double dz) {
   const double* r = s.rotation;
   Projected c;
   c.x = (r[0] * dx + r[3] * dy) + r[6] * dz;
   c.y = (r[1] * dx + r[4] * dy) + r[7] * dz;
   c.z = (r[2] * dx + r[5] * dy) + r[8] * dz;
+  return c;
+}
+
+ROBOCACHE_HD void find_pixel(const TsdfSensor& s, Projected& c) {
   c.column = nearest_even(s.fx * c.x / c.z + s.cx);
   c.row = nearest_even(s.fy * c.y / c.z + s.cy);
+}
+
+ROBOCACHE_HD Projected project(const TsdfSensor& s, double dx, double dy, double dz) {
+  Projected c = seen_from(s, dx, dy, dz);
+  find_pixel(s, c);
   return c;
 }
 
@@ -166,13 +175,18 @@ ROBOCACHE_HD float depth_at(const TsdfParams& p, int64_t place) {
                                     : static_cast<float>(static_cast<const uint16_t*>(p.measured)[place]);
 }
 
-// What the pixel measured that a voxel falls on, in metres: 0 for nothing.
+// In metres: 0 for no measurement.
+ROBOCACHE_HD double depth_in_metres(const TsdfParams& p, float depth) {
+  const double metres = p.depth_scale * static_cast<double>(depth);
+  return metres > 0 && metres < HUGE_VAL ? metres : 0;
+}
+
+// What the pixel measured that a voxel falls on, likewise.
 ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
   if (!is_on_image(p, c)) return 0;
   const int64_t place = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
                         static_cast<int64_t>(c.column) * p.column_stride;
-  const double depth = p.depth_scale * static_cast<double>(depth_at(p, place));
-  return depth > 0 && depth < HUGE_VAL ? depth : 0;
+  return depth_in_metres(p, depth_at(p, place));
 }
 
 // How far the surface at that depth is from the voxel, not above truncation: NaN for no measurement.
@@ -196,14 +210,27 @@ ROBOCACHE_HD double as_double(int64_t n) {
   return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
 }
 
+// A voxel's mean, as a fraction: `total` is its weight.
+struct TsdfMean {
+  double sum, total;
+};
+
 // `sum` holds a measurement at least.
-ROBOCACHE_HD void update_voxel(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum) {
+ROBOCACHE_HD TsdfMean mean_with(const TsdfParams& p, float distance, float weight, const TsdfSum& sum) {
   const bool seen = weight > 0;  // NaN is not
   const double before = seen ? static_cast<double>(weight) : 0;
-  const double total = before + sum.count;
   const double measured = as_double(sum.quanta + sum.count * p.free_quanta) * p.quantum;
-  distance = static_cast<float>((seen ? static_cast<double>(distance) * before + measured : measured) / total);
-  weight = static_cast<float>(total < p.max_weight ? total : p.max_weight);
+  return {seen ? static_cast<double>(distance) * before + measured : measured, before + sum.count};
+}
+
+ROBOCACHE_HD float weight_of(const TsdfParams& p, const TsdfMean& mean) {
+  return static_cast<float>(mean.total < p.max_weight ? mean.total : p.max_weight);
+}
+
+ROBOCACHE_HD void update_voxel(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum) {
+  const TsdfMean mean = mean_with(p, distance, weight, sum);
+  distance = static_cast<float>(mean.sum / mean.total);
+  weight = weight_of(p, mean);
 }
 
 ROBOCACHE_HD void update_voxel(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const TsdfSum& sum) {

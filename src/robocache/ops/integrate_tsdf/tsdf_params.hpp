@@ -28,6 +28,11 @@ struct alignas(16) TsdfSum {
   int32_t count;
 };
 
+// The least and the most that some pixels measured, as the image holds it: infinity and 0 where none did.
+struct TsdfRange {
+  float least, most;
+};
+
 struct TsdfParams {
   float* distances;
   float* weights;
@@ -55,6 +60,9 @@ struct TsdfParams {
   // fewer.
   TsdfSum* sums;
   bool clear_everywhere;
+
+  // For depth images on CUDA, kCellsInBlock for each block of each image, to be found; null: none.
+  TsdfRange* ranges;
 };
 
 // Sensors that travel with a kernel's parameters, which are at most 4 KB.
