@@ -329,10 +329,11 @@ class LeRobotMetadata:
         self.revision = revision or self.info["codebase_version"]
         self.fps = self.info["fps"]
         self.robot_type = self.info.get("robot_type")
+        streams = {name for name, x in dataset.streams.items() if x.ragged is None and (video or x.frames is None)}
         self.features = {
             name: {**feature, "shape": tuple(feature["shape"])}
             for name, feature in self.info["features"].items()
-            if name == "episode_index" or (name in dataset.streams and (video or dataset.streams[name].frames is None))
+            if name in {"episode_index", *streams}
         }
         dtypes = {name: self.features[name]["dtype"] for name in self.features}
         self.image_keys = [name for name, dtype in dtypes.items() if dtype == "image"]

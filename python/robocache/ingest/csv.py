@@ -27,7 +27,7 @@ from ..errors import FileError
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import CsvOptions, is_csv
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, SourceError
+from .recording import Frames, Notes, Recording, Rows, SourceError, Texts
 
 # How many decimal digits of a stamp in that unit lie above one nanosecond.
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
@@ -88,11 +88,11 @@ class _Seen:
 
 def _read_folder(
     files: list[Path], root: Path, read_logs: Ahead[_Log], options: CsvOptions, seen: _Seen, notes: Notes
-) -> Iterator[tuple[str, Rows | Frames]]:
+) -> Iterator[tuple[str, Rows | Texts | Frames]]:
     for file in files:
         what = str(file.relative_to(root))
         with notes.reading(what, file):
-            layout, rows, time_ns, images = read_logs.read(file)
+            layout, rows, time_ns, images, texts = read_logs.read(file)
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
@@ -101,6 +101,8 @@ def _read_folder(
                 notes.leave_out(f"{file.stem}: {column}", reason)
             if rows is not None:
                 yield file.stem, rows
+            for column, told in texts.items():
+                yield f"{file.stem}.{column}", told
             if images:
                 for image in images:
                     notes.see("images", str(image).encode(errors="backslashreplace").decode(), image.suffix)
@@ -109,8 +111,8 @@ def _read_folder(
                 frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)
                 if frames is not None:
                     yield camera, frames
-            elif rows is None:
-                notes.leave_out(file.stem, "no numeric column beside the clock")
+            elif rows is None and not texts:
+                notes.leave_out(file.stem, "no column beside the clock")
 
 
 def _read_image(images: list[Path], row: int) -> bytes:
@@ -122,7 +124,8 @@ def _read_image(images: list[Path], row: int) -> bytes:
 class _Layout:
     """What the files of one stream have in common.
 
-    columns: those that are kept: their names, or their numbers where there is no header.
+    columns: those of numbers: their names, or their numbers where there is no header.
+    texts: those of text.
     left_out: the others beside the clock, and why.
     images: the one that names images.
     """
@@ -133,26 +136,29 @@ class _Layout:
     columns: list[str]
     left_out: dict[str, str]
     images: str | None = None
+    texts: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         header = "" if self.header else "no header, "
         left_out = f", left out {self.left_out}" if self.left_out else ""
         images = f", images {self.images}" if self.images else ""
+        images += f", texts {self.texts}" if self.texts else ""
         return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
-_Log = tuple[_Layout, Rows | None, np.ndarray, list[Path]]
+_Log = tuple[_Layout, Rows | None, np.ndarray, list[Path], dict[str, Texts]]
 
 
 def read_log(file: Path, options: CsvOptions) -> _Log:
     """Reads a file: its rows, of which values are float64 [rows, columns], or none where nothing is numeric beside the clock;
-    its stamps; and the images that a column names, or none."""
+    its stamps; the images that a column names, or none; and the columns of text, without their empty cells."""
     names, clock, header = _read_first_line(file, options.time_column)
     # Columns go by number here: a header may name two alike.
     numbers = [str(number) for number in range(len(names))]
     parse = pa_csv.ReadOptions(column_names=numbers, skip_rows=int(header), use_threads=False)
     types = {numbers[clock]: pa.string()}
     kept: list[str] = []
+    texts: list[str] = []
     left_out: dict[str, str] = {}
     images, folder = None, None
     try:
@@ -162,6 +168,9 @@ def read_log(file: Path, options: CsvOptions) -> _Log:
             found = _type_or_why_not(block[number])
             if found == "text" and folder is None and (folder := _find_images(file, block[number])):
                 images, types[number] = number, pa.string()
+            elif found == "text":
+                texts.append(number)
+                types[number] = pa.string()
             elif isinstance(found, str):
                 left_out[names[int(number)] if header else f"column {number}"] = found
             else:
@@ -179,11 +188,16 @@ def read_log(file: Path, options: CsvOptions) -> _Log:
         table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + header
     )
     columns = [names[int(number)] if header else number for number in kept]
+    of_text = [f"{names[int(number)] if header else number}" for number in texts]
+    of_text = [
+        name if of_text.count(name) == 1 and name else number for name, number in zip(of_text, texts, strict=True)
+    ]
     named = None if images is None else names[int(images)] if header else images
-    layout = _Layout(header, options.time_column, unit, columns, left_out, named)
+    layout = _Layout(header, options.time_column, unit, columns, left_out, named, of_text)
+    told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
-        return layout, None, time_ns, paths
+        return layout, None, time_ns, paths, told
     values = np.empty((len(table), len(kept)))
     parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
     for begin in range(0, len(values), _ROWS_AT_ONCE):
@@ -193,7 +207,12 @@ def read_log(file: Path, options: CsvOptions) -> _Log:
     for number, name, column in zip(kept, columns, parts, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             _refuse_rounded_numbers(file, parse, number, name, 1 + header)
-    return layout, Rows(time_ns, values, columns if header else None), time_ns, paths
+    return layout, Rows(time_ns, values, columns if header else None), time_ns, paths, told
+
+
+def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
+    filled = pc.not_equal(column, "")
+    return Texts(time_ns[filled.to_numpy()], column.filter(filled).to_pylist())
 
 
 def _read_table(file: Path, parse: pa_csv.ReadOptions, convert: pa_csv.ConvertOptions) -> pa.Table:

@@ -23,7 +23,7 @@ from .files import check_file, look_through, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, naming
+from .recording import Frames, Notes, Recording, Rows, Texts, naming
 from .yaml import read_yaml
 
 # "a_RS_S_x [m s^-2]"
@@ -74,18 +74,20 @@ class _Reader:
         self._root, self._options, self._notes, self._common = root, options, notes, common
         self._kinds = Kinds()
 
-    def read(self, folders: list[Path]) -> Iterator[tuple[str, Rows | Frames]]:
+    def read(self, folders: list[Path]) -> Iterator[tuple[str, Rows | Texts | Frames]]:
         for folder in folders:
             file = folder / LOG
             what = str(file.relative_to(self._root))
             with self._notes.reading(what, file):
-                layout, rows, time_ns, images = read_log(file, CsvOptions(time_unit="ns"))
+                layout, rows, time_ns, images, texts = read_log(file, CsvOptions(time_unit="ns"))
                 calibration = self._common.get(folder.name, {})
                 attributes = {"clock_source": "data.csv"} | ({"sensor": calibration} if calibration else {})
                 for column, reason in layout.left_out.items():
                     self._notes.leave_out(f"{folder.name}: {column}", reason)
                 if rows is not None:
                     yield folder.name, _describe(rows, attributes)
+                for column, told in texts.items():
+                    yield f"{folder.name}.{column}", replace(told, attributes=attributes)
                 if images:
                     for image in filter(os.path.lexists, images):
                         self._notes.see("images", str(image).encode(errors="backslashreplace").decode(), image.suffix)

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, compress, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ from .files import Ahead, check_file, fingerprint, is_readable, list_files
 from .formats import CAMERA_OPTIONS
 from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, SourceError, naming, ranges
+from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, naming, ranges
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
@@ -46,6 +46,7 @@ _LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
 # What a row of a column that becomes a stream is made of, in Arrow's words.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _NUMERIC = {"bool", "halffloat", "float", "double", *_INTEGERS}
+_TEXT = {"string", "large_string"}
 # Relative to the nominal time. Rounding to float32 takes 6e-8; a step of 1/fps that was cut short before it was summed
 # has taken 9.6e-7; a real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
@@ -54,7 +55,7 @@ _LARGEST_S = 9.2e9
 
 
 def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recording, None, None]:
-    """Yields every episode with its numeric features and its cameras."""
+    """Yields every episode with its features of numbers and of text, and its cameras."""
     info = _load_info(source)
     features = info.pop("features")
     notes.tell(source / "meta" / "info.json", **info)
@@ -70,14 +71,15 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     columns, spans = _survey(source, notes, episodes)
     kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + kept
+    texts = [name for name, kind in columns.items() if kind in _TEXT and name not in _BOOKKEEPING]
     cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
     wanted = {name: camera["dtype"] for name, camera in cameras.items() if options.video}
     images = [name for name, kind in wanted.items() if kind == "image" and columns.get(name, "").startswith("struct")]
     videos = [name for name, kind in wanted.items() if kind == "video" and find_videos(source, name)]
-    _leave_out(notes, features, columns, cameras, [*kept, *images, *videos])
+    _leave_out(notes, features, columns, cameras, [*kept, *texts, *images, *videos])
     notes.tell(source / "meta", tasks=tasks, cameras=cameras)
     notes.total = len(spans)
-    found = _read_rows(source, spans, episodes, [*streams, *images], info["fps"], notes)
+    found = _read_rows(source, spans, episodes, [*streams, *texts, *images], info["fps"], notes)
     kinds = Kinds()
     with _open_videos(source, videos, info["fps"], options, kinds, notes) if videos else nullcontext() as opened:
         for episode in opened.ahead(found) if opened else found:
@@ -91,6 +93,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
                 episode.metadata,
                 chain(
                     _read_streams(episode, streams, features, notes),
+                    _read_texts(episode, texts),
                     _read_images(source, episode, images, options, kinds, notes),
                     opened.streams(episode) if opened else (),
                 ),
@@ -246,6 +249,15 @@ def _read_streams(
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         yield name, Rows(episode.time_ns, values, names, episode.clock)
     notes.count("clocks", episode.kind_of_clock)
+
+
+def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts]]:
+    """An episode's streams of text, lists of it as JSON; a row without one is not in its stream."""
+    for name in texts:
+        rows = episode.rows[name].to_pylist()
+        there = [row is not None for row in rows]
+        told = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in compress(rows, there)]
+        yield name, Texts(episode.time_ns[there], told, episode.clock)
 
 
 def _read_images(

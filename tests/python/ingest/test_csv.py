@@ -209,15 +209,18 @@ def test_numbers_are_read_exactly(rows, tmp_path):
     np.testing.assert_array_equal(ingest_lines(tmp_path, *lines, time_unit="s")[1], rows)
 
 
-def test_text_and_numbers_that_do_not_fit_are_left_out_by_name(tmp_path):
-    source = write(tmp_path / "log/imu.csv", "t,frame,ok,seq,a", f"0.0,base,True,{2**53 + 1},1", "0.1,base,False,2,2")
+def test_text_is_a_stream_of_its_own_and_numbers_that_do_not_fit_are_left_out_by_name(tmp_path):
+    source = write(
+        tmp_path / "log/imu.csv", "t,frame,ok,seq,a", f"0.0,base,True,{2**53 + 1},1", '0.1,"a, b",False,2,2', "0.2,,,,"
+    )
     report = robocache.ingest(source.parent, tmp_path / "cache")
-    stream = robocache.open(tmp_path / "cache").streams["imu"]
-    assert list(stream.names) == ["ok", "a"]
-    assert stream.values.tolist() == [[1, 1], [0, 2]]
-    reasons = {omission.what: omission.reason for omission in report.left_out}
-    assert reasons["imu: frame"] == "text"
-    assert "2^53" in reasons["imu: seq"]
+    streams = robocache.open(tmp_path / "cache").episode(0)
+    assert robocache.open(tmp_path / "cache").streams["imu"].names == ["ok", "a"]
+    np.testing.assert_array_equal(streams["imu"][1], [[1, 1], [0, 2], [np.nan, np.nan]])
+    assert streams["imu.frame"][0].tolist() == [0, 10**8]  # an empty cell is no text
+    assert list(streams["imu.frame"][1]) == ["base", "a, b"]
+    ((what, reason),) = ((omission.what, omission.reason) for omission in report.left_out)
+    assert what == "imu: seq" and "2^53" in reason
 
 
 @pytest.mark.parametrize(
@@ -249,12 +252,14 @@ def test_large_numbers_that_float64_holds_or_that_are_no_whole_ones(cells, tmp_p
     assert ingest_lines(tmp_path, *lines)[1][120_000:, 0].tolist() == [float(cell) for cell in cells]
 
 
-def test_a_file_without_numbers_is_left_out(tmp_path):
+def test_a_file_without_numbers_is_one_of_text_or_left_out(tmp_path):
     write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2")
     write(tmp_path / "log/cam.csv", "0.0,a.png", "0.1,b.png")
+    write(tmp_path / "log/none.csv", "0.0", "0.1")
     report = robocache.ingest(tmp_path / "log", tmp_path / "cache")
-    assert report.rows == {"imu": 2}
-    assert "cam" in [omission.what for omission in report.left_out]
+    assert report.rows == {"imu": 2, "cam.1": 2}
+    assert list(robocache.open(tmp_path / "cache").episode(0)["cam.1"][1]) == ["a.png", "b.png"]
+    assert [(it.what, it.reason) for it in report.left_out] == [("none", "no column beside the clock")]
 
 
 def test_a_column_that_names_images_beside_the_file_is_a_camera(tmp_path):
@@ -334,7 +339,7 @@ def test_no_such_clock(tmp_path):
 def test_where_nothing_can_be_kept_nothing_is_written(tmp_path):
     write(tmp_path / "log/imu.csv")
     refused(tmp_path / "log", tmp_path / "cache", "imu.csv", "empty", on_error="skip")
-    write(tmp_path / "log/imu.csv", "0.0,word", "0.1,word")
+    write(tmp_path / "log/imu.csv", "0.0", "0.1")
     refused(tmp_path / "log", tmp_path / "cache", "nothing")
 
 

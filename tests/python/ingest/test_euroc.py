@@ -174,7 +174,10 @@ def test_the_real_slice(real_data):
     source = real_data("logs_csv/euroc_micro")
     yields = Yields("euroc", source, on_error="skip")
     streams = yields.only()
-    assert sorted(streams) == ["cam0", "imu0"]
+    assert sorted(streams) == ["cam0", "cam1.filename", "imu0"]
+    listed = [line.split(",") for line in (source / "mav0/cam1/data.csv").read_text().splitlines()[1:]]
+    assert streams["cam1.filename"][0].tolist() == [int(stamp) for stamp, _ in listed]
+    assert streams["cam1.filename"][1] == [name for _, name in listed]
     lines = (source / "mav0/imu0/data.csv").read_text().splitlines()[1:]
     assert streams["imu0"][0].tolist() == [int(line.split(",")[0]) for line in lines]
     assert streams["imu0"][1].tolist() == [[float(cell) for cell in line.split(",")[1:]] for line in lines]
