@@ -305,7 +305,7 @@ def test_a_column_that_is_text_in_one_run_alone(tmp_path):
         for number in range(2):
             cells = ["word", "word"] if number == odd else ["1", "2"]
             write(tmp_path / f"logs/run_{number}/imu.csv", *(f"{row}.5,{cell}" for row, cell in enumerate(cells)))
-        refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "'column 1': 'text'")
+        refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "columns ['1']", "texts ['1']")
 
 
 @pytest.mark.parametrize(
@@ -315,14 +315,16 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(quoted, tmp_path):
     lines = ["t_s,x,label", "0.1,0,go", f"0.2,1,{quoted}", "0.6,4,stop", "0.7,5,go"]
     write(tmp_path / "logs/run/log.csv", *lines)
     if quoted.endswith("it"):  # no line break in it, so nothing is lost
-        assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 4}
+        assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 4, "log.label": 4}
         return
     refused(tmp_path / "logs", tmp_path / "cache", "log.csv: line 3: expected a quote to be closed behind its cell")
 
 
 def test_a_cell_of_several_lines_is_one_cell(tmp_path):
     write(tmp_path / "logs/run/log.csv", "t_s,x,label", "0.1,0,go", '0.2,1,"push', 'and ""pull"""', "", "0.3,2,stop")
-    assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 3}
+    assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 3, "log.label": 3}
+    labels = robocache.open(tmp_path / "cache").episode(0)["log.label"][1]
+    assert list(labels) == ["go", 'push\nand "pull"', "stop"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
