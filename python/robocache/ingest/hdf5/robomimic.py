@@ -37,7 +37,7 @@ from .datasets import (
     walk,
 )
 
-_LEFT_OUT = {"next_obs": "obs of the row behind it, written a second time"}
+_LEFT_OUT = {"next_obs": "what follows each row: obs of the row behind it, and of the last row what no obs has"}
 # What MimicGen says of an episode as a whole, in as many numbers as it takes.
 _LISTS = ("src_demo_inds",)
 # In one file: every one becomes an episode.
