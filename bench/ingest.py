@@ -148,6 +148,7 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
             "library_bytes_per_s": source.bytes / library_s,
             "share_of_library": library_s / ingest_s,
             "share_of_writing": writing_s / ingest_s,
+            "writing_of_library": library_s / writing_s,
             "doctor_adds": doctor_s / ingest_s,
         }
         if with_memory:

@@ -320,6 +320,7 @@ WORDS = {
     "share_of_library": "share of the library's speed",
     "share_of_decoding": "share of its speed with the fields",
     "share_of_writing": "share of writing's speed",
+    "writing_of_library": "writing's share of the library's",
     "share_of_decoding_alone": "share of decoding alone",
     "doctor_adds": "the doctor adds",
     "peak_bytes": "peak memory",

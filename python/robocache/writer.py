@@ -390,14 +390,17 @@ def _tensor(stream: str, argument: str, array: Any) -> Any:
 
 def _json_text(what: str, values: Mapping[str, Any]) -> str:
     """A JSON object; what it cannot hold is refused by its key."""
-    items = []
+    plain = {}
     for key, value in values.items():
         place = f"{what} {_lib.text(f'{what}: key', key)!r}"
         try:
-            items.append(f"{json.dumps(key)}: {json.dumps(_plain(place, value))}")
+            plain[key] = _plain(place, value)
         except RecursionError:
             raise errors.ArgumentError(f"{place}: expected JSON of at most 64 levels, got more") from None
-    return f"{{{', '.join(items)}}}"
+    try:
+        return json.dumps(plain)
+    except RecursionError:
+        raise errors.ArgumentError(f"{what}: expected JSON of at most 64 levels, got more") from None
 
 
 def _plain(place: str, value: Any) -> Any:

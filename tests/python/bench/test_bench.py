@@ -223,7 +223,7 @@ def test_every_format_is_ingested_beside_its_library(quick):
         assert any(name.lower().startswith(words) for name in cases), entry.name
     for name, figures in cases.items():
         measures = ("ingest_s", "ingested_bytes_per_s", "library_bytes_per_s", "share_of_library", "share_of_writing")
-        for measure in (*measures, "doctor_adds"):
+        for measure in (*measures, "writing_of_library", "doctor_adds"):
             assert figures[measure] > 0, (name, measure)
     assert 50e6 < next(iter(cases.values()))["peak_bytes"] < 1e9
 

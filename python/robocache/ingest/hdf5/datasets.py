@@ -154,35 +154,61 @@ def child(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Data
     Raises:
         SourceError: it leads out of the file, in a circle, or to nothing.
     """
+    return _child_at(group, name)[0]
+
+
+def _child_at(group: h5py.Group, name: str) -> tuple[Any, int]:
+    """The same, and its address in the file."""
     try:
         return _follow(group, name.encode(errors="surrogateescape"), [_MOST_HOPS])
     except SourceError as error:
         raise SourceError(f"{place(Path(group.file.filename), group).rstrip('/')}/{escaped(name)}: {error}") from error
 
 
-def _follow(group: h5py.Group, name: bytes, hops: list[int]) -> Any:
+class _Dataset(h5py.Dataset):  # type: ignore[misc]
+    """Of which HDF5 is asked once what h5py asks each time."""
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.id.dtype
+        return dtype
+
+    @cached_property
+    def properties(self) -> h5py.h5p.PropDCID:
+        return self.id.get_create_plist()
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...] | None:
+        is_chunked = self.properties.get_layout() == h5py.h5d.CHUNKED
+        chunks: tuple[int, ...] | None = self.properties.get_chunk() if is_chunked else None
+        return chunks
+
+
+def _follow(group: h5py.Group, name: bytes, hops: list[int]) -> tuple[Any, int]:
     links = group.id.links
     if b"/" in name or name == b".":  # HDF5 takes it for a path
         raise SourceError(f"a link named {name!r}, which HDF5 does not allow")
-    kind = links.get_info(name).type
+    info = links.get_info(name)
+    kind = info.type
     if kind == h5py.h5l.TYPE_HARD:
         opened = h5py.h5o.open(group.id, name)
         if isinstance(opened, h5py.h5d.DatasetID):
-            return h5py.Dataset(opened, readonly=True)
-        return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)
+            return _Dataset(opened, readonly=True), info.u
+        return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), info.u
     if kind != h5py.h5l.TYPE_SOFT:
         raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
     # Step by step: HDF5 itself would follow an external link that lies on the way.
     target = links.get_val(name)
     node: Any = h5py.Group(h5py.h5g.open(group.file.id, b"/")) if target.startswith(b"/") else group
+    address = _address(node)
     for part in target.split(b"/"):
         if part in (b"", b"."):
             continue
         hops[0] -= 1
         if hops[0] < 0 or not isinstance(node, h5py.Group) or not node.id.links.exists(part):
             raise SourceError(f"a link to {target.decode(errors='backslashreplace')}, which leads to nothing")
-        node = _follow(node, part, hops)
-    return node
+        node, address = _follow(node, part, hops)
+    return node, address
 
 
 @dataclass
@@ -213,7 +239,7 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
         SourceError: more groups and datasets than any recording has.
     """
     tree = Tree(place(file, group).rstrip("/"))
-    met: dict[tuple[int, int], str] = {_address(group): "itself"}
+    met: dict[int, str] = {_address(group): "itself"}
     stack = [(group, "")]
     objects = 0
     while stack:
@@ -226,11 +252,11 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
                 notes.leave_out(path, leave_out[path])
                 continue
             with notes.reading(f"{what}: {path}", tree.where(path)):
-                node = child(parent, name)
+                node, address = _child_at(parent, name)
                 if isinstance(node, h5py.Datatype):
                     notes.leave_out(path, "a type, no data")
                     continue
-                same = met.setdefault(_address(node), path)
+                same = met.setdefault(address, path)
                 if same is not path:
                     notes.leave_out(path, f"the same as {same}")
                 elif isinstance(node, h5py.Group):
@@ -242,13 +268,14 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
     return tree
 
 
-def _address(node: Any) -> tuple[int, int]:
-    info = h5py.h5o.get_info(node.id)
-    return info.fileno, info.addr
+def _address(node: Any) -> int:
+    """In the file, as links to it have it."""
+    address: int = h5py.h5o.get_info(node.id).addr
+    return address
 
 
-def _sort_in(tree: Tree, path: str, dataset: h5py.Dataset, notes: Notes) -> None:
-    properties = dataset.id.get_create_plist()
+def _sort_in(tree: Tree, path: str, dataset: _Dataset, notes: Notes) -> None:
+    properties = dataset.properties
     # Before anything is asked of it: to tell a virtual dataset's size, HDF5 opens the files that it names.
     if properties.get_layout() == h5py.h5d.VIRTUAL:
         raise SourceError(f"{tree.where(path)}: a virtual dataset, made of others that may lie in other files")
@@ -280,12 +307,15 @@ def attributes(
 ) -> dict[str, Any]:
     """The attributes that the episodes table or the provenance can hold; the others are named."""
     facts: dict[str, Any] = {}
-    for name in node.attrs:
+    if not h5py.h5a.get_num_attrs(node.id):
+        return facts
+    attrs = node.attrs
+    for name in attrs:
         shown = escaped(name)
         if leave_out and shown in leave_out:
             notes.leave_out(f"attribute {shown}", leave_out[shown])
             continue
-        attribute = node.attrs.get_id(name)
+        attribute = attrs.get_id(name)
         if attribute.get_type().get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
             notes.leave_out(f"attribute {shown}", "a list of any length")
             continue
@@ -402,9 +432,8 @@ class Column:
                 return
             yield from self._samples(options, kinds)
 
-    @cached_property
+    @property
     def _type(self) -> np.dtype[Any]:
-        """As h5py has it, whose property makes it anew each time."""
         dtype: np.dtype[Any] = self.dataset.dtype
         return dtype
 
@@ -420,12 +449,6 @@ class Column:
         """Of a row."""
         return (*self.dataset.shape[1:], *(self._type.subdtype[1] if self._type.subdtype else ()))
 
-    @cached_property
-    def _chunks(self) -> tuple[int, ...] | None:
-        """As h5py has it, which asks HDF5 each time."""
-        chunks: tuple[int, ...] | None = self.dataset.chunks
-        return chunks
-
     def _read(self, start: int, stop: int) -> np.ndarray:
         """Rows from one up to another, as h5py gives them; all of plain numbers without its detours for other types."""
         dtype, dataset = self._type, self.dataset
@@ -440,15 +463,15 @@ class Column:
         """Whether the file has bytes of it; raises SourceError where it lacks some, or HDF5 cannot read it in parts."""
         dataset = self.dataset
         stored = dataset.id.get_storage_size()
-        if self._chunks is None:
+        if self.dataset.chunks is None:
             expected = math.prod(dataset.shape) * self._type.itemsize
             if 0 < stored < expected and not h5py.check_string_dtype(self._type):
                 raise SourceError(f"{self.where}: {stored} bytes, its shape wants {expected}")
             return bool(stored or not expected)
-        expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, self._chunks, strict=True))
+        expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, self.dataset.chunks, strict=True))
         if not expected:
             return True
-        chunk_bytes = math.prod(self._chunks) * self._type.itemsize
+        chunk_bytes = math.prod(self.dataset.chunks) * self._type.itemsize
         most = min(_MOST_CHUNK_BYTES, max(_CHUNK_BYTES, 8 * dataset.file.id.get_filesize()))
         if stored and chunk_bytes > most:
             raise SourceError(f"{self.where}: chunks of {chunk_bytes} bytes, expected at most {most}")
@@ -506,8 +529,8 @@ class Column:
         if row_bytes > 8 * _PART_BYTES:
             raise SourceError(f"{self.where}: rows of {row_bytes} bytes")
         step = max(1, min(most, _PART_BYTES // row_bytes))
-        if self._chunks and self._chunks[0] < step:
-            step -= step % self._chunks[0]  # a chunk that is cut is decoded twice
+        if self.dataset.chunks and self.dataset.chunks[0] < step:
+            step -= step % self.dataset.chunks[0]  # a chunk that is cut is decoded twice
         rows = self.clock.rows
         for start in range(0, rows, step):
             stop = min(start + step, rows)

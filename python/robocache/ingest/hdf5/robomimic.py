@@ -182,7 +182,7 @@ def _read_names(where: str, dataset: h5py.Dataset) -> list[str]:
 
 
 def _model_hash(group: h5py.Group) -> dict[str, str]:
-    if "model_file" not in group.attrs:
+    if not h5py.h5a.exists(group.id, b"model_file"):
         return {}
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute model_file"):
         model = group.attrs["model_file"]
