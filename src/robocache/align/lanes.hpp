@@ -105,6 +105,18 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
   } else if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Work, float>) {
     using Bits = Lanes<uint32_t, kCount>;
     const Bits u = reinterpret_cast<Bits>(y);
+#ifdef __AVX512F__
+    if constexpr (kCount == 16) {  // by masks, which compilers do not come upon
+      const auto up = reinterpret_cast<__m512i>(u + 0x7fffU);
+      const __mmask16 odd = _mm512_test_epi32_mask(reinterpret_cast<__m512i>(u), _mm512_set1_epi32(0x10000));
+      const __m512i rounded = _mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
+      const __mmask16 nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
+      const __m512i chosen = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fff0000));
+      const auto bits = __builtin_convertvector(reinterpret_cast<Bits>(chosen) >> 16, Lanes<uint16_t, kCount>);
+      __builtin_memcpy(to, &bits, sizeof(bits));
+      return;
+    }
+#endif
     const Bits rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
     const Bits chosen = (u & 0x7fffffffU) > 0x7f800000U ? Bits{} + 0x7fffU : rounded;
     const auto bits = __builtin_convertvector(chosen, Lanes<uint16_t, kCount>);
@@ -131,5 +143,103 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
     for (int i = 0; i < kCount; ++i) to[i] = rounded_once<T, Work>(y[i]);
   }
 }
+
+// ---- vectors of which memory holds a part ------------------------------------------------------------------------------
+
+// A whole vector in memory.
+struct AllLanes {
+  template <int kCount, class Work, class T>
+  ROBOCACHE_HD void load(const T* from, Lanes<Work, kCount>& y) const {
+    load_lanes<kCount, Work>(from, y);
+  }
+  template <int kCount, class Work, class T>
+  ROBOCACHE_HD void store(const Lanes<Work, kCount>& y, T* to) const {
+    store_lanes<kCount, Work>(y, to);
+  }
+  template <int kCount, class T>
+  ROBOCACHE_HD void copy(const T* from, T* to) const {
+    __builtin_memcpy(to, from, kCount * sizeof(T));
+  }
+};
+
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+inline constexpr bool kHasParts = true;
+
+// Elements of kSize bytes, those that `mask` says: the others are 0, and their memory is not touched.
+template <int kSize, class V>
+ROBOCACHE_HD void load_part(const void* from, uint32_t mask, V& y) {
+  if constexpr (kSize == 2 && sizeof(V) == 32) {
+    y = reinterpret_cast<V>(_mm256_maskz_loadu_epi16(static_cast<__mmask16>(mask), from));
+  } else if constexpr (kSize == 4) {
+    static_assert(sizeof(V) == 64);
+    y = reinterpret_cast<V>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), from));
+  } else {
+    static_assert(kSize == 8 && sizeof(V) == 64);
+    y = reinterpret_cast<V>(_mm512_maskz_loadu_epi64(static_cast<__mmask8>(mask), from));
+  }
+}
+
+template <int kSize, class V>
+ROBOCACHE_HD void store_part(const V& y, uint32_t mask, void* to) {
+  if constexpr (sizeof(V) == 128) {
+    constexpr int kHalf = 64 / kSize;
+    Lanes<uint8_t, 64> halves[2];
+    __builtin_memcpy(halves, &y, sizeof(halves));
+    store_part<kSize>(halves[0], mask & ((1U << kHalf) - 1), to);
+    store_part<kSize>(halves[1], mask >> kHalf, static_cast<char*>(to) + 64);
+  } else if constexpr (kSize == 2 && sizeof(V) == 16) {
+    _mm_mask_storeu_epi16(to, static_cast<__mmask8>(mask), reinterpret_cast<__m128i>(y));
+  } else if constexpr (kSize == 2) {
+    static_assert(sizeof(V) == 32);
+    _mm256_mask_storeu_epi16(to, static_cast<__mmask16>(mask), reinterpret_cast<__m256i>(y));
+  } else if constexpr (kSize == 4 && sizeof(V) == 32) {
+    _mm256_mask_storeu_epi32(to, static_cast<__mmask8>(mask), reinterpret_cast<__m256i>(y));
+  } else if constexpr (kSize == 4) {
+    static_assert(sizeof(V) == 64);
+    _mm512_mask_storeu_epi32(to, static_cast<__mmask16>(mask), reinterpret_cast<__m512i>(y));
+  } else {
+    static_assert(kSize == 8 && sizeof(V) == 64);
+    _mm512_mask_storeu_epi64(to, static_cast<__mmask8>(mask), reinterpret_cast<__m512i>(y));
+  }
+}
+
+// The first lanes of a vector alone.
+class FirstLanes {
+ public:
+  ROBOCACHE_HD explicit FirstLanes(int64_t n) : mask_((uint32_t{1} << n) - 1) {}
+
+  template <int kCount, class Work, class T>
+  ROBOCACHE_HD void load(const T* from, Lanes<Work, kCount>& y) const {
+    Lanes<uint8_t, kCount * sizeof(T)> held;
+    load_part<sizeof(T)>(from, mask_, held);
+    T elements[kCount];
+    __builtin_memcpy(elements, &held, sizeof(held));
+    load_lanes<kCount, Work>(elements, y);
+  }
+  template <int kCount, class Work, class T>
+  ROBOCACHE_HD void store(const Lanes<Work, kCount>& y, T* to) const {
+    T elements[kCount];
+    store_lanes<kCount, Work>(y, elements);
+    Lanes<uint8_t, kCount * sizeof(T)> made;
+    __builtin_memcpy(&made, elements, sizeof(made));
+    store_part<sizeof(T)>(made, mask_, to);
+  }
+  template <int kCount, class T>
+  ROBOCACHE_HD void copy(const T* from, T* to) const {
+    Lanes<uint8_t, kCount * sizeof(T)> held;
+    load_part<sizeof(T)>(from, mask_, held);
+    store_part<sizeof(T)>(held, mask_, to);
+  }
+
+ private:
+  uint32_t mask_;
+};
+#else
+inline constexpr bool kHasParts = false;
+
+struct FirstLanes : AllLanes {
+  explicit FirstLanes(int64_t n);
+};
+#endif
 
 }  // namespace robocache::ROBOCACHE_ISA

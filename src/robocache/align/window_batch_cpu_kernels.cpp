@@ -15,15 +15,60 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// A sample's memory is nowhere near the last one's, so each visit would wait for main memory. Samples go through the
-// stages together instead, each stage asking for what the next one reads.
+// A sample's memory is nowhere near the last one's, so each visit would wait for main memory. Each stage asks for what the
+// next one reads instead: so many samples are drawn together, whose clocks are on their way while as many are searched, and
+// a sample is written when two later ones are searched.
 constexpr int kTogether = 8;
-constexpr int64_t kTimesPerLine = 64 / sizeof(int64_t);
 
 void prefetch(const void* at) {
   asm volatile("");  // or the compiler drops the call of a function that does nothing but prefetch
   __builtin_prefetch(at, 0, 3);
 }
+
+// Memory that is soon read, asked for a line at a time between other work: a processor waits where it has asked for more lines
+// than it keeps account of, or for a page that it does not know.
+class Wanted {
+ public:
+  void clear() {
+    count_ = 0;
+    next_ = 0;
+    line_ = nullptr;
+    end_ = nullptr;
+  }
+
+  // At most kMaxGroupPicks times.
+  void add(const char* begin, const char* end) {
+    if (begin < end) ranges_[count_++] = {begin, end};
+  }
+
+  // For the next line, if any.
+  void ask() {
+    if (line_ >= end_) {
+      if (next_ == count_) return;
+      line_ = ranges_[next_].begin;
+      end_ = ranges_[next_].end;
+      ++next_;
+    }
+    prefetch(line_);
+    line_ += 64;
+  }
+
+  void ask_for_all() {
+    while (line_ < end_ || next_ < count_) ask();
+  }
+
+ private:
+  struct Range {
+    const char* begin;
+    const char* end;
+  };
+
+  Range ranges_[kMaxGroupPicks];
+  int32_t count_ = 0;
+  int32_t next_ = 0;
+  const char* line_ = nullptr;
+  const char* end_ = nullptr;
+};
 
 // Where an episode's values lie: row r of it r * row_bytes on.
 const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
@@ -32,66 +77,84 @@ const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
-// Features [begin, begin + kCount) of the steps, which are neither curved nor without a row to take. Step by step, so that
-// scale and shift are loaded once.
-template <int kCount, bool kScaled, class In, class Out>
+// Features [begin, begin + kColumns * kCount) of the steps, or of a column as many as `part` says. The steps are neither curved
+// nor without a row to take. Step by step, so that scale and shift are loaded once.
+template <int kColumns, int kCount, bool kScaled, class In, class Out, class Part>
 void write_column(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, int64_t begin,
-                  char* out) {
+                  Part part, char* out, Wanted& asked) {
   using Work = WorkType<In>;
   using Column = Lanes<Work, kCount>;
-  Column scale;
-  Column shift;
+  Column scale[kColumns];
+  Column shift[kColumns];
   if constexpr (kScaled) {
-    load_lanes<kCount, Work>(static_cast<const Work*>(s.scale) + begin, scale);
-    load_lanes<kCount, Work>(static_cast<const Work*>(s.shift) + begin, shift);
+    for (int c = 0; c < kColumns; ++c) {
+      part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + begin + c * kCount, scale[c]);
+      part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + begin + c * kCount, shift[c]);
+    }
   }
   const char* const column = values + begin * static_cast<int64_t>(sizeof(In));
   auto* to = reinterpret_cast<Out*>(out) + begin;
   for (const Pick<double>* picked = picks; picked != picks + count; ++picked) {
+    asked.ask();
     const auto* const a = reinterpret_cast<const In*>(column + picked->left * s.row_bytes);
-    Column y;
-    if (picked->kind == PickKind::kMix) {
-      const auto* const b = reinterpret_cast<const In*>(column + picked->right * s.row_bytes);
-      Column left;
-      Column right;
-      load_lanes<kCount, Work>(a, left);
-      load_lanes<kCount, Work>(b, right);
-      lerp_lanes(left, right, Column{} + static_cast<Work>(picked->weight), y);
-    } else if constexpr (std::is_same_v<In, Out> && !kScaled) {
-      __builtin_memcpy(to, a, kCount * sizeof(In));  // with every bit
-      to = reinterpret_cast<Out*>(reinterpret_cast<char*>(to) + s.step_bytes);
-      continue;
-    } else {
-      load_lanes<kCount, Work>(a, y);
+    const auto* const b = reinterpret_cast<const In*>(column + picked->right * s.row_bytes);
+    const bool mixed = picked->kind == PickKind::kMix;
+    const Column weight = static_cast<Work>(picked->weight) - Column{};
+    for (int c = 0; c < kColumns; ++c) {
+      Column y;
+      if (mixed) {
+        Column left;
+        Column right;
+        part.template load<kCount, Work>(a + c * kCount, left);
+        part.template load<kCount, Work>(b + c * kCount, right);
+        lerp_lanes(left, right, weight, y);
+      } else if constexpr (std::is_same_v<In, Out> && !kScaled) {
+        part.template copy<kCount>(a + c * kCount, to + c * kCount);  // with every bit
+        continue;
+      } else {
+        part.template load<kCount, Work>(a + c * kCount, y);
+      }
+      if constexpr (kScaled) {
+        multiply_add_lanes(scale[c], y, shift[c]);
+      }
+      part.template store<kCount, Work>(y, to + c * kCount);
     }
-    if constexpr (kScaled) {
-      multiply_add_lanes(scale, y, shift);
-    }
-    store_lanes<kCount, Work>(y, to);
     to = reinterpret_cast<Out*>(reinterpret_cast<char*>(to) + s.step_bytes);
   }
 }
 
-// Columns of kCount; the last reaches back over what is already written where they do not come out even.
+// Columns of kCount, four at once as long as there are. Where they do not come out even, the last is a part of one, or where
+// there are no such loads and stores it reaches back over what is already written.
 template <int kCount, bool kScaled, class In, class Out>
-void write_columns(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out) {
-  if constexpr (kCount > 1) {
-    if (s.features < kCount) return write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, count, out);
-  }
+void write_columns(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out,
+                   Wanted& asked) {
   int64_t d = 0;
-  for (; d + kCount <= s.features; d += kCount) write_column<kCount, kScaled, In, Out>(s, values, picks, count, d, out);
-  if (d < s.features) write_column<kCount, kScaled, In, Out>(s, values, picks, count, s.features - kCount, out);
+  for (; d + 4 * kCount <= s.features; d += 4 * kCount) {
+    write_column<4, kCount, kScaled, In, Out>(s, values, picks, count, d, AllLanes{}, out, asked);
+  }
+  const auto write = [&](int64_t begin, auto part) {
+    write_column<1, kCount, kScaled, In, Out>(s, values, picks, count, begin, part, out, asked);
+  };
+  for (; d + kCount <= s.features; d += kCount) write(d, AllLanes{});
+  if (d == s.features) return;
+  if constexpr (kHasParts) {
+    write(d, FirstLanes(s.features - d));
+  } else if constexpr (kCount > 1) {
+    if (d > 0) return write(s.features - kCount, AllLanes{});
+    write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, count, out, asked);
+  }
 }
 
 // Steps of floats that copy a row or mix two.
-void write_rows(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out) {
+void write_rows(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out,
+                Wanted& asked) {
   with_floating(s.value_dtype, [&](auto in) {
     with_floating(s.out_dtype, [&](auto made) {
       using In = decltype(in);
       using Out = decltype(made);
       constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
-      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, count, out)
-                         : write_columns<kCount, true, In, Out>(s, values, picks, count, out);
+      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, count, out, asked)
+                         : write_columns<kCount, true, In, Out>(s, values, picks, count, out, asked);
     });
   });
 }
@@ -193,7 +256,7 @@ bool is_straight(const WindowSegment& s, const Pick<double>& picked) {
 
 // `out`: of the first of these steps.
 void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                 const Pick<double>* picks, int64_t count, char* out) {
+                 const Pick<double>* picks, int64_t count, char* out, Wanted& asked) {
   for (int64_t k = 0; k < count;) {
     char* const to = out + k * s.step_bytes;
     if (picks[k].kind == PickKind::kAbsent) {
@@ -206,7 +269,7 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
     } else if (is_straight(s, picks[k])) {
       int64_t end = k + 1;
       while (end < count && is_straight(s, picks[end])) ++end;
-      write_rows(s, values, picks + k, end - k, to);
+      write_rows(s, values, picks + k, end - k, to, asked);
       k = end;
     } else {
       s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picks[k], to)
@@ -243,14 +306,14 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   const double guess = static_cast<double>(after_first) * rows.rows_per_ns + 0.5;
   if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
   const auto first = static_cast<int64_t>(guess);
-  if (times[first + count] >= kFar) return -1;
   const int64_t near = snap_ns > 0 ? snap_ns : 1;
   const auto is_on_row = [&](int64_t k) {
     const int64_t target = anchor_ns + moments[k].delta_ns;
     const int64_t* const row = times.data + first + k;
     return (row[0] < target + near) & (row[0] > target - near) & (row[-1] <= target - near) & (row[1] >= target + near);
   };
-  if (!is_on_row(count - 1)) return -1;  // the first is often the anchor's own row, whatever the clock
+  // The first is often the anchor's own row, whatever the clock, and rows far on may not be at hand.
+  if (!is_on_row(count > 1 ? 1 : 0) || times[first + count] >= kFar) return -1;
   bool on_rows = true;
   for (int64_t k = 0; k < count; ++k) on_rows &= is_on_row(k);
   return on_rows ? first : -1;
@@ -283,29 +346,37 @@ int64_t count_passed(const int64_t* times, int64_t target) {
 // Fills what pick_at() makes of a clock's moments, or returns false where one of them is not so simple: outside the recording,
 // between rows of one stamp, or with differences beyond int64. Each is searched for by itself, so that none waits for another.
 bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
-                   int64_t anchor_ns, int64_t snap_ns, Brackets& found) {
+                   int64_t anchor_ns, int64_t snap_ns, Brackets& found, Wanted& asked) {
   const int64_t n = rows.rows;
   if (n < kSeenRows || !is_near(moments, count, rows, anchor_ns, snap_ns)) return false;
-  int64_t drift = -kSeenRows / 2 + 1;  // from where a row would be by its time alone to the first row looked at
+  int64_t* const targets = found.since;
+  int64_t* const looked_at = found.before;  // of the rows that are seen, the first
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t first = guess_row(rows, target) - kSeenRows / 2 + 1;
+    targets[k] = target;
+    looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
+  }
+  int64_t drift = 0;  // of the rows from where their times alone say
   int64_t latest = 0;
   bool differ = true;
   for (int64_t k = 0; k < count; ++k) {
-    const int64_t target = anchor_ns + moments[k].delta_ns;
-    const int64_t guess = guess_row(rows, target);
-    const int64_t wanted = guess + drift;
-    const int64_t first = wanted < 0 ? 0 : wanted < n - kSeenRows ? wanted : n - kSeenRows;
-    const int64_t passed = count_passed(times + first, target);
-    int64_t before = first + passed - 1;
+    asked.ask();
+    const int64_t target = targets[k];
+    const int64_t passed = count_passed(times + looked_at[k], target);
+    int64_t before = looked_at[k] + passed - 1;
     if (passed == 0 || passed == kSeenRows) {
-      before = last_at_or_before(ClockRow<int64_t>{times, 1}, n, target, before);
-      drift = before - guess - kSeenRows / 2 + 1;
+      const int64_t guess = before;
+      before = last_at_or_before(ClockRow<int64_t>{times, 1}, n, target, guess + drift);
+      drift = before - guess;
     }
     if (before < 0 || before + 2 >= n) return false;
+    const int64_t* const row = times + before;
     found.before[k] = before;
-    found.since[k] = target - times[before];
-    found.gap[k] = times[before + 1] - times[before];
-    differ &= times[before + 2] != times[before + 1];
-    latest = times[before + 2];
+    found.since[k] = target - row[0];
+    found.gap[k] = row[1] - row[0];
+    differ &= row[2] != row[1];
+    latest = row[2];
   }
   if (!differ || latest >= kFar) return false;
   for (int64_t k = 0; k < count; ++k) {
@@ -323,27 +394,35 @@ void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first
                     int64_t* age) {
   const bool mixes = !s.causal && !is_step(s.method);
   const bool held = s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // no step takes the later row
+  const bool next = s.method == InterpolationMethod::kNext;
+  const bool nearest = s.method == InterpolationMethod::kNearest;
   const int64_t max_gap = s.max_gap_ns < 0 ? INT64_MAX : s.max_gap_ns;
   const int64_t tolerance = s.tolerance_ns < 0 || mixes ? INT64_MAX : s.tolerance_ns;
+  const int64_t* const since = found.since + first;
+  const int64_t* const gap = found.gap + first;
+  const int64_t* const hit = found.hit + first;
+  int64_t later[kMaxGroupPicks];
   for (int32_t k = 0; k < s.steps; ++k) {
-    const int64_t at = first + k;
-    const int64_t since = found.since[at];
-    const int64_t gap = found.gap[at];
-    const int64_t hit = found.hit[at];
-    const bool between = hit == 0;
-    const bool nearer =
-        s.method == InterpolationMethod::kNext || (s.method == InterpolationMethod::kNearest && gap - since < since);
-    const bool later = hit == 2 || (between && !held && nearer);
+    const bool nearer = next | (nearest & (gap[k] - since[k] < since[k]));
+    later[k] = (hit[k] == 2) | ((hit[k] == 0) & !held & nearer) ? 1 : 0;
+  }
+  for (int32_t k = 0; k < s.steps; ++k) {
+    const bool mixed = mixes & (hit[k] == 0);
     Pick<double>& picked = picks[k];
-    picked.left = found.before[at] + (later ? 1 : 0);
-    picked.right = picked.left + (between && mixes ? 1 : 0);
-    picked.weight = found.weight[at];
-    picked.kind = between && mixes ? PickKind::kMix : PickKind::kOne;
-    if (is_pad != nullptr) {
-      const bool far = (s.causal ? since : gap) > max_gap || (later ? gap - since : since) > tolerance;
-      is_pad[k] = between && far;
+    picked.left = found.before[first + k] + later[k];
+    picked.right = picked.left + (mixed ? 1 : 0);
+    picked.weight = found.weight[first + k];
+    picked.kind = mixed ? PickKind::kMix : PickKind::kOne;
+  }
+  if (is_pad != nullptr) {
+    const int64_t* const wide = s.causal ? since : gap;
+    for (int32_t k = 0; k < s.steps; ++k) {
+      const int64_t distance = later[k] != 0 ? gap[k] - since[k] : since[k];
+      is_pad[k] = (hit[k] == 0) & ((wide[k] > max_gap) | (distance > tolerance));
     }
-    if (age != nullptr) age[k] = later ? since - gap : since;
+  }
+  if (age != nullptr) {
+    for (int32_t k = 0; k < s.steps; ++k) age[k] = later[k] != 0 ? since[k] - gap[k] : since[k];
   }
 }
 
@@ -356,18 +435,22 @@ struct Group : WindowTables {
   int32_t clock_count;
 };
 
-// Asks for what find() of a sample reads, and for the first of the values.
+// Asks for what find() of a sample probably reads, and for the first of the values, whose pages are then known.
 void prefetch_sample(const Group& group, const Anchor& anchor) {
+  constexpr int64_t kTimesPerLine = 64 / sizeof(int64_t);
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
     const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
+    if (rows.rows == 0) continue;
     const int64_t* const times = clock.rows.time_ns + rows.begin;
     const auto guess = [&](int32_t moment) {
       return guess_row(rows, saturating_add(anchor.time_ns, group.moments[moment].delta_ns));
     };
-    const int64_t to = guess(clock.moment_end - 1);
-    for (int64_t row = guess(clock.moment_begin); row < to; row += kTimesPerLine) prefetch(times + row);
-    prefetch(times + to);
+    const int64_t last = guess(clock.moment_end - 1) + kSeenRows / 2 + 1;
+    for (int64_t row = guess(clock.moment_begin) - kSeenRows / 2 + 1; row < last; row += kTimesPerLine) {
+      prefetch(times + row);
+    }
+    prefetch(times + last);
   }
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
@@ -377,38 +460,51 @@ void prefetch_sample(const Group& group, const Anchor& anchor) {
   }
 }
 
-// What each step of a sample takes, and whether that is padding. `memory`: the batch's, `sample`: its place there. Values are
-// asked for one step at a time, while the next one is searched: asked for all at once they come later.
-void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sample, char* memory, Pick<double>* picks,
-          int64_t* runs) {
+// A group of a sample, from its search until its values are written.
+struct Item {
+  const WindowGroup* group;
+  Anchor anchor;
+  int64_t sample;  // its place in the batch
+  Pick<double> picks[kMaxGroupPicks];
+  int64_t runs[kMaxGroupSegments];  // of steps that take one row after the other: the first; else -1
+  Wanted wanted;
+};
+
+// What each step of an item takes, and so what is wanted, and whether that is padding. `memory`: the batch's. `asked`: asked for
+// in the meantime.
+void find(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
+  const Group group(*item.group);
+  const Anchor& anchor = item.anchor;
+  Pick<double>* const picks = item.picks;
+  item.wanted.clear();
   struct Stream {
     const char* values;  // of the episode's first row
-    const char* asked;   // up to where they are on their way
+    const char* wanted;  // up to where they are
     bool* is_pad;
     int64_t* age;
     int64_t row_bytes;
     int64_t bytes;
 
-    void ask_for(int64_t first, int64_t last) {
-      const char* line = values + first * row_bytes;
-      const char* const stop = values + last * row_bytes + bytes;
-      if (line < asked && stop > asked) line = asked;
-      for (; line < stop; line += 64) prefetch(line);
-      asked = stop;
+    void want(int64_t first, int64_t last, Wanted& lines) {
+      const char* begin = values + first * row_bytes;
+      const char* const end = values + last * row_bytes + bytes;
+      if (begin < wanted && end > wanted) begin = wanted;
+      lines.add(begin, end);
+      wanted = end;
     }
   };
   Stream streams[kMaxGroupSegments];  // of each segment
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
     const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
-    const int64_t masks = sample * s.mask_steps;
+    const int64_t masks = item.sample * s.mask_steps;
     streams[at].values = s.values == nullptr ? nullptr : values_of(s, rows);
-    streams[at].asked = nullptr;
+    streams[at].wanted = nullptr;
     streams[at].is_pad = s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset) + masks;
     streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
     streams[at].row_bytes = s.row_bytes;
     streams[at].bytes = s.features * dtype_size(s.value_dtype);
-    runs[at] = -1;
+    item.runs[at] = -1;
   }
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
@@ -424,7 +520,7 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
         const WindowSegment& s = group.segments[segment];
         if (s.clock != at) continue;
         const int64_t first = run + s.first_moment - clock.moment_begin;
-        runs[segment] = first;
+        item.runs[segment] = first;
         Stream& stream = streams[segment];
         if (stream.is_pad != nullptr) __builtin_memset(stream.is_pad, 0, static_cast<size_t>(s.steps));
         if (stream.age != nullptr) {
@@ -437,15 +533,14 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
           for (int32_t k = 0; k < s.steps; ++k) own[k] = {first + k, first + k, 0, PickKind::kOne, true};
         }
         if (stream.values == nullptr) continue;
-        const char* const stop = stream.values + (first + s.steps - 1) * s.row_bytes + stream.bytes;
-        for (const char* line = stream.values + first * s.row_bytes; line < stop; line += 64) prefetch(line);
+        stream.want(first, first + s.steps - 1, item.wanted);
       }
       continue;
     }
     Brackets found;
     if (n > 0 && clock.in_order &&
         find_brackets(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times.data, rows,
-                      anchor.time_ns, snap_ns, found)) {
+                      anchor.time_ns, snap_ns, found, asked)) {
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
         if (s.clock != at) continue;
@@ -455,9 +550,9 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
         if (stream.values == nullptr) continue;
         const int64_t rows_apart = own[s.steps - 1].right - own[0].left;
         if (rows_apart * stream.row_bytes <= s.steps * (2 * stream.bytes + 64)) {
-          stream.ask_for(own[0].left, own[s.steps - 1].right);
+          stream.want(own[0].left, own[s.steps - 1].right, item.wanted);
         } else {
-          for (int32_t k = 0; k < s.steps; ++k) stream.ask_for(own[k].left, own[k].right);
+          for (int32_t k = 0; k < s.steps; ++k) stream.want(own[k].left, own[k].right, item.wanted);
         }
       }
       continue;
@@ -485,7 +580,7 @@ void find(const Group& group, const Anchor& anchor, int64_t snap_ns, int64_t sam
         if (stream.is_pad != nullptr) stream.is_pad[step.step] = !chosen.valid;
         if (stream.age != nullptr) stream.age[step.step] = age_of(times, chosen, target);
         if (stream.values == nullptr) continue;
-        stream.ask_for(chosen.left, chosen.right);
+        stream.want(chosen.left, chosen.right, item.wanted);
       }
     }
   }
@@ -510,7 +605,7 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 constexpr int64_t kShortGap = 16 << 10;  // bytes
 
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>* picks,
-                     char* out) {
+                     char* out, Wanted& asked) {
   for (int32_t k = 0; k < s.steps;) {
     RowRange run = rows_of(s, rows, times, picks[k]);
     int32_t end = k + 1;
@@ -531,30 +626,30 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
     read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
     const char* const values = scratch - run.begin * s.row_bytes;
-    write_steps(s, rows, values, times, picks + k, end - k, out + k * s.step_bytes);
+    write_steps(s, rows, values, times, picks + k, end - k, out + k * s.step_bytes, asked);
     k = end;
   }
 }
 
-void write(const Group& group, const Anchor& anchor, int64_t sample, const Pick<double>* picks, const int64_t* runs,
-           char* memory) {
+void write(const Item& item, char* memory, Wanted& asked) {
+  const Group group(*item.group);
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
     const StreamClock& clock = group.clocks[s.clock].rows;
-    const EpisodeRows rows = clock.rows_of(anchor.episode);
+    const EpisodeRows rows = clock.rows_of(item.anchor.episode);
     const int64_t* const times = clock.time_ns + rows.begin;
-    const Pick<double>* const own = picks + s.pick_begin;
-    char* const out = memory + s.out_offset + sample * s.out_sample;
+    const Pick<double>* const own = item.picks + s.pick_begin;
+    char* const out = memory + s.out_offset + item.sample * s.out_sample;
     if (s.file.descriptor >= 0) {
-      write_from_file(s, rows, times, own, out);
+      write_from_file(s, rows, times, own, out, asked);
       continue;
     }
     const char* const values = values_of(s, rows);
-    if (runs[at] >= 0 && copies_rows(s)) {
-      copy_run(s, values + runs[at] * s.row_bytes, out);
+    if (item.runs[at] >= 0 && copies_rows(s)) {
+      copy_run(s, values + item.runs[at] * s.row_bytes, out);
       continue;
     }
-    write_steps(s, rows, values, times, own, s.steps, out);
+    write_steps(s, rows, values, times, own, s.steps, out, asked);
   }
 }
 
@@ -619,50 +714,65 @@ void write_constants(const WindowSource& source, int64_t sample, char* memory) {
 void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   auto* const memory = static_cast<char*>(batch.memory);
-  Pick<double> picks[kTogether * kMaxGroupPicks];  // close together: strides of a power of two share lines of the cache
-  int64_t runs[kTogether][kMaxGroupSegments];      // of steps that take one row after the other: the first; else -1
   if (has_files(batch)) {
     constexpr int64_t kAhead = 64;  // samples
     expect_files(batch, begin == 0 ? 0 : begin + kAhead, end + kAhead);
   }
-  for (int64_t first = begin; first < end; first += kTogether) {
-    const int count = end - first < kTogether ? static_cast<int>(end - first) : kTogether;
-    const WindowSource* sources[kTogether];
-    Anchor anchors[kTogether];
+  struct Drawn {
+    const WindowSource* source;
+    Anchor anchor;
+  };
+  Drawn drawn[2 * kTogether];
+  // Samples [first, first + kTogether), as far as there are.
+  const auto draw = [&](int64_t first) {
+    const int64_t count = end - first < kTogether ? end - first : kTogether;
+    Drawn* const own = drawn + (first - begin) % (2 * kTogether);
     int64_t indices[kTogether];
-    for (int i = 0; i < count; ++i) {
-      const Draw draw = batch.draw(first + i);
-      sources[i] = plan.sources == nullptr ? &plan.first : plan.sources + draw.source;
-      indices[i] = draw.anchor;
-      prefetch(&sources[i]->anchors.first_of[draw.anchor >> sources[i]->anchors.shift]);
+    for (int64_t i = 0; i < count; ++i) {
+      const Draw one = batch.draw(first + i);
+      own[i].source = plan.sources == nullptr ? &plan.first : plan.sources + one.source;
+      indices[i] = one.anchor;
+      const AnchorIndex& anchors = own[i].source->anchors;
+      prefetch(&anchors.first_of[one.anchor >> anchors.shift]);
     }
-    for (int i = 0; i < count; ++i) {
-      anchors[i] = sources[i]->anchors.at(indices[i]);
-      if (plan.time_offset >= 0) {
-        reinterpret_cast<int64_t*>(memory + plan.time_offset)[first + i] = anchors[i].time_ns;
-      }
+    for (int64_t i = 0; i < count; ++i) {
+      const Anchor anchor = own[i].anchor = own[i].source->anchors.at(indices[i]);
+      if (plan.time_offset >= 0) reinterpret_cast<int64_t*>(memory + plan.time_offset)[first + i] = anchor.time_ns;
       if (plan.episode_offset >= 0) {
-        reinterpret_cast<int64_t*>(memory + plan.episode_offset)[first + i] = anchors[i].episode;
+        reinterpret_cast<int64_t*>(memory + plan.episode_offset)[first + i] = anchor.episode;
       }
-      write_constants(*sources[i], first + i, memory);
+      write_constants(*own[i].source, first + i, memory);
     }
-    for (int32_t g = 0; g < plan.group_count; ++g) {
-      const auto has_group = [&](int64_t i) { return g < sources[i]->group_count; };
-      for (int i = 0; i < count; ++i) {
-        if (has_group(i)) prefetch_sample(Group(sources[i]->groups[g]), anchors[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int32_t g = 0; g < own[i].source->group_count; ++g) {
+        prefetch_sample(Group(own[i].source->groups[g]), own[i].anchor);
       }
-      for (int64_t i = 0; i < count; ++i) {
-        if (!has_group(i)) continue;
-        find(Group(sources[i]->groups[g]), anchors[i], plan.snap_ns, first + i, memory, picks + i * plan.most_picks,
-             runs[i]);
-      }
-      for (int64_t i = 0; i < count; ++i) {
-        if (!has_group(i)) continue;
-        const Group group(sources[i]->groups[g]);
-        write(group, anchors[i], first + i, picks + i * plan.most_picks, runs[i], memory);
-      }
+    }
+  };
+  Item items[3];  // in turn
+  int64_t turn = 0;
+  const auto nth = [&](int64_t n) -> Item& { return items[n % 3]; };
+  draw(begin);
+  for (int64_t i = begin; i < end; ++i) {
+    if ((i - begin) % kTogether == 0) draw(i + kTogether);
+    const Drawn& own = drawn[(i - begin) % (2 * kTogether)];
+    for (int32_t g = 0; g < own.source->group_count; ++g) {
+      Item& item = nth(turn);
+      Wanted& next = nth(turn + 2).wanted;  // of the item before
+      item.group = own.source->groups + g;
+      item.anchor = own.anchor;
+      item.sample = i;
+      find(item, plan.snap_ns, memory, next);
+      if (turn >= 2) write(nth(turn - 2), memory, next);
+      next.ask_for_all();
+      ++turn;
     }
   }
+  if (turn == 0) return;
+  Wanted& last = nth(turn - 1).wanted;
+  last.ask_for_all();
+  if (turn >= 2) write(nth(turn - 2), memory, last);
+  write(nth(turn - 1), memory, last);
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

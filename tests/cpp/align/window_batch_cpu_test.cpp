@@ -75,7 +75,7 @@ class EveryConversion {
   }
 
  private:
-  static constexpr int64_t kFeatures = 20;  // whole vectors and a rest in each build
+  static constexpr int64_t kFeatures = 84;  // four vectors at once, one and a rest in each build
 
   template <class E>
   void add(E element, DType out) {
