@@ -16,9 +16,10 @@ namespace robocache::ROBOCACHE_ISA {
 namespace {
 
 // A sample's memory is nowhere near the last one's, so each visit would wait for main memory. Each stage asks for what the
-// next one reads instead: so many samples are drawn together, whose clocks are on their way while as many are searched, and
-// a sample is written when two later ones are searched.
+// next one reads instead: so many samples are drawn together, while as many before them are searched, and some are searched
+// together and then as many before those are written.
 constexpr int kTogether = 8;
+constexpr int kSearched = 4;
 
 void prefetch(const void* at) {
   asm volatile("");  // or the compiler drops the call of a function that does nothing but prefetch
@@ -533,7 +534,8 @@ void find(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
           for (int32_t k = 0; k < s.steps; ++k) own[k] = {first + k, first + k, 0, PickKind::kOne, true};
         }
         if (stream.values == nullptr) continue;
-        stream.want(first, first + s.steps - 1, item.wanted);
+        const char* const end = stream.values + (first + s.steps - 1) * s.row_bytes + stream.bytes;
+        for (const char* line = stream.values + first * s.row_bytes; line < end; line += 64) prefetch(line);
       }
       continue;
     }
@@ -749,30 +751,34 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
       }
     }
   };
-  Item items[3];  // in turn
-  int64_t turn = 0;
-  const auto nth = [&](int64_t n) -> Item& { return items[n % 3]; };
+  Item items[2 * kSearched];  // in turn
+  int64_t found = 0;
+  int64_t written = 0;
+  const auto nth = [&](int64_t n) -> Item& { return items[n % (2 * kSearched)]; };
   draw(begin);
   for (int64_t i = begin; i < end; ++i) {
     if ((i - begin) % kTogether == 0) draw(i + kTogether);
     const Drawn& own = drawn[(i - begin) % (2 * kTogether)];
     for (int32_t g = 0; g < own.source->group_count; ++g) {
-      Item& item = nth(turn);
-      Wanted& next = nth(turn + 2).wanted;  // of the item before
+      Item& item = nth(found);
       item.group = own.source->groups + g;
       item.anchor = own.anchor;
       item.sample = i;
-      find(item, plan.snap_ns, memory, next);
-      if (turn >= 2) write(nth(turn - 2), memory, next);
-      next.ask_for_all();
-      ++turn;
+      find(item, plan.snap_ns, memory, nth(found + 2 * kSearched - 1).wanted);
+      if (++found % kSearched != 0) continue;
+      for (int64_t n = found - kSearched; n < found; ++n) {
+        Wanted& next = nth(n).wanted;
+        if (n >= kSearched) write(nth(written++), memory, next);
+        next.ask_for_all();
+      }
     }
   }
-  if (turn == 0) return;
-  Wanted& last = nth(turn - 1).wanted;
-  last.ask_for_all();
-  if (turn >= 2) write(nth(turn - 2), memory, last);
-  write(nth(turn - 1), memory, last);
+  Wanted* last = &items[0].wanted;
+  for (int64_t n = written; n < found; ++n) {
+    last = &nth(n).wanted;
+    last->ask_for_all();
+  }
+  while (written < found) write(nth(written++), memory, *last);
 }
 
 }  // namespace robocache::ROBOCACHE_ISA
