@@ -294,6 +294,29 @@ def _sign(cache, name):
     (cache / "manifest.json").write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
 
 
+def test_how_long_gaps_and_bursts_are(clean, tmp_path):
+    shift("imu", 1, 200, 25e6)(clean)
+    shift("imu", 1, 600, 15e6)(clean)
+    stamps("imu", 0, burst)(clean)
+    time = clean[2]["imu"][0]
+    time[500:504] = time[503] - np.arange(4)[::-1] * 100_000
+    found = {f.code: f for f in robocache.doctor(robots.write(tmp_path / "cache", clean)).findings}
+    assert (found["burst"].count, found["burst"].value, found["burst"].row, found["burst"].end_row) == (2, 9, 300, 309)
+    gaps = np.concatenate([np.diff(streams["imu"][0]) for streams in clean]) / 5e6
+    assert found["gap"].value == pytest.approx(5e6 * gaps.max())
+    assert found["gap"].count == np.count_nonzero(gaps > 1.5)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_episodes_that_rest_are_not_the_same(moves, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for _ in range(2):
+            with writer.episode() as episode:
+                episode.append("state", np.arange(50) * SECOND, np.arange(50.0) * moves)
+    found = robocache.doctor(tmp_path / "cache").findings
+    assert ("repeated-episode" in {f.code for f in found}) == moves
+
+
 @pytest.mark.parametrize("codec", ["raw", "png"])
 def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
     """Ten in a row are told, nine are not, nor those on both sides of an episode's end; parts that are compared together end anywhere."""
