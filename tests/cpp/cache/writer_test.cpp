@@ -307,6 +307,24 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   set_num_threads(threads_before);
 }
 
+// Though that has room for its own rows.
+TEST_F(WriterTest, AWriteThatFailedBehindIsToldByTheNextAppend) {
+  const int threads_before = num_threads();
+  set_num_threads(2);
+  Writer writer(path());
+  writer.begin_episode();
+  const FileSizeLimit limit(500'000);
+  append(writer, "x", std::vector<int64_t>(200'000, 100), std::vector<float>(200'000, 7));
+  const std::string message = message_of<FileError>([&] {
+    for (int tries = 0; tries < 10'000; ++tries) {
+      append(writer, "x", {100}, {7});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  EXPECT_EQ(message, partial() + "/streams/x/time_ns.npy: writing at byte 500000: File too large");
+  set_num_threads(threads_before);
+}
+
 TEST_F(WriterTest, EpisodesThatEndedAreKeptWhateverFailsBehindThem) {
   std::vector<float> many(100'000);
   const std::vector<int64_t> times(many.size(), 100);
