@@ -171,16 +171,23 @@ std::vector<int64_t> uneven_clock(int64_t start_ns, double jitter) {
   return times;
 }
 
-TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTake) {
+// Rows 20 ms apart, but for one that is late.
+std::vector<int64_t> nearly_even_clock() {
+  std::vector<int64_t> times;
+  for (int64_t row = 0; row < 60; ++row) times.push_back(1'000'000'000 + row * 20'000'000);
+  times[30] += 5'000'000;
+  return times;
+}
+
+void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
   const std::vector<std::vector<int64_t>> episodes = {uneven_clock(1'800'000'000'000'000'000, 0.3),
                                                       uneven_clock(0, 0.3),
                                                       uneven_clock(-4'600'000'000'000'000'000, 0),
                                                       uneven_clock(4'611'686'018'427'387'904 - 900'000'000, 0.1),
+                                                      nearly_even_clock(),
                                                       {5, 6, 40'000'000},
                                                       {9}};
   const test::HostClock clock{episodes};
-  const std::vector<int64_t> deltas = {-40'000'000, -20'000'000, 0,          700,
-                                       3'000'000,   20'000'000,  29'000'000, 340'000'000};
   std::vector<float> values;
   for (const std::vector<int64_t>& times : episodes) {
     for (size_t row = 0; row < times.size(); ++row) values.push_back(static_cast<float>(row));
@@ -247,6 +254,17 @@ TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTake) {
       }
     }
   }
+}
+
+TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTake) {
+  expect_what_scalar_rules_take({-40'000'000, -20'000'000, 0, 700, 3'000'000, 20'000'000, 29'000'000, 340'000'000});
+}
+
+// Where rows follow each other as steps do, and where they soon do not.
+TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTakeStepByRow) {
+  std::vector<int64_t> deltas;
+  for (int64_t step = -4; step < 12; ++step) deltas.push_back(step * 20'000'000);
+  expect_what_scalar_rules_take(deltas);
 }
 
 }  // namespace
