@@ -8,6 +8,8 @@
 
 namespace robocache::cache {
 
+inline constexpr int64_t kCacheLine = 64;  // bytes
+
 // Of float or double; each of `count` numbers.
 template <class Real>
 struct ColumnKernels {

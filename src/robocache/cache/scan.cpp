@@ -24,7 +24,6 @@ constexpr int64_t kChunk = int64_t{1} << 22;
 constexpr int64_t kChunkRows = int64_t{1} << 15;
 // What it is worth to wake a thread for.
 constexpr int64_t kTask = int64_t{1} << 16;
-constexpr int64_t kCacheLine = 64;
 // Columns that are copied at once: lines of the values are read one after the other, and the copies stay near.
 constexpr int64_t kGroup = 32;
 

@@ -32,7 +32,6 @@ constexpr int64_t kBlock = 8192;
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
 constexpr int64_t kPart = int64_t{1} << 20;
-constexpr int64_t kCacheLine = 64;
 
 constexpr int64_t kPeriodsAtOnce = int64_t{1} << 17;
 
