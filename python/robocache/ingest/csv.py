@@ -188,10 +188,9 @@ def read_log(file: Path, options: CsvOptions) -> _Log:
         table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + header
     )
     columns = [names[int(number)] if header else number for number in kept]
-    of_text = [f"{names[int(number)] if header else number}" for number in texts]
-    of_text = [
-        name if of_text.count(name) == 1 and name else number for name, number in zip(of_text, texts, strict=True)
-    ]
+    of_text = [names[int(number)] if header else number for number in texts]
+    if len({*of_text}) < len(of_text):
+        of_text = texts
     named = None if images is None else names[int(images)] if header else images
     layout = _Layout(header, options.time_column, unit, columns, left_out, named, of_text)
     told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
@@ -252,6 +251,8 @@ def _check_quotes(file: Path, rows: int) -> None:
 
 def _find_images(file: Path, cells: pa.Array) -> Path | None:
     """The folder in which images lie that the first cells name: the file's own, or one of the same stem beside it."""
+    if not pa.types.is_string(cells.type):  # dates, or no UTF-8
+        return None
     names = [Path(cell or "") for cell in cells.slice(0, 1000).to_pylist()]
     if names[0].suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None

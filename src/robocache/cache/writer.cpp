@@ -104,7 +104,8 @@ struct Writer::Impl {
 
   std::optional<cache::EpisodeMetadata> episode;  // the open one
   size_t streams_before_episode = 0;
-  bool write_failed = false;  // some of a failed append's rows may be in the files
+  int64_t lines_before_episode = 0;  // bytes
+  bool write_failed = false;  // some of what could not be written whole may be in the files
 };
 
 Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
@@ -247,6 +248,7 @@ void Writer::Impl::begin_episode(std::string_view metadata_json) {
   if (episode) throw ArgumentError(path + ": expected the open episode to end first");
   episode = cache::check_metadata(metadata_json, episode_columns);
   streams_before_episode = streams.size();
+  lines_before_episode = episode_lines->size();
 }
 
 // The one that these rows go to, a new one where it has none; refuses rows that it cannot hold.
@@ -321,7 +323,9 @@ void Writer::Impl::end_episode() {
     span_ns->first = std::min(span_ns->first, stream->first_ns);
     span_ns->second = std::max(span_ns->second, stream->last_ns);
   }
+  write_failed = true;
   episode_lines->append(cache::episode_line(episodes, span_ns, episode->json));
+  write_failed = false;
   for (const auto& stream : streams) stream->end_episode();
   episode_columns = std::move(episode->columns);
   episode.reset();
@@ -339,6 +343,7 @@ void Writer::Impl::abort_episode() {
     streams.pop_back();
   }
   for (const auto& stream : streams) stream->truncate();
+  episode_lines->truncate(lines_before_episode);
   write_failed = false;
   episode.reset();
 }

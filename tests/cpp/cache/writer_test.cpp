@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -323,6 +324,31 @@ TEST_F(WriterTest, AWriteThatFailedBehindIsToldByTheNextAppend) {
   });
   EXPECT_EQ(message, partial() + "/streams/x/time_ns.npy: writing at byte 500000: File too large");
   set_num_threads(threads_before);
+}
+
+TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothingOfIt) {
+  Writer writer(path(), WriteMode::kNew);
+  const auto begin_episode = [&](const std::string& note) {
+    writer.begin_episode("{\"note\": \"" + note + "\"}");
+    append(writer, "x", {1}, {1});
+  };
+  begin_episode("first");
+  writer.end_episode();
+  begin_episode(std::string(size_t{2} << 20, 'x'));
+  {
+    const FileSizeLimit limit(100'000);
+    EXPECT_EQ(message_of<FileError>([&] { writer.end_episode(); }),
+              partial() + "/episodes.jsonl: writing at byte 100000: File too large");
+  }
+  EXPECT_THROW(writer.end_episode(), FileError);
+  writer.abort_episode();
+  begin_episode("last");
+  writer.end_episode();
+  writer.close();
+  const std::string lines(Dataset::open(path(), true)->episodes_jsonl());
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 2);
+  EXPECT_LT(lines.size(), 1000u);
+  EXPECT_TRUE(contains(lines, "\"first\"") && contains(lines, "\"last\""));
 }
 
 TEST_F(WriterTest, EpisodesThatEndedAreKeptWhateverFailsBehindThem) {

@@ -223,6 +223,27 @@ def test_text_is_a_stream_of_its_own_and_numbers_that_do_not_fit_are_left_out_by
     assert what == "imu: seq" and "2^53" in reason
 
 
+@pytest.mark.parametrize("cell", ["2024-01-0{}", "12:00:0{}", "2024-01-01 12:00:0{}"])
+def test_dates_are_text(cell, tmp_path):
+    write(tmp_path / "log/imu.csv", "t,a,day", *(f"0.{row},{row},{cell.format(row)}" for row in range(3)))
+    robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    assert list(robocache.open(tmp_path / "cache").episode(0)["imu.day"][1]) == [cell.format(row) for row in range(3)]
+
+
+def test_columns_of_text_that_cannot_be_told_apart_by_name_go_by_number(tmp_path):
+    write(tmp_path / "log/imu.csv", "t,a,a,2", "0.0,u,v,w")
+    robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").episode(0)
+    assert {name: streams[name][1][0] for name in streams} == {"imu.1": "u", "imu.2": "v", "imu.3": "w"}
+
+
+def test_text_that_is_no_utf_8_is_refused_by_name(tmp_path):
+    write(tmp_path / "log/imu.csv", "t,a,note", "0.0,1,b")
+    with (tmp_path / "log/imu.csv").open("ab") as file:
+        file.write(b"0.1,2,\xe9\n")
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv: In CSV column #2", "invalid UTF8")
+
+
 @pytest.mark.parametrize(
     "cell", [str(2**53 + 1), f"-{2**60 + 1}", "123456789012345678901", f" {2**53 + 3} ", "9" * 400]
 )
