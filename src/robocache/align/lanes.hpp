@@ -1,5 +1,6 @@
 // Neighbouring features at once, as many as a vector register of the processor built for holds: what number.hpp says of one,
-// in loops that are built once per instruction set (namespace robocache::ROBOCACHE_ISA). The same bits as one by one.
+// in loops that are built once per instruction set (namespace robocache::ROBOCACHE_ISA). The same bits as one by one,
+// but for those of a NaN.
 #pragma once
 
 #include <cstdint>

@@ -24,8 +24,8 @@
 namespace robocache {
 
 // A queue of at most `depth` batches, begun in the order in which they were submitted: by the prefetcher's thread, or
-// by take() where that has not come to it yet and batches are made within milliseconds, so `make` may run on two threads at
-// once. Otherwise not for several threads.
+// by take() where that has not come to it yet and batches are made within milliseconds, so `make` may run on two threads
+// at once. Otherwise not for several threads.
 //
 // Without staging `make` writes to the batch's memory itself. With staging it writes to a slot of pinned memory, which
 // is copied into the batch on a CUDA stream of the prefetcher's: after what was queued on the batch's stream when it
