@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # makes `reference
 # take most of the time; robocache's are its own. Before torch is imported, here and in what the tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Where the tests were started in a shell's background, Ctrl-C is ignored, by what they start too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "robocache",

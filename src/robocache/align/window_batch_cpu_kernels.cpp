@@ -18,8 +18,8 @@ namespace {
 // A sample's memory is nowhere near the last one's, so each visit would wait for main memory. Each stage asks for what the
 // next one reads instead: so many samples are drawn together, while as many before them are searched, and some are searched
 // together and then as many before those are written.
-constexpr int kTogether = 8;
-constexpr int kSearched = 4;
+constexpr int64_t kTogether = 8;
+constexpr int64_t kSearched = 4;
 
 void prefetch(const void* at) {
   asm volatile("");  // or the compiler drops the call of a function that does nothing but prefetch
@@ -129,8 +129,9 @@ void write_column(const WindowSegment& s, const char* values, const Pick<double>
 template <int kCount, bool kScaled, class In, class Out>
 void write_columns(const WindowSegment& s, const char* values, const Pick<double>* picks, int64_t count, char* out,
                    Wanted& asked) {
+  constexpr int64_t kFour = int64_t{4} * kCount;
   int64_t d = 0;
-  for (; d + 4 * kCount <= s.features; d += 4 * kCount) {
+  for (; d + kFour <= s.features; d += kFour) {
     write_column<4, kCount, kScaled, In, Out>(s, values, picks, count, d, AllLanes{}, out, asked);
   }
   const auto write = [&](int64_t begin, auto part) {
