@@ -105,7 +105,7 @@ struct Writer::Impl {
   std::optional<cache::EpisodeMetadata> episode;  // the open one
   size_t streams_before_episode = 0;
   int64_t lines_before_episode = 0;  // bytes
-  bool write_failed = false;  // some of what could not be written whole may be in the files
+  bool write_failed = false;         // some of what could not be written whole may be in the files
 };
 
 Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
