@@ -142,6 +142,15 @@ double as_double(T x) {
   }
 }
 
+FeatureStats stats_of(const Table& table) {
+  return {.mean = table.stats[0],
+          .q01 = table.stats[1],
+          .q10 = table.stats[2],
+          .q50 = table.stats[3],
+          .q90 = table.stats[4],
+          .q99 = table.stats[5]};
+}
+
 template <class T>
 T from_double(double x) {
   if constexpr (std::is_same_v<T, Float16>) {
@@ -196,12 +205,7 @@ void expect_scan(Table table) {
     values.push_back(from_double<T>(x));
     x = as_double(values.back());
   }
-  const FeatureStats stats{.mean = table.stats[0],
-                           .q01 = table.stats[1],
-                           .q10 = table.stats[2],
-                           .q50 = table.stats[3],
-                           .q90 = table.stats[4],
-                           .q99 = table.stats[5]};
+  const FeatureStats stats = stats_of(table);
   const int64_t chunk = std::clamp<int64_t>((1 << 22) / table.features, 1, 1 << 15);
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
@@ -387,12 +391,7 @@ TEST(ValueScan, KeepsSomeOfVeryMany) {
   table.row_offsets = {0, 60'000};
   for (int64_t row = 0; row < 60'000; ++row) table.numbers.push_back(static_cast<double>(row / 20));
   for (auto& statistic : table.stats) statistic = {0.0};
-  const FeatureStats stats{.mean = table.stats[0],
-                           .q01 = table.stats[1],
-                           .q10 = table.stats[2],
-                           .q50 = table.stats[3],
-                           .q90 = table.stats[4],
-                           .q99 = table.stats[5]};
+  const FeatureStats stats = stats_of(table);
   ValueScan scan(table.numbers.data(), DType::kFloat64, 60'000, 1, table.row_offsets, {stats});
   EXPECT_EQ(scan.add(1 << 30), 60'000);
   EXPECT_EQ(scan.add(1), 60'000);
