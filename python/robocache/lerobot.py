@@ -184,11 +184,15 @@ class LeRobotLoader(Loader):
                     options[name] = dict.fromkeys(of, options[name])
         methods = options.get("methods") or {}
         by_frames = [name for name, x in streams.items() if x.clock == "nominal" and name not in methods]
-        windows = {
-            name: _on_frames(x, told["fps"]) if name in by_frames else x
-            for name, x in (delta_timestamps or {}).items()
-            if x is not None and (name in features or name not in told["cameras"])
-        }
+        windows = {}
+        for name, x in (delta_timestamps or {}).items():
+            if name in told["cameras"] and not video:
+                raise errors.ArgumentError(
+                    f"delta_timestamps: expected no camera with video=False, got {name!r}; leave it out, or ask for video=True"
+                )
+            # Of a camera without files open_cache() has told.
+            if x is not None if name in streams else name not in told["cameras"]:
+                windows[name] = _on_frames(x, told["fps"]) if name in by_frames else x
         super().__init__(
             dataset,
             delta_timestamps={**dict.fromkeys(streams), **windows},

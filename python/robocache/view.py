@@ -128,14 +128,17 @@ def show_streams(dataset: Dataset, console: Console) -> None:
     table = _table("stream", "values", *["units"] * any(units.values()), ">rows", ">Hz", ">jitter ms", ">longest ms")
     for name, stream in dataset.streams.items():
         found = stream.findings
+        ticks = (
+            f"{stream.rate_hz:.4g}",
+            f"{found['jitter_ns'] / 1e6:.3f}",
+            f"{found['max_period_ns'] / 1e6:.2f}",
+        )
         table.add_row(
             Name(name),
             _values(stream),
             *[Name(units[name])] * any(units.values()),
             str(stream.rows),
-            f"{stream.rate_hz:.4g}",
-            f"{found['jitter_ns'] / 1e6:.3f}",
-            f"{found['max_period_ns'] / 1e6:.2f}",
+            *(ticks if stream.kind != "text" else ()),  # text comes when it comes
         )
     console.print(table)
     cameras = {name: stream for name, stream in dataset.streams.items() if stream.frames}
@@ -149,7 +152,7 @@ def show_streams(dataset: Dataset, console: Console) -> None:
     for name, stream in dataset.streams.items():
         found = stream.findings
         counts = {
-            "gap": found["gaps"],
+            "gap": found["gaps"] * (stream.kind != "text"),
             "repeated stamp": found["duplicates"],
             "NaN value": found["nan_values"],
             "infinite value": found["infinite_values"],

@@ -219,6 +219,14 @@ def test_inspect_shows_what_is_there(capsys, cache, monkeypatch):
         assert word in out
 
 
+def test_inspect_of_text_shows_no_rate(capsys, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("note", np.array([0, 1, 2, 50]) * 10**9, ["ab"] * 4)
+    _, out, _ = run(capsys, "inspect", tmp_path / "cache")
+    (line,) = (line for line in out.splitlines() if line.startswith(" note"))
+    assert line.split() == ["note", "text,", "mean", "2", "bytes", "4"] and "gap" not in out
+
+
 def test_inspect_json(capsys, cache):
     code, out, _ = run(capsys, "inspect", cache, "--json")
     assert code == 0

@@ -120,6 +120,7 @@ def _summary(clock: Any) -> dict[str, Any]:
     stream = clock.stream
     return {
         "name": stream.name,
+        "kind": stream.kind,
         "rows": stream.rows,
         "dtype": str(stream.dtype),
         "shape": list(stream.shape),

@@ -138,13 +138,14 @@ def _streams(report: Report) -> str:
     rows = []
     for stream in report.streams:
         true, lost = stream["true_rate_hz"], stream["lost_s"]
+        text = stream["kind"] == "text"  # comes when it comes
         cells = (
-            f"{stream['dtype']} {stream['shape']}",
+            _values(stream),
             f"{stream['rows']:,}",
-            f"{stream['rate_hz']:.5g}",
-            "not steady" if true is None else f"{true:.5g}",
+            "" if text else f"{stream['rate_hz']:.5g}",
+            "" if text else "not steady" if true is None else f"{true:.5g}",
             stream["clock"],
-            "" if lost is None else f"{lost:.3g} s",
+            "" if text or lost is None else f"{lost:.3g} s",
             str(sum(finding.stream == stream["name"] for finding in report.findings)),
         )
         told = "".join(
@@ -155,7 +156,10 @@ def _streams(report: Report) -> str:
         '<section aria-labelledby="streams"><h2 id="streams">Streams</h2><div class="scroll"><table><thead><tr>'
         f"{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     ]
+    texts = {stream["name"] for stream in report.streams if stream["kind"] == "text"}
     for picture in report.pictures.streams if report.pictures is not None else []:
+        if picture.name in texts:
+            continue
         more = f"; {picture.more} more are not drawn" if picture.more else ""
         more += f"; {picture.constant} are constant" if picture.constant else ""
         figures = (
@@ -175,6 +179,13 @@ def _streams(report: Report) -> str:
                 f'<article class="stream"><h3>{_text(picture.name)}</h3><div class="figures">{drawn}</div></article>'
             )
     return "".join(parts) + "</section>"
+
+
+def _values(stream: dict[str, Any]) -> str:
+    """What a row is."""
+    if stream["kind"] == "text":
+        return "text"
+    return f"{'ragged ' * (stream['kind'] == 'arrays')}{stream['dtype']} {stream['shape']}"
 
 
 def _number(numeric: bool) -> str:

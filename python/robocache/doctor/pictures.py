@@ -81,7 +81,8 @@ def draw(survey: Survey) -> Pictures:
         for episode in np.flatnonzero(clock.rows[:episodes]).tolist():
             ends = (int(clock.first_ns[episode]), int(clock.last_ns[episode]))
             picture.spans.append((place(ends[0], episode), place(ends[1], episode)))
-        rows = clock.periods.long_gap_rows if clock.steady else np.empty(0, np.int64)
+        gaps = clock.steady and clock.stream.kind != "text"
+        rows = clock.periods.long_gap_rows if gaps else np.empty(0, np.int64)
         for row, episode in zip(rows.tolist(), clock.episode_of(rows).tolist(), strict=True):
             if episode < episodes:
                 picture.gaps.append(place(int(clock.stream.time_ns[row]), episode))

@@ -86,8 +86,9 @@ class Report:
         findings: the worst first, at most 50 of each code and stream.
         more: by code, how many findings there were beyond those.
         episodes: how many.
-        streams: a dict a stream: ``name``, ``rows``, ``dtype``, ``shape``, ``clock``, ``rate_hz`` (of the median period),
-            ``true_rate_hz`` (rows a second, gaps and bursts aside; None where it has no steady rate), ``duration_s``, ``lost_s`` (in gaps).
+        streams: a dict a stream: ``name``, ``kind`` (:class:`Stream`'s), ``rows``, ``dtype``, ``shape``, ``clock``, ``rate_hz``
+            (of the median period), ``true_rate_hz`` (rows a second, gaps and bursts aside; None where it has no steady rate),
+            ``duration_s``, ``lost_s`` (in gaps).
         manifest_crc32: the checksum of the manifest of the cache that was looked at; None of a source.
         stored: where this was written beside the cache; None where it was not.
         not_stored: why not, where it should have been.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections import Counter
-from collections.abc import Generator, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import partial
@@ -61,7 +62,8 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     seen = _Seen()
     folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
-    with Ahead(partial(read_log, options=options), files) as read_logs:
+    alike = find_alike(files, lambda file: file.stem)
+    with Ahead(lambda file: read_log(file, options, alike[file.stem]), files) as read_logs:
         for folder, logs in folders:
             name = folder.relative_to(root).as_posix() if folder != root else os.path.basename(os.path.abspath(source))
             streams = _read_folder(logs, root, read_logs, options, seen, notes)
@@ -149,23 +151,37 @@ class _Layout:
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Path], dict[str, Texts]]
 
 
-def read_log(file: Path, options: CsvOptions) -> _Log:
+@dataclass
+class Alike:
+    """The files of one stream; and of the columns that are empty in one, by number, what they are in the others."""
+
+    files: list[Path] = field(default_factory=list)
+    kinds: dict[int, Any] = field(default_factory=dict)
+
+
+def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Alike]:
+    """By the name of the stream that a file is of."""
+    alike: dict[str, Alike] = defaultdict(Alike)
+    for file in files:
+        alike[stream(file)].files.append(file)
+    return alike
+
+
+def read_log(file: Path, options: CsvOptions, alike: Alike) -> _Log:
     """Reads a file: its rows, of which values are float64 [rows, columns], or none where nothing is numeric beside the clock;
     its stamps; the images that a column names, or none; and the columns of text, without their empty cells."""
-    names, clock, header = _read_first_line(file, options.time_column)
-    # Columns go by number here: a header may name two alike.
-    numbers = [str(number) for number in range(len(names))]
-    parse = pa_csv.ReadOptions(column_names=numbers, skip_rows=int(header), use_threads=False)
-    types = {numbers[clock]: pa.string()}
     kept: list[str] = []
     texts: list[str] = []
     left_out: dict[str, str] = {}
     images, folder = None, None
     try:
-        with pa_csv.open_csv(file, parse, convert_options=pa_csv.ConvertOptions(column_types=types)) as blocks:
-            block = blocks.read_next_batch()
+        names, clock, header, parse, block = _read_begin(file, options.time_column)
+        numbers = parse.column_names
+        types = {numbers[clock]: pa.string()}
         for number in numbers[:clock] + numbers[clock + 1 :]:
             found = _type_or_why_not(block[number])
+            if found is None:
+                found = _find_kind(int(number), options, alike)
             if found == "text" and folder is None and (folder := _find_images(file, block[number])):
                 images, types[number] = number, pa.string()
             elif found == "text":
@@ -292,8 +308,35 @@ def _read_first_line(file: Path, time_column: str | int) -> tuple[list[str], int
     return [name or str(number) for number, name in enumerate(names)], clocks[0], header
 
 
+def _read_begin(file: Path, time_column: str | int) -> tuple[list[str], int, bool, pa_csv.ReadOptions, pa.RecordBatch]:
+    """As :func:`_read_first_line`; how the lines behind it are parsed, columns by number since a header may name two alike;
+    and the first rows."""
+    names, clock, header = _read_first_line(file, time_column)
+    numbers = [str(number) for number in range(len(names))]
+    parse = pa_csv.ReadOptions(column_names=numbers, skip_rows=int(header), use_threads=False)
+    convert = pa_csv.ConvertOptions(column_types={numbers[clock]: pa.string()})
+    with pa_csv.open_csv(file, parse, convert_options=convert) as blocks:
+        return names, clock, header, parse, blocks.read_next_batch()
+
+
+def _find_kind(column: int, options: CsvOptions, alike: Alike) -> Any:
+    """What the first file that has something in this column makes of it; numbers where none has."""
+    if column not in alike.kinds:
+        found = None
+        for file in alike.files:
+            with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
+                *_, block = _read_begin(file, options.time_column)
+                found = _type_or_why_not(block[column]) if column < block.num_columns else None
+            if found is not None:
+                break
+        alike.kinds[column] = found or pa.float64()
+    return alike.kinds[column]
+
+
 def _type_or_why_not(column: pa.Array) -> Any:
-    """As what a column is read, float64 or bool; or why it cannot be values, as text. By its first rows."""
+    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None of empty cells. By its first rows."""
+    if pa.types.is_null(column.type):
+        return None
     if pa.types.is_boolean(column.type):
         return pa.bool_()
     if pa.types.is_integer(column.type):
@@ -309,7 +352,7 @@ def _type_or_why_not(column: pa.Array) -> Any:
             if count and 2 * count >= len(filled):
                 return kind
         return "text"
-    elif not (pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+    elif not pa.types.is_floating(column.type):
         return "text"
     return pa.float64()
 

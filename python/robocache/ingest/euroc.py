@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
-from .csv import read_log
+from .csv import find_alike, read_log
 from .files import check_file, look_through, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
@@ -45,7 +45,7 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
     known = {folder / file for folder in sensors for file in (LOG, CALIBRATION)}
     for file in set(listing.files) - known:
         notes.count("others", file.suffix or file.name)
-    reader = _Reader(root, options, notes, _common(calibrations, notes))
+    reader = _Reader(root, sensors, options, notes, _common(calibrations, notes))
     notes.total = len({folder.parent for folder in sensors})
     told: dict[str, dict[str, Any]] = {}
     recordings = []
@@ -70,16 +70,25 @@ def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
 class _Reader:
     """Reads sensors."""
 
-    def __init__(self, root: Path, options: EurocOptions, notes: Notes, common: dict[str, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        sensors: list[Path],
+        options: EurocOptions,
+        notes: Notes,
+        common: dict[str, dict[str, Any]],
+    ) -> None:
         self._root, self._options, self._notes, self._common = root, options, notes, common
         self._kinds = Kinds()
+        self._alike = find_alike([folder / LOG for folder in sensors], lambda file: file.parent.name)
 
     def read(self, folders: list[Path]) -> Iterator[tuple[str, Rows | Texts | Frames]]:
         for folder in folders:
             file = folder / LOG
             what = str(file.relative_to(self._root))
             with self._notes.reading(what, file):
-                layout, rows, time_ns, images, texts = read_log(file, CsvOptions(time_unit="ns"))
+                log = read_log(file, CsvOptions(time_unit="ns"), self._alike[folder.name])
+                layout, rows, time_ns, images, texts = log
                 calibration = self._common.get(folder.name, {})
                 attributes = {"clock_source": "data.csv"} | ({"sensor": calibration} if calibration else {})
                 for column, reason in layout.left_out.items():

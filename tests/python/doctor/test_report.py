@@ -81,6 +81,7 @@ def test_json_schema(cache):
     for stream in told["streams"]:
         assert list(stream) == [
             "name",
+            "kind",
             "rows",
             "dtype",
             "shape",
@@ -105,6 +106,20 @@ def test_where():
     assert finding("note", "x", "m", episode=3, stream="imu", row=7).where == "episode 3, imu, row 7"
     assert finding("note", "x", "m", stream="imu", row=7, end_row=9).where == "imu, rows 7-8"
     assert finding("note", "x", "m", file="a.csv").where == "a.csv"
+
+
+def test_text_is_shown_as_text_without_a_rate(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("joint", np.arange(60) * 10**7, np.arange(60.0))
+        episode.append("note", np.arange(60) * 10**7, ["grasp"] * 60)
+    report = robocache.doctor(tmp_path / "cache")
+    assert [stream["kind"] for stream in report.streams] == ["numbers", "text"]
+    page = report.html()
+    told = {name: page.partition(f'<th scope="row">{name}</th>')[2].partition("</tr>")[0] for name in ("joint", "note")}
+    cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", row) for name, row in told.items()}
+    assert cells["joint"][:4] == ["float64 []", "60", "100", "100"]
+    assert cells["note"] == ["text", "60", "", "", "recorded", "", "0"]
+    assert "<h3>joint</h3>" in page and "<h3>note</h3>" not in page
 
 
 # ---- beside the cache ----

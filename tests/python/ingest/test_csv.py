@@ -223,6 +223,25 @@ def test_text_is_a_stream_of_its_own_and_numbers_that_do_not_fit_are_left_out_by
     assert what == "imu: seq" and "2^53" in reason
 
 
+@pytest.mark.parametrize("filled", [0, 1, 2])
+@pytest.mark.parametrize("workers", [None, 3])
+def test_a_column_that_is_empty_in_a_file_is_what_the_other_files_make_of_it(filled, workers, tmp_path):
+    for run in range(3):
+        cells = f"grasp,{2**53 + 1},True" if run == filled else ",,"
+        write(tmp_path / f"logs/run_{run}/imu.csv", "t,a,note,seq,ok,none", f"0.0,{run},{cells},", "0.1,5,,,,")
+    write(tmp_path / "logs/run_3/imu.csv", "t,a,b", "0.0")  # is read for its own sake alone
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", on_error="skip", workers=workers)
+    assert [omission.what for omission in report.skipped] == ["run_3/imu.csv"]
+    assert [(omission.what, "2^53" in omission.reason) for omission in report.left_out][:1] == [("imu: seq", True)]
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["imu"].names == ["a", "ok", "none"]
+    for run in range(3):
+        rows = dataset.episode(run)
+        assert list(rows["imu.note"][1]) == ["grasp"] * (run == filled)
+        ok = 1.0 if run == filled else np.nan
+        np.testing.assert_array_equal(rows["imu"][1], [[run, ok, np.nan], [5, np.nan, np.nan]])
+
+
 @pytest.mark.parametrize("cell", ["2024-01-0{}", "12:00:0{}", "2024-01-01 12:00:0{}"])
 def test_dates_are_text(cell, tmp_path):
     write(tmp_path / "log/imu.csv", "t,a,day", *(f"0.{row},{row},{cell.format(row)}" for row in range(3)))

@@ -119,6 +119,19 @@ def test_images_that_are_listed_and_missing_are_refused_or_named(picture, tmp_pa
     assert yields.left_out["mav0/cam1/data.csv"].startswith("4 rows without a number, and no image")
 
 
+@pytest.mark.parametrize("filled", [0, 1])
+def test_a_column_that_is_empty_in_a_recording_is_what_the_others_make_of_it(filled, tmp_path):
+    for run in (0, 1):
+        note = "grasp" if run == filled else ""
+        log = f"#timestamp [ns],a,note\n1403715273262142976,{run},{note}\n"
+        sensor(tmp_path / f"run_{run}/mav0/imu0", "rate_hz: 200\n", log)
+    robocache.ingest(tmp_path, tmp_path / "cache", format="euroc")
+    dataset = robocache.open(tmp_path / "cache")
+    for run in (0, 1):
+        assert dataset.episode(run)["imu0"][1].tolist() == [[run]]
+        assert list(dataset.episode(run)["imu0.note"][1]) == ["grasp"] * (run == filled)
+
+
 def test_an_image_outside_of_its_folder_is_refused(picture, tmp_path):
     camera(tmp_path / "mav0/cam0", picture)
     file = tmp_path / "mav0/cam0/data.csv"

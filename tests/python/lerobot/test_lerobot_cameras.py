@@ -88,6 +88,17 @@ def test_what_is_in_the_cache_is_left_out_where_it_is_not_wanted(source, tmp_pat
     assert TOP not in dataset[0] and TOP not in dataset.meta.features and dataset.meta.camera_keys == []
 
 
+@pytest.mark.parametrize("offsets", [[0.0], None])
+def test_a_camera_that_is_left_out_is_no_key(offsets, source, tmp_path):
+    with pytest.raises(robocache.ArgumentError, match=f"no camera with video=False, got '{TOP}'; leave it out, or ask"):
+        robocache.LeRobotDataset(source, {TOP: offsets}, cache=tmp_path / "cache", video=False)
+
+
+def test_a_key_that_there_is_not_is_refused_also_without_a_window(source, tmp_path):
+    with pytest.raises(robocache.ArgumentError, match="no stream 'state'"):
+        robocache.LeRobotDataset(source, {"state": None}, cache=tmp_path / "cache", video=False)
+
+
 def test_what_ingest_was_asked_for_holds_when_the_cache_is_made_again(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache", image_size="32x24", image_codec="raw", jobs=1)
     batch = next(robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=4))
