@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/tensor_view.hpp"
@@ -92,6 +93,11 @@ std::vector<uint8_t> encode_frame(Codec codec, const void* pixels, const FrameSh
   check_encodable(codec, shape, options);
   if (codec == Codec::kJpeg) return encode_jpeg_frame(static_cast<const uint8_t*>(pixels), shape, options);
   return encode_png_frame(pixels, shape);
+}
+
+Segmented segment_jpeg(std::span<const uint8_t> blob) {
+  std::vector<uint8_t> file = segment_jpeg_by_symbols(blob);
+  return file.empty() ? segment_jpeg_by_coefficients(blob) : Segmented{.blob = std::move(file), .why = ""};
 }
 
 }  // namespace robocache

@@ -27,6 +27,18 @@ struct JpegHuffman {
   uint32_t padding;
 };
 
+// The table's entry of the code that `bits` begin with; 0: there is none.
+ROBOCACHE_HD uint32_t jpeg_entry(const JpegHuffman& table, const uint16_t* long_entries, uint32_t bits) {
+  const uint32_t entry = table.first[bits >> (32 - kJpegFirstBits)];
+  if (entry != 0) return entry;
+  const uint32_t place = (bits >> 16) - table.long_code;
+  return place < table.long_end - table.long_code ? long_entries[table.long_begin + place] : 0;
+}
+
+ROBOCACHE_HD uint32_t entry_bits(uint32_t entry) { return entry & 31; }  // of code and coefficient
+ROBOCACHE_HD uint32_t entry_size(uint32_t entry) { return entry >> 5 & 15; }
+ROBOCACHE_HD uint32_t entry_advance(uint32_t entry) { return entry >> 9; }
+
 // What frames of one camera nearly always share.
 struct alignas(16) JpegTables {
   JpegHuffman dc[2];

@@ -14,6 +14,7 @@
 #include <jerror.h>
 
 #include "robocache/core/error.hpp"
+#include "robocache/image/jpeg_symbols.hpp"
 
 #ifndef LIBJPEG_TURBO_VERSION
 #error "this libjpeg is not libjpeg-turbo: other implementations decode to other pixels"
@@ -360,7 +361,12 @@ std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& 
   return sink.bytes();
 }
 
-Segmented segment_jpeg(std::span<const uint8_t> blob) {
+std::vector<uint8_t> segment_jpeg_by_symbols(std::span<const uint8_t> blob) {
+  const Source source(blob);
+  return obstacle(source.info).empty() ? rewrite_jpeg_symbols(source.info) : std::vector<uint8_t>();
+}
+
+Segmented segment_jpeg_by_coefficients(std::span<const uint8_t> blob) {
   Source source(blob);
   std::string why = obstacle(source.info);
   if (why.empty()) {

@@ -4,81 +4,27 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "robocache/core/error.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/image/frames.hpp"
+#include "robocache/image/jpeg_coding.hpp"
 
 namespace robocache {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "words are turned round");
 
-std::string hexadecimal(int byte) {
-  char text[8];
-  std::snprintf(text, sizeof(text), "0x%02x", static_cast<unsigned>(byte));
-  return text;
-}
-
-template <class... Parts>
-[[noreturn]] void refuse_at(int64_t byte, const Parts&... parts) {
-  std::string text = "JPEG, byte " + std::to_string(byte) + ": ";
-  const auto append = [&text](const auto& part) {
-    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
-      text += std::to_string(part);
-    } else {
-      text += part;
-    }
-  };
-  (append(parts), ...);
-  throw FrameError(text);
-}
-
-// Calls take(from, bytes) for each stretch of the entropy-coded data from `begin` on, and end_segment() behind each
-// segment.
-template <class Take, class EndSegment>
-void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
-  const uint8_t* const end = blob.data() + blob.size();
-  const uint8_t* from = blob.data() + begin;
-  int restarts = 0;
-  for (;;) {
-    const auto* const ff = static_cast<const uint8_t*>(std::memchr(from, 0xff, static_cast<size_t>(end - from)));
-    const uint8_t* behind = ff == nullptr ? end : ff + 1;
-    while (behind < end && *behind == 0xff) ++behind;
-    if (behind == end) refuse_at(end - blob.data(), "the file ends inside its entropy-coded data");
-    const int marker = *behind;
-    take(from, ff - from + (marker == 0 ? 1 : 0));  // an ff of the data has a 0 behind it
-    from = behind + 1;
-    if (marker == 0) continue;
-    end_segment();
-    if (marker == 0xd9) return;
-    const int expected = 0xd0 + restarts++ % 8;
-    if (marker != expected) {
-      refuse_at(behind - blob.data(), "expected restart marker ", hexadecimal(expected),
-                " or the end of the image, 0xd9, got marker ", hexadecimal(marker));
-    }
-  }
-}
-
-// How many codes of 1 to 16 bits there are, and the symbols in their order.
-struct HuffmanCodes {
-  std::array<uint8_t, 16> counts{};
-  std::array<uint8_t, 256> symbols{};
-  bool defined = false;
-};
-
 // A JPEG file: its header read, its entropy-coded data measured.
 class JpegFile {
  public:
   explicit JpegFile(std::span<const uint8_t> blob) : blob_(blob) {
-    if (blob.size() < 2 || blob[0] != 0xff || blob[1] != 0xd8) refuse_at(0, "expected a JPEG file's ff d8");
+    if (blob.size() < 2 || blob[0] != 0xff || blob[1] != 0xd8) refuse_jpeg(0, "expected a JPEG file's ff d8");
     at_ = 2;
     while (read_marker()) {
     }
@@ -109,19 +55,19 @@ class JpegFile {
           bytes += stretch;
         },
         [&] {
-          if (bytes == segment_begin) refuse_at(scan_begin_, "segment ", segments, " is empty");
+          if (bytes == segment_begin) refuse_jpeg(scan_begin_, "segment ", segments, " is empty");
           segment_begin = bytes;
           ++segments;
           if (begins != nullptr && segments <= frame.segment_count) begins[segments] = static_cast<uint32_t>(bytes);
         });
     if (segments != frame.segment_count) {
-      refuse_at(scan_begin_, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
-                segments);
+      refuse_jpeg(scan_begin_, "expected ", frame.segment_count, " segments of ", frame.segment_mcus, " MCUs, got ",
+                  segments);
     }
     if (bytes < least_scan_bytes_) {
-      refuse_at(scan_begin_, bytes, " bytes of entropy-coded data are too few for ", height, " x ", width, " pixels");
+      refuse_jpeg(scan_begin_, bytes, " bytes of entropy-coded data are too few for ", height, " x ", width, " pixels");
     }
-    if (bytes > UINT32_MAX - 64) refuse_at(scan_begin_, "more than 4 GB of entropy-coded data");
+    if (bytes > UINT32_MAX - 64) refuse_jpeg(scan_begin_, "more than 4 GB of entropy-coded data");
     for (int64_t word = 0; words != nullptr && word < (bytes + 3) / 4; ++word) {
       words[word] = __builtin_bswap32(words[word]);
     }
@@ -158,8 +104,8 @@ class JpegFile {
       made.ac_of[c] = components_[c].ac;
     }
     for (int i = 0; i < 2; ++i) {
-      make_look_up(dc_[i], true, made.dc[i], long_entries);
-      make_look_up(ac_[i], false, made.ac[i], long_entries);
+      made.dc[i] = make_jpeg_huffman(dc_[i], true, long_entries);
+      made.ac[i] = make_jpeg_huffman(ac_[i], false, long_entries);
     }
     return made;
   }
@@ -171,25 +117,25 @@ class JpegFile {
   };
 
   int byte(int64_t place) const {
-    if (place >= static_cast<int64_t>(blob_.size())) refuse_at(place, "the file ends inside its header");
+    if (place >= static_cast<int64_t>(blob_.size())) refuse_jpeg(place, "the file ends inside its header");
     return blob_[static_cast<size_t>(place)];
   }
   int big_endian_16(int64_t place) const { return byte(place) << 8 | byte(place + 1); }
 
   // False: behind it the entropy-coded data begins.
   bool read_marker() {
-    if (byte(at_) != 0xff) refuse_at(at_, "expected a marker, got ", hexadecimal(byte(at_)));
+    if (byte(at_) != 0xff) refuse_jpeg(at_, "expected a marker, got ", hexadecimal(byte(at_)));
     while (byte(at_) == 0xff) ++at_;
     const int marker = byte(at_);
     const int64_t begin = ++at_;  // of the length
     if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd9)) {
-      refuse_at(begin - 1, "expected a header, got marker ", hexadecimal(marker));
+      refuse_jpeg(begin - 1, "expected a header, got marker ", hexadecimal(marker));
     }
     const int length = big_endian_16(begin);
     const int64_t end = begin + length;
     if (length < 2 || end > static_cast<int64_t>(blob_.size())) {
-      refuse_at(begin, "a part of the header that is ", length, " bytes long, where ",
-                static_cast<int64_t>(blob_.size()) - begin, " are left");
+      refuse_jpeg(begin, "a part of the header that is ", length, " bytes long, where ",
+                  static_cast<int64_t>(blob_.size()) - begin, " are left");
     }
     at_ = begin + 2;
     switch (marker) {
@@ -207,7 +153,7 @@ class JpegFile {
         while (at_ < end) read_quantisation(end);
         break;
       case 0xdd:
-        if (length != 4) refuse_at(begin, "expected a restart interval of 4 bytes, got ", length);
+        if (length != 4) refuse_jpeg(begin, "expected a restart interval of 4 bytes, got ", length);
         interval_ = big_endian_16(at_);
         break;
       case 0xe0:
@@ -217,33 +163,33 @@ class JpegFile {
         if (length >= 14 && std::memcmp(blob_.data() + at_, "Adobe", 5) == 0) adobe_transform_ = byte(at_ + 11);
         break;
       default:
-        if (marker == 0xc2) refuse_at(begin - 1, "expected baseline coding, got progressive");
+        if (marker == 0xc2) refuse_jpeg(begin - 1, "expected baseline coding, got progressive");
         if (marker > 0xc2 && marker <= 0xcf && marker != 0xc8) {
-          refuse_at(begin - 1, "expected baseline coding, got that of marker ", hexadecimal(marker));
+          refuse_jpeg(begin - 1, "expected baseline coding, got that of marker ", hexadecimal(marker));
         }
-        if (marker < 0xe0 && marker != 0xdc) refuse_at(begin - 1, "got unknown marker ", hexadecimal(marker));
-        if (marker == 0xdc) refuse_at(begin - 1, "expected the number of lines in the header, got it apart");
+        if (marker < 0xe0 && marker != 0xdc) refuse_jpeg(begin - 1, "got unknown marker ", hexadecimal(marker));
+        if (marker == 0xdc) refuse_jpeg(begin - 1, "expected the number of lines in the header, got it apart");
     }
     at_ = end;
     return true;
   }
 
   void read_frame(int64_t end) {
-    if (channels != 0) refuse_at(at_, "a second frame header");
-    if (end - at_ < 6) refuse_at(at_, "the frame header is too short");
-    if (byte(at_) != 8) refuse_at(at_, "expected 8 bits a sample, got ", byte(at_));
+    if (channels != 0) refuse_jpeg(at_, "a second frame header");
+    if (end - at_ < 6) refuse_jpeg(at_, "the frame header is too short");
+    if (byte(at_) != 8) refuse_jpeg(at_, "expected 8 bits a sample, got ", byte(at_));
     height = big_endian_16(at_ + 1);
     width = big_endian_16(at_ + 3);
-    if (height == 0 || width == 0) refuse_at(at_ + 1, "a frame of ", height, " x ", width, " pixels");
+    if (height == 0 || width == 0) refuse_jpeg(at_ + 1, "a frame of ", height, " x ", width, " pixels");
     channels = byte(at_ + 5);
-    if (channels != 1 && channels != 3) refuse_at(at_ + 5, "expected 1 or 3 components, got ", channels);
-    if (end - at_ != 6 + 3 * channels) refuse_at(at_, "the frame header's length does not fit its components");
+    if (channels != 1 && channels != 3) refuse_jpeg(at_ + 5, "expected 1 or 3 components, got ", channels);
+    if (end - at_ != 6 + 3 * channels) refuse_jpeg(at_, "the frame header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
       const int64_t place = at_ + 6 + int64_t{3} * c;
       Component& component = components_[c];
       component = {static_cast<uint8_t>(byte(place)), static_cast<uint8_t>(byte(place + 1) >> 4),
                    static_cast<uint8_t>(byte(place + 1) & 15), static_cast<uint8_t>(byte(place + 2))};
-      if (component.quantisation > 3) refuse_at(place + 2, "there is no quantisation table ", component.quantisation);
+      if (component.quantisation > 3) refuse_jpeg(place + 2, "there is no quantisation table ", component.quantisation);
     }
     const int across = components_[0].across, down = components_[0].down;
     const bool chroma_is_1x1 = channels == 1 || (components_[1].across == 1 && components_[1].down == 1 &&
@@ -251,17 +197,18 @@ class JpegFile {
     const bool known = (across == 1 && down == 1) || (across == 2 && (down == 1 || down == 2));
     // A scan of one component has one block an MCU, whatever its sampling.
     if (channels == 3 && !(chroma_is_1x1 && known)) {
-      refuse_at(at_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
-                components_[1].across, "x", components_[1].down, ", ", components_[2].across, "x", components_[2].down);
+      refuse_jpeg(at_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
+                  components_[1].across, "x", components_[1].down, ", ", components_[2].across, "x",
+                  components_[2].down);
     }
     frame.luma_across = channels == 1 ? 1 : across;
     frame.luma_down = channels == 1 ? 1 : down;
   }
 
   void read_huffman(int64_t end) {
-    if (end - at_ < 17) refuse_at(at_, "a Huffman table is cut short");
+    if (end - at_ < 17) refuse_jpeg(at_, "a Huffman table is cut short");
     const int kind = byte(at_) >> 4, id = byte(at_) & 15;
-    if (kind > 1 || id > 3) refuse_at(at_, "there is no Huffman table ", hexadecimal(byte(at_)));
+    if (kind > 1 || id > 3) refuse_jpeg(at_, "there is no Huffman table ", hexadecimal(byte(at_)));
     HuffmanCodes codes;
     codes.defined = true;
     int symbols = 0;
@@ -271,13 +218,13 @@ class JpegFile {
       codes.counts[static_cast<size_t>(length - 1)] = static_cast<uint8_t>(count);
       symbols += count;
       room = 2 * room - count;
-      if (room < 0) refuse_at(at_ + length, "a Huffman table has more codes of ", length, " bits than there can be");
+      if (room < 0) refuse_jpeg(at_ + length, "a Huffman table has more codes of ", length, " bits than there can be");
     }
-    if (symbols > 256 || symbols > end - at_ - 17) refuse_at(at_, "a Huffman table is cut short");
+    if (symbols > 256 || symbols > end - at_ - 17) refuse_jpeg(at_, "a Huffman table is cut short");
     for (int i = 0; i < symbols; ++i) {
       codes.symbols[static_cast<size_t>(i)] = static_cast<uint8_t>(byte(at_ + 17 + i));
       if (kind == 0 && codes.symbols[static_cast<size_t>(i)] > 15) {
-        refuse_at(at_ + 17 + i, "a DC coefficient of ", byte(at_ + 17 + i), " bits");
+        refuse_jpeg(at_ + 17 + i, "a DC coefficient of ", byte(at_ + 17 + i), " bits");
       }
     }
     at_ += 17 + symbols;
@@ -286,8 +233,8 @@ class JpegFile {
 
   void read_quantisation(int64_t end) {
     const int wide = byte(at_) >> 4, id = byte(at_) & 15;
-    if (wide > 1 || id > 3) refuse_at(at_, "there is no quantisation table ", hexadecimal(byte(at_)));
-    if (end - at_ < 1 + 64 * (1 + wide)) refuse_at(at_, "a quantisation table is cut short");
+    if (wide > 1 || id > 3) refuse_jpeg(at_, "there is no quantisation table ", hexadecimal(byte(at_)));
+    if (end - at_ < 1 + 64 * (1 + wide)) refuse_jpeg(at_, "a quantisation table is cut short");
     for (int i = 0; i < 64; ++i) {
       const int value = wide ? big_endian_16(at_ + 1 + int64_t{2} * i) : byte(at_ + 1 + i);
       quantisation_[static_cast<size_t>(id)][static_cast<size_t>(i)] = static_cast<uint16_t>(value);
@@ -297,58 +244,31 @@ class JpegFile {
   }
 
   void read_scan(int64_t end) {
-    if (channels == 0) refuse_at(at_, "entropy-coded data without a frame header");
-    if (byte(at_) != channels) refuse_at(at_, "expected one scan of ", channels, " components, got ", byte(at_));
-    if (end - at_ != 4 + 2 * channels) refuse_at(at_, "the scan header's length does not fit its components");
+    if (channels == 0) refuse_jpeg(at_, "entropy-coded data without a frame header");
+    if (byte(at_) != channels) refuse_jpeg(at_, "expected one scan of ", channels, " components, got ", byte(at_));
+    if (end - at_ != 4 + 2 * channels) refuse_jpeg(at_, "the scan header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
       const int64_t place = at_ + 1 + int64_t{2} * c;
       Component& component = components_[c];
-      if (byte(place) != component.id) refuse_at(place, "expected component ", component.id, ", got ", byte(place));
+      if (byte(place) != component.id) refuse_jpeg(place, "expected component ", component.id, ", got ", byte(place));
       component.dc = static_cast<uint8_t>(byte(place + 1) >> 4);
       component.ac = static_cast<uint8_t>(byte(place + 1) & 15);
       if (component.dc > 1 || component.ac > 1 || !dc_[component.dc].defined || !ac_[component.ac].defined) {
-        refuse_at(place + 1, "there are no Huffman tables ", component.dc, " and ", component.ac);
+        refuse_jpeg(place + 1, "there are no Huffman tables ", component.dc, " and ", component.ac);
       }
       if (!quantisation_defined_[component.quantisation]) {
-        refuse_at(place, "there is no quantisation table ", component.quantisation);
+        refuse_jpeg(place, "there is no quantisation table ", component.quantisation);
       }
     }
     const int64_t spectrum = at_ + 1 + int64_t{2} * channels;
     if (byte(spectrum) != 0 || byte(spectrum + 1) != 63 || byte(spectrum + 2) != 0) {
-      refuse_at(spectrum, "expected all coefficients in one scan");
+      refuse_jpeg(spectrum, "expected all coefficients in one scan");
     }
     // As libjpeg: JFIF files are YCbCr; else Adobe's marker says it, else the components' names.
     const bool named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
     const bool rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : named_rgb;
-    if (channels == 3 && !jfif_ && rgb) refuse_at(at_, "expected YCbCr, got RGB");
+    if (channels == 3 && !jfif_ && rgb) refuse_jpeg(at_, "expected YCbCr, got RGB");
     scan_begin_ = end;
-  }
-
-  static void make_look_up(const HuffmanCodes& codes, bool dc, JpegHuffman& table,
-                           std::vector<uint16_t>& long_entries) {
-    table.long_code = table.long_end = 65536;
-    table.long_begin = static_cast<uint32_t>(long_entries.size());
-    uint32_t code = 0;  // of 16 bits: the first that the next symbol's code begins
-    size_t next = 0;
-    for (uint32_t length = 1; length <= 16; ++length) {
-      for (int i = 0; i < codes.counts[length - 1]; ++i, ++next) {
-        const uint32_t symbol = codes.symbols[next];
-        const uint32_t size = symbol & 15;
-        const uint32_t run = symbol >> 4;
-        const bool end_of_block = !dc && size == 0 && run != 15;
-        const uint32_t advance = dc ? 1 : end_of_block ? 64 : run + 1;
-        const auto entry = static_cast<uint16_t>(advance << 9 | size << 5 | (length + size));
-        const uint32_t codes_16 = 1u << (16 - length);
-        if (length <= kJpegFirstBits) {
-          std::fill_n(table.first + (code >> (16 - kJpegFirstBits)), codes_16 >> (16 - kJpegFirstBits), entry);
-        } else {
-          table.long_code = std::min(table.long_code, code);
-          long_entries.insert(long_entries.end(), codes_16, entry);
-        }
-        code += codes_16;
-      }
-    }
-    if (table.long_code < 65536) table.long_end = code;
   }
 
   std::span<const uint8_t> blob_;

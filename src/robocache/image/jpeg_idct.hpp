@@ -104,15 +104,15 @@ ROBOCACHE_HD void inverse_dct_of_columns(const uint32_t (&packed)[32], uint32_t 
 
 template <int kRow>
 ROBOCACHE_HD void inverse_dct_of_row(const uint32_t (&rows)[32], uint32_t (&pixels)[16]) {
-  const uint32_t* packed = rows + 4 * kRow;
+  const uint32_t* packed = rows + size_t{4} * kRow;
   const int32_t row[8] = {packed_int16<0>(packed), packed_int16<1>(packed), packed_int16<2>(packed),
                           packed_int16<3>(packed), packed_int16<4>(packed), packed_int16<5>(packed),
                           packed_int16<6>(packed), packed_int16<7>(packed)};
   int32_t out[8];
   inverse_dct_of_8(row, (1u << 17) + (128u << 18), out);  // samples lie around 128
   for (int column = 0; column < 8; ++column) out[column] >>= 18;
-  pixels[2 * kRow] = pack_uint8(out[0], out[1], out[2], out[3]);
-  pixels[2 * kRow + 1] = pack_uint8(out[4], out[5], out[6], out[7]);
+  pixels[size_t{2} * kRow] = pack_uint8(out[0], out[1], out[2], out[3]);
+  pixels[size_t{2} * kRow + 1] = pack_uint8(out[4], out[5], out[6], out[7]);
 }
 
 // `packed`: dequantised int16 coefficients in zigzag order, two a word. `pixels`: 8 rows of 8 samples, four a word.
@@ -135,7 +135,7 @@ ROBOCACHE_HD void jpeg_inverse_dct(const uint32_t (&packed)[32], uint32_t (&pixe
 // `to` and `pitch` are multiples of 8.
 ROBOCACHE_HD void store_jpeg_block(const uint32_t (&pixels)[16], uint8_t* to, int64_t pitch) {
   for (int row = 0; row < 8; ++row) {
-    std::memcpy(__builtin_assume_aligned(to + row * pitch, 8), pixels + 2 * row, 8);
+    std::memcpy(__builtin_assume_aligned(to + row * pitch, 8), pixels + size_t{2} * static_cast<size_t>(row), 8);
   }
 }
 

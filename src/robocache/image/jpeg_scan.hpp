@@ -81,18 +81,6 @@ class JpegBits {
   uint32_t used_;  // of high_: below 32
 };
 
-// The table's entry of the code that `bits` begin with; 0: there is none.
-ROBOCACHE_HD uint32_t jpeg_entry(const JpegHuffman& table, const uint16_t* long_entries, uint32_t bits) {
-  const uint32_t entry = table.first[bits >> (32 - kJpegFirstBits)];
-  if (entry != 0) return entry;
-  const uint32_t place = (bits >> 16) - table.long_code;
-  return place < table.long_end - table.long_code ? long_entries[table.long_begin + place] : 0;
-}
-
-ROBOCACHE_HD uint32_t entry_bits(uint32_t entry) { return entry & 31; }  // of code and coefficient
-ROBOCACHE_HD uint32_t entry_size(uint32_t entry) { return entry >> 5 & 15; }
-ROBOCACHE_HD uint32_t entry_advance(uint32_t entry) { return entry >> 9; }
-
 // The coefficient that follows the code: of `size` bits, those with a first bit of 0 are negative, stored as one's
 // complement. 0 where there are none.
 ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {

@@ -9,9 +9,11 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "robocache/core/error.hpp"
 #include "robocache/image/codec.hpp"
+#include "robocache/image/jpeg.hpp"
 #include "tests/cpp/image/libjpeg.hpp"
 #include "tests/cpp/image/picture.hpp"
 
@@ -132,6 +134,17 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
   return file;
 }
 
+// A segmented file, and why it had to be encoded anew or was refused.
+std::pair<Bytes, std::string> segmented_or_why(Segmented (*segment)(std::span<const uint8_t>),
+                                               std::span<const uint8_t> blob) {
+  try {
+    Segmented segmented = segment(blob);
+    return {std::move(segmented.blob), std::move(segmented.why)};
+  } catch (const FrameError& error) {
+    return {{}, error.what()};
+  }
+}
+
 // ROBOCACHE_SOAK times as many in `./dev soak`'s sense: 40 are 100,000.
 int rounds() {
   const char* factor = std::getenv("ROBOCACHE_SOAK");
@@ -142,7 +155,7 @@ TEST(Mutations, AreDecodedOrRefused) {
   const std::vector<Sample> all = samples();
   BeforeAWall blobs(1 << 20), pixels(1 << 20);
   std::mt19937 random(20240611);
-  int decoded = 0, refused = 0;
+  int decoded = 0, refused = 0, by_symbols = 0;
   for (int round = 0; round < rounds(); ++round) {
     const Sample& sample = all[static_cast<size_t>(round) % all.size()];
     const Bytes file = mutated(sample, all, &random);
@@ -159,6 +172,12 @@ TEST(Mutations, AreDecodedOrRefused) {
     }
     (is_whole ? decoded : refused)++;
     if (sample.codec != Codec::kJpeg) continue;
+    // Both ways to segments come to the same bytes, or the same words.
+    const auto [fast, slow] =
+        std::pair{segmented_or_why(segment_jpeg, blob), segmented_or_why(segment_jpeg_by_coefficients, blob)};
+    EXPECT_EQ(fast.second, slow.second);
+    EXPECT_TRUE(fast.first == slow.first);
+    if (is_whole) by_symbols += !segment_jpeg_by_symbols(blob).empty();
     try {
       const Segmented segmented = segment_jpeg(blob);
       const FrameShape shape = frame_shape(Codec::kJpeg, segmented.blob);
@@ -174,6 +193,7 @@ TEST(Mutations, AreDecodedOrRefused) {
   }
   EXPECT_GT(decoded, rounds() / 20);
   EXPECT_GT(refused, rounds() / 4);
+  EXPECT_GT(by_symbols, rounds() / 100);
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// How a JPEG file codes what is behind its header: byte stuffing and restart markers, and Huffman tables.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/image/decode_jpeg_params.hpp"
+
+namespace robocache {
+
+inline std::string hexadecimal(int byte) {
+  char text[8];
+  std::snprintf(text, sizeof(text), "0x%02x", static_cast<unsigned>(byte));
+  return text;
+}
+
+template <class... Parts>
+[[noreturn]] void refuse_jpeg(int64_t byte, const Parts&... parts) {
+  std::string text = "JPEG, byte " + std::to_string(byte) + ": ";
+  const auto append = [&text](const auto& part) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += part;
+    }
+  };
+  (append(parts), ...);
+  throw FrameError(text);
+}
+
+// Calls take(from, bytes) for each stretch of the entropy-coded data from `begin` on, and end_segment() behind each
+// segment. Throws FrameError where restart markers are out of order, or no end of the image follows.
+template <class Take, class EndSegment>
+void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
+  const uint8_t* const end = blob.data() + blob.size();
+  const uint8_t* from = blob.data() + begin;
+  int restarts = 0;
+  for (;;) {
+    const auto* const ff = static_cast<const uint8_t*>(std::memchr(from, 0xff, static_cast<size_t>(end - from)));
+    const uint8_t* behind = ff == nullptr ? end : ff + 1;
+    while (behind < end && *behind == 0xff) ++behind;
+    if (behind == end) refuse_jpeg(end - blob.data(), "the file ends inside its entropy-coded data");
+    const int marker = *behind;
+    take(from, ff - from + (marker == 0 ? 1 : 0));  // an ff of the data has a 0 behind it
+    from = behind + 1;
+    if (marker == 0) continue;
+    end_segment();
+    if (marker == 0xd9) return;
+    const int expected = 0xd0 + restarts++ % 8;
+    if (marker != expected) {
+      refuse_jpeg(behind - blob.data(), "expected restart marker ", hexadecimal(expected),
+                  " or the end of the image, 0xd9, got marker ", hexadecimal(marker));
+    }
+  }
+}
+
+// How many codes of 1 to 16 bits there are, and the symbols in their order.
+struct HuffmanCodes {
+  std::array<uint8_t, 16> counts{};
+  std::array<uint8_t, 256> symbols{};
+  bool defined = false;
+
+  bool operator==(const HuffmanCodes&) const = default;
+
+  // Calls take(symbol, code, length) for each, the code in the upper bits of 16. There are no more than fit.
+  template <class Take>
+  void for_each(const Take& take) const {
+    uint32_t code = 0;
+    size_t next = 0;
+    for (uint32_t length = 1; length <= 16; ++length) {
+      for (int i = 0; i < counts[length - 1]; ++i, code += 1u << (16 - length)) take(symbols[next++], code, length);
+    }
+  }
+};
+
+// For DC or AC coefficients; codes longer than kJpegFirstBits go behind `long_entries`.
+JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool dc, std::vector<uint16_t>& long_entries);
+
+}  // namespace robocache
