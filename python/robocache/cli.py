@@ -132,7 +132,7 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
     else:
         console = Console()
         opened = dataset.open(report.cache)
-        done = f"{report.source} ({report.format}) -> {report.cache}: {report.episodes} episodes"
+        done = f"{report.source} ({report.format}) -> {report.cache}: {view.count(report.episodes, 'episode')}"
         if held := len(opened) - report.episodes:
             done += f" behind {held}"
         if frames := sum(camera["frames"] for camera in report.cameras.values()):
@@ -177,8 +177,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json({**made.described, "folder": str(made.folder)})
     else:
-        recordings = f"{made.recordings} recording{'s' * (made.recordings != 1)}"
-        print(f"{arguments.source} ({made.work.format.name}): {recordings} in {made.shards} shards")
+        cut = f"{view.count(made.recordings, 'recording')} in {view.count(made.shards, 'shard')}"
+        print(f"{arguments.source} ({made.work.format.name}): {cut}")
         print(f"each of 0 to {made.shards - 1}: {shlex.join(['robocache', 'convert', str(made.folder), '--shard'])} N")
         print(f"then: {shlex.join(['robocache', 'merge', str(made.folder), 'CACHE'])}")
     return _DONE
@@ -228,8 +228,8 @@ def _export(arguments: argparse.Namespace) -> int:
         _print_json(report.to_dict())
     else:
         console = Console()
-        done = f"{report.cache} -> {report.destination} ({report.format}): {report.episodes} episodes"
-        console.print(f"{done}, {sum(report.rows.values())} rows", soft_wrap=True, markup=False)
+        done = f"{report.cache} -> {report.destination} ({report.format}): {view.count(report.episodes, 'episode')}"
+        console.print(f"{done}, {view.count(sum(report.rows.values()), 'row')}", soft_wrap=True, markup=False)
         view.show_omissions(report.to_dict() | {"skipped": []}, console)
     return _DONE
 
@@ -330,7 +330,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         print(
             f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {arguments.batch_size}, "
-            f"{arguments.steps} moments at {rate_hz:g} Hz of {len(streams)} streams, {arguments.dtype}"
+            f"{arguments.steps} moments at {rate_hz:g} Hz of {view.count(len(streams), 'stream')}, {arguments.dtype}"
         )
     return _DONE
 

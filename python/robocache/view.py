@@ -159,7 +159,7 @@ def show_streams(dataset: Dataset, console: Console) -> None:
             "constant feature": len(found["constant_features"]),
             "empty episode": found["empty_episodes"],
         }
-        odd = ", ".join(_count(count, what) for what, count in counts.items() if count)
+        odd = ", ".join(count(number, what) for what, number in counts.items() if number)
         if odd:
             console.print(Name(f"{name}: {odd}"))
 
@@ -198,7 +198,8 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
         console.print(Name(line))
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """ "1 episode", "3 episodes"."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
@@ -211,7 +212,7 @@ def _episodes_line(dataset: Dataset) -> str:
         lengths = (
             f"{seconds.min():.2f} to {seconds.max():.2f} s, median {np.median(seconds):.2f}, {seconds.sum():.2f} in all"
         )
-    return f"{_count(len(dataset), 'episode')}: {lengths}; columns {', '.join(dataset.episodes.column_names)}"
+    return f"{count(len(dataset), 'episode')}: {lengths}; columns {', '.join(dataset.episodes.column_names)}"
 
 
 def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
@@ -302,7 +303,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     clocks = [name for name in rows if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1]
     beside = 3 if clocks else 1
     figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * beside) + 0.6), layout="constrained")
-    figure.suptitle(f"{dataset.path}: {_count(len(dataset), 'episode')}")
+    figure.suptitle(f"{dataset.path}: {count(len(dataset), 'episode')}")
     left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
     start_ns = min((int(times[0]) for times, _ in rows.values() if len(times)), default=0)
     left.suptitle(

@@ -337,8 +337,9 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
             continue
         numbers = np.flatnonzero((count == 0) & ~empty).tolist()
         if numbers:
+            text = name not in survey.sensors
             yield Finding(
-                "warning",
+                "note" if text else "warning",
                 "missing-stream",
                 f"no rows in {len(numbers)} of {len(count)} episodes: {ranges(numbers)}"
                 + (survey.also(name) if name in survey.distinct else ""),
@@ -347,7 +348,9 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
                 count=len(numbers),
                 value=len(count) - len(numbers),
                 expected=len(count),
-                advice="A batch of them has zeros and is_pad there; draw from the others with episodes= or where=.",
+                advice="Nothing was said in them, or it was lost: look whether they need it."
+                if text
+                else "A batch of them has zeros and is_pad there; draw from the others with episodes= or where=.",
             )
 
 

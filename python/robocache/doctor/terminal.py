@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..view import Name
+from ..view import Name, count
 from .report import SEVERITIES, Report, printable
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -42,7 +42,7 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
         console.print(table)
     rows = sum(stream["rows"] for stream in report.streams)
     looked = (
-        f"{report.episodes} episodes, {len(report.streams)} streams, {rows} rows"
+        f"{count(report.episodes, 'episode')}, {count(len(report.streams), 'stream')}, {count(rows, 'row')}"
         if report.streams
         else "no cache came of it"
     )

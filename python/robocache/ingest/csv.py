@@ -320,13 +320,14 @@ def _read_begin(file: Path, time_column: str | int) -> tuple[list[str], int, boo
 
 
 def _find_kind(column: int, options: CsvOptions, alike: Alike) -> Any:
-    """What the first file that has something in this column makes of it; numbers where none has."""
+    """What the first file that has something in this column makes of it, be it behind its first rows; numbers where none has."""
     if column not in alike.kinds:
         found = None
         for file in alike.files:
             with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
-                *_, block = _read_begin(file, options.time_column)
-                found = _type_or_why_not(block[column]) if column < block.num_columns else None
+                *_, parse, block = _read_begin(file, options.time_column)
+                if column < block.num_columns:
+                    found = _type_or_why_not(block[column]) or _type_or_why_not(_read_cells(file, parse, str(column)))
             if found is not None:
                 break
         alike.kinds[column] = found or pa.float64()
@@ -334,7 +335,7 @@ def _find_kind(column: int, options: CsvOptions, alike: Alike) -> Any:
 
 
 def _type_or_why_not(column: pa.Array) -> Any:
-    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None of empty cells. By its first rows."""
+    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None where all cells are empty."""
     if pa.types.is_null(column.type):
         return None
     if pa.types.is_boolean(column.type):
@@ -347,6 +348,8 @@ def _type_or_why_not(column: pa.Array) -> Any:
         # Numbers with a few bad cells among them are not text: reading them will stop at the first of these.
         cells = pc.utf8_trim_whitespace(column)
         filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
+        if not len(filled):
+            return None
         for words, kind in ((f"{_NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
             count = pc.sum(pc.match_substring_regex(filled, f"^({words})$", ignore_case=True)).as_py()
             if count and 2 * count >= len(filled):
@@ -357,10 +360,15 @@ def _type_or_why_not(column: pa.Array) -> Any:
     return pa.float64()
 
 
+def _read_cells(file: Path, parse: pa_csv.ReadOptions, number: str) -> pa.Array:
+    """All cells of a column as they stand."""
+    convert = pa_csv.ConvertOptions(column_types={number: pa.string()}, include_columns=[number])
+    return pa_csv.read_csv(file, parse, convert_options=convert)[number].combine_chunks()
+
+
 def _refuse_rounded_numbers(file: Path, parse: pa_csv.ReadOptions, number: str, name: str, first_line: int) -> None:
     """Raises for a column of whole numbers of which float64 does not hold one; the file's first megabyte did not tell."""
-    as_text = pa_csv.ConvertOptions(column_types={number: pa.string()}, include_columns=[number])
-    cells = pc.utf8_trim_whitespace(pa_csv.read_csv(file, parse, convert_options=as_text)[number].combine_chunks())
+    cells = pc.utf8_trim_whitespace(_read_cells(file, parse, number))
     filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
     if not pc.all(pc.match_substring_regex(filled, r"^[+-]?\d+$")).as_py():
         return

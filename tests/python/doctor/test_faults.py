@@ -340,6 +340,16 @@ def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_
     assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
 
 
+def test_text_that_an_episode_lacks_is_a_note(clean, tmp_path):
+    for streams in clean[1:]:
+        streams["note"] = (streams["imu"][0][:1], ["grasp"])
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    assert [(f.severity, f.code, f.episode, f.stream) for f in report.findings] == [
+        ("note", "missing-stream", 0, "note")
+    ]
+    assert "batch" not in report.findings[0].advice
+
+
 def test_what_is_wrong_with_a_shared_clock_is_told_once(clean, tmp_path, rng):
     shift("imu", 1, 200, 25e6)(clean)
     for streams in clean:

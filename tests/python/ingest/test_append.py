@@ -63,7 +63,7 @@ def test_the_command(cache, tmp_path, capsys):
     (tmp_path / "two" / "notes.txt").write_text("x")
     assert cli.main(["append", str(tmp_path / "two"), str(cache), "--time-unit", "s"]) == 0
     shown = capsys.readouterr().out
-    assert "1 episodes behind 1" in " ".join(shown.split()) and "left out *.txt" in shown
+    assert "1 episode behind 1" in " ".join(shown.split()) and "left out *.txt" in shown
     assert cli.main(["append", str(tmp_path / "two"), str(cache), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == {"joints": 20}
     assert cli.main(["inspect", str(cache)]) == 0

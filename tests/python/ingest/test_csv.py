@@ -242,6 +242,20 @@ def test_a_column_that_is_empty_in_a_file_is_what_the_other_files_make_of_it(fil
         np.testing.assert_array_equal(rows["imu"][1], [[run, ok, np.nan], [5, np.nan, np.nan]])
 
 
+@pytest.mark.parametrize(("cell", "values"), [("grasp", []), ("0.25", [[0.25]]), ("true", [[1.0]])])
+def test_a_column_that_begins_behind_the_first_megabyte(cell, values, tmp_path):
+    lines = ["t,event", *(f"{row}.000000000," for row in range(90_000)), f"90000.5,{cell}"]
+    assert len("\n".join(lines)) > 2**20
+    write(tmp_path / "log/imu.csv", *lines)
+    robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").episode(0)
+    if values:
+        assert streams["imu"][1][90_000:].tolist() == values and np.isnan(streams["imu"][1][:90_000]).all()
+    else:
+        assert list(streams) == ["imu.event"] and list(streams["imu.event"][1]) == [cell]
+        assert streams["imu.event"][0].tolist() == [90_000_500_000_000]
+
+
 @pytest.mark.parametrize("cell", ["2024-01-0{}", "12:00:0{}", "2024-01-01 12:00:0{}"])
 def test_dates_are_text(cell, tmp_path):
     write(tmp_path / "log/imu.csv", "t,a,day", *(f"0.{row},{row},{cell.format(row)}" for row in range(3)))
