@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -36,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
 
     With ``--json`` standard output is JSON whatever happens: of what fails ``{"error": {"type", "message", "exit_code"}}``.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack a letter of a name
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as ended:

@@ -219,6 +219,18 @@ def test_inspect_shows_what_is_there(capsys, cache, monkeypatch):
         assert word in out
 
 
+@pytest.mark.parametrize("command", ["inspect", "doctor"])
+def test_a_terminal_without_the_letters_of_a_name(command, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("präzise", np.arange(9) * 10**7, np.full(9, np.nan))
+    made = subprocess.run(
+        [sys.executable, "-m", "robocache", command, tmp_path / "cache"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (made.returncode, made.stderr) == (0, b"") and rb"pr\xe4zise" in made.stdout
+
+
 def test_inspect_of_text_shows_no_rate(capsys, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("note", np.array([0, 1, 2, 50]) * 10**9, ["ab"] * 4)

@@ -392,7 +392,8 @@ def _read_clock(
     text = pc.utf8_trim_whitespace(column.combine_chunks())
     bad = np.flatnonzero(~pc.match_substring_regex(text, f"^{_NUMBER}$").to_numpy(zero_copy_only=False))
     if len(bad):
-        raise SourceError(f"{file}: line {bad[0] + first_line}: {text[bad[0]].as_py()!r} is no time")
+        got = text[bad[0]].as_py()
+        raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time, a decimal number, got {got!r}")
     about = text.cast(pa.float64()).to_numpy()
     if unit is None:
         fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()

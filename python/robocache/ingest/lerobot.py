@@ -320,11 +320,12 @@ def _load_info(source: Path) -> dict[str, Any]:
     try:
         check_file(path)
         info = _parse_json(path.read_bytes())
-        version, fps, features = info["codebase_version"], info["fps"], info["features"]
+        version, fps, features = info["codebase_version"], info.get("fps"), info.get("features")
     except SourceError as error:
         raise FileError(str(error)) from error  # nothing to skip to
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FileError(f"{path}: expected JSON with codebase_version, fps and features, got {error!r}") from error
+        got = "none" if isinstance(error, KeyError) else repr(error)
+        raise FileError(f"{path}: expected JSON with codebase_version, got {got}") from error
     if not str(version).startswith(("v2.", "v3.")):
         raise FileError(f"{path}: expected codebase_version v2.0, v2.1 or v3.0, got {version!r}; convert with LeRobot")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0:
