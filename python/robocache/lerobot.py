@@ -501,7 +501,7 @@ class LeRobotDataset:
 
 
 def make_dataset(cfg: Any) -> LeRobotDataset:
-    """In place of LeRobot's function of that name, in its trainer::
+    """In place of LeRobot's function of that name, in its trainer, before that is imported::
 
         import lerobot.datasets.factory, robocache.lerobot
         lerobot.datasets.factory.make_dataset = robocache.lerobot.make_dataset
