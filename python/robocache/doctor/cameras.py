@@ -17,6 +17,7 @@ SAMPLED = 48  # frames of each camera that are decoded
 BLANK_RANGE = 4  # of the values 0 to 255: a frame that spans no more has no picture in it
 FROZEN_ROWS, FROZEN_S = 10, 1.0
 MOVING = 0.5
+SMALLEST = 16  # pixels on a side
 _BYTES = 1 << 24  # of frames that are decoded, or compared, together
 
 
@@ -85,6 +86,20 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
             )
 
 
+def check_pictures(survey: Survey) -> Iterator[Finding]:
+    """Numbers that are pictures: uint8 of at least 16 x 16 with 1 or 3 channels."""
+    for stream in survey.numbers:
+        shape = stream.shape
+        if stream.dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= SMALLEST and shape[2] in (1, 3):
+            yield Finding(
+                "note",
+                "pictures-as-numbers",
+                f"uint8 {list(shape)}: no camera, a batch has them as whole numbers, channels last",
+                stream=stream.name,
+                advice="Append frames with codec='jpeg' or 'png', and they are decoded, resized and normalised as a camera's.",
+            )
+
+
 def _decode(camera: Stream, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray | FrameError]]:
     """These frames, many at once, which threads do."""
     some = max(_BYTES // max(math.prod(camera.shape) * camera.dtype.itemsize, 1), 1)
@@ -150,4 +165,4 @@ def _moves(survey: Survey, clock: Clock, begin: int, end: int) -> bool:
     return not told
 
 
-CHECKS = (check_frames, check_frozen_frames)
+CHECKS = (check_frames, check_frozen_frames, check_pictures)

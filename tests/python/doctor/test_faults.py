@@ -340,6 +340,15 @@ def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_
     assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
 
 
+def test_pictures_that_were_appended_as_numbers_are_a_note(rng, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        for name, shape in {"top": (16, 20, 3), "touch": (16, 15, 1), "table": (16, 20, 4)}.items():
+            episode.append(name, np.arange(30) * SECOND, rng.integers(0, 256, (30, *shape), np.uint8))
+        episode.append("camera", np.arange(30) * SECOND, rng.integers(0, 256, (30, 16, 20, 3), np.uint8), codec="png")
+    report = robocache.doctor(tmp_path / "cache")
+    assert [(f.severity, f.code, f.stream) for f in report.findings] == [("note", "pictures-as-numbers", "top")]
+
+
 def test_text_that_an_episode_lacks_is_a_note(clean, tmp_path):
     for streams in clean[1:]:
         streams["note"] = (streams["imu"][0][:1], ["grasp"])
