@@ -63,7 +63,7 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
 def take(blobs: Sequence[bytes]) -> Encoded:
     """Files as somebody else made them, all JPEG or all PNG, all of one shape; at least one.
 
-    Each is decoded once, completely. JPEGs are given restart markers, without loss where that can be; of the others
+    Each is read once, completely. JPEGs are given restart markers, without loss where that can be; of the others
     `reencoded` says why not.
 
     Raises:

@@ -6,6 +6,7 @@
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/error.hpp"
 #include "robocache/core/thread_pool.hpp"
+#include "robocache/image/png.hpp"
 
 namespace robocache {
 namespace {
@@ -89,8 +90,7 @@ EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_
       files[place] = std::move(segmented.blob);
       reencoded[place] = std::move(segmented.why);
     } else {
-      std::vector<uint8_t> pixels(static_cast<size_t>(taken.shape.bytes()));
-      decode_frame(taken.codec, blob, taken.shape, pixels.data());
+      check_png_frame(blob, taken.shape);
       files[place].assign(blob.begin(), blob.end());
     }
   });

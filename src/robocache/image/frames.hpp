@@ -34,7 +34,7 @@ void for_each_frame(int64_t count, const std::function<void(int64_t i)>& body,
                     const std::function<std::string(int64_t i)>& name = nullptr);
 
 // Files as somebody else made them, `offsets` [frames + 1], at least one: all JPEG or all PNG, all of one shape. Each is
-// decoded once, completely, and JPEGs go through segment_jpeg. Throws FrameError naming the first bad one: "frames[7]: ...".
+// read once, completely, and JPEGs go through segment_jpeg. Throws FrameError naming the first bad one: "frames[7]: ...".
 EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
 // Frame rows[i] into out[i], each shape.bytes() long. `offsets` is empty where every row is shape.bytes() long (kRaw).

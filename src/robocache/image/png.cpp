@@ -215,6 +215,8 @@ uint8_t paeth(int left, int above, int corner) {
   return static_cast<uint8_t>(to_above <= to_corner ? above : corner);
 }
 
+constexpr int kLastFilter = 4;
+
 // Takes filter `kind` off a row of `bytes`, in place; a pixel, or less, is `step` bytes. `above` is the row before, or zeros.
 // False where there is no such filter.
 bool unfilter(int kind, uint8_t* row, const uint8_t* above, size_t bytes, size_t step) {
@@ -283,15 +285,18 @@ const char* place_row(const Header& header, const std::vector<uint8_t>& palette,
   return nullptr;
 }
 
-}  // namespace
-
-FrameShape png_shape(std::span<const uint8_t> blob) { return read_header(blob).shape(); }
-
-void decode_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, void* out) {
+// `out` null: no pixel is wanted.
+void read_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, uint8_t* out) {
   const Header header = read_header(blob);
   const FrameShape shape = header.shape();
   if (shape != expected) throw FrameError("PNG: expected " + expected.describe() + ", got " + shape.describe());
   Content content = read_content(blob, header);
+  // Of grey and RGB any value is a pixel; of the others some are refused.
+  std::vector<uint8_t> unwanted;
+  if (out == nullptr && header.color != kGray && header.color != kRgb) {
+    unwanted.resize(static_cast<size_t>(shape.bytes()));
+    out = unwanted.data();
+  }
   const auto pixel_bytes = static_cast<size_t>(shape.channels * dtype_size(shape.dtype));
   const auto filter_step = static_cast<size_t>(std::max(1, header.bits() / 8));
   const std::vector<uint8_t> zeros(header.row_bytes(header.width));
@@ -301,15 +306,29 @@ void decode_png_frame(std::span<const uint8_t> blob, const FrameShape& expected,
     const uint8_t* above = zeros.data();
     for (size_t r = 0; r < rows; ++r, above = row + 1, row += 1 + bytes) {
       const size_t y = pass.y0 + r * pass.dy;
-      if (!unfilter(row[0], row + 1, above, bytes, filter_step)) {
-        throw FrameError("PNG: row " + std::to_string(y) + " has no filter " + std::to_string(row[0]));
+      const int filter = row[0];
+      if (out == nullptr ? filter > kLastFilter : !unfilter(filter, row + 1, above, bytes, filter_step)) {
+        throw FrameError("PNG: row " + std::to_string(y) + " has no filter " + std::to_string(filter));
       }
-      uint8_t* first = static_cast<uint8_t*>(out) + (y * header.width + pass.x0) * pixel_bytes;
+      if (out == nullptr) continue;
+      uint8_t* first = out + (y * header.width + pass.x0) * pixel_bytes;
       if (const char* wrong = place_row(header, content.palette, row + 1, columns, first, pass.dx)) {
         throw FrameError("PNG: row " + std::to_string(y) + " has " + wrong);
       }
     }
   }
+}
+
+}  // namespace
+
+FrameShape png_shape(std::span<const uint8_t> blob) { return read_header(blob).shape(); }
+
+void decode_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, void* out) {
+  read_png_frame(blob, expected, static_cast<uint8_t*>(out));
+}
+
+void check_png_frame(std::span<const uint8_t> blob, const FrameShape& expected) {
+  read_png_frame(blob, expected, nullptr);
 }
 
 std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shape) {

@@ -18,7 +18,9 @@ namespace robocache {
 namespace {
 
 using test::expect_refused;
+using test::jpeg;
 using test::JpegOptions;
+using test::marker;
 using test::picture;
 using Bytes = std::vector<uint8_t>;
 
@@ -28,18 +30,6 @@ Bytes decoded(Codec codec, const Bytes& file, const FrameShape& shape) {
   Bytes out(static_cast<size_t>(shape.bytes()), 0xa5);
   decode_frame(codec, file, shape, out.data());
   return out;
-}
-
-Bytes jpeg(int height, int width, int channels, const JpegOptions& options) {
-  return test::encode_jpeg(picture(height, width, channels), height, width, channels, options);
-}
-
-// The place of marker `code`, the n-th of its kind; the end where there is none.
-size_t marker(const Bytes& file, uint8_t code, int n = 0) {
-  for (size_t i = 0; i + 1 < file.size(); ++i) {
-    if (file[i] == 0xff && file[i + 1] == code && n-- == 0) return i;
-  }
-  return file.size();
 }
 
 int count_markers(const Bytes& file, uint8_t first, uint8_t last) {

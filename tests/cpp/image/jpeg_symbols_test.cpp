@@ -14,19 +14,15 @@
 #include "robocache/image/jpeg.hpp"
 #include "robocache/image/jpeg_coding.hpp"
 #include "tests/cpp/image/libjpeg.hpp"
-#include "tests/cpp/image/picture.hpp"
 #include "tests/cpp/trials.hpp"
 
 namespace robocache {
 namespace {
 
+using test::jpeg;
 using test::JpegOptions;
-using test::picture;
+using test::marker;
 using Bytes = std::vector<uint8_t>;
-
-Bytes jpeg(int height, int width, int channels, const JpegOptions& options) {
-  return test::encode_jpeg(picture(height, width, channels), height, width, channels, options);
-}
 
 // What libjpeg makes of a file without its pixels: empty where it refuses it, or has to encode it anew.
 Bytes by_coefficients(const Bytes& file) {
@@ -45,12 +41,6 @@ void expect_same(const Bytes& file) {
 }
 
 void expect_left_to_libjpeg(const Bytes& file) { EXPECT_TRUE(segment_jpeg_by_symbols(file).empty()); }
-
-// The place of marker `code`, which is there.
-size_t marker(const Bytes& file, uint8_t code) {
-  const std::array<uint8_t, 2> bytes{0xff, code};
-  return static_cast<size_t>(std::ranges::search(file, bytes).begin() - file.begin());
-}
 
 Bytes with(Bytes file, size_t place, std::initializer_list<uint8_t> bytes) {
   std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<std::ptrdiff_t>(place));
@@ -346,14 +336,14 @@ class RandomFile {
 };
 
 // ROBOCACHE_SOAK times as many in `./dev soak`'s sense.
-int rounds() {
+int random_files() {
   const char* factor = std::getenv("ROBOCACHE_SOAK");
   return test::damages(3000) * (factor != nullptr ? std::max(1, std::atoi(factor)) : 1);
 }
 
 TEST(JpegSymbols, AreLibjpegsWhateverTheSymbols) {
   int same = 0, left = 0, refused = 0;
-  for (int round = 0; round < rounds(); ++round) {
+  for (int round = 0; round < random_files(); ++round) {
     SCOPED_TRACE(round);
     const Bytes file = RandomFile(static_cast<unsigned>(round)).make();
     const Bytes expected = by_coefficients(file);
@@ -365,8 +355,8 @@ TEST(JpegSymbols, AreLibjpegsWhateverTheSymbols) {
     ++same;
     ASSERT_TRUE(made == expected);
   }
-  EXPECT_GT(same, rounds() / 2);
-  EXPECT_LT(left, rounds() / 20);
+  EXPECT_GT(same, random_files() / 2);
+  EXPECT_LT(left, random_files() / 20);
   EXPECT_GT(refused, 0);
 }
 

@@ -8,6 +8,8 @@
 
 #include <jpeglib.h>  // takes FILE and size_t from the headers before it
 
+#include "tests/cpp/image/picture.hpp"
+
 namespace robocache::test {
 
 struct JpegOptions {
@@ -57,6 +59,19 @@ inline std::vector<uint8_t> encode_jpeg(const std::vector<uint8_t>& pixels, int 
   jpeg_destroy_compress(&jpeg);
   std::free(memory);
   return file;
+}
+
+// A picture as a JPEG file.
+inline std::vector<uint8_t> jpeg(int height, int width, int channels, const JpegOptions& options) {
+  return encode_jpeg(picture(height, width, channels), height, width, channels, options);
+}
+
+// The place of marker `code`, the n-th of its kind; the end where there is none.
+inline size_t marker(const std::vector<uint8_t>& file, uint8_t code, int n = 0) {
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == 0xff && file[i + 1] == code && n-- == 0) return i;
+  }
+  return file.size();
 }
 
 struct DecodedJpeg {

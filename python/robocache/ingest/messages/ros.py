@@ -397,12 +397,13 @@ class _Messages:
         out = np.empty(int(offsets[-1]), leaf.dtype)
         for group, part in zip(self._groups, parts, strict=True):
             rows = np.arange(self._rows) if group.rows is None else group.rows
-            if len(rows) == 1 or group.payloads.shifts is not None:
+            width = len(part) // len(rows)
+            # An index a number costs more than a slice a row where rows are long.
+            if group.payloads.shifts is not None or width > 256:
                 ends = np.cumsum(counts[rows])
                 for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
                     out[offsets[row] : offsets[row + 1]] = part[end - counts[row] : end]
             else:
-                width = len(part) // len(rows)
                 out[offsets[rows][:, None] + np.arange(width)] = part.reshape(len(rows), width)
         return out, offsets
 
