@@ -65,6 +65,8 @@ def as_stats(name: str, value: Any) -> Stats:
     for field, other in shapes.items():
         if other != shape:
             raise errors.ArgumentError(f"{name}.{field}: expected the shape {shape} of {first}, got {other}")
+    if "std" in given and (given["std"] < 0).any():
+        raise errors.ArgumentError(f"{name}.std: expected 0 or more, got {given['std'].min():g}")
     if "count" in given:
         count = given["count"]
         if count.shape != shape and count.size != 1:

@@ -170,6 +170,7 @@ def test_infinities_make_no_exception():
         ),
         ([{"x": {"mean": [1, 2], "count": [1, 2, 3]}}], r"stats\[0\]\['x'\].count: expected one number or"),
         ([{"x": {"mean": 1, "count": -1}}], r"stats\[0\]\['x'\].count: expected numbers of rows, got -1"),
+        ([{"x": {"std": [1, -2], "count": 1}}], r"stats\[0\]\['x'\].std: expected 0 or more, got -2"),
         (
             [{"x": {"mean": [1.0], "count": 2}}, {"x": {"mean": [1.0], "std": [2.0]}}],
             r"stats\[1\]\['x'\]: expected count, the number of rows, .*got mean, std",
