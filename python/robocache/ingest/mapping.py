@@ -31,7 +31,8 @@ else:
     import tomli as tomllib
 
 # How a Loader brings features to other times.
-METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "slerp")
+METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "slerp", "pose")
+_TAKES = {"slerp": 4, "pose": 7}  # features: a quaternion; x, y, z and a quaternion
 # Whose default keys name a stream of the dataset, and what its parts are called.
 _MODALITIES = {"state": "observation.state", "action": "action", "video": None, "annotation": None}
 _LARGEST_FILE = 16 << 20
@@ -214,8 +215,8 @@ def _parse_methods(methods: Any, where: str) -> list[list[Any]]:
             raise ArgumentTypeError(f"{where}: expected [start, stop, method], got {block!r:.60}")
         start, stop = _bounds(block[0], block[1], where)
         method = _method(block[2], where)
-        if method == "slerp" and stop - start != 4:
-            raise ArgumentError(f"{where}: slerp takes the 4 features of a quaternion, got {start} to {stop}")
+        if stop - start != _TAKES.get(method, stop - start):
+            raise ArgumentError(f"{where}: {method} takes {_TAKES[method]} features, got {start} to {stop}")
         parsed.append([start, stop, method])
     _check_overlaps([tuple(block) for block in parsed], where)
     return parsed
@@ -443,13 +444,13 @@ def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) 
     units, methods = attributes.get("units"), attributes.get("methods")
     if isinstance(units, list) and len(units) != features:
         raise ArgumentError(f"{where}: units: expected {features}, got {len(units)}")
-    if methods == "slerp":
-        methods = [[0, features, "slerp"]]
+    if isinstance(methods, str):
+        methods = [[0, features, methods]]
     for start, stop, method in methods if isinstance(methods, list) else []:
         if stop > features:
             raise ArgumentError(f"{where}: methods: {method} from {start} to {stop}, but there are {features} features")
-        if method == "slerp" and stop - start != 4:
-            raise ArgumentError(f"{where}: methods: slerp takes the 4 features of a quaternion, got {stop - start}")
+        if stop - start != _TAKES.get(method, stop - start):
+            raise ArgumentError(f"{where}: methods: {method} takes {_TAKES[method]} features, got {stop - start}")
 
 
 def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
@@ -461,7 +462,7 @@ def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dic
         inside = [
             [max(a, start) - start, min(b, stop) - start, m] for a, b, m in cut["methods"] if a < stop and b > start
         ]
-        cut["methods"] = [block for block in inside if block[2] != "slerp" or block[1] - block[0] == 4]
+        cut["methods"] = [[a, b, m] for a, b, m in inside if b - a == _TAKES.get(m, b - a)]
     return cut
 
 

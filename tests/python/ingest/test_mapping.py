@@ -102,6 +102,8 @@ def test_methods_of_features(toy, tmp_path):
     assert dataset.streams["state"].attributes["methods"] == methods
     dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": "nearest"}}})
     assert dataset.streams["state"].attributes["methods"] == [[0, 8, "nearest"]]
+    dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": [[0, 7, "pose"]]}}})
+    assert dataset.streams["state"].attributes["methods"] == [[0, 7, "pose"]]
 
 
 def test_offsets_go_by_the_new_names(toy, tmp_path):
@@ -119,7 +121,8 @@ def test_offsets_go_by_the_new_names(toy, tmp_path):
         ({"streams": {"state": {"name": []}}}, "streams.state: name: expected one at least; exclude leaves a stream out"),
         ({"streams": {"state": {"name": "a"}, "reward": {"name": "a"}}}, "two are to be named 'a'"),
         ({"streams": {"state": {"methods": "linaer"}}}, "methods: expected one of linear, "),
-        ({"streams": {"state": {"methods": [[0, 3, "slerp"]]}}}, "slerp takes the 4 features"),
+        ({"streams": {"state": {"methods": [[0, 3, "slerp"]]}}}, "slerp takes 4 features, got 0 to 3"),
+        ({"streams": {"state": {"slices": [{**SLICES[0], "methods": "pose"}]}}}, "pose takes 7 features, got 3"),
         ({"streams": {"state": {"methods": [[0, 3, "next"], [2, 4, "next"]]}}}, "next from 2 to 4 overlaps next from 0 to 3"),
         ({"streams": {"state": {"attributes": {"methods": [[1]]}}}}, "methods: expected [start, stop, method], got [1]"),
         ({"streams": {"state": {"slices": [{**SLICES[0], "attributes": {"methods": [["a", "b", "next"]]}}]}}}, "whole numbers"),
@@ -133,7 +136,7 @@ def test_offsets_go_by_the_new_names(toy, tmp_path):
             "x from 6 to 8 overlaps hand from 3 to 7",
         ),
         ({"streams": {"state": {"slices": [{**SLICES[0], "units": ["m"]}]}}}, "units: expected 3, got 1"),
-        ({"streams": {"state": {"slices": [{**SLICES[0], "methods": "slerp"}]}}}, "4 features of a quaternion, got 3"),
+        ({"streams": {"state": {"slices": [{**SLICES[0], "methods": "slerp"}]}}}, "slerp takes 4 features, got 3"),
         ({"streams": {"state": {}}, "exclude": ["st*"]}, "include and exclude leave this stream out"),
         ({"episodes": {"rename": {"length": "a"}, "constants": {"a": 1}}}, "two are to be named 'a'"),
         ({"include": "state"}, "include: expected a list of text"),
