@@ -70,6 +70,8 @@ def write(
         fps = _common_rate(dataset, kept)
         asked = {}
     tasks = _Tasks(dataset, streams)
+    if "task_index" in streams and not tasks.known:
+        report.leave_out("task_index", "the cache has no texts for its numbers")
     files = _Files(folder)
     episodes: list[dict[str, Any]] = []
     columns = dataset.episodes.to_pylist()
@@ -106,9 +108,10 @@ def write(
         table["task_index"] = pa.array(indices)
         row |= {"dataset_from_index": first, "dataset_to_index": first + count} | files.append(pa.table(table))
         row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0, "first_stamp_ns": int(targets[0])}
-        episodes.append(
-            row | {key: value for key, value in columns[number].items() if key not in (*row, "start_ns", "end_ns")}
-        )
+        for key, value in columns[number].items():
+            if key not in ("start_ns", "end_ns") and row.setdefault(key, value) != value and value is not None:
+                report.leave_out(f"episodes.{key}", "LeRobot's own column has that name")
+        episodes.append(row)
         first += count
     files.close()
     _write_meta(folder, dataset, kept, fps, video, episodes, tasks, files)
@@ -293,8 +296,8 @@ class _Tasks:
     texts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        known = dict(self.dataset.provenance.get("lerobot", {})).get("tasks", {})
-        texts = [known.get(str(number)) for number in range(len(known))]
+        self.known = dict(self.dataset.provenance.get("lerobot", {})).get("tasks", {})
+        texts = [self.known.get(str(number)) for number in range(len(self.known))]
         if None not in texts and len(set(texts)) == len(texts):
             self.texts = texts
 
@@ -302,12 +305,11 @@ class _Tasks:
         self, columns: Mapping[str, Any], rows: Mapping[str, tuple[np.ndarray, Any]], targets: np.ndarray
     ) -> np.ndarray:
         """The task of each row: by the stream task_index of a LeRobot dataset, else by a column of the episode."""
-        known = dict(self.dataset.provenance.get("lerobot", {})).get("tasks", {})
-        if "task_index" in self.streams and known and len(rows["task_index"][0]):
+        if "task_index" in self.streams and self.known and len(rows["task_index"][0]):
             clock, numbers = rows["task_index"]
             before = np.maximum(np.searchsorted(clock, targets, side="right") - 1, 0)
             found = np.asarray(numbers).reshape(-1)[before].tolist()
-            return np.array([self._index(str(known.get(str(number)) or "")) for number in found], np.int64)
+            return np.array([self._index(str(self.known.get(str(number)) or "")) for number in found], np.int64)
         value = next((columns[name] for name in _TASK_COLUMNS if columns.get(name)), "")
         text = str(value[0]) if isinstance(value, list) else str(value)
         return np.full(len(targets), self._index(text), np.int64)

@@ -230,6 +230,26 @@ def one_stream(path, name, times, values, **options):
     return path
 
 
+def test_columns_and_numbers_of_tasks_that_lerobots_own_take_the_place_of_are_named(tmp_path):
+    times, values = np.arange(6) * 10**8, np.arange(6.0)
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for said in ({"tasks": ["reach", "lift"], "length": 6}, {"tasks": None, "length": 9}, {"tasks": ["lift"]}):
+            with writer.episode(**said, site="lab") as episode:
+                episode.append("state", times, values)
+                episode.append("task_index", times, np.arange(6))
+    report = robocache.export(tmp_path / "cache", tmp_path / "dataset", to="lerobot")
+    named = {omission.what: omission.reason for omission in report.left_out}
+    assert named["episodes.tasks"] == named["episodes.length"] == "LeRobot's own column has that name"
+    assert named["task_index"] == "the cache has no texts for its numbers"
+    assert len(named) == 5  # stamps and attributes are never kept
+    (table,) = (pq.read_table(path).to_pylist() for path in (tmp_path / "dataset/meta/episodes").rglob("*.parquet"))
+    assert [(row["tasks"], row["length"], row["site"]) for row in table] == [
+        (["reach"], 6, "lab"),
+        ([""], 6, "lab"),
+        (["lift"], 6, "lab"),
+    ]
+
+
 def test_a_span_that_no_recording_has_is_refused_before_its_rows_are_made(tmp_path):
     cache = one_stream(tmp_path / "cache", "joint", np.array([0, 1, 2**62]), np.zeros((3, 2)))
     with pytest.raises(robocache.FileError, match=r"episode 0: 30 rows a second .* expected at most 1000 for each"):
