@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "robocache/cache/crc32.hpp"
@@ -93,6 +94,7 @@ void BlockWriter::truncate(int64_t size) {
     std::deque<std::vector<std::byte>> blocks = behind_->take_back(*this, static_cast<size_t>(last));
     given_ -= std::ssize(blocks) * kBlockBytes;
     if (!blocks.empty()) buffer_ = std::move(blocks.front());
+    if (follower_ != nullptr) follower_->cut(size);
   }
   if (size >= given_) {
     buffer_.resize(static_cast<size_t>(size - given_));
@@ -110,6 +112,12 @@ void BlockWriter::truncate(int64_t size) {
 
 void BlockWriter::forget_waiting() {
   if (behind_ != nullptr) behind_->take_back(*this, std::numeric_limits<size_t>::max());
+}
+
+std::unique_ptr<FirstPass> BlockWriter::end_following() {
+  if (follower_ == nullptr) return nullptr;
+  if (behind_ != nullptr) behind_->stop_following(*this);
+  return std::exchange(follower_, nullptr)->finish();
 }
 
 void BlockWriter::replace_header(std::string_view header) {

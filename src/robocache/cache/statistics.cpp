@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -26,7 +27,7 @@ constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 constexpr double kGapPeriods = 1.5;
 
 // A column's numbers are looked at so many at a time.
-constexpr int64_t kBlock = 8192;
+constexpr int64_t kBlock = FirstPass::kRows;
 
 // What columns that are computed together hold at most, and how many of their numbers are looked at before the next.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
@@ -129,28 +130,33 @@ double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
 template <class C>
 class Column {
  public:
-  explicit Column(int64_t rows) : rows_(rows), order_(rows), block_(static_cast<size_t>(std::min(rows, kBlock))) {}
+  // What the first pass holds at most.
+  static constexpr int64_t first_pass_bytes() {
+    return OrderStatistics<C>::first_pass_bytes() + kBlock * int64_t{sizeof(C)};
+  }
 
   // The rows that come next; moves those that are no NaN together.
   void add(std::span<C> rows) {
+    if (pass_ == 0) rows_ += std::ssize(rows);
     bool has_nan = false;
     if constexpr (std::is_floating_point_v<C>) {
       has_nan = (pass_ == 0 || nan_values() > 0) && column_kernels<C>().has_nan(rows.data(), std::ssize(rows));
     }
     if (has_nan) rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return x != x; }).size());
-    if (filled_ == 0 && std::ssize(rows) == kBlock) return end_block(rows);
+    if (block_.empty() && std::ssize(rows) == kBlock) return end_block(rows);
+    constexpr auto kWhole = static_cast<size_t>(kBlock);
     while (!rows.empty()) {
-      const auto taken = std::min(rows.size(), block_.size() - filled_);
-      std::ranges::copy(rows.first(taken), block_.begin() + filled_);
-      filled_ += taken;
-      rows = rows.subspan(taken);
-      if (filled_ == block_.size()) end_block(block_);
+      block_.reserve(kWhole);
+      const auto taken = rows.first(std::min(rows.size(), kWhole - block_.size()));
+      block_.insert(block_.end(), taken.begin(), taken.end());
+      rows = rows.subspan(taken.size());
+      if (block_.size() == kWhole) end_block(block_);
     }
   }
 
   // All rows have passed; returns whether they have to again.
   bool end_pass() {
-    end_block(std::span(block_).first(filled_));
+    end_block(block_);
     if (n_ == 0) return false;
     if (pass_++ == 0) {
       mean_ = sum_ / static_cast<double>(n_);
@@ -187,7 +193,6 @@ class Column {
 
  private:
   void end_block(std::span<const C> block) {
-    filled_ = 0;
     if (pass_ == 0) {
       n_ += std::ssize(block);
       const double block_sum = sum(block);
@@ -201,12 +206,12 @@ class Column {
       squares_ += sum_squares(block, mean_);
     }
     if (!is_found_) order_.add(block);
+    block_.clear();
   }
 
-  int64_t rows_;
+  int64_t rows_ = 0;
   OrderStatistics<C> order_;
-  std::vector<C> block_;
-  size_t filled_ = 0;
+  std::vector<C> block_;  // what comes next, less than one
   int pass_ = 0;
   int64_t n_ = 0;  // that are not NaN
   int64_t infinite_values_ = 0;
@@ -242,34 +247,70 @@ void copy_columns(const T* rows, int64_t count, int64_t features, std::span<cons
   }
 }
 
-// Lets the columns from `begin` on pass by as often as they need. A part of the rows is looked at by all of them before
-// the next.
+// Shows rows [count, features] to those of `columns` that are named by `some`.
 template <class T, class C>
-void pass_rows(const T* values, int64_t rows, int64_t features, int64_t begin, std::vector<Column<C>>& columns,
-               const std::function<void()>& end_part) {
+void show_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> some,
+               std::span<Column<C>> columns) {
+  // Not a power of two apart, which the processor's cache would keep in few places.
+  const int64_t apart = std::min(count, kBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
+  const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
+  for (int64_t row = 0; row < count; row += kBlock) {
+    const int64_t block = std::min(kBlock, count - row);
+    copy_columns(rows + row * features, block, features, some, copies.get(), apart);
+    for (size_t c = 0; c < some.size(); ++c) {
+      C* const copy = copies.get() + static_cast<int64_t>(c) * apart;
+      columns[static_cast<size_t>(some[c])].add({copy, static_cast<size_t>(block)});
+    }
+  }
+}
+
+// The columns that are copied at once, so that each line of the values is read once: a cache line's worth.
+template <class T>
+constexpr int64_t kTogether = kCacheLine / static_cast<int64_t>(sizeof(T));
+
+template <class T>
+class Begun final : public FirstPass {
+ public:
+  using C = typename ColumnType<T>::type;
+
+  explicit Begun(int64_t features) : columns_(static_cast<size_t>(features)), all_(static_cast<size_t>(features)) {
+    std::iota(all_.begin(), all_.end(), int64_t{0});
+  }
+
+  void add(const void* rows, int64_t count) override {
+    const std::span<const int64_t> all(all_);
+    for (size_t first = 0; first < all.size(); first += kTogether<T>) {
+      const auto some = all.subspan(first, std::min(all.size() - first, static_cast<size_t>(kTogether<T>)));
+      show_rows(static_cast<const T*>(rows), count, std::ssize(all), some, std::span(columns_));
+    }
+    rows_ += count;
+  }
+
+  // Those of some features, which go.
+  std::vector<Column<C>> take(int64_t begin, int64_t end) {
+    return {std::make_move_iterator(columns_.begin() + begin), std::make_move_iterator(columns_.begin() + end)};
+  }
+
+ private:
+  std::vector<Column<C>> columns_;
+  std::vector<int64_t> all_;  // of these
+};
+
+// Lets the columns of the features from `begin` on pass by as often as they need, the first time from `first_row` on. A part
+// of the rows is looked at by all of them before the next.
+template <class T, class C>
+void pass_rows(const T* values, int64_t first_row, int64_t rows, int64_t features, int64_t begin,
+               std::vector<Column<C>>& columns, const std::function<void()>& end_part) {
   std::vector<int64_t> open(columns.size());
   std::iota(open.begin(), open.end(), int64_t{0});
-  while (!open.empty()) {
+  for (; !open.empty(); first_row = 0) {
     const int64_t width = std::ssize(open);
-    // A cache line's worth of columns is copied at once, so that each line of the values is read once.
-    const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1},
-                                     kCacheLine / static_cast<int64_t>(sizeof(T)));
+    const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1}, kTogether<T>);
     const int64_t part = std::max(kBlock, kPart / width / kBlock * kBlock);
-    for (int64_t row = 0; row < rows; row += part) {
+    for (int64_t row = first_row; row < rows; row += part) {
       parallel_for(width, group, [&](int64_t first, int64_t last) {
         const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
-        // Not a power of two apart, which the processor's cache would keep in few places.
-        const int64_t apart = std::min(rows, kBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
-        const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
-        const int64_t end = std::min(rows, row + part);
-        for (int64_t block = row; block < end; block += kBlock) {
-          const int64_t count = std::min(kBlock, end - block);
-          copy_columns(values + block * features + begin, count, features, some, copies.get(), apart);
-          for (size_t c = 0; c < some.size(); ++c) {
-            C* const copy = copies.get() + static_cast<int64_t>(c) * apart;
-            columns[static_cast<size_t>(some[c])].add({copy, static_cast<size_t>(count)});
-          }
-        }
+        show_rows(values + row * features + begin, std::min(part, rows - row), features, some, std::span(columns));
       });
       end_part();
     }
@@ -285,16 +326,17 @@ void pass_rows(const T* values, int64_t rows, int64_t features, int64_t begin, s
 }
 
 template <class T>
-ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features,
-                                 const std::function<void()>& end_part) {
+ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features, const std::function<void()>& end_part,
+                                 Begun<T>* begun) {
   using C = typename ColumnType<T>::type;
   ValueStatistics result;
   result.table.resize(static_cast<size_t>(kStatistics * features));
   const int64_t at_once = kColumnsBytes / kColumnBytes;
   for (int64_t begin = 0; begin < features; begin += at_once) {
-    std::vector<Column<C>> columns;
-    for (int64_t f = begin; f < std::min(features, begin + at_once); ++f) columns.emplace_back(rows);
-    pass_rows(values, rows, features, begin, columns, end_part);
+    const int64_t end = std::min(features, begin + at_once);
+    auto columns =
+        begun != nullptr ? begun->take(begin, end) : std::vector<Column<C>>(static_cast<size_t>(end - begin));
+    pass_rows(values, begun != nullptr ? begun->rows() : 0, rows, features, begin, columns, end_part);
     for (size_t c = 0; c < columns.size(); ++c) {
       const int64_t f = begin + static_cast<int64_t>(c);
       const std::array<double, kStatistics> column = columns[c].values();
@@ -311,10 +353,22 @@ ValueStatistics typed_statistics(const T* values, int64_t rows, int64_t features
 
 }  // namespace
 
+int64_t FirstPass::most_bytes(DType dtype, int64_t features) {
+  return with_type(dtype,
+                   [&]<class T>(T) { return features * Column<typename ColumnType<T>::type>::first_pass_bytes(); });
+}
+
+std::unique_ptr<FirstPass> FirstPass::begin(DType dtype, int64_t features) {
+  return with_type(dtype,
+                   [&]<class T>(T) -> std::unique_ptr<FirstPass> { return std::make_unique<Begun<T>>(features); });
+}
+
 ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features,
-                                 const std::function<void()>& end_part) {
-  return with_type(
-      dtype, [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features, end_part); });
+                                 const std::function<void()>& end_part, std::unique_ptr<FirstPass> begun) {
+  return with_type(dtype, [&]<class T>(T) {
+    return typed_statistics(static_cast<const T*>(values), rows, features, end_part,
+                            static_cast<Begun<T>*>(begun.get()));
+  });
 }
 
 StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> row_offsets,
@@ -345,7 +399,7 @@ StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> r
     end_block();
   };
 
-  OrderStatistics<uint64_t> order(n);
+  OrderStatistics<uint64_t> order;
   const std::vector<int64_t> places = places_of(n, {{0.5}});
   do {
     pass_periods([&](std::span<const uint64_t> periods) { order.add(periods); });

@@ -1,5 +1,6 @@
 #include "robocache/cache/write_behind.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "robocache/cache/block_writer.hpp"
@@ -66,42 +67,68 @@ std::deque<WriteBehind::Bytes> WriteBehind::take_back(const BlockWriter& file, s
     if (block->file == &file) taken.push_front(std::exchange(block->bytes, {}));
   }
   std::erase_if(waiting_, [](const Block& block) { return block.bytes.empty(); });
+  std::erase(followed_, &file);
   // Whether what is left can be written is another question.
   error_ = nullptr;
   work_.notify_one();
   return taken;
 }
 
+void WriteBehind::stop_following(const BlockWriter& file) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  progress_.wait(lock, [&] { return writing_ != &file; });
+  std::erase(followed_, &file);
+}
+
 void WriteBehind::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    work_.wait(lock, [this] { return stopping_ || (!waiting_.empty() && !error_); });
+    const auto can_write = [this] { return !waiting_.empty() && !error_; };
+    work_.wait(lock, [&] { return stopping_ || can_write() || !followed_.empty(); });
     if (stopping_) return;
-    // It stays the first whatever comes and goes behind it, but not where it is.
-    BlockWriter* const file = waiting_.front().file;
-    const std::byte* const bytes = waiting_.front().bytes.data();
-    writing_ = file;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      file->write_block(bytes);
-    } catch (...) {
-      error = std::current_exception();
+    if (can_write()) {
+      write_first(lock);
+    } else {
+      follow_first(lock);
     }
-    lock.lock();
     writing_ = nullptr;
-    error_ = error;
-    ++tried_;
-    if (!error) {
-      Bytes& buffer = waiting_.front().bytes;
-      if (written_.size() < kMostBuffers) {
-        buffer.clear();
-        written_.push_back(std::move(buffer));
-      }
-      waiting_.pop_front();
-    }
     progress_.notify_all();
   }
+}
+
+void WriteBehind::write_first(std::unique_lock<std::mutex>& lock) {
+  // It stays the first whatever comes and goes behind it, but not where it is.
+  BlockWriter* const file = waiting_.front().file;
+  const std::byte* const bytes = waiting_.front().bytes.data();
+  writing_ = file;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    file->write_block(bytes);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  error_ = error;
+  ++tried_;
+  if (error) return;
+  Bytes& buffer = waiting_.front().bytes;
+  if (written_.size() < kMostBuffers) {
+    buffer.clear();
+    written_.push_back(std::move(buffer));
+  }
+  waiting_.pop_front();
+  if (file->is_followed() && std::ranges::find(followed_, file) == followed_.end()) followed_.push_back(file);
+}
+
+void WriteBehind::follow_first(std::unique_lock<std::mutex>& lock) {
+  BlockWriter* const file = followed_.front();
+  followed_.pop_front();
+  writing_ = file;
+  lock.unlock();
+  const bool has_more = file->follow();
+  lock.lock();
+  if (has_more) followed_.push_back(file);
 }
 
 }  // namespace robocache::cache

@@ -1,4 +1,4 @@
-// A thread that writes blocks of files while those who made them go on.
+// A thread that writes blocks of files while those who made them go on, and where it has nothing to write follows its files.
 #pragma once
 
 #include <condition_variable>
@@ -34,11 +34,14 @@ class WriteBehind {
   // and then takes nothing.
   void add(BlockWriter& file, Bytes& block);
 
+  // When it returns, no follower of `file` looks at it; none does before its next block.
+  void stop_following(const BlockWriter& file);
+
   // Waits until nothing waits any more. Throws as check().
   void settle();
 
-  // Gives back the last blocks that wait of `file`, at most so many, in their order. None of its blocks is being written when
-  // it returns.
+  // Gives back the last blocks that wait of `file`, at most so many, in their order. None of its blocks is being written or
+  // followed when it returns.
   std::deque<Bytes> take_back(const BlockWriter& file, size_t most);
 
  private:
@@ -48,6 +51,8 @@ class WriteBehind {
   };
 
   void run();
+  void write_first(std::unique_lock<std::mutex>& lock);
+  void follow_first(std::unique_lock<std::mutex>& lock);
   void try_again(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;  // guards everything below
@@ -55,7 +60,8 @@ class WriteBehind {
   std::condition_variable progress_;
   std::deque<Block> waiting_;
   std::vector<Bytes> written_;            // buffers to use again
-  const BlockWriter* writing_ = nullptr;  // whose block, the first, is being written
+  std::deque<BlockWriter*> followed_;     // which may have more to look at than their followers did, each once
+  const BlockWriter* writing_ = nullptr;  // whose block, the first, is being written, or whose follower is at work
   std::exception_ptr error_;              // of the first block: nothing is written
   uint64_t tried_ = 0;
   bool stopping_ = false;

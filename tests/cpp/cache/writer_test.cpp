@@ -422,6 +422,39 @@ TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
   }
 }
 
+// The thread that writes looks at values, too, while the next are made.
+TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
+  constexpr int64_t kRows = 60'000;
+  std::vector<int64_t> times;
+  std::vector<float> values;
+  for (int64_t i = 0; i < kRows; ++i) {
+    times.push_back(i * 1000 + i % 7);
+    for (int64_t f = 0; f < 20; ++f) values.push_back(static_cast<float>((i * 7919 + f * 104729) % 99991) - 5e4f);
+  }
+  std::vector<std::string> manifests;
+  const int threads_before = num_threads();
+  for (const int threads : {1, 2}) {
+    set_num_threads(threads);
+    Writer writer(path(), WriteMode::kOverwrite);
+    for (int episode = 0; episode < 6; ++episode) {
+      writer.begin_episode();
+      append(writer, "wide", times, values);
+      append(writer, "narrow", times, std::vector<float>(times.begin(), times.end()));
+      if (episode % 3 == 1) {
+        writer.abort_episode();
+      } else {
+        writer.end_episode();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    writer.close();
+    manifests.push_back(test::read_file(path() + "/manifest.json") +
+                        test::read_file(path() + "/streams/wide/stats.npy"));
+  }
+  set_num_threads(threads_before);
+  EXPECT_EQ(manifests[0], manifests[1]);
+}
+
 TEST_F(WriterTest, TheSameInputMakesTheSameBytes) {
   write(1);
   const std::string first = test::read_file(path() + "/manifest.json");
