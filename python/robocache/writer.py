@@ -245,12 +245,13 @@ class EpisodeWriter:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
         # The library borrows their memory: both must outlive the call, copies made here too.
         times = _array(stream, "time_ns", time_ns)
-        if offsets is not None or _are(str, values):
+        is_plain = type(values) is np.ndarray and codec is None and offsets is None
+        if not is_plain and (offsets is not None or _are(str, values)):
             if codec is not None:
                 raise errors.ArgumentError(f"stream '{stream}': codec: goes with frames, got text or offsets")
             self._append_ragged(_lib.text("stream", stream), times, values, offsets)
             return
-        if codec is not None or _are_files(values) or isinstance(values, frames.Encoded):
+        if not is_plain and (codec is not None or _are_files(values) or isinstance(values, frames.Encoded)):
             self._append_frames(_lib.text("stream", stream), times, values, codec, quality, subsampling)
             return
         rows = _array(stream, "values", values)
@@ -361,9 +362,10 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
-    if not value.dtype.isnative or any(stride % value.itemsize for stride in value.strides):
-        value = value.astype(value.dtype.newbyteorder("="))
-    return value
+    itemsize, is_whole = value.itemsize, value.dtype.isnative
+    for stride in value.strides:
+        is_whole = is_whole and stride % itemsize == 0
+    return value if is_whole else value.astype(value.dtype.newbyteorder("="))
 
 
 def _differ(rows: Any) -> str | None:

@@ -397,7 +397,7 @@ def _goes_on(clock: _Clock, time_ns: np.ndarray) -> bool:
     first, last = int(time_ns[0]), int(time_ns[-1])
     if clock.waiting or clock.doubtful or not max(0, clock.last) <= first or not 0 < last < _MOST:
         return False
-    if (time_ns[1:] < time_ns[:-1]).any():
+    if np.count_nonzero(time_ns[1:] < time_ns[:-1]):
         return False
     real = clock.real
     if real is None:

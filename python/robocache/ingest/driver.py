@@ -496,13 +496,16 @@ class Driver:
     def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
         """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""
         before = now.get(name) or self.streams.get(name)
+        facts = samples.facts
         if before is None:
-            self._writer.stream(name, **samples.facts)  # here, where the message can name the file, not at the end
-        elif before.facts != samples.facts:
-            now_told, told = _told(samples.facts, before.facts), _told(before.facts, samples.facts)
+            self._writer.stream(name, **facts)  # here, where the message can name the file, not at the end
+        elif before.facts != facts:
+            now_told, told = _told(facts, before.facts), _told(before.facts, facts)
             raise ArgumentError(f"stream {name!r}: {now_told}, but before it {told}")
-        recorded = "recorded" in (samples.clock, before.clock if before else samples.clock)
-        now[name] = _Stream(samples.facts, "recorded" if recorded else "nominal")
+        elif before.clock in ("recorded", samples.clock):
+            now[name] = before
+            return
+        now[name] = _Stream(facts, samples.clock)
 
     def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[str]:
         """Writes a part; yields what was counted of it, "frames" behind each chunk of these, else "rows"."""

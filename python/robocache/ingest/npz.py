@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
+import struct
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,12 @@ _SMALL, _HELD = 2**22, 2**25
 # read them.
 _HEADERS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
 _LONGEST_HEADER = 10_000
+# Before it: magic, version, and how long it is.
+_PREFIX = 12
+# In front of a zip file's member: signature, flags, and how long its name is and what is behind that. Of flags those that
+# say that sizes follow the member, and that names are in UTF-8.
+_LOCAL_HEADER = struct.Struct("<4s2xH18xHH")
+_PLAIN_FLAGS = 0x808
 # The header of plain numbers as NumPy writes it: what NumPy itself reads takes as long as a small array.
 _SIDE = rb"(?:0|[1-9]\d{0,17})"
 _PLAIN_HEADER = re.compile(
@@ -66,10 +75,11 @@ class Npz:
     entries: its arrays, in the order of their names.
     """
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
+    def __init__(self, archive: zipfile.ZipFile, content: bytes | None) -> None:
         self._archive = archive
+        self._content = content
         self._files: dict[str, zipfile.ZipInfo] = {}
-        self._held: dict[str, bytes] = {}
+        self._held: dict[str, bytes | memoryview] = {}
         self._held_bytes = 0
         self.entries: dict[str, Entry] = {}
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
@@ -78,23 +88,30 @@ class Npz:
                 raise Error(f"{entry.filename!r}: expected arrays (*.npy), each once")
             self._files[name] = entry
             self._hold(name)
-            with self._open(name) as stream:
+            held = self._held.get(name)
+            with self._open(name) if held is None else io.BytesIO(held[: _LONGEST_HEADER + _PREFIX]) as stream:
                 self.entries[name] = _read_header(stream, entry.filename)
 
     def _hold(self, name: str) -> None:
         """Reads a small array whole, so that it is opened once; what cannot be read tells whoever wants its rows."""
-        size = self._files[name].file_size
-        if size > _SMALL or self._held_bytes + size > _HELD:
+        entry = self._files[name]
+        size = entry.file_size
+        if self._held_bytes + size > _HELD:
             return
-        with suppress(Exception), self._archive.open(self._files[name]) as stream:
+        if self._content is not None and (stored := _find_stored(self._content, entry)) is not None:
+            self._held[name] = stored
+            self._held_bytes += size
+            return
+        if size > _SMALL:
+            return
+        with suppress(Exception), self._open(name) as stream:
             content = stream.read(size + 1)
             if len(content) == size:
                 self._held[name] = content
                 self._held_bytes += size
 
     def _open(self, name: str) -> BinaryIO:
-        held = self._held.get(name)
-        return cast(BinaryIO, self._archive.open(self._files[name]) if held is None else io.BytesIO(held))
+        return cast(BinaryIO, self._archive.open(self._files[name]))
 
     def read(self, name: str) -> np.ndarray:
         """All of an array.
@@ -107,10 +124,11 @@ class Npz:
         if size > _LARGEST:
             raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
         (array,) = self.parts(name, size)
-        return array
+        return array if array.flags.aligned else array.copy()
 
     def parts(self, name: str, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
-        """An array, so many bytes of rows at a time; at least one part.
+        """An array, so many bytes of rows at a time; at least one part. They lie where they lay in the file, at any address, where
+        their order is C's.
 
         Raises:
             Error: it has another size than it says; or rows of more than 256 MiB, or all of it where its order is Fortran's.
@@ -121,17 +139,35 @@ class Npz:
         step = max(1, rows if entry.fortran or not row_bytes else at_once // row_bytes)
         if min(step, rows) * row_bytes > _LARGEST:
             raise Error(f"{name}: expected at most {_LARGEST} bytes, got {entry.dtype} {list(entry.shape)}")
-        with self._open(name) as stream:
-            stream.read(entry.header_bytes)
+        with self._reader(name) as read:
+            read(entry.header_bytes)
             for first in range(0, max(rows, 1), step):
                 count = min(step, rows - first)
-                content = stream.read(count * row_bytes)
+                content = read(count * row_bytes)
                 if len(content) < count * row_bytes:
                     raise Error(f"{name}: expected {entry.dtype} {list(entry.shape)}, it ends in row {first}")
                 shape = (count, *entry.shape[1:]) if entry.shape else ()
-                yield np.frombuffer(content, entry.dtype).reshape(shape, order="F" if entry.fortran else "C")
-            if stream.read(1):
+                array = np.frombuffer(content, entry.dtype).reshape(shape, order="F" if entry.fortran else "C")
+                yield array.copy() if entry.fortran and not array.flags.aligned else array
+            if len(read(1)):
                 raise Error(f"{name}: expected {entry.dtype} {list(entry.shape)}, there is more")
+
+    @contextmanager
+    def _reader(self, name: str) -> Iterator[Callable[[int], bytes | memoryview]]:
+        """What gives so many bytes of an array's file that come next; of one that is held, where they lie."""
+        held = self._held.get(name)
+        if held is None:
+            with self._open(name) as stream:
+                yield stream.read
+            return
+        view, at = memoryview(held), 0
+
+        def read(size: int) -> memoryview:
+            nonlocal at
+            at += size
+            return view[at - size : at]
+
+        yield read
 
 
 @contextmanager
@@ -143,8 +179,30 @@ def open_npz(file: Path) -> Iterator[Npz]:
         OSError, zipfile.BadZipFile, zlib.error, ValueError: no such file, or a damaged one.
     """
     check_file(file)
-    with zipfile.ZipFile(file) as archive:
-        yield Npz(archive)
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        content = opened.read(size) if size <= _HELD else None
+        with zipfile.ZipFile(opened if content is None else io.BytesIO(content)) as archive:
+            yield Npz(archive, content)
+
+
+def _find_stored(content: bytes, entry: zipfile.ZipInfo) -> memoryview | None:
+    """Where a member lies in an archive that is held, if it is not compressed and its checksum is right; of any other
+    :mod:`zipfile` knows what it is, or what is wrong with it."""
+    begin = entry.header_offset
+    head = content[begin : begin + _LOCAL_HEADER.size]
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & ~_PLAIN_FLAGS or len(head) < _LOCAL_HEADER.size:
+        return None
+    signature, flags, name_size, extra_size = _LOCAL_HEADER.unpack(head)
+    begin += _LOCAL_HEADER.size
+    name = content[begin : begin + name_size]
+    if signature != b"PK\3\4" or flags & ~_PLAIN_FLAGS or name != entry.orig_filename.encode(errors="replace"):
+        return None
+    begin += name_size + extra_size
+    found = memoryview(content)[begin : begin + entry.file_size]
+    if not len(found) == entry.file_size == entry.compress_size or zlib.crc32(found) != entry.CRC:
+        return None
+    return found
 
 
 def _read_header(stream: BinaryIO, name: str) -> Entry:

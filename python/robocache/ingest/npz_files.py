@@ -112,7 +112,7 @@ def _read_stream(
         elif is_camera:
             yield name, store_pixels(time_ns, values.astype(values.dtype.newbyteorder("=")), options, "nominal")
         else:
-            yield name, Rows(time_ns, values.astype(values.dtype.newbyteorder("=")), None, "nominal")
+            yield name, Rows(time_ns, values.astype(values.dtype.newbyteorder("="), copy=False), None, "nominal")
 
 
 def _add_column(name: str, entry: Entry, archive: Npz, metadata: dict[str, Any], notes: Notes) -> None:

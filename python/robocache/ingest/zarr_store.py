@@ -16,6 +16,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -36,6 +37,8 @@ from .recording import SourceError
 _LARGEST_JSON = 2**24
 # Larger than chunks are: they are read whole.
 _LARGEST_CHUNK = 2**28
+# What is decoded ahead.
+_AHEAD_BYTES = 2**24
 # A row is put together of so many chunks at most: each is a file.
 _MOST_PIECES = 2**12
 
@@ -44,7 +47,12 @@ _MOST_PIECES = 2**12
 
 
 class Store(Protocol):
-    """A tree of files by their keys, as ``data/action/.zarray``."""
+    """A tree of files by their keys, as ``data/action/.zarray``.
+
+    thread: reads chunks ahead.
+    """
+
+    thread: ThreadPoolExecutor
 
     def place(self, key: str) -> str:
         """What begins the message of whatever is wrong with it."""
@@ -66,6 +74,7 @@ class Folder:
     """A store in a folder."""
 
     def __init__(self, root: Path) -> None:
+        self.thread = ThreadPoolExecutor(1, "robocache-read")
         self._root = root
 
     def place(self, key: str) -> str:
@@ -88,7 +97,7 @@ class Folder:
         return [file.parent.relative_to(self._root).as_posix() for file in files if file.name == ".zarray"]
 
     def close(self) -> None:
-        pass
+        self.thread.shutdown(cancel_futures=True)
 
 
 class Zip:
@@ -100,6 +109,7 @@ class Zip:
 
     def __init__(self, file: Path) -> None:
         check_file(file)
+        self.thread = ThreadPoolExecutor(1, "robocache-read")
         self._file = file
         try:
             self._archive = zipfile.ZipFile(file)
@@ -140,6 +150,7 @@ class Zip:
         return sorted(key.removesuffix("/.zarray") for key in keys if key.endswith("/.zarray"))
 
     def close(self) -> None:
+        self.thread.shutdown(cancel_futures=True)
         self._archive.close()
 
 
@@ -183,6 +194,7 @@ class Array:
     decode: Callable[[bytes, np.ndarray], None]
     fill: Any
     _held: tuple[int, np.ndarray] | None = None
+    _ahead: tuple[int, Future[np.ndarray]] | None = None
 
     @property
     def place(self) -> str:
@@ -193,20 +205,36 @@ class Array:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """``[stop - start, ...]``, in the machine's order of bytes. Chunks are decoded once where rows are read in order.
+        """``[stop - start, ...]``, in the machine's order of bytes. Chunks are decoded once where rows are read in order, and
+        the next one, unless it is large, by a thread of the store's.
 
         Raises:
             SourceError: naming the chunk that is not there or does not decode.
         """
-        out = np.empty((stop - start, *self.shape[1:]), self.dtype.newbyteorder("="))
         length = self.chunks[0]
+        if start // length == (stop - 1) // length and start < stop and self.dtype.isnative:
+            rows = self._chunk_of_rows(start // length)[start % length : start % length + stop - start]
+            if rows.flags.c_contiguous:
+                return rows
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype.newbyteorder("="))
         for number in range(start // length, -(-stop // length)):
-            if self._held is None or self._held[0] != number:
-                self._held = None  # not two at once
-                self._held = number, self._row_of_chunks(number)
             first, last = max(start, number * length), min(stop, (number + 1) * length)
-            out[first - start : last - start] = self._held[1][first - number * length : last - number * length]
+            chunk = self._chunk_of_rows(number)
+            out[first - start : last - start] = chunk[first - number * length : last - number * length]
         return out
+
+    def _chunk_of_rows(self, number: int) -> np.ndarray:
+        """The rows from ``number * chunks[0]`` on, which are held until others are asked for."""
+        if self._held is not None and self._held[0] == number:
+            return self._held[1]
+        is_next = number == (0 if self._held is None else self._held[0] + 1)
+        self._held = None  # not two at once
+        ahead, self._ahead = self._ahead, None
+        chunk = ahead[1].result() if ahead is not None and ahead[0] == number else self._row_of_chunks(number)
+        self._held = number, chunk
+        if is_next and chunk.nbytes <= _AHEAD_BYTES and (number + 1) * self.chunks[0] < self.shape[0]:
+            self._ahead = number + 1, self.store.thread.submit(self._row_of_chunks, number + 1)
+        return chunk
 
     def _row_of_chunks(self, number: int) -> np.ndarray:
         """All chunks of the same rows, ``[chunks[0], ...]``."""
