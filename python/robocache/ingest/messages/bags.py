@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..recording import SourceError, passing_over
 from .exported import Exported
+
+if TYPE_CHECKING:
+    from .batches import Batch
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,15 @@ Payload = bytes | memoryview
 
 @dataclass
 class Messages:
-    """Of one channel, in order: when they were logged and published, int64 nanoseconds, and themselves."""
+    """Of one channel, in order: when they were logged and published, int64 nanoseconds, and themselves.
+
+    decoded: what their decoder made of them, where it was kept.
+    """
 
     log_ns: list[int] = field(default_factory=list)
     publish_ns: list[int] = field(default_factory=list)
     payloads: list[Payload] = field(default_factory=list)
+    decoded: tuple[Batch, dict[int, str]] | None = None
 
 
 class Part:

@@ -63,10 +63,12 @@ class Decoder(Protocol):
 
     Attributes:
         leaves: the type.
+        is_light: what it makes of messages takes no more memory than they do, and no later ones change it.
         left_out: fields that it does not give, and why.
     """
 
     leaves: tuple[Leaf, ...]
+    is_light: bool
     left_out: dict[str, str]
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Batch, dict[int, str]]:

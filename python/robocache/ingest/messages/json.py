@@ -23,6 +23,8 @@ class JsonDecoder:
     in others is float64, and so is what has a point in some.
     """
 
+    is_light = False
+
     def __init__(self) -> None:
         self.leaves: tuple[Leaf, ...] = ()
         self.left_out: dict[str, str] = {}

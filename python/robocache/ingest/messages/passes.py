@@ -97,6 +97,11 @@ def _streams(
 
     pending = Part()
     for part in _drain(kept) if kept is not None else bag.parts(Faults(what, None)):
+        if all(messages.decoded is not None for messages in part.messages.values()):
+            yield from _samples(pending, read)
+            yield from _samples(part, read)
+            pending = Part()
+            continue
         pending.extend(part)
         if pending.size >= _AT_ONCE:
             yield from _samples(pending, read)

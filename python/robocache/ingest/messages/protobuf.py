@@ -35,6 +35,8 @@ class ProtobufDecoder:
         Error: the descriptors do not describe it.
     """
 
+    is_light = False
+
     def __init__(self, name: str, descriptors: bytes) -> None:
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)

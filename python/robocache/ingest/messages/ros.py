@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ Definitions = dict[str, Any]  # fields by the type's name, as rosbags has them
 # ---- types ----
 
 
+@cache
 def known_definitions(ros: int) -> Definitions:
     """The messages that come with ROS 1 or 2."""
     store = get_typestore(Stores.ROS1_NOETIC if ros == 1 else Stores.LATEST)
@@ -464,6 +466,8 @@ class RosDecoder:
     leaves: the type, from :func:`leaves_of`.
     cdr: whether they are CDR, as ROS 2's, or ROS 1's.
     """
+
+    is_light = True
 
     def __init__(self, leaves: tuple[Leaf, ...], cdr: bool) -> None:
         self.leaves = leaves

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,8 +29,10 @@ from .passes import read_bags
 # Rows of a database that are read together.
 _AT_ONCE = 4 << 20
 # Of these, what is looked at together; a message counts for so many bytes more than it has.
-_FETCHED = 1 << 18
+_FETCHED = 1 << 17
 _ROW_BYTES = 64
+# Messages that SQLite is asked for at once, as long as they are small: the next ones may be large.
+_LOT = 16
 # Messages of no more than this stay bytes.
 _SMALL = 4096
 # A larger message is taken for damage.
@@ -192,11 +195,12 @@ class _Database(Bag):
         for path, topics in self._open:
             part = Part()
             with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
-                for rows in _fetch(database):
+                for first, rows in _fetch(database):
                     if decompressor is None and _add_alike(part, rows, topics):
                         rows = []
-                    for identity, topic, time_ns, data in rows:
+                    for row, (topic, time_ns, data) in enumerate(rows, first):
                         if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
+                            identity = _identity(database, row)
                             error = SourceError(
                                 f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}"
                             )
@@ -204,6 +208,7 @@ class _Database(Bag):
                             continue
                         if decompressor is not None:
                             if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
+                                identity = _identity(database, row)
                                 raise SourceError(f"{path}: message {identity}: expected zstd that says its size")
                             data = decompressor.decompress(data)
                         part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
@@ -216,32 +221,55 @@ class _Database(Bag):
             yield part
 
 
-# Of a message: its number, its topic's, when it was received, and itself; each of any type.
-_Row = tuple[Any, Any, Any, Any]
+# Of a message: its topic's number, when it was received, and itself; each of any type.
+_Row = tuple[Any, Any, Any]
+_DATA = itemgetter(2)
 
 
-def _fetch(database: sqlite3.Connection) -> Iterator[list[_Row]]:
-    """All messages in order, some at a time."""
+def _fetch(database: sqlite3.Connection) -> Iterator[tuple[int, list[_Row]]]:
+    """All messages in order, some at a time, and how many come before these."""
+    query = "SELECT topic_id, timestamp, data FROM messages ORDER BY timestamp, id"
     rows: list[_Row] = []
-    size = 0
+    done = size = 0
+    wanted = 1
+    found = database.execute(query)
+    while True:
+        try:
+            lot = found.fetchmany(wanted)
+        except sqlite3.Error:
+            rest = database.execute(f"{query} LIMIT -1 OFFSET {done + len(rows)}")
+            yield done, rows
+            yield from ((done + len(rows) + number, [row]) for number, row in enumerate(rest))  # those before the damage
+            raise
+        rows += lot
+        lot_bytes = _count_bytes(lot)
+        wanted = min(2 * wanted, _LOT) if lot_bytes <= _SMALL * len(lot) else 1
+        size += lot_bytes + _ROW_BYTES * len(lot)
+        if size > _FETCHED or not lot:
+            yield done, rows
+            done, rows, size = done + len(rows), [], 0
+        if not lot:
+            return
+
+
+def _count_bytes(rows: list[_Row]) -> int:
     try:
-        for row in database.execute("SELECT id, topic_id, timestamp, data FROM messages ORDER BY timestamp, id"):
-            rows.append(row)
-            size += _ROW_BYTES + (len(row[3]) if type(row[3]) is bytes else 0)
-            if size > _FETCHED:
-                yield rows
-                rows, size = [], 0
-    except sqlite3.Error:
-        yield rows  # those before the damage
-        raise
-    yield rows
+        return sum(map(len, map(_DATA, rows)))
+    except TypeError:  # a number, or nothing
+        return 0
+
+
+def _identity(database: sqlite3.Connection, row: int) -> Any:
+    """The number that the message in that place has."""
+    (identity,) = database.execute(f"SELECT id FROM messages ORDER BY timestamp, id LIMIT 1 OFFSET {row}").fetchone()
+    return identity
 
 
 def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
     """Adds small messages of one topic together; False, and nothing is added, where they are others."""
     if not rows:
         return True
-    _, numbers, times_ns, payloads = zip(*rows, strict=True)
+    numbers, times_ns, payloads = zip(*rows, strict=True)
     if set(map(type, times_ns)) != {int} or set(map(type, payloads)) != {bytes} or max(map(len, payloads)) > _SMALL:
         return False
     if numbers[0] not in topics or numbers.count(numbers[0]) < len(numbers):

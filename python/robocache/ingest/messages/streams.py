@@ -22,6 +22,8 @@ from .clocks import OF_TRANSFORMS, TopicClock, stamps_of
 from .known import Decoded, Origin, Span
 from .points import read_clouds
 
+# So many messages that were read together need not be joined with more to become rows.
+_WORTH_KEEPING = 2048
 # Frames of reference: in the episodes table where they are the same in all messages of a recording.
 _FRAMES = ("header.frame_id", "frame_id", "child_frame_id")
 
@@ -100,6 +102,8 @@ class Topic:
         """Looks at messages."""
         batch, bad = self._decoder.decode(messages.payloads)
         self._look()
+        if len(batch) >= _WORTH_KEEPING and self._decoder.is_light:
+            messages.decoded = batch, bad
         self._bad += len(bad)
         self._seen += len(messages.payloads)
         if not len(batch):
@@ -179,7 +183,7 @@ class Topic:
 
     def samples(self, messages: Messages) -> Iterator[tuple[str, Samples]]:
         """The rows of messages."""
-        batch, bad = self._decoder.decode(messages.payloads)
+        batch, bad = messages.decoded or self._decoder.decode(messages.payloads)
         self._look()
         numbers = np.arange(self._rows, self._rows + len(messages.payloads))
         self._rows += len(messages.payloads)
