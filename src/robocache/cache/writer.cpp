@@ -76,7 +76,17 @@ struct Writer::Impl {
   cache::StreamFiles& add_stream(std::string_view name, const cache::NewRows& rows);
   void add_rows(std::string_view name, const TensorView& times, const cache::NewRows& rows,
                 std::span<const int64_t> offsets, const TensorView& values);
-  Stream finish_stream(cache::StreamFiles& stream, std::map<std::string, cache::FileRecord>& files) const;
+  // A clock that several streams may have, and what was found out about it.
+  struct FinishedClock {
+    const cache::StreamFiles& files;
+    StreamFindings findings;
+  };
+
+  Stream finish_stream(cache::StreamFiles& files, std::map<std::string, cache::FileRecord>& records,
+                       std::vector<FinishedClock>& clocks) const;
+  StreamFindings clock_findings(const cache::StreamFiles& files,
+                                const std::map<std::string, cache::FileRecord>& records,
+                                std::vector<FinishedClock>& clocks) const;
   cache::FileRecord write_file(const std::string& name, std::string_view header, const void* data, size_t size) const;
   void publish();
   void publish_generation(const cache::Manifest& manifest);
@@ -356,8 +366,29 @@ cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_
   return file.finish();
 }
 
+// Of the stream's clock, as of the first of `clocks` that is the same; adds it to them where none is.
+StreamFindings Writer::Impl::clock_findings(const cache::StreamFiles& files,
+                                            const std::map<std::string, cache::FileRecord>& records,
+                                            std::vector<FinishedClock>& clocks) const {
+  const cache::FileDescriptor root = cache::open_directory(home);
+  const auto name_of = [](const cache::StreamFiles& of) {
+    return cache::stream_directory(of.name) + "/" + cache::kTimeFile;
+  };
+  const auto map = [&](const std::string& name) { return cache::MappedFile(root, name, in_home(name)); };
+  const cache::MappedFile times = map(name_of(files));
+  for (const FinishedClock& clock : clocks) {
+    if (clock.files.row_offsets != files.row_offsets) continue;
+    if (records.at(name_of(clock.files)).crc32 != records.at(name_of(files)).crc32) continue;
+    if (map(name_of(clock.files)).text() == times.text()) return clock.findings;
+  }
+  const auto* time_ns = reinterpret_cast<const int64_t*>(times.bytes().data() + files.times_begin);
+  clocks.push_back({files, cache::clock_findings(time_ns, files.row_offsets, [&] { times.release_pages(); })});
+  return clocks.back().findings;
+}
+
 // Ends the files that grow, and computes from them what is stored beside them.
-Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::string, cache::FileRecord>& records) const {
+Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::string, cache::FileRecord>& records,
+                                   std::vector<FinishedClock>& clocks) const {
   const std::string directory = cache::stream_directory(files.name) + "/";
   files.finish(
       [&](const char* name, cache::FileRecord record) { records.emplace(directory + name, std::move(record)); });
@@ -368,14 +399,12 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
     const std::string file = directory + cache::of_generation(name, generation);
     records.emplace(file, write_file(file, header, data, size));
   };
-  const cache::MappedFile times = map(directory + cache::kTimeFile);
   Stream stream;
   stream.name = files.name;
   stream.dtype = files.dtype;
   stream.shape = files.shape;
   stream.rows = files.rows;
-  stream.findings = cache::clock_findings(reinterpret_cast<const int64_t*>(times.bytes().data() + files.times_begin),
-                                          files.row_offsets, [&] { times.release_pages(); });
+  stream.findings = clock_findings(files, records, clocks);
   const cache::Description described = description_of(files.name);
   stream.clock = described.clock;
   stream.names = described.names;
@@ -409,7 +438,8 @@ void Writer::Impl::close(const std::optional<std::string_view>& provenance_json)
   manifest.generation = generation;
   manifest.episodes = episodes;
   manifest.episode_columns = episode_columns;
-  for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files));
+  std::vector<FinishedClock> clocks;
+  for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files, clocks));
   manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, generation), episode_lines->finish());
   std::vector<std::string> made{in_home(cache::kStreamsDirectory)};
   for (const auto& [name, record] : manifest.files) made.push_back(in_home(name));

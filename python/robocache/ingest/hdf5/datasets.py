@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,25 +149,53 @@ def escaped(name: str) -> str:
 # ---- links ----
 
 
-def child(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+def child(group: h5py.Group, name: str) -> h5py.Group | Dataset | h5py.Datatype:
     """What a link leads to, within this file.
 
     Raises:
         SourceError: it leads out of the file, in a circle, or to nothing.
     """
-    return _child_at(group, name)[0]
+    return _child_at(group, name.encode(errors="surrogateescape"))[0]
 
 
-def _child_at(group: h5py.Group, name: str) -> tuple[Any, int]:
+def _child_at(group: h5py.Group, name: bytes, link: tuple[int, int] | None = None) -> tuple[Any, int]:
     """The same, and its address in the file."""
     try:
-        return _follow(group, name.encode(errors="surrogateescape"), [_MOST_HOPS])
+        return _follow(group, name, [_MOST_HOPS], link)
     except SourceError as error:
-        raise SourceError(f"{place(Path(group.file.filename), group).rstrip('/')}/{escaped(name)}: {error}") from error
+        where = place(Path(group.file.filename), group).rstrip("/")
+        raise SourceError(f"{where}/{name.decode(errors='backslashreplace')}: {error}") from error
 
 
-class _Dataset(h5py.Dataset):  # type: ignore[misc]
-    """Of which HDF5 is asked once what h5py asks each time."""
+def _links(group: h5py.Group) -> list[tuple[bytes, tuple[int, int]]]:
+    """The names in a group, in its order, and of each link its kind and what it says, which :func:`_follow` would ask for."""
+    found: list[tuple[int, bytes, tuple[int, int]]] = []
+
+    def add(name: bytes, info: Any) -> None:
+        found.append((info.corder if info.corder_valid else 0, name, (info.type, info.u)))
+
+    group.id.links.iterate(add, info=True)
+    return [(name, link) for _, name, link in sorted(found, key=itemgetter(0))]
+
+
+class Dataset:
+    """A dataset, of which HDF5 is asked once what h5py asks each time."""
+
+    def __init__(self, identifier: h5py.h5d.DatasetID) -> None:
+        self.id = identifier
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.opened[rows]
+
+    @cached_property
+    def opened(self) -> h5py.Dataset:
+        return h5py.Dataset(self.id, readonly=True)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """None where there is no data space."""
+        shape: tuple[int, ...] = self.id.shape
+        return shape
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -184,17 +213,19 @@ class _Dataset(h5py.Dataset):  # type: ignore[misc]
         return chunks
 
 
-def _follow(group: h5py.Group, name: bytes, hops: list[int]) -> tuple[Any, int]:
+def _follow(group: h5py.Group, name: bytes, hops: list[int], link: tuple[int, int] | None = None) -> tuple[Any, int]:
     links = group.id.links
     if b"/" in name or name == b".":  # HDF5 takes it for a path
         raise SourceError(f"a link named {name!r}, which HDF5 does not allow")
-    info = links.get_info(name)
-    kind = info.type
+    if link is None:
+        info = links.get_info(name)
+        link = info.type, info.u
+    kind, says = link
     if kind == h5py.h5l.TYPE_HARD:
         opened = h5py.h5o.open(group.id, name)
         if isinstance(opened, h5py.h5d.DatasetID):
-            return _Dataset(opened, readonly=True), info.u
-        return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), info.u
+            return Dataset(opened), says
+        return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), says
     if kind != h5py.h5l.TYPE_SOFT:
         raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
     # Step by step: HDF5 itself would follow an external link that lies on the way.
@@ -221,7 +252,7 @@ class Tree:
     """
 
     base: str
-    datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def where(self, path: str) -> str:
@@ -246,13 +277,13 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
         parent, prefix = stack.pop()
         groups = []
         objects = check_links(file, parent, objects)
-        for name in parent:
-            path = prefix + escaped(name)
+        for name, link in _links(parent):
+            path = prefix + name.decode(errors="backslashreplace")
             if leave_out and path in leave_out:
                 notes.leave_out(path, leave_out[path])
                 continue
             with notes.reading(f"{what}: {path}", tree.where(path)):
-                node, address = _child_at(parent, name)
+                node, address = _child_at(parent, name, link)
                 if isinstance(node, h5py.Datatype):
                     notes.leave_out(path, "a type, no data")
                     continue
@@ -274,7 +305,7 @@ def _address(node: Any) -> int:
     return address
 
 
-def _sort_in(tree: Tree, path: str, dataset: _Dataset, notes: Notes) -> None:
+def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
     properties = dataset.properties
     # Before anything is asked of it: to tell a virtual dataset's size, HDF5 opens the files that it names.
     if properties.get_layout() == h5py.h5d.VIRTUAL:
@@ -302,28 +333,24 @@ def _sort_in(tree: Tree, path: str, dataset: _Dataset, notes: Notes) -> None:
 # ---- facts ----
 
 
-def attributes(
-    node: h5py.Group | h5py.Dataset, notes: Notes, leave_out: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The attributes that the episodes table or the provenance can hold; the others are named."""
     facts: dict[str, Any] = {}
-    if not h5py.h5a.get_num_attrs(node.id):
-        return facts
-    attrs = node.attrs
-    for name in attrs:
-        shown = escaped(name)
+    for name in _attribute_names(node):
+        shown = name.decode(errors="backslashreplace")
         if leave_out and shown in leave_out:
             notes.leave_out(f"attribute {shown}", leave_out[shown])
             continue
-        attribute = attrs.get_id(name)
-        if attribute.get_type().get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
+        attribute = h5py.h5a.open(node.id, name)
+        kind = attribute.get_type()
+        if kind.get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
             notes.leave_out(f"attribute {shown}", "a list of any length")
             continue
         if attribute.get_storage_size() > 16 * _FACT_BYTES:
             notes.leave_out(f"attribute {shown}", f"more than {16 * _FACT_BYTES} bytes")
             continue
         try:
-            value = _read_attribute(node, name, attribute)
+            value = _read_attribute(node, name, attribute, kind.dtype)
         except Exception as error:
             raise SourceError(
                 f"{node.file.filename}: {escaped(node.name or '?')}: attribute {shown}: {error}"
@@ -332,9 +359,20 @@ def attributes(
     return facts
 
 
-def _read_attribute(node: h5py.Group | h5py.Dataset, name: str, attribute: Any) -> Any:
+def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
+    """In their order."""
+    found: list[tuple[int, bytes]] = []
+    if h5py.h5a.get_num_attrs(node.id):
+
+        def add(name: bytes, info: Any) -> None:
+            found.append((info.corder if info.corder_valid else 0, name))
+
+        h5py.h5a.iterate(node.id, add, info=True)
+    return [name for _, name in sorted(found, key=itemgetter(0))]
+
+
+def _read_attribute(node: h5py.Group, name: bytes, attribute: Any, dtype: np.dtype[Any]) -> Any:
     """As h5py gives it; of a plain number without opening it again."""
-    dtype = attribute.dtype
     if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
         return node.attrs[name]
     value = np.empty((), dtype)
@@ -342,9 +380,9 @@ def _read_attribute(node: h5py.Group | h5py.Dataset, name: str, attribute: Any) 
     return value[()]
 
 
-def _leave_out_attributes(path: str, node: h5py.Group | h5py.Dataset, notes: Notes) -> None:
-    if h5py.h5a.get_num_attrs(node.id):
-        notes.leave_out(f"{path}: attributes", ", ".join(map(escaped, node.attrs)))
+def _leave_out_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> None:
+    if names := _attribute_names(node):
+        notes.leave_out(f"{path}: attributes", ", ".join(name.decode(errors="backslashreplace") for name in names))
 
 
 def _take_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> None:
@@ -415,7 +453,7 @@ class Column:
     stream: str
     what: str
     where: str
-    dataset: h5py.Dataset
+    dataset: Dataset
     clock: Clock
     notes: Notes
 
@@ -472,9 +510,10 @@ class Column:
         if not expected:
             return True
         chunk_bytes = math.prod(self.dataset.chunks) * self._type.itemsize
-        most = min(_MOST_CHUNK_BYTES, max(_CHUNK_BYTES, 8 * dataset.file.id.get_filesize()))
-        if stored and chunk_bytes > most:
-            raise SourceError(f"{self.where}: chunks of {chunk_bytes} bytes, expected at most {most}")
+        if stored and chunk_bytes > _CHUNK_BYTES:
+            most = min(_MOST_CHUNK_BYTES, max(_CHUNK_BYTES, 8 * dataset.opened.file.id.get_filesize()))
+            if chunk_bytes > most:
+                raise SourceError(f"{self.where}: chunks of {chunk_bytes} bytes, expected at most {most}")
         written = dataset.id.get_num_chunks() if stored else 0
         if 0 < written < expected:
             raise SourceError(f"{self.where}: {written} of {expected} chunks were written")
@@ -482,7 +521,7 @@ class Column:
 
     def _check_lengths(self) -> None:
         """Refuses rows of any length that claim to be longer than the file: HDF5 takes memory for them first."""
-        offset, file = self.dataset.id.get_offset(), Path(self.dataset.file.filename)
+        offset, file = self.dataset.id.get_offset(), Path(self.dataset.opened.file.filename)
         count = math.prod(self.dataset.shape)
         if offset is None or self.dataset.id.get_storage_size() != count * _REFERENCE.itemsize:
             return  # in chunks, which have no offset
@@ -663,7 +702,7 @@ class _Blobs:
 
     _AT_ONCE = 16
 
-    def __init__(self, dataset: h5py.Dataset) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._start = 0
         self._rows: list[bytes] = []

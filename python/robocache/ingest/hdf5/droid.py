@@ -27,7 +27,7 @@ from ..formats import VideoOptions
 from ..formats.hdf5 import TRAJECTORY
 from ..images import Kinds
 from ..recording import Frames, Notes, Recording, Samples, SourceError
-from .datasets import Clock, Column, Tree, attributes, describe, open_file, walk
+from .datasets import Clock, Column, Dataset, Tree, attributes, describe, open_file, walk
 
 _STAMPS = "observation/timestamp"
 # Which stamp is whose, of those that are there the first: a state is known when it has been read, an action when it is sent.
@@ -148,7 +148,7 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
     return episode
 
 
-def _read_stamps(where: str, dataset: h5py.Dataset, rows: int) -> np.ndarray:
+def _read_stamps(where: str, dataset: Dataset, rows: int) -> np.ndarray:
     if dataset.shape != (rows,) or dataset.dtype.kind not in "iuf":
         raise SourceError(f"{where}: expected stamps [{rows}], got {list(dataset.shape)} of {dataset.dtype}")
     stamps = np.asarray(dataset[:])

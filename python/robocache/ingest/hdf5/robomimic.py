@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..recording import Notes, Recording, Samples, SourceError, naming
 from .datasets import (
     Clock,
     Column,
+    Dataset,
     Tree,
     attributes,
     check_links,
@@ -64,9 +66,10 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             notes.total += len(demos)
             prefix = "" if len(files) == 1 else f"{name}: "
             rows = 0
+            where = place(path, data)
             for demo in demos:
                 what = prefix + escaped(demo)
-                with notes.reading(what, place(path, data)):
+                with notes.reading(what, where):
                     group = child(data, demo)
                     if not isinstance(group, h5py.Group):
                         notes.leave_out(f"data/{escaped(demo)}", "no group, so no demo")
@@ -175,8 +178,9 @@ def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> 
     return masks
 
 
-def _read_names(where: str, dataset: h5py.Dataset) -> list[str]:
-    if not h5py.check_string_dtype(dataset.dtype) or dataset.ndim != 1 or dataset.nbytes > 1 << 26:
+def _read_names(where: str, dataset: Dataset) -> list[str]:
+    size = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if not h5py.check_string_dtype(dataset.dtype) or len(dataset.shape) != 1 or size > 1 << 26:
         raise SourceError(f"{where}: expected names of demos, got {list(dataset.shape)} of {dataset.dtype}")
     return [name.decode(errors="backslashreplace") for name in map(bytes, dataset[:])]
 
@@ -191,7 +195,7 @@ def _model_hash(group: h5py.Group) -> dict[str, str]:
 
 def _read_list(tree: Tree, key: str) -> list[Any]:
     dataset = tree.datasets.pop(key)
-    if dataset.ndim != 1 or dataset.dtype.kind not in "iuf" or dataset.size > 4096:
+    if len(dataset.shape) != 1 or dataset.dtype.kind not in "iuf" or dataset.shape[0] > 4096:
         raise SourceError(
             f"{tree.where(key)}: expected a list of numbers, got {list(dataset.shape)} of {dataset.dtype}"
         )
