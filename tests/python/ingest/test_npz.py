@@ -244,3 +244,37 @@ def test_headers_are_read_as_numpy_reads_them():
     read_by_numpy = [read(numpys, header) for header in headers]
     assert [read(lambda stream: npz._read_header(stream, "x"), header) for header in headers] == read_by_numpy
     assert sum(entry is not None for entry in read_by_numpy) > 130
+
+
+# Of files that are not compressed arrays are taken as they lie; what is wrong with one is zipfile's to say.
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_bytes_that_changed_are_told_by_their_checksum(save, rng, tmp_path):
+    path = tmp_path / "a.npz"
+    save(path, fps=50, x=rng.normal(size=(20, 3)), y=rng.normal(size=20))
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo("x.npy")
+    content[place.header_offset + place.compress_size - 40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(robocache.FileError, match=r"a.npz: .*(Bad CRC-32|decompressing)"):
+        Yields("npz", path)
+
+
+def test_a_member_of_another_name_than_the_directory_says(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, fps=50, x=np.zeros((20, 3)))
+    path.write_bytes(path.read_bytes().replace(b"x.npy", b"z.npy", 1))
+    with pytest.raises(robocache.FileError, match=r"a.npz: .*x.npy.*differ"):
+        Yields("npz", path)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_lie_at_any_address(order, rng, tmp_path):
+    arrays = {"x" * length: np.asarray(rng.normal(size=(9, 3)), order=order) for length in range(1, 9)}
+    np.savez(tmp_path / "a.npz", **arrays)
+    found = Yields("npz", tmp_path / "a.npz", rate_hz=5).only()
+    for name, (_, values) in found.items():
+        np.testing.assert_array_equal(values, arrays[name])
+    for name, values in read_npz(tmp_path / "a.npz").items():
+        assert values.flags.aligned
+        np.testing.assert_array_equal(values, arrays[name])

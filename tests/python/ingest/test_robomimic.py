@@ -147,3 +147,20 @@ def test_several_files_are_one_dataset(rng, tmp_path):
     found, notes = read_all(tmp_path / "set")
     assert [recording.what for recording, _ in found] == ["part_9.hdf5: demo_0", "part_10.hdf5: demo_0"]
     assert left_out(notes)["*.md"] == "not read: 1 file"
+
+
+# HDF5 tells them in the order of their names otherwise.
+def test_streams_and_attributes_are_in_the_order_in_which_they_were_made(tmp_path):
+    for ordered in (False, True):
+        path = tmp_path / f"{ordered}.hdf5"
+        with h5py.File(path, "w", track_order=ordered) as file:
+            demo = file.create_group("data/demo_0", track_order=ordered)
+            demo.attrs["zeal"], demo.attrs["age"] = 1, 2
+            for name in ("obs", "actions", "also"):
+                demo[name] = np.arange(6.0).reshape(3, 2)
+        robocache.ingest(path, tmp_path / "cache", rate_hz=20, overwrite=True)
+        dataset = robocache.open(tmp_path / "cache")
+        names = ["obs", "actions", "also"]
+        assert list(dataset.streams) == (names if ordered else sorted(names))
+        columns = [name for name in dataset.episodes.column_names if name in ("zeal", "age")]
+        assert columns == (["zeal", "age"] if ordered else ["age", "zeal"])

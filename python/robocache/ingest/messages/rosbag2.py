@@ -239,7 +239,8 @@ def _fetch(database: sqlite3.Connection) -> Iterator[tuple[int, list[_Row]]]:
         except sqlite3.Error:
             rest = database.execute(f"{query} LIMIT -1 OFFSET {done + len(rows)}")
             yield done, rows
-            yield from ((done + len(rows) + number, [row]) for number, row in enumerate(rest))  # those before the damage
+            for number, row in enumerate(rest, done + len(rows)):  # those before the damage
+                yield number, [row]
             raise
         rows += lot
         lot_bytes = _count_bytes(lot)
