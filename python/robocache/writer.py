@@ -42,7 +42,8 @@ class Writer:
     are made durable and the directory gets its name in one step. So whatever `path` names is complete: an exception
     leaves nothing behind, and what a killed process leaves is replaced by the next writer. Several threads may append
     at once; a process forked while a writer is open must not use it. Unless there is but one thread (`set_num_threads`), a thread
-    of the writer's own writes what was appended while the next rows are made: up to 32 MiB wait for the disk.
+    of the writer's own writes what was appended while the next rows are made: up to 32 MiB wait for the disk. It begins the
+    statistics, too.
 
     With `append` episodes go behind those of a finished cache, in its files. Whoever has it open keeps what was opened; whoever
     opens it has the old episodes until the ``with`` block ends, then all, with statistics of all rows. An exception, or a
