@@ -734,6 +734,7 @@ void window_samples(const WindowBatch& batch, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < count; ++i) {
       const Draw one = batch.draw(first + i);
       own[i].source = plan.sources == nullptr ? &plan.first : plan.sources + one.source;
+      if (plan.source_offset >= 0) reinterpret_cast<int64_t*>(memory + plan.source_offset)[first + i] = one.source;
       indices[i] = one.anchor;
       const AnchorIndex& anchors = own[i].source->anchors;
       prefetch(&anchors.first_of[one.anchor >> anchors.shift]);

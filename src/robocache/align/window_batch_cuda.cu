@@ -30,11 +30,13 @@ __device__ T* in_global(T* at) {
 struct alignas(16) PlainEntry {
   const char* left;  // null where there is nothing
   int64_t apart;     // 0: the one row alone
-  union {            // of the segment's work type
+  union {            // of the segment's work type: that of the other row, or kOneRow, or kNoRow
     float single_weight;
     double double_weight;
   };
 };
+constexpr int kOneRow = -1;
+constexpr int kNoRow = -2;
 
 // Of a step that may lie on a curve.
 struct CurveEntry : PlainEntry {
@@ -52,6 +54,9 @@ using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 // What a block may have without asking holds the picks of a sample.
 constexpr size_t kMostShared = 40 << 10;
 constexpr int64_t kMostPrefetched = 512;  // bytes of a row
+// One over a group's moments, in whole numbers: exact for the few samples' that a block finds.
+constexpr unsigned kShareOne = 1 << 20;
+static_assert(kMaxGroupPicks * kMaxGroupPicks * 2 < static_cast<int>(kShareOne));
 static_assert(kMaxGroupPicks * sizeof(PlainEntry) <= kMostShared);
 static_assert(kMaxGroupCurvePicks * sizeof(CurveEntry) <= kMostShared);
 
@@ -123,30 +128,31 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
     Row a[kTogether]{};
     Row b[kTogether]{};
     Work weights[kTogether];
-    bool any[kTogether];
-    bool mix[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const bool there = step + i * steps.stride < end;
       const PlainEntry entry = entries[there ? step + i * steps.stride : step];
       if constexpr (!kCopy) weights[i] = weight_of<Work>(entry);
-      any[i] = entry.left != nullptr;
-      mix[i] = !kCopy && entry.apart != 0;
-      if (any[i]) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place);
-      if (mix[i]) b[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place + entry.apart);
+      if (entry.left != nullptr) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place);
+      if (!kCopy && entry.apart != 0) {
+        b[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place + entry.apart);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       Vector<Out, kVector> made{};
       if constexpr (kCopy) {
-        if (any[i]) made = a[i];
-      } else if (any[i]) {
+        made = a[i];
+      } else {
+        // Without a branch and by the weight alone, so that no load waits for the values of the steps before it.
+        const Work weight = weights[i];
         Work y[kVector];
 #pragma unroll
         for (int e = 0; e < kVector; ++e) {
           y[e] = to_work<Work>(a[i].x[e]);
-          if (mix[i]) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weights[i]);
+          if (weight >= 0) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weight);
           if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
+          if (weight == kNoRow) y[e] = 0;
         }
         round_all<Out>(y, made);
       }
@@ -282,17 +288,17 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------
 
-// A sample that a block fills; beyond the batch's end a group of nothing.
+// A sample that a block fills; beyond the batch's end, or where its source has fewer groups, there is none to work out.
 struct Sample {
   Anchor anchor;
-  WindowGroup group;
+  const WindowGroup* group;
   int32_t source;
 };
 
 // A target on the rows of an episode's clock from `origin` on, the last one at or before it where there is one: few enough to
 // count in 32 bits.
 struct MomentRows {
-  ClockRow<int64_t> times;
+  const int64_t* times;
   int64_t origin;
   int rows;
   WindowPlace<int> place;
@@ -303,9 +309,9 @@ __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64
   const int64_t before = last_around(times, n, target, guess);
   MomentRows found{};
   found.origin = before < 0 ? 0 : before;
-  found.times = {times.data + found.origin, 1};
+  found.times = times.data + found.origin;
   found.rows = static_cast<int>(n - found.origin < INT32_MAX ? n - found.origin : INT32_MAX);
-  found.place = snapped(found.times, found.rows, target, snap_ns, before < 0 ? -1 : 0);
+  found.place = snapped({found.times, 1}, found.rows, target, snap_ns, before < 0 ? -1 : 0);
   return found;
 }
 
@@ -314,7 +320,7 @@ template <bool kCurves>
 __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
                                    const ClockRow<int64_t>& times, Entry<kCurves>& entry) {
   Pick<double, int> picked{0, 0, 0, PickKind::kAbsent, false};
-  if (rows.rows > 0) picked = pick_at(at.times, at.rows, at.place, s);
+  if (rows.rows > 0) picked = pick_at({at.times, 1}, at.rows, at.place, s);
   const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
@@ -323,10 +329,13 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
        byte += 128) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
   }
+  const double weight = picked.kind == PickKind::kMix   ? picked.weight
+                        : picked.kind == PickKind::kOne ? static_cast<double>(kOneRow)
+                                                        : static_cast<double>(kNoRow);
   if (s.value_dtype == DType::kFloat64) {
-    entry.double_weight = picked.weight;
+    entry.double_weight = weight;
   } else {
-    entry.single_weight = static_cast<float>(picked.weight);
+    entry.single_weight = static_cast<float>(weight);
   }
   if constexpr (kCurves) {
     const int reach = stencil_reach(s.method);
@@ -346,24 +355,56 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   return picked;
 }
 
-// Draws a sample of the batch, or beyond its end nothing.
-__device__ void draw_sample(const WindowBatch& batch, int64_t index, Sample& sample) {
+// A sample of the batch, or beyond its end none.
+__device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
+  if (index >= batch.count) return {};
   const WindowPlan& plan = batch.plan;
-  sample.group = {};
-  if (index >= batch.count) return;
   const Draw draw = batch.draw(index);
-  const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[draw.source];
-  sample.source = draw.source;
-  if (blockIdx.y < static_cast<unsigned>(source.group_count)) sample.group = source.groups[blockIdx.y];
-  sample.anchor = source.anchors.at(draw.anchor);
+  WindowSource source = plan.first;
+  if (plan.sources != nullptr) source = in_global(plan.sources)[draw.source];
+  source.anchors.first_of = in_global(source.anchors.first_of);
+  source.anchors.table = in_global(source.anchors.table);
+  const bool has_group = blockIdx.y < static_cast<unsigned>(source.group_count);
+  return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw.source};
+}
+
+// Reads of each line of the tables that samples need a word, so that they are in the multiprocessor's cache by the time that
+// the first samples are drawn. Returns what nobody needs.
+__device__ uint32_t touch_tables(const WindowBatch& batch, int thread, int threads) {
+  constexpr int kMostSources = 16;
+  constexpr int kMostBytes = 64 << 10;
+  constexpr int64_t kLine = 128;
+  uint32_t seen = 0;
+  const auto touch = [&](const void* table, int64_t bytes, int first, int stride) {
+    const char* const bytes_of = in_global(static_cast<const char*>(table));
+    for (int64_t at = first * kLine; at < bytes; at += stride * kLine) {
+      seen ^= *reinterpret_cast<const uint32_t*>(bytes_of + at);
+    }
+  };
+  const WindowPlan& plan = batch.plan;
+  int sources = 1;
+  WindowSource source = plan.first;
+  if (plan.sources != nullptr) {
+    sources = min(batch.mixture.sources, kMostSources);
+    touch(batch.mixture.table, (sources + 1) * int64_t{sizeof(MixtureSource)}, thread, threads);
+    source = in_global(plan.sources)[thread % sources];
+  }
+  if (blockIdx.y < static_cast<unsigned>(source.group_count)) {
+    const WindowGroup group = in_global(source.groups)[blockIdx.y];
+    touch(group.tables, min(static_cast<int>(tables_bytes(group)), kMostBytes / sources), thread / sources,
+          threads / sources);
+  }
+  return seen;
 }
 
 // Finds a moment's place on its clock, and what the steps there take.
 template <bool kCurves>
 __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int moment_index, int64_t sample_index,
                             Entry<kCurves>* entries) {
+  const WindowGroup group = *in_global(sample.group);
+  if (moment_index >= group.moment_count) return;
   char* const memory = in_global(static_cast<char*>(batch.memory));
-  const WindowTables tables = tables_of(sample.group);
+  const WindowTables tables = tables_of(group);
   const WindowMoment moment = in_global(tables.moments)[moment_index];
   const StreamClock clock = in_global(tables.clocks)[moment.clock].rows;
   EpisodeRows rows{};
@@ -375,11 +416,14 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   wait_for_work_before();
   for (int slot = moment.slot_begin; slot < moment.slot_begin + moment.slots; ++slot) {
     const WindowSlot step = in_global(tables.slots)[slot];
-    const WindowSegment& s = in_global(tables.segments)[step.segment];
+    const WindowSegment s = in_global(tables.segments)[step.segment];
+    // Most moments serve one step: what rare rows ask for is not to be worked out ahead of the loop.
+    asm volatile("" : "+r"(at.rows), "+r"(at.place.before));
     const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, entries[step.pick]);
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
-    if (s.age_offset >= 0) reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of(at.times, picked, target);
+    if (s.age_offset >= 0)
+      reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of({at.times, 1}, picked, target);
   }
 }
 
@@ -391,7 +435,7 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   const WindowSegment* const segments = in_global(tables_of(group).segments);
   const bool begun = lane < group.segment_count && segments[lane].strip_begin <= strip;
-  const WindowSegment& s = segments[__popc(__ballot_sync(0xffffffff, begun)) - 1];
+  const WindowSegment s = segments[__popc(__ballot_sync(0xffffffff, begun)) - 1];
   int row = strip - s.strip_begin;
   int column = 0;
   if (s.columns > 1) {
@@ -410,75 +454,90 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   write_plain(s, entries, steps, out);
 }
 
-// What a sample has besides its windows, by a warp.
-__device__ void write_rest(const WindowBatch& batch, const Sample& sample, int64_t sample_index) {
+// What samples have besides their windows, by a warp.
+__device__ void write_rest(const WindowBatch& batch, const Sample* found, int samples, int64_t now) {
   const WindowPlan& plan = batch.plan;
   char* const memory = in_global(static_cast<char*>(batch.memory));
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
-  if (lane == 0 && plan.time_offset >= 0) {
-    reinterpret_cast<int64_t*>(memory + plan.time_offset)[sample_index] = sample.anchor.time_ns;
+  if (lane < samples && now + lane < batch.count) {
+    const auto write = [&](int64_t offset, int64_t value) {
+      if (offset >= 0) reinterpret_cast<int64_t*>(memory + offset)[now + lane] = value;
+    };
+    write(plan.time_offset, found[lane].anchor.time_ns);
+    write(plan.episode_offset, found[lane].anchor.episode);
+    write(plan.source_offset, found[lane].source);
   }
-  if (lane == 0 && plan.episode_offset >= 0) {
-    reinterpret_cast<int64_t*>(memory + plan.episode_offset)[sample_index] = sample.anchor.episode;
-  }
-  const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[sample.source];
-  for (int32_t i = 0; i < source.constant_count; ++i) {
-    const WindowConstant constant = source.constants[i];
-    char* const to = memory + constant.out_offset + sample_index * constant.size;
-    for (int64_t byte = lane; byte < constant.size; byte += kTileVectors) {
-      to[byte] = static_cast<const char*>(constant.bytes)[byte];
+  if (!plan.has_constants) return;
+  for (int place = 0; place < samples && now + place < batch.count; ++place) {
+    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[place].source];
+    for (int32_t i = 0; i < source.constant_count; ++i) {
+      const WindowConstant constant = source.constants[i];
+      char* const to = memory + constant.out_offset + (now + place) * constant.size;
+      for (int64_t byte = lane; byte < constant.size; byte += kTileVectors) {
+        to[byte] = static_cast<const char*>(constant.bytes)[byte];
+      }
     }
   }
 }
 
 // A block fills a few samples after the other, of each one group of segments. While threads find moments the last warp, which
-// has the fewest of them, draws the next samples; then warps write strips. What it reads was there before the loader: only
-// writing waits for the work before.
+// has the fewest of them, draws samples, a lane each, of several turns at once; then warps write strips. What it reads was
+// there before the loader: only writing waits for the work before.
 template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
-    window_kernel(const __grid_constant__ WindowBatch batch, const int doublings) {
+    window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
-  __shared__ Sample drawn[2][1 << kMostDoublings];
+  constexpr int kTurns = 4;          // that are drawn at once; the first alone, since all wait for it
+  __shared__ Sample drawn[2][kTurns][1 << kMostDoublings];
   constexpr int kWarps = kThreads / kTileVectors;
-  static_assert(1 << kMostDoublings <= kWarps);
+  static_assert(1 << kMostDoublings <= kWarps && kTurns << kMostDoublings <= kTileVectors);
   const WindowPlan& plan = batch.plan;
   auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared);
   const int samples = 1 << doublings;
   const int warp = static_cast<int>(threadIdx.x) / kTileVectors;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
-  int64_t now = -1;  // none yet
-  int64_t next = int64_t{blockIdx.x} << doublings;
-  for (int buffer = 0;; buffer ^= 1) {
-    const Sample* const found = drawn[buffer ^ 1];
-    if (warp == kWarps - 1 && lane < samples && next < batch.count) {
-      draw_sample(batch, next + lane, drawn[buffer][lane]);
+  // The first sample of a turn; turns are counted from kTurns - 1, and one that follows it at once is none.
+  const auto first_of = [&](unsigned turn) {
+    return (static_cast<int64_t>(turn - (kTurns - 1)) * gridDim.x + blockIdx.x) << doublings;
+  };
+  for (unsigned turn = kTurns - 1;; ++turn) {
+    const bool begun = turn >= kTurns;
+    if (warp == kWarps - 1 && (!begun || turn % kTurns == 0) && first_of(turn) < batch.count) {
+      const unsigned later = static_cast<unsigned>(lane) >> doublings;
+      const int place = lane & (samples - 1);
+      if (turn % kTurns + later < kTurns) {
+        drawn[turn / kTurns % 2][turn % kTurns + later][place] = drawn_sample(batch, first_of(turn + later) + place);
+      }
+    } else if (!begun) {
+      reinterpret_cast<uint32_t*>(shared)[threadIdx.x] = touch_tables(batch, threadIdx.x, kThreads - kTileVectors);
     }
-    if (now >= 0) {
-      for (int i = threadIdx.x; i < plan.most_moments << doublings; i += kThreads) {
-        const int place = i & (samples - 1);
-        if (i >> doublings >= found[place].group.moment_count) continue;
-        find_moment<kCurves>(batch, found[place], i >> doublings, now + place, entries + place * plan.most_picks);
+    if (begun) {
+      const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
+      const auto moments = static_cast<unsigned>(plan.most_moments);
+      for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
+        // Sample after sample: a warp's threads read the tables and the clocks of one or two.
+        const unsigned place = i * moment_share / kShareOne;
+        if (found[place].group == nullptr) continue;
+        find_moment<kCurves>(batch, found[place], static_cast<int>(i - place * moments), first_of(turn - 1) + place,
+                             entries + place * plan.most_picks);
       }
       wait_for_work_before();
-      if (blockIdx.y == 0 && warp == kWarps - 2) {
-        for (int place = 0; place < samples && now + place < batch.count; ++place) {
-          write_rest(batch, found[place], now + place);
-        }
-      }
+      if (blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, first_of(turn - 1));
     }
     __syncthreads();
 
-    if (now >= 0) {
+    if (begun) {
       const int place = warp & (samples - 1);
-      const WindowGroup& group = found[place].group;
-      for (int strip = warp >> doublings; strip < group.strips; strip += kWarps >> doublings) {
-        write_strip<kCurves>(batch, group, strip, now + place, entries + place * plan.most_picks);
+      const Sample& sample = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns][place];
+      if (sample.group != nullptr) {
+        const WindowGroup group = *in_global(sample.group);
+        for (int strip = warp >> doublings; strip < group.strips; strip += kWarps >> doublings) {
+          write_strip<kCurves>(batch, group, strip, first_of(turn - 1) + place, entries + place * plan.most_picks);
+        }
       }
-      if (next >= batch.count) return;
+      if (first_of(turn) >= batch.count) return;
       __syncthreads();
     }
-    now = next;
-    next += int64_t{gridDim.x} << doublings;
   }
 }
 
@@ -491,8 +550,10 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const WindowPlan& plan = batch->plan;
+  const auto moments = static_cast<unsigned>(std::max(1, plan.most_moments));
+  const unsigned moment_share = (kShareOne + moments - 1) / moments;
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
-    const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
+    const size_t shared = std::max(static_cast<size_t>(plan.most_picks) * entry_bytes, kThreads * sizeof(uint32_t));
     const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
     // Up to half of the blocks that run together: the next launch's can begin beside them.
     int doublings = 0;
@@ -503,7 +564,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
     const dim3 grid(blocks_for(batch->count, int64_t{1} << doublings, together),
                     static_cast<unsigned>(plan.group_count));
     return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
-                             doublings);
+                             doublings, moment_share);
   };
   return plan.curved ? launch(window_kernel<true>, sizeof(CurveEntry), kBlocks<true>)
                      : launch(window_kernel<false>, sizeof(PlainEntry), kBlocks<false>);

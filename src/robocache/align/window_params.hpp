@@ -84,7 +84,7 @@ inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
 
 // Segments that a block works out together.
-struct WindowGroup {
+struct alignas(16) WindowGroup {
   const void* tables;  // as tables_of() finds them
   int32_t segment_count;
   int32_t clock_count;
@@ -107,6 +107,11 @@ ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group) {
   found.clocks = reinterpret_cast<const WindowClock*>(found.segments + group.segment_count);
   found.slots = reinterpret_cast<const WindowSlot*>(found.clocks + group.clock_count);
   return found;
+}
+
+// Of all four.
+ROBOCACHE_HD int64_t tables_bytes(const WindowGroup& group) {
+  return reinterpret_cast<const char*>(tables_of(group).slots + group.picks) - static_cast<const char*>(group.tables);
 }
 
 // What every sample of a source has: the same bytes.
@@ -134,9 +139,11 @@ struct WindowPlan {
   int32_t most_moments;
   int64_t sample_bytes;    // the most that a source's windows have of a sample
   bool curved;             // whether a segment is_curved()
+  bool has_constants;      // whether a source has any
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written
   int64_t episode_offset;  // to its episode_index, int64 [batch]; below 0: not written
+  int64_t source_offset;   // to the numbers of its sources, int64 [batch]; below 0: not written
 };
 
 // One batch: samples [first_position, first_position + count) of the epoch, those beyond its end being its first again.

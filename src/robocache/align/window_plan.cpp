@@ -201,6 +201,7 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
                     .group_count = static_cast<int32_t>(groups.size()),
                     .constant_count = static_cast<int32_t>(source.constants.size())});
     plan.group_count = std::max(plan.group_count, made.back().group_count);
+    plan.has_constants = plan.has_constants || !source.constants.empty();
   }
   plan.first = made[0];
   if (made.size() > 1) plan.sources = tables.put(made);

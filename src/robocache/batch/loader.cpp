@@ -70,7 +70,7 @@ struct Loader::Impl {
     if (all_by_host) host_offset = layout.bytes();
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
     episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
-    if (options.mixture) index_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
+    if (options.mixture) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
     if (!all_by_host) host_offset = layout.bytes();
     for (size_t request = 0; request < keys.size(); ++request) {
       if (!streams.by_host(request)) continue;
@@ -274,15 +274,12 @@ struct Loader::Impl {
           made.constants.push_back({to.put(mask), keys[request].features, offset});
         }
       }
-      if (options.mixture && anchors) {
-        const std::vector<int64_t> index{static_cast<int64_t>(place)};
-        made.constants.push_back({to.put(index), 8, index_offset});
-      }
       windows.push_back(std::move(made));
     }
     WindowPlan planned = window_plan(windows, to);
     planned.time_offset = anchors ? time_offset : -1;
     planned.episode_offset = anchors ? episode_offset : -1;
+    planned.source_offset = anchors ? source_offset : -1;
     planned.snap_ns = checked_ns(options.snap_s, "snap_s");
     return planned;
   }
@@ -304,6 +301,7 @@ struct Loader::Impl {
     WindowPlan planned = window_plan(windows, tables);
     planned.time_offset = -1;
     planned.episode_offset = -1;
+    planned.source_offset = -1;
     planned.snap_ns = checked_ns(options.snap_s, "snap_s");
     return planned;
   }
@@ -505,7 +503,7 @@ struct Loader::Impl {
   mutable std::mutex frames_mutex;
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
-  int64_t index_offset = -1;
+  int64_t source_offset = -1;
   int64_t host_offset = 0;        // behind this lies what the host makes,
   int64_t packed_offset = 0;      // and behind this what it sends along
   bool aligns_on_device = false;  // or, on the CPU, at all

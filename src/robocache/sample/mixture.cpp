@@ -81,11 +81,12 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
   int64_t anchor = 0;
   int64_t place = 0;
   for (size_t source = 0; source < anchors.size(); ++source) {
-    table_.push_back({anchor, place, Order::of(anchors[source], options.shuffle)});
+    const uint64_t reciprocal = UINT64_MAX / static_cast<uint64_t>(anchors[source]);
+    table_.push_back({anchor, place, reciprocal, Order::of(anchors[source], options.shuffle)});
     anchor += anchors[source];
     place += shares[source];
   }
-  table_.push_back({anchor, place, {}});
+  table_.push_back({anchor, place, 0, {}});
   mixture_.anchors = anchor;
   mixture_.samples = anchor;
   mixture_.sources = static_cast<int32_t>(anchors.size());

@@ -30,8 +30,10 @@ class MixtureTurns {
 
   // The place in [0, kMixtureBlock) of a draw in [0, kMixtureBlock).
   ROBOCACHE_HD uint32_t place(uint32_t draw) const {
-    uint32_t x = 0;
-    for (int bit = 0; bit < kBits; ++bit) x |= (draw >> bit & 1u) << (kBits - 1 - bit);
+    uint32_t x = (draw & 0x5555u) << 1 | (draw >> 1 & 0x5555u);
+    x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
+    x = (x & 0x0f0fu) << 4 | (x >> 4 & 0x0f0fu);
+    x = (x & 0x00ffu) << 8 | x >> 8;
     // Sums and products carry upwards alone, so a bit depends on none above it; odd factors lose nothing.
     x += static_cast<uint32_t>(key_);
     for (int part = 16; part < 64; part += 16) {
@@ -41,9 +43,8 @@ class MixtureTurns {
     return x % kMixtureBlock;
   }
 
-  // How many of the draws before one have a place in [first, end).
-  ROBOCACHE_HD uint32_t before(uint32_t draw, uint32_t first, uint32_t end) const {
-    const uint32_t own = place(draw);
+  // How many of the draws before one, whose place is `own`, have a place in [first, end).
+  ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end) {
     uint32_t count = 0;
     for (int bit = 0; bit < kBits; ++bit) {
       if ((draw >> bit & 1u) == 0) continue;
@@ -72,7 +73,30 @@ struct Draw {
 struct MixtureSource {
   int64_t first_anchor;  // among those of all sources
   int64_t first_place;   // of a block; with weights
+  uint64_t reciprocal;   // (2^64 - 1) / order.n, rounded down; with weights
   Order order;           // of its own anchors, not keyed; with weights
+
+  // How often the source's draws before one have gone through all its anchors, and the place of that one among the next.
+  struct Round {
+    uint64_t number;
+    int64_t place;
+  };
+  ROBOCACHE_HD Round round_of(uint64_t draw) const {
+#ifdef __CUDA_ARCH__
+    uint64_t number = __umul64hi(draw, reciprocal);
+#else
+    __extension__ using Whole = unsigned __int128;
+    auto number = static_cast<uint64_t>(static_cast<Whole>(draw) * reciprocal >> 64);
+#endif
+    // The product is less than 1 below draw / n.
+    const auto n = static_cast<uint64_t>(order.n);
+    uint64_t place = draw - number * n;
+    if (place >= n) {
+      place -= n;
+      ++number;
+    }
+    return {number, static_cast<int64_t>(place)};
+  }
 };
 
 // Plain, so that it can be handed to a kernel; the table lies on the kernel's device.
@@ -84,12 +108,14 @@ struct Mixture {
   const MixtureSource* table;  // [sources + 1]: the last tells where those before it end
   Order order;                 // of all anchors; with weights not keyed
   uint64_t seed;
+  uint64_t turns_seed;  // the seed's hash, of which those of blocks are made
   uint64_t first_draw;  // of the epoch; with weights
 
   // The same mixture at an epoch.
   Mixture at_epoch(uint64_t of_seed, int64_t epoch) const {
     Mixture mixture = *this;
     mixture.seed = of_seed;
+    mixture.turns_seed = mix_bits(of_seed);
     mixture.first_draw = static_cast<uint64_t>(epoch) * static_cast<uint64_t>(samples);
     if (!weighted) mixture.order = order.keyed(of_seed, static_cast<uint64_t>(epoch));
     return mixture;
@@ -108,17 +134,16 @@ struct Mixture {
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
     const uint64_t block = draw / kMixtureBlock;
     const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
-    const MixtureTurns turns(mix_bits(mix_bits(seed) ^ block));
+    const MixtureTurns turns(mix_bits(turns_seed ^ block));
     const uint32_t place = order.shuffle ? turns.place(in_block) : in_block;
     const int32_t source = last_from(&MixtureSource::first_place, place);
     const MixtureSource& own = table[source];
     const auto first = static_cast<uint32_t>(own.first_place);
     const auto end = static_cast<uint32_t>(table[source + 1].first_place);
-    const uint32_t before = order.shuffle ? turns.before(in_block, first, end) : place - first;
-    const uint64_t of_source = block * (end - first) + before;
-    const auto n = static_cast<uint64_t>(own.order.n);
-    const Order turn = own.order.keyed(mix_bits(seed ^ mix_bits(static_cast<uint64_t>(source) + 1)), of_source / n);
-    return {source, turn.at(static_cast<int64_t>(of_source % n))};
+    const uint32_t before = order.shuffle ? MixtureTurns::before(in_block, place, first, end) : place - first;
+    const MixtureSource::Round round = own.round_of(block * (end - first) + before);
+    const uint64_t own_seed = mix_bits(seed ^ mix_bits(static_cast<uint64_t>(source) + 1));
+    return {source, own.order.keyed(own_seed, round.number).at(round.place)};
   }
 
  private:

@@ -57,7 +57,8 @@ class EveryConversion {
     plan_.snap_ns = 1000;
     plan_.time_offset = bytes_;
     plan_.episode_offset = bytes_ + 8 * count();
-    bytes_ += 16 * count();
+    plan_.source_offset = bytes_ + 16 * count();
+    bytes_ += 24 * count();
   }
 
   int64_t count() const { return anchors_.index().anchors; }
@@ -222,7 +223,7 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
     WindowBatch batch{};
     batch.plan = window_plan(std::vector<WindowStreams>{{anchors.index(), {stream}, {}}}, tables);
     batch.plan.snap_ns = asked.snap_ns;
-    batch.plan.time_offset = batch.plan.episode_offset = -1;
+    batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = -1;
     batch.mixture = mixture.mixture().at_epoch(0, 0);
     batch.count = count;
     const WindowSegment segment = tables_of(batch.plan.first.groups[0]).segments[0];

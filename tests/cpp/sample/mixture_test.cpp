@@ -120,8 +120,8 @@ TEST(MixtureTurns, PlacesAreAPermutationAndWhatCameBeforeIsCounted) {
       const uint32_t place = turns.place(draw);
       ASSERT_LT(place, kMixtureBlock);
       ASSERT_TRUE(places.insert(place).second);
-      ASSERT_EQ(turns.before(draw, 12'345, 54'321), before);
-      ASSERT_EQ(turns.before(draw, 0, kMixtureBlock), draw);
+      ASSERT_EQ(turns.before(draw, place, 12'345, 54'321), before);
+      ASSERT_EQ(turns.before(draw, place, 0, kMixtureBlock), draw);
       before += place >= 12'345 && place < 54'321;
     }
   }
