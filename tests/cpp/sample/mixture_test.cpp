@@ -111,6 +111,29 @@ TEST(Mixture, ASourceDrawsEachAnchorBeforeItDrawsOneAgain) {
   }
 }
 
+// A reciprocal stands in for the division: the divisor's multiples and what lies beside them are where it could be one off.
+TEST(Mixture, RoundsAreTheQuotientAndTheRestOfWholeNumbers) {
+  std::vector<uint64_t> some{0, 1, 2, 3, 5, 7, 63, 255, 641, 65'535, 65'536, 65'537, 6'700'417, (1u << 31) - 1};
+  for (int bit = 32; bit < 64; ++bit) {
+    for (const uint64_t beside : {0, 1, 2, 3}) some.push_back((uint64_t{1} << bit) + beside - 2);
+  }
+  for (uint64_t i = 0; i < 64; ++i) some.push_back(mix_bits(i) >> i % 60);
+  for (const uint64_t n : some) {
+    if (n == 0 || n > static_cast<uint64_t>(INT64_MAX)) continue;
+    const MixtureSource source{0, 0, UINT64_MAX / n, Order::of(static_cast<int64_t>(n))};
+    std::vector<uint64_t> draws = some;
+    for (const uint64_t times : some) {
+      const uint64_t multiple = n * std::min(times, UINT64_MAX / n);
+      draws.insert(draws.end(), {multiple - 1, multiple, multiple + 1, UINT64_MAX - times});
+    }
+    for (const uint64_t draw : draws) {
+      const MixtureSource::Round round = source.round_of(draw);
+      ASSERT_EQ(round.number, draw / n) << draw << " / " << n;
+      ASSERT_EQ(static_cast<uint64_t>(round.place), draw % n) << draw << " / " << n;
+    }
+  }
+}
+
 TEST(MixtureTurns, PlacesAreAPermutationAndWhatCameBeforeIsCounted) {
   for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{0x0123456789abcdef}}) {
     const MixtureTurns turns(key);
