@@ -16,6 +16,8 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMostDoublings = 2;  // a block fills 1, 2 or 4 samples at once
+constexpr int kDrawLanes = kTileVectors >> kMostDoublings;
+constexpr unsigned kWarp = 0xffffffff;  // all lanes
 template <bool kCurves>
 constexpr int kBlocks = kCurves ? 4 : 8;  // of a multiprocessor
 
@@ -355,46 +357,86 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   return picked;
 }
 
-// A sample of the batch, or beyond its end none.
-__device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
-  if (index >= batch.count) return {};
-  const WindowPlan& plan = batch.plan;
-  const Draw draw = batch.draw(index);
-  WindowSource source = plan.first;
-  if (plan.sources != nullptr) source = in_global(plan.sources)[draw.source];
-  source.anchors.first_of = in_global(source.anchors.first_of);
-  source.anchors.table = in_global(source.anchors.table);
+__device__ WindowSource source_of(const WindowPlan& plan, int32_t source) {
+  WindowSource found = plan.first;
+  if (plan.sources != nullptr) found = in_global(plan.sources)[source];
+  found.anchors.first_of = in_global(found.anchors.first_of);
+  found.anchors.table = in_global(found.anchors.table);
+  return found;
+}
+
+__device__ Sample sample_of(const WindowSource& source, const Draw& draw) {
   const bool has_group = blockIdx.y < static_cast<unsigned>(source.group_count);
   return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw.source};
 }
 
-// Reads of each line of the tables that samples need a word, so that they are in the multiprocessor's cache by the time that
-// the first samples are drawn. Returns what nobody needs.
-__device__ uint32_t touch_tables(const WindowBatch& batch, int thread, int threads) {
-  constexpr int kMostSources = 16;
-  constexpr int kMostBytes = 64 << 10;
-  constexpr int64_t kLine = 128;
-  uint32_t seen = 0;
-  const auto touch = [&](const void* table, int64_t bytes, int first, int stride) {
-    const char* const bytes_of = in_global(static_cast<const char*>(table));
-    for (int64_t at = first * kLine; at < bytes; at += stride * kLine) {
-      seen ^= *reinterpret_cast<const uint32_t*>(bytes_of + at);
-    }
-  };
-  const WindowPlan& plan = batch.plan;
-  int sources = 1;
-  WindowSource source = plan.first;
-  if (plan.sources != nullptr) {
-    sources = min(batch.mixture.sources, kMostSources);
-    touch(batch.mixture.table, (sources + 1) * int64_t{sizeof(MixtureSource)}, thread, threads);
-    source = in_global(plan.sources)[thread % sources];
+// A sample of the batch, or beyond its end none.
+__device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
+  if (index >= batch.count) return {};
+  const Draw draw = batch.draw(index);
+  return sample_of(source_of(batch.plan, draw.source), draw);
+}
+
+// The last source that begins at or before `at`, which is one for each kDrawLanes lanes; lane s has where source s begins.
+__device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
+  const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
+  int32_t found = 0;
+  for (int group = 0; group < kTileVectors; group += kDrawLanes) {
+    const int64_t asked = __shfl_sync(kWarp, at, group);
+    const int begun = __popc(__ballot_sync(kWarp, lane < sources && first <= asked));
+    if ((lane & -kDrawLanes) == group) found = begun - 1;
   }
-  if (blockIdx.y < static_cast<unsigned>(source.group_count)) {
-    const WindowGroup group = in_global(source.groups)[blockIdx.y];
-    touch(group.tables, min(static_cast<int>(tables_bytes(group)), kMostBytes / sources), thread / sources,
-          threads / sources);
+  return found;
+}
+
+// Where a block waits for its first samples: kDrawLanes lanes draw one together, and no table is asked for by what was found in
+// another before it. The rule is Mixture::at's.
+__device__ bool draws_together(const WindowBatch& batch) {
+  return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
+}
+
+__device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
+  const Mixture& mixture = batch.mixture;
+  const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
+  const MixtureSource* const held = in_global(mixture.table) + min(lane, mixture.sources - 1);
+  Order order = mixture.order;
+  int64_t position = batch.position(index);
+  if (!mixture.weighted) {
+    const int64_t first = held->first_anchor;
+    const int64_t anchor = order.at(position);
+    const int32_t source = source_from(first, mixture.sources, anchor);
+    return sample_of(source_of(batch.plan, source), {source, anchor - __shfl_sync(kWarp, first, source)});
   }
-  return seen;
+  MixtureSource own{.first_place = held->first_place, .reciprocal = held->reciprocal};
+  own.order.n = held->order.n;
+  const int64_t end_place = held[1].first_place;
+  const int32_t left_bits = held->order.left_bits;
+  const int32_t right_bits = held->order.right_bits;
+  const uint64_t draw = mixture.first_draw + static_cast<uint64_t>(position);
+  const uint64_t block = draw / kMixtureBlock;
+  const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+  const uint32_t place = order.shuffle ? MixtureTurns(mix_bits(mixture.turns_seed ^ block)).place(in_block) : in_block;
+  const int32_t source = source_from(own.first_place, mixture.sources, place);
+  const WindowSource windows = source_of(batch.plan, source);
+  const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, own.first_place, source));
+  const auto end = static_cast<uint32_t>(__shfl_sync(kWarp, end_place, source));
+  own.reciprocal = __shfl_sync(kWarp, own.reciprocal, source);
+  own.order.n = order.n = __shfl_sync(kWarp, own.order.n, source);
+  order.left_bits = __shfl_sync(kWarp, left_bits, source);
+  order.right_bits = __shfl_sync(kWarp, right_bits, source);
+  const int part = lane & (kDrawLanes - 1);
+  uint32_t before = 0;
+#pragma unroll
+  for (int bit = 0; bit < MixtureTurns::kBits; bit += kDrawLanes) {
+    before += MixtureTurns::before(in_block, place, first, end, bit + part);
+  }
+  for (int apart = 1; apart < kDrawLanes; apart *= 2) before += __shfl_xor_sync(kWarp, before, apart);
+  if (!order.shuffle) before = place - first;
+  const MixtureSource::Round round = own.round_of(block * (end - first) + before);
+  static_assert(kDrawLanes == Order::kRounds);
+  const uint64_t key = Order::key_of(mixture.seed_of(source), round.number, part);
+  for (int i = 0; i < Order::kRounds; ++i) order.keys[i] = __shfl_sync(kWarp, key, i, kDrawLanes);
+  return sample_of(windows, {source, order.at(round.place)});
 }
 
 // Finds a moment's place on its clock, and what the steps there take.
@@ -435,7 +477,7 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   const WindowSegment* const segments = in_global(tables_of(group).segments);
   const bool begun = lane < group.segment_count && segments[lane].strip_begin <= strip;
-  const WindowSegment s = segments[__popc(__ballot_sync(0xffffffff, begun)) - 1];
+  const WindowSegment s = segments[__popc(__ballot_sync(kWarp, begun)) - 1];
   int row = strip - s.strip_begin;
   int column = 0;
   if (s.columns > 1) {
@@ -503,13 +545,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
   for (unsigned turn = kTurns - 1;; ++turn) {
     const bool begun = turn >= kTurns;
     if (warp == kWarps - 1 && (!begun || turn % kTurns == 0) && first_of(turn) < batch.count) {
-      const unsigned later = static_cast<unsigned>(lane) >> doublings;
-      const int place = lane & (samples - 1);
-      if (turn % kTurns + later < kTurns) {
-        drawn[turn / kTurns % 2][turn % kTurns + later][place] = drawn_sample(batch, first_of(turn + later) + place);
+      auto* const to = drawn[turn / kTurns % 2];
+      if (!begun && draws_together(batch)) {
+        const int place = lane / kDrawLanes;
+        const int64_t index = first_of(turn) + (place & (samples - 1));
+        const Sample sample = drawn_together(batch, min(index, batch.count - 1));
+        if (place < samples && lane % kDrawLanes == 0) {
+          to[turn % kTurns][place] = index < batch.count ? sample : Sample{};
+        }
+      } else {
+        const unsigned later = static_cast<unsigned>(lane) >> doublings;
+        const int place = lane & (samples - 1);
+        if (turn % kTurns + later < kTurns) {
+          to[turn % kTurns + later][place] = drawn_sample(batch, first_of(turn + later) + place);
+        }
       }
-    } else if (!begun) {
-      reinterpret_cast<uint32_t*>(shared)[threadIdx.x] = touch_tables(batch, threadIdx.x, kThreads - kTileVectors);
     }
     if (begun) {
       const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
@@ -553,7 +603,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const auto moments = static_cast<unsigned>(std::max(1, plan.most_moments));
   const unsigned moment_share = (kShareOne + moments - 1) / moments;
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
-    const size_t shared = std::max(static_cast<size_t>(plan.most_picks) * entry_bytes, kThreads * sizeof(uint32_t));
+    const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
     const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
     // Up to half of the blocks that run together: the next launch's can begin beside them.
     int doublings = 0;

@@ -109,11 +109,6 @@ ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group) {
   return found;
 }
 
-// Of all four.
-ROBOCACHE_HD int64_t tables_bytes(const WindowGroup& group) {
-  return reinterpret_cast<const char*>(tables_of(group).slots + group.picks) - static_cast<const char*>(group.tables);
-}
-
 // What every sample of a source has: the same bytes.
 struct WindowConstant {
   const void* bytes;
@@ -156,9 +151,12 @@ struct WindowBatch {
   void* memory;
 
   ROBOCACHE_HD Draw draw(int64_t sample) const {
-    if (anchors != nullptr) return mixture.of(anchors[sample]);
-    const int64_t position = first_position + sample;
-    return mixture.at(position < mixture.samples ? position : position % mixture.samples);
+    return anchors != nullptr ? mixture.of(anchors[sample]) : mixture.at(position(sample));
+  }
+
+  ROBOCACHE_HD int64_t position(int64_t sample) const {
+    const int64_t beyond = first_position + sample;
+    return beyond < mixture.samples ? beyond : beyond % mixture.samples;
   }
 };
 

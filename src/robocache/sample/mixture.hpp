@@ -46,20 +46,23 @@ class MixtureTurns {
   // How many of the draws before one, whose place is `own`, have a place in [first, end).
   ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end) {
     uint32_t count = 0;
-    for (int bit = 0; bit < kBits; ++bit) {
-      if ((draw >> bit & 1u) == 0) continue;
-      // The 2^bit draws that have this bit 0 and agree above it: their places are every 2^apart-th.
-      const int apart = kBits - bit;
-      const uint32_t last = (1u << apart) - 1;
-      const uint32_t least = (own ^ 1u << (apart - 1)) & last;
-      count += ((end + last - least) >> apart) - ((first + last - least) >> apart);
-    }
+    for (int bit = 0; bit < kBits; ++bit) count += before(draw, own, first, end, bit);
     return count;
   }
 
- private:
+  // Of those the 2^bit that have this bit 0, where the draw has 1, and agree with it above: their places are every 2^apart-th.
+  ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end, int bit) {
+    const int apart = kBits - bit;
+    const uint32_t last = (1u << apart) - 1;
+    const uint32_t least = (own ^ 1u << (apart - 1)) & last;
+    const uint32_t count = ((end + last - least) >> apart) - ((first + last - least) >> apart);
+    return (draw >> bit & 1u) * count;
+  }
+
   static constexpr int kBits = 16;
   static_assert(kMixtureBlock == 1 << kBits);
+
+ private:
   uint64_t key_;
 };
 
@@ -128,7 +131,7 @@ struct Mixture {
     return {source, anchor - table[source].first_anchor};
   }
 
-  // The draw at a position of the epoch, in [0, samples).
+  // The draw at a position of the epoch, in [0, samples). The window kernel has the same rule for lanes that work together.
   ROBOCACHE_HD Draw at(int64_t position) const {
     if (!weighted) return of(order.at(position));
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
@@ -142,8 +145,12 @@ struct Mixture {
     const auto end = static_cast<uint32_t>(table[source + 1].first_place);
     const uint32_t before = order.shuffle ? MixtureTurns::before(in_block, place, first, end) : place - first;
     const MixtureSource::Round round = own.round_of(block * (end - first) + before);
-    const uint64_t own_seed = mix_bits(seed ^ mix_bits(static_cast<uint64_t>(source) + 1));
-    return {source, own.order.keyed(own_seed, round.number).at(round.place)};
+    return {source, own.order.keyed(seed_of(source), round.number).at(round.place)};
+  }
+
+  // Of a source's own permutations.
+  ROBOCACHE_HD uint64_t seed_of(int32_t source) const {
+    return mix_bits(seed ^ mix_bits(static_cast<uint64_t>(source) + 1));
   }
 
  private:

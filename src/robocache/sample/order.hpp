@@ -34,12 +34,14 @@ struct Order {
   // The permutation of the same positions that belongs to a seed and an epoch.
   ROBOCACHE_HD Order keyed(uint64_t seed, uint64_t epoch) const {
     Order order = *this;
-    uint64_t state = mix_bits(seed + 0x9e3779b97f4a7c15u) ^ epoch;
-    for (uint64_t& key : order.keys) {
-      state += 0x9e3779b97f4a7c15u;
-      key = mix_bits(state);
-    }
+    for (int round = 0; round < kRounds; ++round) order.keys[round] = key_of(seed, epoch, round);
     return order;
+  }
+
+  // Of that permutation the key of one round.
+  ROBOCACHE_HD static uint64_t key_of(uint64_t seed, uint64_t epoch, int round) {
+    constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
+    return mix_bits((mix_bits(seed + kStep) ^ epoch) + static_cast<uint64_t>(round + 1) * kStep);
   }
 
   // The sample at a position in [0, n).
