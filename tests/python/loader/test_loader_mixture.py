@@ -94,8 +94,8 @@ WEIGHTS = [0.5, 0.25, 3, 1e-2, 0.7, 1 / 3, 0.1, 2, 1]
 
 
 def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DELTAS, **options):
-    """A loader of the first of NINE, and the oracle's parts."""
-    chosen = NINE[:count]
+    """A loader of the first of NINE, over and over, and the oracle's parts."""
+    chosen = list(itertools.islice(itertools.cycle(NINE), count))
     sources = [
         source(robots, name, **said, weight=None if weights is None else weights[k])
         for k, (name, said) in enumerate(chosen)
@@ -142,6 +142,16 @@ def test_rule_35_every_epoch_is_the_oracles(robots, device, count, weighted):
         if not weighted:
             every = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
             assert collections.Counter(wanted) == collections.Counter(every)
+
+
+# A GPU's lanes have a source each, as long as there are lanes enough.
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("count", [32, 33])
+def test_rule_35_of_many_sources(robots, device, count, weighted):
+    weights = [(k % 7 + 1) / 3 for k in range(count)] if weighted else None
+    loader, parts, _ = mixed(robots, count, weights, seed=3, device=device, deltas={"state": None}, batch_size=150)
+    wanted = expected_places(parts, range(150), seed=3, epoch=0, weights=weights)
+    assert places_of([next(loader)]) == wanted
 
 
 def test_rule_35_without_shuffle(robots, device):
