@@ -389,12 +389,13 @@ __device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
   return found;
 }
 
-// Where a block waits for its first samples: kDrawLanes lanes draw one together, and no table is asked for by what was found in
-// another before it. The rule is Mixture::at's.
+// Whether a block's first samples, which all its warps wait for, can be drawn by drawn_together().
 __device__ bool draws_together(const WindowBatch& batch) {
   return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
 }
 
+// The same as drawn_sample() of a sample that there is, kDrawLanes lanes together; all of a warp's draw. A lane has a source's
+// part, so no table is asked for by what another said. The rule is Mixture::at's.
 __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const Mixture& mixture = batch.mixture;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
@@ -464,8 +465,9 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
     const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, entries[step.pick]);
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
-    if (s.age_offset >= 0)
+    if (s.age_offset >= 0) {
       reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of({at.times, 1}, picked, target);
+    }
   }
 }
 
