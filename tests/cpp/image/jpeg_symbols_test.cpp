@@ -151,12 +151,28 @@ TEST(JpegSymbols, LeaveToLibjpegWhatIsNotOrdinary) {
   expect_left_to_libjpeg(without(file, restart, 2));
   expect_left_to_libjpeg(with(file, marker(file, 0xdd) + 5, {3}));
   expect_left_to_libjpeg(with(file, marker(file, 0xda) + 12, {62}));
-  expect_left_to_libjpeg(with(file, marker(file, 0xda) + 6, {0x22}));  // there are no such tables
+  const size_t scan = marker(file, 0xda);
+  expect_left_to_libjpeg(with(file, scan + 6, {0x22}));  // there are no such tables
+  expect_left_to_libjpeg(with_inserted(file, end, {0xff, 0xd4, 0x55}));
+  expect_left_to_libjpeg(with(file, marker(file, 0xc4) + 5, {0, 1, 5, 1, 1, 1, 1, 2, 0}));  // a code of ones alone
 }
 
 // ---- files made symbol by symbol -------------------------------------------------------------------------------------
 
-class BitWriter {
+// Luma's table of symbols of DC (0) or AC (0x10), or chroma's (1, 0x11), as libjpeg writes it where it makes none.
+HuffmanCodes standard_codes(uint8_t id) {
+  const Bytes file = jpeg(8, 8, 3, {});
+  size_t table = marker(file, 0xc4);
+  for (int n = 1; file[table + 4] != id; ++n) table = marker(file, 0xc4, n);
+  HuffmanCodes codes;
+  codes.defined = true;
+  std::copy_n(file.begin() + static_cast<std::ptrdiff_t>(table + 5), 16, codes.counts.begin());
+  const size_t symbols = (size_t{file[table + 2]} << 8 | file[table + 3]) - 19;
+  std::copy_n(file.begin() + static_cast<std::ptrdiff_t>(table + 21), symbols, codes.symbols.begin());
+  return codes;
+}
+
+class TestBits {
  public:
   void put(uint32_t bits, uint32_t count) {
     for (uint32_t i = count; i-- > 0;) {
@@ -184,7 +200,7 @@ class BitWriter {
   uint32_t held_ = 0, filled_ = 0;
 };
 
-// Files that no encoder writes: random tables, random symbols.
+// Files that no encoder writes: random symbols of random tables, or of the standard's.
 class RandomFile {
  public:
   explicit RandomFile(unsigned seed) : random_(seed) {}
@@ -209,8 +225,9 @@ class RandomFile {
     Bytes scan{static_cast<uint8_t>(channels)};
     HuffmanCodes dc[2], ac[2];
     for (int i = 0; i < std::min(channels, 2); ++i) {
-      dc[i] = random_codes(dc_symbols());
-      ac[i] = random_codes(ac_symbols());
+      const auto id = static_cast<uint8_t>(i);
+      dc[i] = below(2) == 0 ? standard_codes(id) : random_codes(dc_symbols());
+      ac[i] = below(2) == 0 ? standard_codes(0x10 | id) : random_codes(ac_symbols());
       for (const auto& [kind, codes] : {std::pair{0, &dc[i]}, {0x10, &ac[i]}}) {
         Bytes body{static_cast<uint8_t>(kind | i)};
         body.insert(body.end(), codes->counts.begin(), codes->counts.end());
@@ -231,7 +248,7 @@ class RandomFile {
     part(0xda, scan);
     const auto divide_up = [](int a, int b) { return (a + b - 1) / b; };
     const int mcus = divide_up(width, 8 * across) * divide_up(height, 8 * down);
-    BitWriter bits;
+    TestBits bits;
     std::array<int, 3> dc_values{};
     for (int mcu = 0; mcu < mcus; ++mcu) {
       if (interval > 0 && mcu > 0 && mcu % interval == 0) {
@@ -275,13 +292,14 @@ class RandomFile {
     HuffmanCodes codes;
     codes.defined = true;
     size_t next = 0;
+    const int shortest = 1 + below(14);
     int room = 1;  // codes of this length
     for (int length = 1; length <= 16; ++length) {
       room *= 2;
       const int left = static_cast<int>(order.size() - next);
       // At this length so many at most that all others still find a place, if at 16 bits.
       const int64_t most = std::min<int64_t>(left, room - 1 - (left > room - 1 ? 1 : 0));
-      const int64_t count = length == 16 ? left : std::min<int64_t>(most, below(3 + length));
+      const int64_t count = length == 16 ? left : length < shortest ? 0 : std::min<int64_t>(most, below(3 + length));
       const int64_t longest = (static_cast<int64_t>(room - count) << (16 - length)) - 1;
       const int64_t used = longest >= left - count ? count : 0;
       codes.counts[static_cast<size_t>(length - 1)] = static_cast<uint8_t>(used);
@@ -291,7 +309,7 @@ class RandomFile {
     return codes;
   }
 
-  void put_symbol(BitWriter* to, const HuffmanCodes& codes, uint32_t symbol, uint32_t value, uint32_t size) {
+  void put_symbol(TestBits* to, const HuffmanCodes& codes, uint32_t symbol, uint32_t value, uint32_t size) {
     codes.for_each([&](uint32_t other, uint32_t code, uint32_t length) {
       if (other == symbol) to->put(code >> (16 - length), length);
     });
@@ -305,7 +323,7 @@ class RandomFile {
     return codes.symbols[static_cast<size_t>(below(count))];
   }
 
-  void write_block(BitWriter* to, const HuffmanCodes& dc, const HuffmanCodes& ac, int* dc_value) {
+  void write_block(TestBits* to, const HuffmanCodes& dc, const HuffmanCodes& ac, int* dc_value) {
     for (;;) {
       const uint32_t size = random_symbol(dc);
       const uint32_t value = static_cast<uint32_t>(below(1 << size));
@@ -319,10 +337,10 @@ class RandomFile {
     }
     const int stop = below(64);
     for (int place = 1; place < 64;) {
-      uint32_t symbol = place > stop ? 0 : random_symbol(ac);
+      uint32_t symbol = place > stop ? 0 : below(12) == 0 ? 0xf0 : random_symbol(ac);
       const auto run = static_cast<int>(symbol >> 4), size = static_cast<int>(symbol & 15);
       if (size != 0 && place + run > 63) symbol = 0;  // or it would lie behind the block
-      if (symbol == 0xf0 && place + 16 > 63 && below(20) != 0) symbol = 0;
+      if (symbol == 0xf0 && place + 16 > 63 && below(3) != 0) symbol = 0;
       if (size > 10 && below(20) != 0) symbol = 0;
       put_symbol(to, ac, symbol, static_cast<uint32_t>(below(1 << (symbol & 15))), symbol & 15);
       if ((symbol & 15) == 0 && symbol != 0xf0) break;
