@@ -161,7 +161,7 @@ TEST(JpegSymbols, LeaveToLibjpegWhatIsNotOrdinary) {
 
 // Luma's table of symbols of DC (0) or AC (0x10), or chroma's (1, 0x11), as libjpeg writes it where it makes none.
 HuffmanCodes standard_codes(uint8_t id) {
-  const Bytes file = jpeg(8, 8, 3, {});
+  static const Bytes file = jpeg(8, 8, 3, {});
   size_t table = marker(file, 0xc4);
   for (int n = 1; file[table + 4] != id; ++n) table = marker(file, 0xc4, n);
   HuffmanCodes codes;
