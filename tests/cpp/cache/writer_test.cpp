@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -453,6 +454,26 @@ TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
   }
   set_num_threads(threads_before);
   EXPECT_EQ(manifests[0], manifests[1]);
+}
+
+// Of which those that are the same are looked at once.
+TEST_F(WriterTest, FindingsAreOfEachStreamsOwnClock) {
+  {
+    Writer writer(path());
+    const auto episode = [&](std::vector<std::pair<std::string, std::vector<int64_t>>> rows) {
+      writer.begin_episode();
+      for (const auto& [name, times] : rows) append(writer, name, times, std::vector<float>(times.size()));
+      writer.end_episode();
+    };
+    episode({{"first", {0, 10}}, {"cut otherwise", {0, 10, 20}}, {"other stamps", {0, 10}}, {"same", {0, 10}}});
+    episode({{"first", {20, 40}}, {"cut otherwise", {40}}, {"other stamps", {20, 50}}, {"same", {20, 40}}});
+    writer.close();
+  }
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(dataset->stream("first").findings.max_period_ns, 20);
+  EXPECT_EQ(dataset->stream("cut otherwise").findings.max_period_ns, 10);
+  EXPECT_EQ(dataset->stream("other stamps").findings.max_period_ns, 30);
+  EXPECT_EQ(dataset->stream("same").findings.max_period_ns, 20);
 }
 
 TEST_F(WriterTest, TheSameInputMakesTheSameBytes) {
