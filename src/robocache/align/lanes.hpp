@@ -98,6 +98,17 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
   }
 }
 
+#ifdef __AVX512BW__
+// rounded_once<BFloat16>() of each in the upper half of its bits, by masks, which compilers do not come upon.
+ROBOCACHE_HD __m512i rounded_to_bfloat16(const __m512& y) {
+  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fff0000));
+  const __m512i nan_to_nan = _mm512_set1_epi32(0x11111100);  // the first two classes of numbers, to the first argument
+  const __m512i bits = _mm512_castps_si512(_mm512_fixupimm_ps(nan, y, nan_to_nan, 0));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  return _mm512_mask_add_epi32(up, _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000)), up, _mm512_set1_epi32(1));
+}
+#endif
+
 // Each by rounded_once().
 template <int kCount, class Work, class T>
 ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
@@ -106,15 +117,10 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
   } else if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Work, float>) {
     using Bits = Lanes<uint32_t, kCount>;
     const Bits u = reinterpret_cast<Bits>(y);
-#ifdef __AVX512F__
-    if constexpr (kCount == 16) {  // by masks, which compilers do not come upon
-      const auto up = reinterpret_cast<__m512i>(u + 0x7fffU);
-      const __mmask16 odd = _mm512_test_epi32_mask(reinterpret_cast<__m512i>(u), _mm512_set1_epi32(0x10000));
-      const __m512i rounded = _mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
-      const __mmask16 nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
-      const __m512i chosen = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fff0000));
-      const auto bits = __builtin_convertvector(reinterpret_cast<Bits>(chosen) >> 16, Lanes<uint16_t, kCount>);
-      __builtin_memcpy(to, &bits, sizeof(bits));
+#ifdef __AVX512BW__
+    if constexpr (kCount == 16) {
+      const __m512i bits = _mm512_maskz_srli_epi32(0xffff, rounded_to_bfloat16(y), 16);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(0xffff, bits));
       return;
     }
 #endif
@@ -143,6 +149,24 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
 #endif
     for (int i = 0; i < kCount; ++i) to[i] = rounded_once<T, Work>(y[i]);
   }
+}
+
+// One vector behind the other.
+template <int kCount, class Work, class T>
+ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<Work, kCount>& second, T* to) {
+#ifdef __AVX512BW__
+  if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Work, float> && kCount == 16) {
+    alignas(64) static constexpr uint16_t kUpperHalves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                              23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                              45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    const __m512i both = _mm512_permutex2var_epi16(rounded_to_bfloat16(first), _mm512_load_si512(kUpperHalves),
+                                                   rounded_to_bfloat16(second));
+    _mm512_storeu_si512(to, both);
+    return;
+  }
+#endif
+  store_lanes<kCount, Work>(first, to);
+  store_lanes<kCount, Work>(second, to + kCount);
 }
 
 // ---- vectors of which memory holds a part ------------------------------------------------------------------------------

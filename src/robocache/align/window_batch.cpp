@@ -23,17 +23,15 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
     check_cuda(launch(&batch, device.index, stream.handle), "window_batch");
     return;
   }
-  // To wake a thread for a range takes longer than to make fewer bytes; one that is there already takes a smaller share.
-  constexpr int64_t kRangeBytes = 64 << 10;
-  constexpr int64_t kSharedRangeBytes = 16 << 10;
-  constexpr int64_t kSamplesTogether = 8;
-  const int64_t bytes = batch.count * batch.plan.sample_bytes;
-  const int64_t range_bytes = bytes >= 2 * kRangeBytes && help_is_expected() ? kSharedRangeBytes : kRangeBytes;
-  const int64_t ranges = std::max<int64_t>(1, bytes / range_bytes);
-  int64_t grain = (batch.count + ranges - 1) / ranges;
-  if (grain > kSamplesTogether) grain = (grain + kSamplesTogether - 1) / kSamplesTogether * kSamplesTogether;
+  // To wake a thread takes longer than to make fewer bytes.
+  constexpr int64_t kSharedBytes = 128 << 10;
+  constexpr int64_t kMostTogether = 8;
+  const bool is_shared = batch.count * batch.plan.sample_bytes >= kSharedBytes;
+  // Short, so that all threads end at once.
+  const int64_t turns = int64_t{8} * num_threads();
+  const int64_t grain = is_shared ? std::clamp<int64_t>(batch.count / turns, 1, kMostTogether) : batch.count;
   WindowSamples* const samples = ROBOCACHE_SELECT_ISA(window_samples);
-  parallel_for(batch.count, grain, [&](int64_t begin, int64_t end) { samples(batch, begin, end); });
+  parallel_ranges(batch.count, grain, [&](Ranges& ranges) { samples(batch, ranges); });
 }
 
 }  // namespace robocache

@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "robocache/align/window_params.hpp"
+#include "robocache/core/ranges.hpp"
 
 namespace robocache {
 
-// Fills the samples [begin, end) of the batch. Throws FileError where rows lie in a file.
-using WindowSamples = void(const WindowBatch& batch, int64_t begin, int64_t end);
+// Fills the samples of the batch that these ranges give. Throws FileError where rows lie in a file.
+using WindowSamples = void(const WindowBatch& batch, Ranges& samples);
 
 // Memory of the thread's own, of at least so many bytes; what it held is lost.
 char* window_scratch(size_t bytes);

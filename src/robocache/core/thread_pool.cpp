@@ -25,6 +25,9 @@ using SteadyClock = std::chrono::steady_clock;
 // To wake a sleeping thread takes longer than many a range: who waits for another looks for it as long first.
 constexpr auto kBriefly = std::chrono::microseconds(30);
 
+// Who helps looks for signals in between.
+constexpr auto kHelpAtOnce = std::chrono::milliseconds(5);
+
 thread_local bool inside_range = false;
 thread_local const void* expected_helper = nullptr;
 thread_local const std::atomic<bool>* cancelled_by = nullptr;
@@ -43,12 +46,30 @@ class InsideRange {
   bool before_ = inside_range;
 };
 
-void run_alone(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-  const InsideRange inside;
-  for (int64_t begin = 0; begin < n; begin += grain) {
-    if (is_true(cancelled_by)) throw Cancelled();
-    body(begin, std::min(n, begin + grain));
+class AllRanges final : public Ranges {
+ public:
+  AllRanges(int64_t n, int64_t grain) : n_(n), grain_(grain) {}
+
+  bool next(int64_t& begin, int64_t& end) override {
+    if (begin_ >= n_ || is_true(cancelled_by)) return false;
+    begin = begin_;
+    end = begin_ = std::min(n_, begin_ + grain_);
+    return true;
   }
+
+  bool are_done() const { return begin_ >= n_; }
+
+ private:
+  int64_t n_;
+  int64_t grain_;
+  int64_t begin_ = 0;
+};
+
+void run_alone(int64_t n, int64_t grain, const std::function<void(Ranges&)>& body) {
+  const InsideRange inside;
+  AllRanges ranges(n, grain);
+  body(ranges);
+  if (!ranges.are_done()) throw Cancelled();
 }
 
 int default_num_threads() {
@@ -75,7 +96,7 @@ class ThreadPool {
     threads_ = threads;
   }
 
-  void run(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  void run(int64_t n, int64_t grain, const std::function<void(Ranges&)>& body) {
     std::unique_lock<std::mutex> run(run_mutex_, std::try_to_lock);
     if (!run.owns_lock() || threads_ == 1) {
       run_alone(n, grain, body);
@@ -93,20 +114,9 @@ class ThreadPool {
       helper_.store(helper, std::memory_order_release);
     }
     if (helper == nullptr || threads_ > 2) call_workers();
-    if (helper != nullptr) {
-      const auto until = SteadyClock::now() + kBriefly;
-      while (do_range()) {
-        if (helped_ || SteadyClock::now() < until) continue;
-        {
-          const std::lock_guard<std::mutex> lock(mutex_);
-          ++places_;
-        }
-        call_workers();
-        break;
-      }
-    }
-    while (do_range()) {
-    }
+    Share own(*this);
+    if (helper != nullptr) own.call_at = SteadyClock::now() + kBriefly;
+    work(own);
     for (const auto until = SteadyClock::now() + kBriefly; busy_.load() > 0 && SteadyClock::now() < until;) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
@@ -130,35 +140,77 @@ class ThreadPool {
       ++busy_;
     }
     helped_ = true;
-    const bool did = do_range();
+    Share own(*this);
+    own.until = SteadyClock::now() + kHelpAtOnce;
+    work(own);
     leave();
-    return did;
+    return own.taken > 0;
   }
 
  private:
   struct Job {
     int64_t n = 0;
     int64_t grain = 1;
-    const std::function<void(int64_t, int64_t)>* body = nullptr;
+    const std::function<void(Ranges&)>* body = nullptr;
     const std::atomic<bool>* cancelled = nullptr;
   };
 
-  // Whether there was a range left.
-  bool do_range() {
-    const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);  // ranges begin in order
-    if (begin >= job_.n) {
+  // What one thread takes of the job.
+  struct Share final : Ranges {
+    static constexpr auto kNever = SteadyClock::time_point::max();
+
+    explicit Share(ThreadPool& of) : pool(of) {}
+
+    bool next(int64_t& begin, int64_t& end) override {
+      if (until != kNever && SteadyClock::now() >= until) return false;
+      if (call_at != kNever && (pool.helped_ || SteadyClock::now() >= call_at)) {
+        if (!pool.helped_) pool.replace_helper();
+        call_at = kNever;
+      }
+      if (!pool.take(begin, end)) return false;
+      ++taken;
+      return true;
+    }
+
+    ThreadPool& pool;
+    SteadyClock::time_point until = kNever;    // takes none any more
+    SteadyClock::time_point call_at = kNever;  // calls a worker where the helper has not come
+    int64_t taken = 0;
+  };
+
+  // Whether a range was left.
+  bool take(int64_t& begin, int64_t& end) {
+    const int64_t first = next_.fetch_add(job_.grain, std::memory_order_relaxed);  // ranges begin in order
+    if (first >= job_.n || is_true(job_.cancelled)) {
       helper_.store(nullptr, std::memory_order_relaxed);
       return false;
     }
-    if (is_true(job_.cancelled)) return true;
-    const InsideRange inside;
-    try {
-      (*job_.body)(begin, std::min(job_.n, begin + job_.grain));
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-    }
+    begin = first;
+    end = std::min(job_.n, first + job_.grain);
     return true;
+  }
+
+  void work(Share& own) {
+    const InsideRange inside;
+    for (;;) {
+      const int64_t before = own.taken;
+      try {
+        return (*job_.body)(own);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+      if (own.taken == before) return;
+    }
+  }
+
+  // With one of the pool, whose place was kept.
+  void replace_helper() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++places_;
+    }
+    call_workers();
   }
 
   void leave() {
@@ -197,8 +249,8 @@ class ThreadPool {
       --places_;
       ++busy_;
       lock.unlock();
-      while (do_range()) {
-      }
+      Share own(*this);
+      work(own);
       leave();
       lock.lock();
     }
@@ -268,8 +320,6 @@ Cancellable::Cancellable(const std::atomic<bool>& by) : before_(std::exchange(ca
 
 Cancellable::~Cancellable() { cancelled_by = before_; }
 
-bool help_is_expected() { return expected_helper != nullptr && num_threads() > 1; }
-
 bool help(const void* by) { return the_pool().help(by); }
 
 int num_threads() { return the_pool().threads(); }
@@ -279,13 +329,19 @@ void set_num_threads(int64_t n) {
   the_pool().resize(static_cast<int>(n));
 }
 
-void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges&)>& body) {
   if (n <= 0) return;
   if (inside_range || n <= grain) {
     run_alone(n, grain, body);
     return;
   }
   the_pool().run(n, grain, body);
+}
+
+void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  parallel_ranges(n, grain, [&](Ranges& ranges) {
+    for (int64_t begin = 0, end = 0; ranges.next(begin, end);) body(begin, end);
+  });
 }
 
 }  // namespace robocache

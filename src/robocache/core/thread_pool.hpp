@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "robocache/core/ranges.hpp"
+
 namespace robocache {
 
 // Threads used by parallel_for, the caller's included: ROBOCACHE_NUM_THREADS where set, else the cores this process may
@@ -20,6 +22,10 @@ void set_num_threads(int64_t n);
 // range, or one while another thread's call is running, runs on the caller's thread alone. Safe after fork(): a child
 // starts with threads of its own.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
+
+// The same for work that begins a range before it has ended the one before: calls body(ranges) on each thread that takes part,
+// which takes ranges until there are none, and returns when it has done them all. It is called once more where it threw.
+void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges& ranges)>& body);
 
 // Says that whoever calls help() with this word will soon wait for what this thread makes. While it lives, a parallel_for of
 // this thread keeps a place for the helper among its threads; where it stays empty, a thread of the pool takes it after all.
@@ -50,10 +56,8 @@ class Cancellable {
 
 struct Cancelled {};
 
-// Whether this thread's parallel_for keeps a place for a helper: then ranges may be shorter than what is worth a wake-up.
-bool help_is_expected();
-
-// Does a range of the parallel_for that expects this helper, where one runs and has a range left. Whether it did.
+// Does ranges of the parallel_for that expects this helper, where one runs and has some left, for some milliseconds at most.
+// Whether it did.
 bool help(const void* by);
 
 }  // namespace robocache

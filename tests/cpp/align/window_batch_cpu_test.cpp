@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +45,26 @@ std::vector<Build> every_build() {
   return all;
 }
 
+// Samples [begin, end) in ranges of `grain`; of those every `nth` alone.
+class Portion final : public Ranges {
+ public:
+  Portion(int64_t begin, int64_t end, int64_t grain = 3, int64_t nth = 1)
+      : at_(begin), end_(end), grain_(grain), apart_(grain * nth) {}
+
+  bool next(int64_t& begin, int64_t& end) override {
+    if (at_ >= end_) return false;
+    begin = std::exchange(at_, at_ + apart_);
+    end = std::min(end_, begin + grain_);
+    return true;
+  }
+
+ private:
+  int64_t at_;
+  int64_t end_;
+  int64_t grain_;
+  int64_t apart_;
+};
+
 constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 // Each element type once to each type that it can become, normalised every other time; floats by `method`.
@@ -64,14 +86,14 @@ class EveryConversion {
   int64_t count() const { return anchors_.index().anchors; }
 
   // The memory that `samples` leaves, which held 0x5a in every byte.
-  std::vector<unsigned char> filled(WindowSamples* samples, int64_t begin, int64_t end) const {
+  std::vector<unsigned char> filled(WindowSamples* samples, Portion portion) const {
     std::vector<unsigned char> memory(static_cast<size_t>(bytes_), 0x5a);
     WindowBatch batch{};
     batch.plan = plan_;
     batch.mixture = mixture_.mixture().at_epoch(1, 2);
     batch.count = count();
     batch.memory = memory.data();
-    samples(batch, begin, end);
+    samples(batch, portion);
     return memory;
   }
 
@@ -126,26 +148,35 @@ TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversionAndMethod) {
        {InterpolationMethod::kLinear, InterpolationMethod::kPchip, InterpolationMethod::kAkima,
         InterpolationMethod::kAngle, InterpolationMethod::kSlerp}) {
     const EveryConversion batch(method);
-    const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, 0, batch.count());
-    EXPECT_NE(expected, batch.filled(baseline::window_samples, 0, 0));
+    const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, {0, batch.count()});
+    EXPECT_NE(expected, batch.filled(baseline::window_samples, {0, 0}));
     for (const Build& build : vector_builds()) {
-      EXPECT_EQ(batch.filled(build.samples, 0, batch.count()), expected) << build.name << " by " << method_name(method);
+      EXPECT_EQ(batch.filled(build.samples, {0, batch.count()}), expected)
+          << build.name << " by " << method_name(method);
     }
   }
 }
 
 TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
   const EveryConversion batch(InterpolationMethod::kLinear);
-  const std::vector<unsigned char> whole = batch.filled(baseline::window_samples, 0, batch.count());
-  const std::vector<unsigned char> none = batch.filled(baseline::window_samples, 0, 0);
+  const std::vector<unsigned char> whole = batch.filled(baseline::window_samples, {0, batch.count()});
+  const std::vector<unsigned char> none = batch.filled(baseline::window_samples, {0, 0});
   for (const Build& build : every_build()) {
-    for (const int64_t middle : {int64_t{0}, int64_t{1}, int64_t{13}, batch.count()}) {
-      const std::vector<unsigned char> first = batch.filled(build.samples, 0, middle);
-      const std::vector<unsigned char> second = batch.filled(build.samples, middle, batch.count());
+    const int64_t all = batch.count();
+    const std::pair<Portion, Portion> halves[] = {{{0, 0}, {0, all}},
+                                                  {{0, 1}, {1, all}},
+                                                  {{0, 13}, {13, all}},
+                                                  {{0, all}, {all, all}},
+                                                  {{0, all, 1, 2}, {1, all, 1, 2}},
+                                                  {{0, all, 5, 2}, {5, all, 5, 2}}};
+    for (size_t at = 0; at < std::size(halves); ++at) {
+      const auto& [one, other] = halves[at];
+      const std::vector<unsigned char> first = batch.filled(build.samples, one);
+      const std::vector<unsigned char> second = batch.filled(build.samples, other);
       for (size_t i = 0; i < whole.size(); ++i) {
         // Of the two halves one wrote this byte, and the other left it.
         ASSERT_TRUE((first[i] == whole[i] && second[i] == none[i]) || (first[i] == none[i] && second[i] == whole[i]))
-            << build.name << " up to " << middle << ", byte " << i;
+            << build.name << ", halves " << at << ", byte " << i;
       }
     }
   }
@@ -230,7 +261,8 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
     for (const Build& build : every_build()) {
       std::vector<unsigned char> memory(static_cast<size_t>(13 * steps * count));
       batch.memory = memory.data();
-      build.samples(batch, 0, count);
+      Portion portion(0, count);
+      build.samples(batch, portion);
       for (int64_t i = 0; i < count * steps; ++i) {
         const Anchor anchor = anchors.index().at(i / steps);
         const std::vector<int64_t>& times = episodes[static_cast<size_t>(anchor.episode)];

@@ -1,0 +1,326 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+// Which rows the steps of a sample take, by the clocks alone.
+#include <cstdint>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include "robocache/align/lanes.hpp"
+#include "robocache/align/window_item.hpp"
+#include "robocache/align/window_math.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+// The hint for the next target, where it lies a few rows on: all are compared at once, without a branch to guess wrong.
+int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) {
+  constexpr int kRows = 8;
+  if (hint + kRows >= n) return hint;
+  int64_t passed = 0;
+  for (int k = 1; k <= kRows; ++k) passed += times[hint + k] <= target ? 1 : 0;
+  return hint + passed;
+}
+
+// Times nearer to 0 than this have differences that are int64; 1.8e18 ns after 1970, as of today, is.
+constexpr int64_t kFar = int64_t{1} << 62;
+
+// Whether the moments around an anchor, and the closeness that counts as on a row, are so near.
+bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, int64_t anchor_ns, int64_t snap_ns) {
+  return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta_ns > -kFar / 2 &&
+         moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && snap_ns < kFar / 2;
+}
+
+// The row that the first of a clock's moments is, where the next moments are the next rows: each closer than snap_ns to its own
+// row and to no other. Else -1. Then find_place() gives the same rows, and by every rule steps take them.
+int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
+               int64_t anchor_ns, int64_t snap_ns) {
+  if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
+  const int64_t after_first = anchor_ns + moments[0].delta_ns - rows.first_ns;
+  const double guess = static_cast<double>(after_first) * rows.rows_per_ns + 0.5;
+  if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
+  const auto first = static_cast<int64_t>(guess);
+  const int64_t near = snap_ns > 0 ? snap_ns : 1;
+  const auto is_on_row = [&](int64_t k) {
+    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t* const row = times.data + first + k;
+    return (row[0] < target + near) & (row[0] > target - near) & (row[-1] <= target - near) & (row[1] >= target + near);
+  };
+  const double rows_apart = static_cast<double>(moments[count - 1].delta_ns - moments[0].delta_ns) * rows.rows_per_ns;
+  if (rows_apart < static_cast<double>(count) - 1.5 || rows_apart > static_cast<double>(count) - 0.5) return -1;
+  // The first is often the anchor's own row, whatever the clock, and rows far on may not be at hand.
+  if (!is_on_row(count > 1 ? 1 : 0) || times[first + count] >= kFar) return -1;
+  bool on_rows = true;
+  for (int64_t k = 0; k < count; ++k) on_rows &= is_on_row(k);
+  return on_rows ? first : -1;
+}
+
+// Neighbouring moments or steps at once.
+constexpr int kLanes = 8;
+using Longs = Lanes<int64_t, kLanes>;
+
+// What a clock's moments lie between, all of them inside the recording and between stamps that differ.
+struct Brackets {
+  static constexpr int32_t kMost = Item::kMost;
+  static_assert(kMost >= kMaxGroupPicks + kLanes);  // behind the last there may be anything
+
+  int64_t before[kMost];  // the last row at or before the moment, counted from the episode's first
+  int64_t since[kMost];   // from that row to the moment
+  int64_t gap[kMost];     // and to the next row
+  double weight[kMost];   // of the next row
+  int64_t hit[kMost];     // 1 where the moment is taken to be on the row, 2 on the next row, else 0
+};
+
+// How many of the kSeenRows rows from `times` on are at or before `target`; they ascend.
+constexpr int kSeenRows = 8;
+
+int64_t count_passed(const int64_t* times, int64_t target) {
+#ifdef __AVX512F__
+  return __builtin_popcount(_mm512_cmple_epi64_mask(_mm512_loadu_si512(times), _mm512_set1_epi64(target)));
+#else
+  int64_t passed = 0;
+  for (int k = 0; k < kSeenRows; ++k) passed += times[k] <= target ? 1 : 0;
+  return passed;
+#endif
+}
+
+// Fills what pick_at() makes of a clock's moments, or returns false where one of them is not so simple: outside the recording,
+// between rows of one stamp, or with differences beyond int64. Each is searched for by itself, so that none waits for another.
+bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
+                   int64_t anchor_ns, int64_t snap_ns, Brackets& found, Wanted& asked) {
+  const int64_t n = rows.rows;
+  if (n < kSeenRows || !is_near(moments, count, rows, anchor_ns, snap_ns)) return false;
+  int64_t* const targets = found.since;
+  int64_t* const looked_at = found.before;  // of the rows that are seen, the first
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t first = guess_row(rows, target) - kSeenRows / 2 + 1;
+    targets[k] = target;
+    looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
+  }
+  int64_t drift = 0;  // of the rows from where their times alone say
+  int64_t latest = 0;
+  bool differ = true;
+  for (int64_t k = 0; k < count; ++k) {
+    asked.ask();
+    const int64_t target = targets[k];
+    const int64_t passed = count_passed(times + looked_at[k], target);
+    int64_t before = looked_at[k] + passed - 1;
+    if (passed == 0 || passed == kSeenRows) {
+      const int64_t guess = before;
+      before = last_at_or_before(ClockRow<int64_t>{times, 1}, n, target, guess + drift);
+      drift = before - guess;
+      if (before < 0) return false;
+    }
+    if (before + 2 >= n) return false;
+    const int64_t* const row = times + before;
+    latest = row[2];
+    differ &= row[1] != latest;
+    found.before[k] = before;
+    found.since[k] = target - row[0];
+    found.gap[k] = row[1] - row[0];
+  }
+  if (!differ || latest >= kFar) return false;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t since = found.since[k];
+    const int64_t until = found.gap[k] - since;
+    const bool on_row = since == 0 || (since < snap_ns && since <= until);
+    found.hit[k] = on_row ? 1 : until < snap_ns ? 2 : 0;
+    found.weight[k] = static_cast<double>(since) / static_cast<double>(found.gap[k]);
+  }
+  return true;
+}
+
+// As many of the lanes as there are, up to `left`.
+template <class T>
+void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
+  if (left >= kLanes) {
+    __builtin_memcpy(to, &lanes, sizeof(lanes));
+  } else {
+    for (int64_t i = 0; i < left; ++i) to[i] = lanes[i];
+  }
+}
+
+// What pick_at() makes of them for a segment's steps, which aim at one moment after the other.
+void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first, const Picks& picks, bool* is_pad,
+                    int64_t* age) {
+  const bool mixes = !s.causal && !is_step(s.method);
+  const bool held = s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // no step takes the later row
+  // In all lanes, -1 where it is so.
+  const Longs next = Longs{} - (s.method == InterpolationMethod::kNext && !held);
+  const Longs nearest = Longs{} - (s.method == InterpolationMethod::kNearest && !held);
+  const Longs mixing = Longs{} - mixes;
+  const Longs causal = Longs{} - s.causal;
+  const int64_t max_gap = s.max_gap_ns < 0 ? INT64_MAX : s.max_gap_ns;
+  const int64_t tolerance = s.tolerance_ns < 0 || mixes ? INT64_MAX : s.tolerance_ns;
+  for (int64_t k = 0; k < s.steps; k += kLanes) {
+    const int64_t left = s.steps - k;
+    Longs before;
+    Longs since;
+    Longs gap;
+    Longs hit;
+    Lanes<double, kLanes> weight;
+    load_lanes<kLanes, int64_t>(found.before + first + k, before);
+    load_lanes<kLanes, int64_t>(found.since + first + k, since);
+    load_lanes<kLanes, int64_t>(found.gap + first + k, gap);
+    load_lanes<kLanes, int64_t>(found.hit + first + k, hit);
+    load_lanes<kLanes, double>(found.weight + first + k, weight);
+    const Longs between = hit == 0;
+    const Longs later = (hit == 2) | (between & (next | (nearest & (gap - since < since))));
+    const Longs row = before - later;
+    store_first<int64_t>(row, left, picks.left + k);
+    store_first<int64_t>(row - (between & mixing), left, picks.right + k);
+    store_first<double>(weight, left, picks.weight + k);
+    if (is_pad != nullptr) {
+      const Longs wide = causal ? since : gap;
+      const Longs distance = later ? gap - since : since;
+      const Longs pad = between & ((wide > max_gap) | (distance > tolerance)) & 1;
+      store_first<uint8_t>(__builtin_convertvector(pad, Lanes<uint8_t, kLanes>), left,
+                           reinterpret_cast<uint8_t*>(is_pad) + k);
+    }
+    if (age != nullptr) {
+      const Longs distance = later ? since - gap : since;
+      store_first<int64_t>(distance, left, age + k);
+    }
+  }
+}
+
+}  // namespace
+
+void ask_for_clocks(const Group& group, const Anchor& anchor) {
+  constexpr int64_t kTimesPerLine = kLineBytes / static_cast<int64_t>(sizeof(int64_t));
+  for (int32_t at = 0; at < group.clock_count; ++at) {
+    const WindowClock& clock = group.clocks[at];
+    const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
+    if (rows.rows == 0) continue;
+    const int64_t* const times = clock.rows.time_ns + rows.begin;
+    const auto guess = [&](int32_t moment) {
+      return guess_row(rows, saturating_add(anchor.time_ns, group.moments[moment].delta_ns));
+    };
+    const int64_t last = guess(clock.moment_end - 1) + kSeenRows / 2 + 1;
+    for (int64_t row = guess(clock.moment_begin) - kSeenRows / 2 + 1; row < last; row += kTimesPerLine) {
+      prefetch(times + row);
+    }
+    prefetch(times + last);
+  }
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
+    if (s.values == nullptr) continue;
+    prefetch(values_of(s, rows) + guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns)) * s.row_bytes);
+  }
+}
+
+void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
+  const Group group(*item.group);
+  const Anchor& anchor = item.anchor;
+  const Picks picks = item.picks();
+  item.wanted.clear();
+  struct Stream {
+    const char* values;  // of the episode's first row
+    const char* wanted;  // up to where they are
+    bool* is_pad;
+    int64_t* age;
+    int64_t row_bytes;
+    int64_t bytes;
+
+    void want(int64_t first, int64_t last, Wanted& lines) {
+      const char* begin = values + first * row_bytes;
+      const char* const end = values + last * row_bytes + bytes;
+      if (begin < wanted && end > wanted) begin = wanted;
+      lines.add(begin, end);
+      wanted = end;
+    }
+  };
+  Stream streams[kMaxGroupSegments];  // of each segment
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
+    const int64_t masks = item.sample * s.mask_steps;
+    streams[at].values = s.values == nullptr ? nullptr : values_of(s, rows);
+    streams[at].wanted = nullptr;
+    streams[at].is_pad = s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset) + masks;
+    streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
+    streams[at].row_bytes = s.row_bytes;
+    streams[at].bytes = s.features * dtype_size(s.value_dtype);
+    item.runs[at] = -1;
+  }
+  for (int32_t at = 0; at < group.clock_count; ++at) {
+    const WindowClock& clock = group.clocks[at];
+    const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
+    const int64_t n = rows.rows;
+    const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
+    const int64_t run = n == 0 || !clock.in_order
+                            ? -1
+                            : run_of(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times,
+                                     rows, anchor.time_ns, snap_ns);
+    if (run >= 0) {
+      for (int32_t segment = 0; segment < group.segment_count; ++segment) {
+        const WindowSegment& s = group.segments[segment];
+        if (s.clock != at) continue;
+        const int64_t first = run + s.first_moment - clock.moment_begin;
+        item.runs[segment] = first;
+        Stream& stream = streams[segment];
+        if (stream.is_pad != nullptr) __builtin_memset(stream.is_pad, 0, static_cast<size_t>(s.steps));
+        if (stream.age != nullptr) {
+          for (int32_t k = 0; k < s.steps; ++k) {
+            stream.age[k] = anchor.time_ns + group.moments[s.first_moment + k].delta_ns - times[first + k];
+          }
+        }
+        if (s.file.descriptor >= 0 || !copies_rows(s)) {
+          const Picks own = picks.from(s.pick_begin);
+          for (int32_t k = 0; k < s.steps; ++k) own.left[k] = own.right[k] = first + k;
+        }
+        if (stream.values == nullptr) continue;
+        const char* const end = stream.values + (first + s.steps - 1) * s.row_bytes + stream.bytes;
+        for (const char* line = line_of(stream.values + first * s.row_bytes); line < end; line += kLineBytes) {
+          prefetch(line);
+        }
+      }
+      continue;
+    }
+    Brackets found;
+    if (n > 0 && clock.in_order &&
+        find_brackets(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times.data, rows,
+                      anchor.time_ns, snap_ns, found, asked)) {
+      for (int32_t segment = 0; segment < group.segment_count; ++segment) {
+        const WindowSegment& s = group.segments[segment];
+        if (s.clock != at) continue;
+        Stream& stream = streams[segment];
+        const Picks own = picks.from(s.pick_begin);
+        pick_bracketed(s, found, s.first_moment - clock.moment_begin, own, stream.is_pad, stream.age);
+        if (stream.values == nullptr) continue;
+        const int64_t* const before = found.before + s.first_moment - clock.moment_begin;
+        const int64_t end = before[s.steps - 1] + 1;  // not out of the picks, which have just been written side by side
+        if ((end - before[0]) * stream.row_bytes <= s.steps * (2 * stream.bytes + 64)) {
+          stream.want(before[0], end, item.wanted);
+        } else {
+          for (int32_t k = 0; k < s.steps; ++k) stream.want(own.left[k], own.right[k], item.wanted);
+        }
+      }
+      continue;
+    }
+    int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
+    for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
+      const WindowMoment moment = group.moments[m];
+      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
+      WindowPlace<> place{};
+      if (n > 0) {
+        hint = advanced(times.data, n, target, hint);
+        place = find_place(times, n, target, snap_ns, hint);
+      }
+      for (int32_t slot = 0; slot < moment.slots; ++slot) {
+        const WindowSlot step = group.slots[moment.slot_begin + slot];
+        Stream& stream = streams[step.segment];
+        Pick<double> chosen{0, 0, 0, PickKind::kAbsent, false};
+        if (n > 0) chosen = pick_at(times, n, place, group.segments[step.segment]);
+        picks.set(step.pick, chosen);
+        if (stream.is_pad != nullptr) stream.is_pad[step.step] = !chosen.valid;
+        if (stream.age != nullptr) stream.age[step.step] = age_of(times, chosen, target);
+        if (stream.values == nullptr) continue;
+        stream.want(chosen.left, chosen.right, item.wanted);
+      }
+    }
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA

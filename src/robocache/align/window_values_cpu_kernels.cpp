@@ -1,0 +1,295 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+// The values of a sample's steps, of the rows that they take.
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/align/lanes.hpp"
+#include "robocache/align/window_batch_cpu.hpp"
+#include "robocache/align/window_item.hpp"
+#include "robocache/align/window_math.hpp"
+#include "robocache/interpolation/angle.hpp"
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/rotation.hpp"
+#include "robocache/source/read_rows.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+// ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
+
+// Features [begin, begin + kColumns * kCount) of the steps, or of a column as many as `part` says. The steps are neither curved
+// nor without a row to take. Step by step, so that scale and shift are loaded once.
+template <int kColumns, int kCount, bool kScaled, class In, class Out, class Part>
+void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, int64_t begin,
+                  Part part, char* out, Wanted& asked) {
+  using Work = WorkType<In>;
+  using Column = Lanes<Work, kCount>;
+  Column scale[kColumns];
+  Column shift[kColumns];
+  if constexpr (kScaled) {
+    for (int c = 0; c < kColumns; ++c) {
+      part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + begin + c * kCount, scale[c]);
+      part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + begin + c * kCount, shift[c]);
+    }
+  }
+  const char* const column = values + begin * static_cast<int64_t>(sizeof(In));
+  auto* to = reinterpret_cast<Out*>(out) + begin;
+  const auto after = [&](Out* step) { return reinterpret_cast<Out*>(reinterpret_cast<char*>(step) + s.step_bytes); };
+  for (int64_t k = 0; k < count; ++k) {
+    asked.ask();
+    const auto* const a = reinterpret_cast<const In*>(column + picks.left[k] * s.row_bytes);
+    Column y[kColumns]{};
+    if (picks.is_mixed(k)) {
+      const auto* const b = reinterpret_cast<const In*>(column + picks.right[k] * s.row_bytes);
+      const Column weight = static_cast<Work>(picks.weight[k]) - Column{};
+      for (int c = 0; c < kColumns; ++c) {
+        Column left;
+        Column right;
+        part.template load<kCount, Work>(a + c * kCount, left);
+        part.template load<kCount, Work>(b + c * kCount, right);
+        lerp_lanes(left, right, weight, y[c]);
+      }
+    } else if constexpr (std::is_same_v<In, Out> && !kScaled) {
+      for (int c = 0; c < kColumns; ++c) {
+        part.template copy<kCount>(a + c * kCount, to + c * kCount);  // with every bit
+      }
+      to = after(to);
+      continue;
+    } else {
+      for (int c = 0; c < kColumns; ++c) part.template load<kCount, Work>(a + c * kCount, y[c]);
+    }
+    if constexpr (kScaled) {
+      for (int c = 0; c < kColumns; ++c) multiply_add_lanes(scale[c], y[c], shift[c]);
+    }
+    if constexpr (kColumns % 2 == 0) {
+      for (int c = 0; c < kColumns; c += 2) store_two_lanes<kCount, Work>(y[c], y[c + 1], to + c * kCount);
+    } else {
+      for (int c = 0; c < kColumns; ++c) part.template store<kCount, Work>(y[c], to + c * kCount);
+    }
+    to = after(to);
+  }
+}
+
+// Columns of kCount, four at once as long as there are. Where they do not come out even, the last is a part of one, or where
+// there are no such loads and stores it reaches back over what is already written.
+template <int kCount, bool kScaled, class In, class Out>
+void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
+                   Wanted& asked) {
+  constexpr int64_t kFour = int64_t{4} * kCount;
+  int64_t d = 0;
+  for (; d + kFour <= s.features; d += kFour) {
+    write_column<4, kCount, kScaled, In, Out>(s, values, picks, count, d, AllLanes{}, out, asked);
+  }
+  const auto write = [&](int64_t begin, auto part) {
+    write_column<1, kCount, kScaled, In, Out>(s, values, picks, count, begin, part, out, asked);
+  };
+  for (; d + kCount <= s.features; d += kCount) write(d, AllLanes{});
+  if (d == s.features) return;
+  if constexpr (kHasParts) {
+    write(d, FirstLanes(s.features - d));
+  } else if constexpr (kCount > 1) {
+    if (d > 0) return write(s.features - kCount, AllLanes{});
+    write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, count, out, asked);
+  }
+}
+
+// Steps of floats that copy a row or mix two.
+void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
+                Wanted& asked) {
+  with_floating(s.value_dtype, [&](auto in) {
+    with_floating(s.out_dtype, [&](auto made) {
+      using In = decltype(in);
+      using Out = decltype(made);
+      constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
+      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, count, out, asked)
+                         : write_columns<kCount, true, In, Out>(s, values, picks, count, out, asked);
+    });
+  });
+}
+
+// ---- curves, angles and rotations between two rows, a piece of the features at a time ----------------------------------
+
+template <class Work>
+void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t n, Work* to) {
+  with_floating(s.value_dtype, [&](auto element) {
+    const auto* from = reinterpret_cast<const decltype(element)*>(row) + first;
+    for (int64_t d = 0; d < n; ++d) to[d] = to_work<Work>(from[d]);
+  });
+}
+
+template <class Work>
+void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                 const Pick<double>& picked, char* out) {
+  constexpr int64_t kPiece = 64;
+  static_assert(kPiece % 4 == 0);
+  Work x[6][kPiece];
+  Work y[kPiece];
+  const auto w = static_cast<Work>(picked.weight);
+  const int reach = stencil_reach(s.method);
+  const ClockRow<int64_t> clock{times, 1};
+  const Stencil<int64_t> stencil = stencil_around(clock, rows.rows, picked.left, picked.right, reach);
+  const int before = stencil.before;
+  const int after = stencil.after;
+  CurveWeights<Work> c{};
+  if (reach > 0) c = weights_around<Work>(s.method, clock, rows.rows, stencil, w);
+  for (int64_t first = 0; first < s.features; first += kPiece) {
+    const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
+    for (int i = 2 - reach; i <= 3 + reach; ++i) {
+      load_piece(s, values + stencil.rows[i] * s.row_bytes, first, n, x[i]);
+    }
+    switch (s.method) {
+      case InterpolationMethod::kPchip:
+        for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, before, after, x[1][d], x[2][d], x[3][d], x[4][d]);
+        break;
+      case InterpolationMethod::kAkima:
+        for (int64_t d = 0; d < n; ++d) {
+          y[d] = akima_at(c, before, after, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
+        }
+        break;
+      case InterpolationMethod::kAngle:
+        for (int64_t d = 0; d < n; ++d) y[d] = angle_at(x[2][d], x[3][d], w);
+        break;
+      case InterpolationMethod::kSlerp:
+        for (int64_t d = 0; d < n; d += 4) {
+          Work from[4] = {x[2][d], x[2][d + 1], x[2][d + 2], x[2][d + 3]};
+          Work to[4] = {x[3][d], x[3][d + 1], x[3][d + 2], x[3][d + 3]};
+          Work turned[4];
+          slerp(from, to, w, 1 - w, turned);
+          for (int64_t k = 0; k < 4; ++k) y[d + k] = turned[k];
+        }
+        break;
+      case InterpolationMethod::kLinear:  // not curved
+      case InterpolationMethod::kNearest:
+      case InterpolationMethod::kPrevious:
+      case InterpolationMethod::kNext:
+      case InterpolationMethod::kCubic:  // no segment's
+      case InterpolationMethod::kPose:
+        __builtin_trap();
+    }
+    if (s.scale != nullptr) {
+      const Work* const scale = static_cast<const Work*>(s.scale) + first;
+      const Work* const shift = static_cast<const Work*>(s.shift) + first;
+      for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+    }
+    with_floating(s.out_dtype, [&](auto element) {
+      auto* const to = reinterpret_cast<decltype(element)*>(out) + first;
+      for (int64_t d = 0; d < n; ++d) to[d] = rounded_once<decltype(element)>(y[d]);
+    });
+  }
+}
+
+// ---- rows as they are --------------------------------------------------------------------------------------------------
+
+// Steps that take one row after the other.
+void copy_run(const WindowSegment& s, const char* row, char* out) {
+  const int64_t bytes = s.features * dtype_size(s.value_dtype);
+  if (s.row_bytes == bytes && s.step_bytes == bytes) {
+    __builtin_memcpy(out, row, static_cast<size_t>(s.steps * bytes));
+    return;
+  }
+  for (int32_t k = 0; k < s.steps; ++k) {
+    __builtin_memcpy(out + k * s.step_bytes, row + k * s.row_bytes, static_cast<size_t>(bytes));
+  }
+}
+
+// ---- steps -------------------------------------------------------------------------------------------------------------
+
+// Whether a step takes a row as it is, or a straight mixture of two.
+bool is_straight(const Picks& picks, int64_t step, bool curved) {
+  return !picks.is_nothing(step) && !(curved && picks.is_mixed(step));
+}
+
+// `out`: of the first of these steps.
+void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                 const Picks& picks, int64_t count, char* out, Wanted& asked) {
+  const bool curved = is_curved(s.method);
+  for (int64_t k = 0; k < count;) {
+    char* const to = out + k * s.step_bytes;
+    if (picks.is_nothing(k)) {
+      __builtin_memset(to, 0, static_cast<size_t>(s.features * dtype_size(s.out_dtype)));
+      ++k;
+    } else if (!is_floating(s.value_dtype)) {
+      __builtin_memcpy(to, values + picks.left[k] * s.row_bytes,
+                       static_cast<size_t>(s.features * dtype_size(s.value_dtype)));
+      ++k;
+    } else if (is_straight(picks, k, curved)) {
+      int64_t end = k + 1;
+      while (end < count && is_straight(picks, end, curved)) ++end;
+      write_rows(s, values, picks.from(k), end - k, to, asked);
+      k = end;
+    } else {
+      s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picks[k], to)
+                                       : write_curve<float>(s, rows, values, times, picks[k], to);
+      ++k;
+    }
+  }
+}
+
+// The rows of an episode that steps take, and those around them that their curves look at.
+struct RowRange {
+  int64_t begin;
+  int64_t end;
+};
+
+RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked) {
+  if (picked.kind == PickKind::kAbsent) return {0, 0};
+  const int reach = picked.kind == PickKind::kMix ? stencil_reach(s.method) : 0;
+  if (reach == 0) return {picked.left, picked.right + 1};
+  const ClockRow<int64_t> clock{times, 1};
+  const Stencil<int64_t> stencil = stencil_around(clock, rows.rows, picked.left, picked.right, reach);
+  return {stencil.rows[2 - reach], stencil.rows[3 + reach] + 1};
+}
+
+// Steps whose rows lie in a file: read as runs of neighbouring rows.
+void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Picks& picks,
+                     char* out, Wanted& asked) {
+  for (int32_t k = 0; k < s.steps;) {
+    RowRange run = rows_of(s, rows, times, picks[k]);
+    int32_t end = k + 1;
+    for (; end < s.steps; ++end) {
+      const RowRange next = rows_of(s, rows, times, picks[end]);
+      if (next.begin == next.end) continue;
+      if (run.begin == run.end) run = next;
+      const int64_t apart = next.begin > run.end   ? next.begin - run.end
+                            : next.end < run.begin ? run.begin - next.end
+                                                   : 0;
+      if (apart * s.row_bytes > kShortGap) break;
+      run.begin = next.begin < run.begin ? next.begin : run.begin;
+      run.end = next.end > run.end ? next.end : run.end;
+    }
+    // The last row of a file ends with its own features, not with those of a whole row behind this segment's first.
+    const int64_t bytes =
+        run.begin == run.end ? 0 : (run.end - run.begin - 1) * s.row_bytes + s.features * dtype_size(s.value_dtype);
+    char* const scratch = window_scratch(static_cast<size_t>(bytes));
+    read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
+    const char* const values = scratch - run.begin * s.row_bytes;
+    write_steps(s, rows, values, times, picks.from(k), end - k, out + k * s.step_bytes, asked);
+    k = end;
+  }
+}
+
+}  // namespace
+
+void write_values(Item& item, char* memory, Wanted& asked) {
+  const Group group(*item.group);
+  for (int32_t at = 0; at < group.segment_count; ++at) {
+    const WindowSegment& s = group.segments[at];
+    const StreamClock& clock = group.clocks[s.clock].rows;
+    const EpisodeRows rows = clock.rows_of(item.anchor.episode);
+    const int64_t* const times = clock.time_ns + rows.begin;
+    const Picks own = item.picks().from(s.pick_begin);
+    char* const out = memory + s.out_offset + item.sample * s.out_sample;
+    if (s.file.descriptor >= 0) {
+      write_from_file(s, rows, times, own, out, asked);
+      continue;
+    }
+    const char* const values = values_of(s, rows);
+    if (item.runs[at] >= 0 && copies_rows(s)) {
+      copy_run(s, values + item.runs[at] * s.row_bytes, out);
+      continue;
+    }
+    write_steps(s, rows, values, times, own, s.steps, out, asked);
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA
