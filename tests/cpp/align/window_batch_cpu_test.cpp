@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -298,6 +299,44 @@ TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTakeStepByRow) {
   std::vector<int64_t> deltas;
   for (int64_t step = -4; step < 12; ++step) deltas.push_back(step * 20'000'000);
   expect_what_scalar_rules_take(deltas);
+}
+
+// Whatever its bits, in vectors at once and in a part of one.
+TEST(WindowSamplesBuilds, GiveOneNanInBFloat16) {
+  constexpr int64_t kFeatures = 84;
+  const test::HostClock clock{{{1'000, 2'000, 3'000}}};
+  std::vector<float> values;
+  for (int64_t i = 0; i < 3 * kFeatures; ++i) {
+    const auto bits = (i % 2 == 0 ? 0x7f800001U : 0xff800001U) + static_cast<uint32_t>(i) * 0x8001U;
+    values.push_back(i % 3 == 0 ? std::bit_cast<float>(bits) : static_cast<float>(i));
+  }
+  const Anchors anchors = Anchors::of_ticks(clock.view(), std::vector<int64_t>{0});
+  const MixtureTables mixture{std::vector<int64_t>{3}, {.weights = {std::nullopt}, .shuffle = false}};
+  WindowStream stream{};
+  stream.rows = {clock.view(), values.data(), kFeatures, DType::kFloat32};
+  stream.delta_ns = {0};
+  stream.methods = {{0, kFeatures, InterpolationMethod::kLinear}};
+  stream.max_gap_ns = stream.tolerance_ns = -1;
+  stream.out_features = kFeatures;
+  stream.out_dtype = DType::kBFloat16;
+  stream.pad_offset = 2 * 3 * kFeatures;
+  stream.age_offset = -1;
+  DeviceTables tables{Device{}};
+  WindowBatch batch{};
+  batch.plan = window_plan(std::vector<WindowStreams>{{anchors.index(), {stream}, {}}}, tables);
+  batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = -1;
+  batch.mixture = mixture.mixture().at_epoch(0, 0);
+  batch.count = 3;
+  for (const Build& build : every_build()) {
+    std::vector<uint16_t> memory(3 * kFeatures + 2);
+    batch.memory = memory.data();
+    Portion portion(0, 3);
+    build.samples(batch, portion);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto expected = std::bit_cast<uint16_t>(rounded_once<BFloat16>(values[i]));
+      EXPECT_EQ(memory[i], expected) << build.name << ", feature " << i;
+    }
+  }
 }
 
 }  // namespace
