@@ -219,8 +219,8 @@ class Array:
         out = np.empty((stop - start, *self.shape[1:]), self.dtype.newbyteorder("="))
         for number in range(start // length, -(-stop // length)):
             first, last = max(start, number * length), min(stop, (number + 1) * length)
-            chunk = self._chunk_of_rows(number)
-            out[first - start : last - start] = chunk[first - number * length : last - number * length]
+            inside = slice(first - number * length, last - number * length)
+            out[first - start : last - start] = self._chunk_of_rows(number)[inside]  # in no variable: not two at once
         return out
 
     def _chunk_of_rows(self, number: int) -> np.ndarray:
@@ -232,7 +232,9 @@ class Array:
         ahead, self._ahead = self._ahead, None
         chunk = ahead[1].result() if ahead is not None and ahead[0] == number else self._row_of_chunks(number)
         self._held = number, chunk
-        if is_next and chunk.nbytes <= _AHEAD_BYTES and (number + 1) * self.chunks[0] < self.shape[0]:
+        # A chunk may be wider than the rows in it.
+        size = max(chunk.nbytes, math.prod(self.chunks) * self.dtype.itemsize)
+        if is_next and size <= _AHEAD_BYTES and (number + 1) * self.chunks[0] < self.shape[0]:
             self._ahead = number + 1, self.store.thread.submit(self._row_of_chunks, number + 1)
         return chunk
 

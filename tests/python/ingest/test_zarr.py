@@ -5,8 +5,10 @@ import lzma
 import os
 import stat
 import struct
+import threading
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -397,6 +399,26 @@ def test_bombs_are_not_blown_up(tmp_path):
             refused(store, "data/x/0")
             assert tracemalloc.get_traced_memory()[1] < 20_000_000, codec
             tracemalloc.stop()
+
+
+def test_a_chunk_that_is_much_wider_than_its_rows_is_not_decoded_ahead(tmp_path):
+    store = write_store(tmp_path / "s", {"x": np.zeros((17, 1))}, [17], compressor=numcodecs.Zlib(), chunks=4)
+    change(store, "data/x", chunks=[4, 2**20])
+    for number in range(5):
+        (store / "data" / "x" / f"{number}.0").write_bytes(zlib.compress(bytes(2**25)))
+    tracemalloc.start()
+    _, rows = Yields("zarr", store, rate_hz=10).only()["x"]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not rows.any() and most < 3.5 * 2**25, most
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_chunk_that_a_thread_reads_is_named_and_the_thread_ends(number, tmp_path):
+    store = write_store(tmp_path / "s")
+    (store / "data" / "action" / f"{number}.0").write_bytes(b"damaged")
+    refused(store, f"data/action/{number}.0: expected a")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("robocache-read")]
 
 
 @pytest.mark.soak

@@ -195,12 +195,13 @@ class _Database(Bag):
         for path, topics in self._open:
             part = Part()
             with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
+                identities = _identities(database)
                 for first, rows in _fetch(database):
                     if decompressor is None and _add_alike(part, rows, topics):
                         rows = []
                     for row, (topic, time_ns, data) in enumerate(rows, first):
                         if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
-                            identity = _identity(database, row)
+                            identity = _identity(identities, row)
                             error = SourceError(
                                 f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: {type(data).__name__}"
                             )
@@ -208,7 +209,7 @@ class _Database(Bag):
                             continue
                         if decompressor is not None:
                             if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
-                                identity = _identity(database, row)
+                                identity = _identity(identities, row)
                                 raise SourceError(f"{path}: message {identity}: expected zstd that says its size")
                             data = decompressor.decompress(data)
                         part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
@@ -260,10 +261,15 @@ def _count_bytes(rows: list[_Row]) -> int:
         return 0
 
 
-def _identity(database: sqlite3.Connection, row: int) -> Any:
-    """The number that the message in that place has."""
-    (identity,) = database.execute(f"SELECT id FROM messages ORDER BY timestamp, id LIMIT 1 OFFSET {row}").fetchone()
-    return identity
+def _identities(database: sqlite3.Connection) -> Iterator[tuple[int, Any]]:
+    """The place of each message in order and the number that it has: gone through once, however many are asked for."""
+    for row, (identity,) in enumerate(database.execute("SELECT id FROM messages ORDER BY timestamp, id")):
+        yield row, identity
+
+
+def _identity(identities: Iterator[tuple[int, Any]], wanted: int) -> Any:
+    """Of the message in that place, which is behind those that were asked for before."""
+    return next((identity for row, identity in identities if row == wanted), None)
 
 
 def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
