@@ -94,12 +94,13 @@ void BlockWriter::truncate(int64_t size) {
     std::deque<std::vector<std::byte>> blocks = behind_->take_back(*this, static_cast<size_t>(last));
     given_ -= std::ssize(blocks) * kBlockBytes;
     if (!blocks.empty()) buffer_ = std::move(blocks.front());
-    if (follower_ != nullptr) follower_->cut(size);
   }
   if (size >= given_) {
     buffer_.resize(static_cast<size_t>(size - given_));
     return;
   }
+  // No block waits any more, so the follower is not at work.
+  if (follower_ != nullptr) follower_->cut(size);
   const int64_t whole = size / kBlockBytes;
   const FileDescriptor file = open_file();
   buffer_.resize(static_cast<size_t>(size - whole * kBlockBytes));

@@ -94,8 +94,8 @@ class OrderStatistics {
   static constexpr int kFirstShift = kKeyBits - kFirstBits;
   static constexpr int kLaterBits = 11;
   static constexpr Key kGreatestKey = static_cast<Key>(~Key{0}) >> (8 * static_cast<int>(sizeof(Key)) - kKeyBits);
-  // Up to as many numbers it is quicker to select from all of them than to count.
-  static constexpr int64_t kMostSelected = 8192;
+  // Up to as many numbers it is quicker to select from all of them than to count, and takes no more memory.
+  static constexpr int64_t kMostSelected = std::min(int64_t{8192}, int64_t{1} << kFirstBits);
   static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;
 
   // Keys [low, high], and what is known of the numbers that have one of them.

@@ -499,8 +499,10 @@ Writer::Writer(const std::string& path, WriteMode mode) : impl_(std::make_unique
 
 Writer::~Writer() {
   impl_->abort();
-  // A forked child has not its thread, and perhaps its locks for ever.
-  if (::getpid() != impl_->owner) (void)impl_->behind.release();
+  if (::getpid() == impl_->owner) return;
+  // A forked child has not its thread, and perhaps its locks for ever; and what that was at work on as no call left it.
+  (void)impl_->behind.release();
+  for (auto& stream : impl_->streams) (void)stream.release();
 }
 
 void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names,

@@ -1,9 +1,11 @@
 #include "robocache/cache/statistics.hpp"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -223,6 +225,20 @@ TEST(ValueStatistics, ThreadsChangeNoBit) {
     const ValueStatistics four = value_statistics(values.data(), DType::kFloat32, rows, features);
     set_num_threads(before);
     EXPECT_EQ(one.table, four.table);
+  }
+}
+
+// As many of a byte's numbers as are kept before they are counted are more bytes than the counts.
+TEST(ValueStatistics, AFirstPassHoldsNoMoreThanItSays) {
+  constexpr int64_t kFeatures = 300;
+  constexpr int64_t kPiece = FirstPass::kRows / 8;
+  for (const DType dtype : {DType::kUInt8, DType::kInt16, DType::kFloat32, DType::kFloat64}) {
+    const std::vector<std::byte> rows(static_cast<size_t>(kPiece * kFeatures * dtype_size(dtype)));
+    const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    const auto begun = FirstPass::begin(dtype, kFeatures);
+    while (begun->rows() < FirstPass::kRows) begun->add(rows.data(), kPiece);
+    const size_t held = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+    EXPECT_LT(static_cast<int64_t>(held), FirstPass::most_bytes(dtype, kFeatures) * 5 / 4) << dtype_name(dtype);
   }
 }
 
