@@ -13,7 +13,7 @@ from ..errors import FrameError
 from .report import Finding
 from .streams import Clock, Survey
 
-SAMPLED = 32  # frames of each camera that are decoded
+SAMPLED = 24  # frames of each camera that are decoded
 BLANK_RANGE = 4  # of the values 0 to 255: a frame that spans no more has no picture in it
 FROZEN_ROWS, FROZEN_S = 10, 1.0
 MOVING = 0.5
@@ -22,7 +22,7 @@ _BYTES = 1 << 24  # of frames that are decoded, or compared, together
 
 
 def check_frames(survey: Survey) -> Iterator[Finding]:
-    """Frames that do not decode, or show nothing, among 32 that lie evenly over all episodes."""
+    """Frames that do not decode, or show nothing, among 24 that lie evenly over all episodes."""
     for camera in survey.cameras:
         if not camera.rows:
             continue

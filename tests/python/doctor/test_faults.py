@@ -101,8 +101,8 @@ FAULTS = {
     "stuck": (frozen("observation.state", 1, slice(50, 130)), [("stuck", 1, "observation.state", 50)]),
     "stuck column": (frozen("imu", 2, slice(300, 700), 4), [("stuck", 2, "imu", 300)]),
     "frozen camera": (frozen("top", 1, slice(20, 40)), [("frozen-frames", 1, "top", 20)]),
-    # Row 6 is the first of the episode that is among the 32.
-    "black camera": (zero, [("blank-frames", 1, "top", 6), ("frozen-frames", 1, "top", 0)]),
+    # Row 7 is the first of the episode that is among the 24.
+    "black camera": (zero, [("blank-frames", 1, "top", 7), ("frozen-frames", 1, "top", 0)]),
     "no camera": (without("top", 2, slice(None)), [("missing-stream", 2, "top", None)]),
     "late": (without("imu", 3, slice(0, 300)), [("late-start", 3, "imu", 0)]),
     "early": (without("observation.state", 0, slice(-50, None)), "early-end"),
