@@ -134,7 +134,7 @@ std::map<std::pair<int, int64_t>, Told> beyond_of(const Table& table) {
 }
 
 template <class T>
-double as_double(T x) {
+double number_of(T x) {
   if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
     return to_float(x);
   } else {
@@ -203,7 +203,7 @@ void expect_scan(Table table) {
   std::vector<T> values;
   for (double& x : table.numbers) {
     values.push_back(from_double<T>(x));
-    x = as_double(values.back());
+    x = number_of(values.back());
   }
   const FeatureStats stats = stats_of(table);
   const int64_t chunk = std::clamp<int64_t>((1 << 22) / table.features, 1, 1 << 15);
