@@ -1,7 +1,7 @@
 """Logs in CSV: a folder with CSV files is an episode, each file a stream named by its stem, one column its clock.
 
-Stamps are read as decimal numbers and become int64 nanoseconds without passing through float64. A column that names images
-which lie beside the file, as EuRoC's do, is a camera.
+Stamps are decimal numbers or ISO 8601 and become int64 nanoseconds without passing through float64. A column that names
+images which lie beside the file, as EuRoC's do, is a camera.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ _UNIT_IN_NAME = re.compile(
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
 # More digits in an exponent than decimal numbers take.
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
+_DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
+_DATE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?"
+_ZONE = r"(Z|[+-]\d\d(:?\d\d)?)"
+_VALUE = f"{_NUMBER}|{_DATE}{_ZONE}?|{_DECIMAL_COMMA}"
+_TIME = "a decimal number or all in ISO 8601 as 2024-05-31T13:45:00.123Z"
+# A row is no longer: Arrow reads so much at once.
+_LONGEST_LINE = 1 << 20
 # A line of cells of which each is in quotes from its begin to its end, or has none.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
 _ABSENT = pa_csv.ConvertOptions().null_values
@@ -101,10 +109,15 @@ def _read_folder(
                 raise SourceError(f"{file}: {layout}, but before it {known}")
             for column, reason in layout.left_out.items():
                 notes.leave_out(f"{file.stem}: {column}", reason)
+            if layout.comments:
+                notes.leave_out(
+                    f"{file.stem}: comments", "lines that begin with '#', before the header or the first row"
+                )
+            attributes = layout.attributes
             if rows is not None:
-                yield file.stem, rows
+                yield file.stem, replace(rows, attributes=attributes)
             for column, told in texts.items():
-                yield f"{file.stem}.{column}", told
+                yield f"{file.stem}.{column}", replace(told, attributes=attributes)
             if images:
                 for image in images:
                     notes.see("images", str(image).encode(errors="backslashreplace").decode(), image.suffix)
@@ -112,7 +125,7 @@ def _read_folder(
                 read = partial(_read_image, images)
                 frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)
                 if frames is not None:
-                    yield camera, frames
+                    yield camera, replace(frames, attributes=attributes)
             elif rows is None and not texts:
                 notes.leave_out(file.stem, "no column beside the clock")
 
@@ -130,6 +143,9 @@ class _Layout:
     texts: those of text.
     left_out: the others beside the clock, and why.
     images: the one that names images.
+    clock: what the clock's column is called.
+    separator: between cells.
+    comments: whether lines before the header, or before the first row, are none of it; files of a stream may differ.
     """
 
     header: bool
@@ -139,13 +155,25 @@ class _Layout:
     left_out: dict[str, str]
     images: str | None = None
     texts: list[str] = field(default_factory=list)
+    clock: str = ""
+    separator: str = ","
+    comments: bool = field(default=False, compare=False)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What was found rather than told, for the streams of the file."""
+        apart = {} if self.separator == "," else {"separator": self.separator}
+        return {"clock_source": f"{self.clock}, {self.time_unit}"} | apart
 
     def __str__(self) -> str:
         header = "" if self.header else "no header, "
         left_out = f", left out {self.left_out}" if self.left_out else ""
         images = f", images {self.images}" if self.images else ""
         images += f", texts {self.texts}" if self.texts else ""
-        return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
+        apart = "" if self.separator == "," else f", apart by {self.separator!r}"
+        return (
+            f"{header}columns {self.columns}{apart}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
+        )
 
 
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Path], dict[str, Texts]]
@@ -153,10 +181,11 @@ _Log = tuple[_Layout, Rows | None, np.ndarray, list[Path], dict[str, Texts]]
 
 @dataclass
 class Alike:
-    """The files of one stream; and of the columns that are empty in one, by number, what they are in the others."""
+    """The files of one stream; and what all of them together make of each column, once it was asked for."""
 
     files: list[Path] = field(default_factory=list)
-    kinds: dict[int, Any] = field(default_factory=dict)
+    kinds: dict[str, Any] = field(default_factory=dict)
+    looking: Lock = field(default_factory=Lock)
 
 
 def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Alike]:
@@ -175,53 +204,69 @@ def read_log(file: Path, options: CsvOptions, alike: Alike) -> _Log:
     left_out: dict[str, str] = {}
     images, folder = None, None
     try:
-        names, clock, header, parse, block = _read_begin(file, options.time_column)
-        numbers = parse.column_names
-        types = {numbers[clock]: pa.string()}
-        for number in numbers[:clock] + numbers[clock + 1 :]:
-            found = _type_or_why_not(block[number])
+        begin = _read_begin(file, options.time_column)
+        names, header, numbers = begin.names, begin.header, begin.numbers
+        types = {numbers[begin.clock]: pa.string()}
+        for number in numbers[: begin.clock] + numbers[begin.clock + 1 :]:
+            cells = begin.block[number]
+            found = _type_or_why_not(cells)
             if found is None:
-                found = _find_kind(int(number), options, alike)
-            if found == "text" and folder is None and (folder := _find_images(file, block[number])):
+                with alike.looking:
+                    found = _find_kinds(begin, options, alike)[begin.keys[int(number)]]
+            if begin.separator != ",":
+                _refuse_decimal_commas(file, begin.label(number), cells)
+            if found == "text" and folder is None and (folder := _find_images(file, cells)):
                 images, types[number] = number, pa.string()
             elif found == "text":
                 texts.append(number)
                 types[number] = pa.string()
             elif isinstance(found, str):
-                left_out[names[int(number)] if header else f"column {number}"] = found
+                left_out[begin.label(number)] = found
             else:
                 types[number] = found
                 kept.append(number)
         convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
-        table = _read_table(file, parse, convert)
+        table = _read_table(begin, convert)
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
     if len(table) == 0:
         raise SourceError(f"{file}: no rows")
-    _check_quotes(file, len(table) + header)
+    _check_quotes(begin, len(table))
 
+    clock = begin.clock
     time_ns, unit = _read_clock(
-        table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + header
+        table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + begin.skipped
     )
     columns = [names[int(number)] if header else number for number in kept]
     of_text = [names[int(number)] if header else number for number in texts]
     if len({*of_text}) < len(of_text):
         of_text = texts
     named = None if images is None else names[int(images)] if header else images
-    layout = _Layout(header, options.time_column, unit, columns, left_out, named, of_text)
+    layout = _Layout(
+        header,
+        options.time_column,
+        unit,
+        columns,
+        left_out,
+        named,
+        of_text,
+        begin.label(numbers[clock]),
+        begin.separator,
+        begin.comments,
+    )
     told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
         return layout, None, time_ns, paths, told
     values = np.empty((len(table), len(kept)))
     parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
-    for begin in range(0, len(values), _ROWS_AT_ONCE):
-        rows = slice(begin, begin + _ROWS_AT_ONCE)
+    for first in range(0, len(values), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
         for feature, column in enumerate(parts):
             values[rows, feature] = column[rows]
     for number, name, column in zip(kept, columns, parts, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
-            _refuse_rounded_numbers(file, parse, number, name, 1 + header)
+            _refuse_rounded_numbers(begin, number, name)
     return layout, Rows(time_ns, values, columns if header else None), time_ns, paths, told
 
 
@@ -230,17 +275,17 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
     return Texts(time_ns[filled.to_numpy()], column.filter(filled).to_pylist())
 
 
-def _read_table(file: Path, parse: pa_csv.ReadOptions, convert: pa_csv.ConvertOptions) -> pa.Table:
+def _read_table(begin: _Begin, convert: pa_csv.ConvertOptions) -> pa.Table:
     """The whole file, by all threads; what is wrong with it only one alone tells with the row."""
-    several = pa_csv.ReadOptions(column_names=parse.column_names, skip_rows=parse.skip_rows)
     try:
-        return pa_csv.read_csv(file, several, convert_options=convert)
+        return begin.read(convert, use_threads=True)
     except pa.ArrowInvalid:
-        return pa_csv.read_csv(file, parse, convert_options=convert)
+        return begin.read(convert)
 
 
-def _check_quotes(file: Path, rows: int) -> None:
+def _check_quotes(begin: _Begin, rows: int) -> None:
     """Raises where a quote that is not closed has made one row of several."""
+    file = begin.file
     with file.open("rb") as content:
         if not _WHOLE_LINE.fullmatch(content.readline(1 << 16)):  # mostly they are those of names
             content.seek(0)
@@ -251,18 +296,19 @@ def _check_quotes(file: Path, rows: int) -> None:
         lines, last = 0, b""
         for chunk in iter(partial(content.read, 1 << 20), b""):
             lines, last = lines + chunk.count(b"\n"), chunk[-1:]
-    if rows >= lines + (last != b"\n"):
+    if rows + begin.skipped >= lines + (last != b"\n"):
         return
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        reader = csv.reader(text, strict=True)
-        begin = 1
+        before = begin.skipped - begin.header
+        for _ in range(before):
+            text.readline()
+        reader = csv.reader(text, strict=True, delimiter=begin.separator)
+        line = 1 + before
         try:
             for _ in reader:
-                begin = reader.line_num + 1
+                line = 1 + before + reader.line_num
         except csv.Error as error:
-            raise SourceError(
-                f"{file}: line {begin}: expected a quote to be closed behind its cell: {error}"
-            ) from error
+            raise SourceError(f"{file}: line {line}: expected a quote to be closed behind its cell: {error}") from error
 
 
 def _find_images(file: Path, cells: pa.Array) -> Path | None:
@@ -285,53 +331,153 @@ def _beside(file: Path, folder: Path, cell: str | None) -> Path:
     return folder / name
 
 
-def _read_first_line(file: Path, time_column: str | int) -> tuple[list[str], int, bool]:
-    """The names of the columns, the number of the clock's, and whether the line is a header."""
+@dataclass
+class _Begin:
+    """How a file begins.
+
+    names: of the columns; a column without a name, as of a comma at the end of each line, goes by its number.
+    clock: the number of the clock's column.
+    header: whether a line before the rows is one.
+    skipped: how many lines are before the rows.
+    separator: between cells.
+    block: the first rows, columns by number since a header may name two alike.
+    """
+
+    file: Path
+    names: list[str]
+    clock: int
+    header: bool
+    skipped: int
+    separator: str
+    block: pa.RecordBatch = field(init=False)
+
+    @property
+    def comments(self) -> bool:
+        return self.skipped > self.header
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns as they are parsed."""
+        return [str(number) for number in range(len(self.names))]
+
+    @property
+    def keys(self) -> list[str]:
+        """What columns are called in all files of a stream: names, or numbers where names do not tell them apart."""
+        apart = self.header and len({*self.names}) == len(self.names)
+        return self.names if apart else self.numbers
+
+    def label(self, number: str) -> str:
+        """What messages call a column."""
+        return self.names[int(number)] if self.header else f"column {number}"
+
+    def read(self, convert: pa_csv.ConvertOptions, *, use_threads: bool = False) -> pa.Table:
+        """The rows."""
+        return pa_csv.read_csv(self.file, *self.options(use_threads), convert)
+
+    def options(self, use_threads: bool = False) -> tuple[pa_csv.ReadOptions, pa_csv.ParseOptions]:
+        """How the rows are parsed."""
+        reading = pa_csv.ReadOptions(column_names=self.numbers, skip_rows=self.skipped, use_threads=use_threads)
+        return reading, pa_csv.ParseOptions(delimiter=self.separator)
+
+
+def _read_begin(file: Path, time_column: str | int) -> _Begin:
+    """Finds the header, which may lie behind comments or be the last of them, and what is between cells."""
     check_file(file)
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-        try:
-            cells = [cell.strip() for cell in next(csv.reader(lines), [])]
-        except csv.Error as error:
-            raise SourceError(f"{file}: line 1: {error}") from error
+    comment: tuple[int, str] | None = None
+    rows: list[tuple[int, str]] = []
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as content:
+        for number, line in enumerate(iter(partial(content.readline, _LONGEST_LINE), ""), 1):
+            if line.startswith("#") and not rows:
+                comment = number, line
+            elif line.strip() or comment is None or rows:
+                rows.append((number, line))
+            if len(rows) == 2:
+                break
+    if comment and not rows:
+        comment, rows = None, [comment]
+    number = rows[0][0] if rows else 1
+    try:
+        separator = _find_separator([line for _, line in rows if line.strip()])
+        cells = _split(rows[0][1], separator) if rows else []
+        if comment and any(map(_is_value, cells)):  # a row, before which the header is a comment too, or there is none
+            told = _split(comment[1], separator)
+            if len(told) > 1 or len(cells) == 1:
+                number, cells = comment[0], told
+    except csv.Error as error:
+        raise SourceError(f"{file}: line {number}: {error}") from error
     if not cells:
         raise SourceError(f"{file}: empty, or its first line is")
-    text = ",".join(cells)
+    text = separator.join(cells)
     if "\0" in text or text.encode(errors="ignore").decode() != text:
         got = text.encode(errors="surrogateescape")
-        raise SourceError(f"{file}: line 1: expected UTF-8, got {got!r:.60}; `iconv -t UTF-8 -f ...` converts a file")
+        raise SourceError(
+            f"{file}: line {number}: expected UTF-8, got {got!r:.60}; `iconv -t UTF-8 -f ...` converts a file"
+        )
     names = [cells[0].lstrip("#% "), *cells[1:]]
-    clocks = [number for number in range(len(names)) if time_column in (number, names[number], cells[number])]
+    clocks = [i for i in range(len(names)) if time_column in (i, names[i], cells[i])]
     if not clocks:
         raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
-    header = not re.fullmatch(_NUMBER, cells[clocks[0]])
-    # A column without a name, as of a comma at the end of each line, goes by its number.
-    return [name or str(number) for number, name in enumerate(names)], clocks[0], header
+    header = not re.fullmatch(_VALUE, cells[clocks[0]])
+    names = [name or str(i) for i, name in enumerate(names)]
+    begin = _Begin(file, names, clocks[0], header, number - 1 + header, separator)
+    convert = pa_csv.ConvertOptions(column_types={begin.numbers[begin.clock]: pa.string()})
+    with pa_csv.open_csv(file, *begin.options(), convert) as blocks:
+        begin.block = blocks.read_next_batch()
+    return begin
 
 
-def _read_begin(file: Path, time_column: str | int) -> tuple[list[str], int, bool, pa_csv.ReadOptions, pa.RecordBatch]:
-    """As :func:`_read_first_line`; how the lines behind it are parsed, columns by number since a header may name two alike;
-    and the first rows."""
-    names, clock, header = _read_first_line(file, time_column)
-    numbers = [str(number) for number in range(len(names))]
-    parse = pa_csv.ReadOptions(column_names=numbers, skip_rows=int(header), use_threads=False)
-    convert = pa_csv.ConvertOptions(column_types={numbers[clock]: pa.string()})
-    with pa_csv.open_csv(file, parse, convert_options=convert) as blocks:
-        return names, clock, header, parse, blocks.read_next_batch()
+def _split(line: str, separator: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
 
 
-def _find_kind(column: int, options: CsvOptions, alike: Alike) -> Any:
-    """What the first file that has something in this column makes of it, be it behind its first rows; numbers where none has."""
-    if column not in alike.kinds:
-        found = None
-        for file in alike.files:
-            with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
-                *_, parse, block = _read_begin(file, options.time_column)
-                if column < block.num_columns:
-                    found = _type_or_why_not(block[column]) or _type_or_why_not(_read_cells(file, parse, str(column)))
-            if found is not None:
-                break
-        alike.kinds[column] = found or pa.float64()
-    return alike.kinds[column]
+def _is_value(cell: str) -> bool:
+    """Whether this may stand in a row of numbers, and not in a header."""
+    return cell in _ABSENT or bool(re.fullmatch(_VALUE, cell))
+
+
+def _find_separator(lines: list[str]) -> str:
+    """What is between the cells of the first lines: what cuts all of them into as many; of several a comma, unless the others
+    leave numbers with decimal commas."""
+    split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
+    found = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
+    found = [separator for separator in found if len({*map(len, split[separator])}) == 1] or found
+    decimal = [separator for separator in found if separator != "," and all(map(_is_value, split[separator][-1]))]
+    return (decimal or found or [","])[0]
+
+
+def _find_kinds(begin: _Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:
+    """What of each column the first file of the stream that has something in it makes of it, be it behind its first rows;
+    numbers where none has. Each file is looked at once, for all columns together."""
+    missing = {*begin.keys} - alike.kinds.keys()
+    for file in alike.files if missing else ():
+        with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
+            other = _read_begin(file, options.time_column)
+            columns = {key: number for key, number in zip(other.keys, other.numbers, strict=True) if key in missing}
+            kinds = {key: _type_or_why_not(other.block[number]) for key, number in columns.items()}
+            if late := {key: columns[key] for key, kind in kinds.items() if kind is None}:
+                cells = _read_cells(other, [*late.values()])
+                kinds |= {key: _type_or_why_not(cells[number]) for key, number in late.items()}
+            alike.kinds |= {key: kind for key, kind in kinds.items() if kind is not None}
+            missing -= alike.kinds.keys()
+        if not missing:
+            break
+    alike.kinds |= dict.fromkeys(missing, pa.float64())
+    return alike.kinds
+
+
+def _refuse_decimal_commas(file: Path, label: str, column: pa.Array) -> None:
+    """Raises for a column most of which are numbers, some with a comma for the point."""
+    if not pa.types.is_string(column.type):
+        return
+    cells = pc.utf8_trim_whitespace(column)
+    filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
+    commas = filled.filter(pc.match_substring_regex(filled, f"^{_DECIMAL_COMMA}$"))
+    numbers = pc.sum(pc.match_substring_regex(filled, f"^{_NUMBER}$")).as_py() or 0
+    if len(commas) and 2 * (len(commas) + numbers) >= len(filled):
+        raise SourceError(
+            f"{file}: {label}: expected decimal points, got {commas[0].as_py()!r}; `tr , . < in.csv > out.csv` turns all commas "
+            "of a file into points"
+        )
 
 
 def _type_or_why_not(column: pa.Array) -> Any:
@@ -360,22 +506,22 @@ def _type_or_why_not(column: pa.Array) -> Any:
     return pa.float64()
 
 
-def _read_cells(file: Path, parse: pa_csv.ReadOptions, number: str) -> pa.Array:
-    """All cells of a column as they stand."""
-    convert = pa_csv.ConvertOptions(column_types={number: pa.string()}, include_columns=[number])
-    return pa_csv.read_csv(file, parse, convert_options=convert)[number].combine_chunks()
+def _read_cells(begin: _Begin, numbers: list[str]) -> pa.Table:
+    """All cells of these columns as they stand."""
+    types = dict.fromkeys(numbers, pa.string())
+    return begin.read(pa_csv.ConvertOptions(column_types=types, include_columns=numbers)).combine_chunks()
 
 
-def _refuse_rounded_numbers(file: Path, parse: pa_csv.ReadOptions, number: str, name: str, first_line: int) -> None:
+def _refuse_rounded_numbers(begin: _Begin, number: str, name: str) -> None:
     """Raises for a column of whole numbers of which float64 does not hold one; the file's first megabyte did not tell."""
-    cells = pc.utf8_trim_whitespace(_read_cells(file, parse, number))
+    cells = pc.utf8_trim_whitespace(_read_cells(begin, [number])[number])
     filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
     if not pc.all(pc.match_substring_regex(filled, r"^[+-]?\d+$")).as_py():
         return
     for row, cell in enumerate(cells.to_pylist()):
         if cell not in _ABSENT and Decimal(cell) != Decimal(float(cell)):
             raise SourceError(
-                f"{file}: line {row + first_line}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
+                f"{begin.file}: line {row + 1 + begin.skipped}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
             )
 
 
@@ -390,10 +536,12 @@ def _read_clock(
         if exact is not None:
             return exact, unit
     text = pc.utf8_trim_whitespace(column.combine_chunks())
+    if re.fullmatch(f"{_DATE}{_ZONE}?", text[0].as_py()):
+        return _read_dates(text, file, first_line)
     bad = np.flatnonzero(~pc.match_substring_regex(text, f"^{_NUMBER}$").to_numpy(zero_copy_only=False))
     if len(bad):
         got = text[bad[0]].as_py()
-        raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time, a decimal number, got {got!r}")
+        raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time, {_TIME}, got {got!r}")
     about = text.cast(pa.float64()).to_numpy()
     if unit is None:
         fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
@@ -408,6 +556,32 @@ def _read_clock(
         return np.array(stamps, np.int64), unit
     except OverflowError as error:
         raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
+
+
+def _read_dates(text: pa.StringArray, file: Path, first_line: int) -> tuple[np.ndarray, str]:
+    """Stamps in ISO 8601 as int64 nanoseconds, and what they are in; all of them have a zone, or none has."""
+    zoned = re.search(f"{_ZONE}$", text[0].as_py()[len("2024-05-31") :]) is not None
+    form = f"^{_DATE}{_ZONE if zoned else ''}$"
+    kind = pa.timestamp("ns", "UTC" if zoned else None)
+    points = pc.replace_substring(text, ",", ".")
+    bad = np.flatnonzero(~pc.match_substring_regex(text, form).to_numpy(zero_copy_only=False))
+    try:
+        if not len(bad):
+            stamps: np.ndarray = points.cast(kind).cast(pa.int64()).to_numpy()
+            return stamps, "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
+    except pa.ArrowInvalid:
+        bad = np.array([next(row for row, cell in enumerate(points) if not _casts(cell, kind))])
+    got = text[bad[0]].as_py()
+    expected = f"in ISO 8601 {'with' if zoned else 'without'} a zone as the first row's, of the years 1678 to 2261"
+    raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time {expected}, got {got!r}")
+
+
+def _casts(cell: pa.StringScalar, kind: pa.DataType) -> bool:
+    try:
+        cell.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _whole_numbers(text: pa.Array) -> np.ndarray | None:

@@ -250,6 +250,7 @@ def preview(
     title = [
         f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
         f"{work.format.title}, {max(notes.total, notes.position)} recordings; these are the streams of {what}",
+        *(f"left out: {omission.what}: {omission.reason}" for omission in notes.left_out),
     ]
     return Preview(
         str(work.source),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -529,7 +530,7 @@ def _find(samples: Samples) -> Found:
 
 def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Sequence[str]) -> str:
     """A mapping of these streams and columns that leaves them as they are, as TOML that is ready to be edited."""
-    lines = [f"# {line}" for line in title]
+    lines = ["# " + re.sub(r"[\x00-\x1f\x7f]", " ", line) for line in title]
     lines += ["", 'include = ["*"]', "exclude = []"]
     for name, found in streams.items():
         rate = "" if found.rate_hz is None else f", {found.rate_hz:g} Hz"
@@ -539,6 +540,8 @@ def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Seque
             f"[streams.{_toml(name)}]  # {found.dtype} {found.shape}{frames}{rate}, {found.clock} clock",
             f"name = {_toml(name)}",
         ]
+        told = ("clock_source", "separator")
+        lines += [f"# {key}: {_toml(found.attributes[key])}" for key in told if key in found.attributes]
         if found.names:
             lines.append(f"# features: {_toml(found.names)}")
         lines += [f"{key} = {_toml(found.attributes[key])}" for key in ("units", "methods") if key in found.attributes]

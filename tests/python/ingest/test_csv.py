@@ -172,6 +172,53 @@ def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
     assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected
 
 
+ISO_NS = 1_704_067_200_123_456_789  # 2024-01-01T00:00:00.123456789Z
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ns"),
+    [
+        ("2024-01-01T00:00:00.123456789Z", "2024-01-01T00:00:01Z", ISO_NS),
+        ("2024-01-01T02:00:00.123456789+02:00", "2024-01-01T00:00:01Z", ISO_NS),
+        ("2023-12-31 18:30:00.123456789-0530", "2024-01-01 00:00:01+00", ISO_NS),
+        ("2024-01-01T00:00:00.123456789", "2024-01-01T00:00:01", ISO_NS),
+        (" 2024-01-01 00:00:00.1234567", "2024-01-01 00:01", ISO_NS - 89),
+        ('"2024-01-01 00:00:00,123"', '"2024-01-01 00:01:00,5"', ISO_NS - 456_789),
+        ("1677-09-21T00:12:44", "2262-04-11T23:47:16.854775806", -9_223_372_036 * 10**9),
+    ],
+)
+@pytest.mark.parametrize("header", [True, False])
+def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
+    lines = ["t,a"] * header + [f"{first},1", f"{second},2"]
+    time_ns, values = ingest_lines(tmp_path, *lines)
+    assert time_ns[0] == ns and values.tolist() == [[1], [2]]
+    zoned = first.strip('"')[-6:].strip()[0] in "+-" or first.endswith(("Z", "0530"))
+    told = "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
+    assert unit_of(tmp_path / "cache") == told
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert stream.attributes == {"clock_source": f"{'t' if header else 'column 0'}, {told}"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["2024-01-01T00:00:00", "2024-01-01T00:00:01Z"], ["line 3", "without a zone", "01Z"]),
+        (["2024-01-01T00:00:00Z", "2024-01-01T00:00:01"], ["line 3", "with a zone"]),
+        (["2024-01-01T00:00:00", "2024-02-30T00:00:00"], ["line 3", "2024-02-30"]),
+        (["2024-01-01T00:00:00", "2262-04-11T23:47:16.854775808"], ["line 3", "2262"]),
+        (["1600-01-01T00:00:00", "2024-01-01T00:00:00"], ["line 2", "1600"]),
+        (["2024-01-01T00:00:00", "2024-01-01T00:00:00.0123456789"], ["line 3", "0123456789"]),
+        (["2024-01-01T00:00:00", "5"], ["line 3", "'5'"]),
+        (["5", "2024-01-01T00:00:00"], ["line 3", "2024", "all in ISO 8601"]),
+        (["2024-01-01", "2024-01-02"], ["line 2", "2024-01-01", "ISO 8601"]),
+        (["12:00:01.5", "12:00:02"], ["line 2", "12:00:01.5"]),
+    ],
+)
+def test_stamps_that_are_not_all_of_one_iso_form(cells, words, tmp_path):
+    source = write(tmp_path / "log/imu.csv", "t,a", *(f"{cell},1" for cell in cells))
+    refused(source.parent, tmp_path / "cache", "imu.csv", *words)
+
+
 @pytest.mark.parametrize("column", [2, "stamp", "%stamp"])
 def test_the_clock_may_be_any_column(column, tmp_path):
     source = write(tmp_path / "log/imu.csv", "a,b,stamp,c", "1,2,0.5,3", "4,5,0.75,6")
@@ -340,6 +387,110 @@ def test_two_columns_of_one_name(tmp_path):
 
 def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
     assert ingest_lines(tmp_path, "\ufefft,a\r", "0.0,1\r", "0.1,3\r")[1].tolist() == [[1], [3]]
+
+
+# ---- separators and comments ----
+
+
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize("header", ["t|a|note", '"t"|"a (x;y)"|note', "#t|a|note", None])
+def test_what_is_between_cells_is_found_and_told(separator, header, tmp_path):
+    lines = [header] * (header is not None) + ["0.0|1|go", "0.5|2|stop, now" if separator != "," else "0.5|2|stop; now"]
+    source = write(tmp_path / "log/imu.csv", *(line.replace("|", separator) for line in lines)).parent
+    robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    (values, texts) = dataset.streams["imu"], dataset.streams[f"imu.{'note' if header else 2}"]
+    assert (values.time_ns.tolist(), values.values.tolist()) == ([0, 500_000_000], [[1], [2]])
+    assert list(dataset.episode(0)[f"imu.{'note' if header else 2}"][1]) == [
+        "go",
+        "stop, now" if separator != "," else "stop; now",
+    ]
+    told = None if separator == "," else separator
+    assert {stream.attributes.get("separator") for stream in (values, texts)} == {told}
+    preview = ingest_preview(source)
+    assert ("# separator: " in preview) == (told is not None)
+    assert f'# clock_source: "{"t" if header else "column 0"}, s"' in preview
+
+
+def ingest_preview(source):
+    from robocache.ingest import preview
+
+    return preview(source).mapping
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["t;a", "0,0;1", "0,5;2"],
+        ["0,5;1,2;3", "0,75;1,5;4"],
+        ["0,5;1,2", "0,75;1,5"],
+        ["t;a", "0;1", "1;1.234,5"],
+        ["Zeit;Ort (x,y)", "0;1,5", "1;2,5"],
+        ["t\ta", "0.0\t1,5", "0.5\t2"],
+        ["t;a", *(f"{row};" for row in range(9)), "9;-,5"],
+    ],
+)
+def test_decimal_commas_are_refused_by_name(lines, tmp_path):
+    source = write(tmp_path / "log/imu.csv", *lines).parent
+    message = refused(source, tmp_path / "cache", "imu.csv", time_unit="s")
+    assert "decimal point" in message or "a decimal number" in message
+
+
+@pytest.mark.parametrize("header", ["t,a", "#t,a", None])
+@pytest.mark.parametrize(
+    "comments", [["# a log"], ["# robot: arm; left", "#", '# it is "fast', "# x, y, z"], ["# a log", "", "# b"]]
+)
+def test_comments_before_the_header(comments, header, tmp_path):
+    if header is None:
+        comments = [*comments, "# the last"]
+    lines = [*comments, *([header] * (header is not None)), "0.25,1", "0.5,2"]
+    source = write(tmp_path / "log/imu.csv", *lines).parent
+    report = robocache.ingest(source, tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert (stream.time_ns.tolist(), stream.values.tolist()) == ([250_000_000, 500_000_000], [[1], [2]])
+    assert stream.names == (["a"] if header else None) or (not header and not stream.names)
+    assert [it.what for it in report.left_out] == ["imu: comments"]
+    assert "# left out: imu: comments" in ingest_preview(source)
+
+
+def test_a_bad_cell_behind_comments_is_named_by_its_line(tmp_path):
+    comments = ["# one", "# two", "# three"]
+    write(tmp_path / "log/imu.csv", *comments, "t,a", "0.0,1", "later,2")
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv: line 6", "later")
+    write(tmp_path / "log/imu.csv", *comments, "t,a", "0.0,1", "0.5,2,3")
+    refused(tmp_path / "log", tmp_path / "cache", "Row #6")
+    write(tmp_path / "log/imu.csv", *comments, "t,a", '0.0,"1', '0.5,"2"')
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv: line 5", "quote")
+    write(tmp_path / "log/imu.csv", "#t,a", "later,1", "0.5,2")  # a row, and no header behind a comment
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv: line 2", "later")
+    write(tmp_path / "log/imu.csv", *comments)
+    refused(tmp_path / "log", tmp_path / "cache", "imu.csv: no rows")
+
+
+def test_files_are_looked_at_once_for_all_their_empty_columns(tmp_path, monkeypatch):
+    from robocache.ingest import csv as reader
+
+    names = ["t", *(f"empty_{column}" for column in range(8))]
+    for run in range(3):
+        write(tmp_path / f"logs/run_{run}/imu.csv", ",".join(names), "0.0" + "," * 8, "0.5" + "," * 8)
+    looked = []
+    read_cells = reader._read_cells
+    monkeypatch.setattr(
+        reader, "_read_cells", lambda begin, *more: (looked.append(begin.file), read_cells(begin, *more))[1]
+    )
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    assert sorted(looked) == sorted((tmp_path / "logs").rglob("*.csv"))
+
+
+def test_an_empty_column_is_what_the_column_of_its_name_is(tmp_path):
+    """Not the one of its number in a file that has the columns in another order."""
+    write(tmp_path / "logs/1/imu.csv", "t,a,note,x", "0.0,1,,2")
+    write(tmp_path / "logs/2/imu.csv", "t,note,a,x", "0.0,go,1,2")
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache", time_unit="s")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["imu"].names == ["a", "x"]
+    assert dataset.streams["imu"].values.tolist() == [[1, 2], [1, 2]]
+    assert [list(dataset.episode(run)["imu.note"][1]) for run in range(2)] == [[], ["go"]]
 
 
 # ---- what cannot be read ----

@@ -254,7 +254,7 @@ def test_a_dry_run_as_json(capsys, tmp_path):
     assert (found["format"], found["recordings"], found["columns"]) == ("csv", 1, {"name": "logs"})
     assert found["streams"]["imu"] == {
         "kind": "numbers", "dtype": "float64", "shape": [4], "names": list("xyzw"), "clock": "recorded",
-        "attributes": {}, "rows": 3, "rate_hz": 10.0,
+        "attributes": {"clock_source": "t [s], s"}, "rows": 3, "rate_hz": 10.0,
     }  # fmt: skip
     assert '[streams."imu"]' in found["mapping"]
     assert main(["ingest", str(tmp_path / "logs")]) == 2
