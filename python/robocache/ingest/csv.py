@@ -393,8 +393,8 @@ def _read_begin(file: Path, time_column: str | int) -> _Begin:
                 rows.append((number, line))
             if len(rows) == 2:
                 break
-    if comment and not rows:
-        comment, rows = None, [comment]
+    if comment is not None and not rows:
+        rows, comment = [comment], None
     number = rows[0][0] if rows else 1
     try:
         separator = _find_separator([line for _, line in rows if line.strip()])
