@@ -60,7 +60,7 @@ class Writer:
             begins as the cache's. It is stored in the cache. What cannot be stored is refused when it is set (ArgumentError, ArgumentTypeError).
 
     Raises:
-        FileError: `path` exists (with `overwrite`: and is no cache), with `append` is no cache or one that cannot grow,
+        FileError: `path` exists (with `overwrite`: and is no cache) or lies in a cache, with `append` is no cache or one that cannot grow,
             another writer is at work on it, or a write failed.
         ArgumentError: both `overwrite` and `append`.
 

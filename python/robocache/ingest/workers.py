@@ -21,6 +21,7 @@ from typing import Any
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..writer import Writer
 from .driver import IngestReport, Progress, Work, report
 from .recording import Notes, Omission, ShardsError, SourceError
 from .shards import PLAN, Plan, convert, load_plan, merge_plan, remove, save, survey
@@ -38,6 +39,8 @@ def ingest_with_workers(
         ShardsError: only a single process can read this source.
     """
     started = time.perf_counter()
+    if not os.path.lexists(cache):
+        Writer(cache).abort()  # where none can be made is told before the work, not behind it
     folder = cache.with_name(f"{cache.name}.shards")
     marker = folder / "merged"
     if os.path.lexists(cache) and not overwrite and not folder.exists():

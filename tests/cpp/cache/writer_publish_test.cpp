@@ -53,6 +53,13 @@ TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedUnasked) {
   EXPECT_EQ(written(), 1);
 }
 
+TEST_F(WriterPublishTest, ACacheInACacheIsRefused) {
+  write(1);
+  const std::string message = message_of<FileError>([&] { Writer writer(path() + "/streams/inner"); });
+  EXPECT_TRUE(contains(message, "streams/inner: it lies in a cache, " + path() + ";")) << message;
+  EXPECT_FALSE(fs::exists(path() + "/streams/inner.partial"));
+}
+
 TEST_F(WriterPublishTest, ANameThatAppearsMeanwhileIsNotReplaced) {
   Writer writer(path());
   fs::create_directory(path());

@@ -416,6 +416,26 @@ def test_aborted_by_hand_inside_its_block(path):
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("inner", ["inner", "streams/inner", "deep/er/inner", "streams/../inner", "link/inner"])
+def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
+    write(path, 1.0)
+    (path.parent / "link").symlink_to(path)
+    place = path.parent / inner if inner.startswith("link") else path / inner
+    before = sorted(path.rglob("*"))
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(robocache.FileError, match=rf"inner: it lies in a cache, {path}; "):
+            robocache.Writer(place, **options)
+    (path.parent / "log.csv").write_text("t [s],a\n0.0,1\n")
+    for workers in (None, 2):
+        with pytest.raises(robocache.FileError, match=rf"inner: it lies in a cache, {path}; "):
+            robocache.ingest(path.parent / "log.csv", place, workers=workers)
+    monkeypatch.chdir(path / "streams")
+    with pytest.raises(robocache.FileError, match=rf"inner: it lies in a cache, {path}; "):
+        robocache.Writer("inner")
+    assert sorted(path.rglob("*")) == before
+    write(path.parent / "cache2", 2.0)  # beside it
+
+
 def test_existing_names_are_kept(path):
     write(path, 1.0)
     with pytest.raises(robocache.FileError, match="cache: it exists already; overwrite=True replaces a cache"):

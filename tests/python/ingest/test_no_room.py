@@ -135,7 +135,7 @@ def test_a_folder_that_may_not_be_written_to(name, place, bound):
     failed = command(*arguments, cwd=place, **bound)
     assert failed.returncode == 1, failed
     assert "Permission denied" in failed.stderr and "Traceback" not in failed.stderr
-    folder_named = {"convert": "work/", "append": "made", "workers": "made.shards"}.get(name, "made")
+    folder_named = {"convert": "work/"}.get(name, "made")
     assert folder_named in failed.stderr
     assert contents(place) == before
     for folder in closed:
