@@ -59,7 +59,7 @@ def page(report: Report) -> str:
         _findings(report),
         _streams(report),
         f"<footer>RoboCache {_text(report.robocache_version)}. Rates and periods are of each stream's own clock. What a finding "
-        "means, and where its thresholds lie: docs/doctor.md.</footer>",
+        "means, and where its thresholds lie: docs/doctor.md. Checksums are not compared: robocache inspect --verify does.</footer>",
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'

@@ -47,5 +47,7 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
         else "no cache came of it"
     )
     console.print(Text(f"{report.summary}; {looked}"))
+    if report.manifest_crc32 is not None:
+        console.print(Text("checksums: not compared; robocache inspect CACHE --verify does", "dim"))
     if report.not_stored:
         console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))

@@ -469,3 +469,16 @@ def test_every_code_is_in_the_page_of_the_docs():
     assert len(codes) > 25
     told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
     assert codes <= told
+
+
+def test_the_report_says_that_checksums_are_not_compared_and_what_compares_them(capsys, good):
+    """A flipped byte of a value is a number like others."""
+    (file,) = good.glob("streams/imu/values.npy")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    out = run(capsys, "doctor", good)[1]
+    assert "checksums: not compared; robocache inspect CACHE --verify does" in out
+    assert "robocache inspect --verify" in robocache.doctor(good).html()
+    code, _, message = run(capsys, "inspect", good, "--verify")
+    assert code == 1 and "values.npy" in message
