@@ -554,7 +554,7 @@ def _parser() -> argparse.ArgumentParser:
         "robocache doctor cache    # exit code 1 where there are errors",
         "robocache doctor cache --html report.html",
         "robocache doctor path/to/pusht --strict --json",
-        "robocache inspect cache --verify    # compares checksums, which the doctor does not",
+        "robocache inspect cache --verify    # compares checksums, unlike this",
     )
     made.add_argument("path", help="what robocache ingest wrote, or what it reads")
     made.add_argument("--html", metavar="FILE", help="write a page with plots, one self-contained file")
