@@ -103,10 +103,14 @@ class _Reader:
                     frames = self._read_camera(folder.name, what, file, time_ns, images, calibration)
                     if frames is not None:
                         yield folder.name, replace(frames, attributes=attributes)
-                elif rows is None:
+                elif texts and rows is None:
+                    kept = ", ".join(f"{folder.name}.{column}" for column in texts)
                     self._notes.leave_out(
-                        what, f"{len(time_ns)} rows without a number, and no image that they name is there"
+                        folder.name,
+                        f"images: none that {what} names is there; its {len(time_ns)} rows are the text {kept}",
                     )
+                elif rows is None:
+                    self._notes.leave_out(what, "no column beside the clock")
 
     def _read_camera(
         self, name: str, what: str, file: Path, time_ns: np.ndarray, images: list[Path], calibration: dict[str, Any]
