@@ -369,20 +369,21 @@ class Mapper:
 
     def end(self) -> None:
         """Raises:
-        ArgumentError: a stream, a column or a pattern of the mapping never came, unless the mapping is of all datasets
-            of a kind.
+        ArgumentError: a stream, a column or a pattern of the mapping never came, nor was a stream left out by that name,
+            unless the mapping is of all datasets of a kind.
         """
         mapping, seen = self._mapping, self._notes.seen
         streams = seen.get("mapping: streams", {})
-        for stream in mapping.streams:
-            if stream not in streams and mapping.complete:
+        left_out = {omission.what for omission in self._notes.left_out}  # as cameras are with video=False
+        for stream in (name for name in mapping.streams if name not in streams):
+            if not mapping.complete:
+                self._notes.leave_out(stream, f"in {mapping.where}, but no stream of what was read")
+            elif stream not in left_out:
                 known = ", ".join(map(repr, streams))
                 raise ArgumentError(f"{mapping.where}: streams.{stream}: no such stream among {known}")
-            if stream not in streams:
-                self._notes.leave_out(stream, f"in {mapping.where}, but no stream of what was read")
         patterns = seen.get("mapping: patterns", {})
         for pattern in (*mapping.include, *mapping.exclude):
-            if pattern not in patterns:
+            if pattern not in patterns and not any(fnmatchcase(name, pattern) for name in left_out):
                 raise ArgumentError(f"{mapping.where}: {pattern!r} matches no stream")
         columns = seen.get("mapping: columns", {})
         for column in (*mapping.rename, *mapping.without):

@@ -234,6 +234,23 @@ def test_cameras_are_left_out_where_they_are_not_wanted(tmp_path):
     assert (report.rows["action"], TOP in report.rows, report.cameras) == (21, False, {})
 
 
+@pytest.mark.parametrize("workers", [None, 2])
+def test_the_mapping_of_a_dry_run_with_cameras_does_without_them(workers, tmp_path):
+    from robocache.ingest import preview
+
+    source = write_videos(write_set(tmp_path / "source"))
+    found = preview(source).mapping
+    assert f'[streams."{TOP}"]' in found
+    (tmp_path / "map.toml").write_text(found.replace('include = ["*"]', f'include = ["action", "{TOP}", "*index"]'))
+    options = {"mapping": tmp_path / "map.toml", "video": False, "workers": workers}
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    assert report.rows["action"] == 21 and TOP not in report.rows
+    assert TOP in [omission.what for omission in report.left_out]
+    (tmp_path / "map.toml").write_text('[streams."observation.images.tpo"]\nname = "top"\n')
+    with pytest.raises(robocache.ArgumentError, match=r"images\.tpo: no such stream among"):
+        robocache.ingest(source, tmp_path / "other", **options)
+
+
 def test_a_declared_camera_without_any_file_is_left_out(tmp_path):
     source = write_videos(write_set(tmp_path / "source", cameras=(TOP, "observation.images.planned")))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
