@@ -122,7 +122,7 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
         must, and so between the datasets' own quantiles. The order of the datasets does not matter.
 
     Raises:
-        ArgumentError, ArgumentTypeError: a key without `count`, or of shapes that differ.
+        ArgumentError, ArgumentTypeError: no dataset at all, a key without `count`, or of shapes that differ.
 
     Example:
         >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
@@ -133,6 +133,9 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
     if isinstance(stats, Mapping | str) or not isinstance(stats, Iterable):
         raise errors.ArgumentTypeError(f"stats: expected a list of {{key: statistics}}, got {type(stats).__name__}")
     parts: dict[str, dict[str, Stats]] = {}
+    stats = list(stats)
+    if not stats:
+        raise errors.ArgumentError("stats: expected those of one dataset at least, got none")
     for place, of_keys in enumerate(stats):
         if not isinstance(of_keys, Mapping):
             raise errors.ArgumentTypeError(

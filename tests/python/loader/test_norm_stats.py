@@ -131,7 +131,13 @@ def test_a_key_of_one_dataset_and_fields_that_all_have(rng):
         "q99",
         "count",
     ]
-    assert robocache.merge_stats([]) == {}
+
+
+@pytest.mark.parametrize("none", [[], (), iter([])])
+def test_statistics_of_no_dataset_are_refused(none):
+    """As of a pattern that matches no file."""
+    with pytest.raises(robocache.ArgumentError, match="stats: expected those of one dataset at least, got none"):
+        robocache.merge_stats(none)
 
 
 def test_one_number_is_one_number_by_either_shape():
