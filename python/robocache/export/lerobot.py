@@ -131,6 +131,8 @@ def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple
             report.leave_out(name, f"{stream.kind}: LeRobot's rows are of one size")
         elif stream.frames is not None and stream.dtype != np.uint8:
             report.leave_out(name, f"frames of {stream.dtype}: LeRobot's images are of 8 bits")
+        elif stream.dtype == np.uint64 and stream.rows and int(stream.values.max()) >= 2**63:
+            report.leave_out(name, "uint64 of 2^63 and more: LeRobot's tensors hold int64")
         elif name in _INDICES:
             if name != "task_index":
                 report.leave_out(name, "LeRobot counts rows itself")

@@ -354,6 +354,21 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     assert main([*command, "--method", "a=linear", "--method", "linear"]) == 2
 
 
+@pytest.mark.parametrize("largest", [2**63 - 1, 2**63])
+def test_numbers_that_no_int64_holds_are_left_out_by_name(largest, tmp_path):
+    """LeRobot's tensors would make negative ones of them."""
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode(task="a") as episode:
+        t = np.arange(3) * 10**8
+        episode.append("count", t, np.array([0, largest, 1], np.uint64))
+        episode.append("x", t, np.ones((3, 1), np.float32))
+    report = robocache.export(robocache.open(tmp_path / "cache"), tmp_path / "out", to="lerobot")
+    left_out = {omission.what: omission.reason for omission in report.left_out}
+    if largest < 2**63:
+        assert "count" not in left_out and table(tmp_path / "out")["count"].to_pylist() == [0, largest, 1]
+    else:
+        assert "2^63" in left_out["count"] and "count" not in table(tmp_path / "out").column_names
+
+
 def test_real_robots_come_back(real_data, tmp_path):
     for name, video in (("unitree_g1_real", True), ("gr00t_gr1_pnp_sim", False)):
         source = real_data("lerobot_v2") / name
