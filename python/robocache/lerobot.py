@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -409,6 +409,7 @@ class LeRobotDataset:
         meta: a :class:`LeRobotMetadata`.
         episodes: as given; where none were, None, or those that the cache has where ``on_error="skip"`` left some out.
         num_frames, num_episodes: of these episodes.
+        fps, features: as `meta` has them. There is no `hf_dataset`: the frames are in a cache.
 
     Raises:
         ArgumentError, ArgumentTypeError, FileError: as :meth:`Loader.from_lerobot`.
@@ -468,6 +469,27 @@ class LeRobotDataset:
         )
         self.num_frames = self._loader.num_anchors
         self.num_episodes = len(self._places)
+
+    @property
+    def fps(self) -> float:
+        return self.meta.fps  # type: ignore[no-any-return]
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        return self.meta.features
+
+    @property
+    def hf_dataset(self) -> NoReturn:
+        raise AttributeError(
+            "hf_dataset: none, for the frames are in a cache; dataset[i] gives a frame, dataset.meta.episodes the episodes, and "
+            f"robocache.open({self._dataset.path!r}).streams whole columns"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"robocache.LeRobotDataset({str(self.meta.root)!r}, {self.num_episodes} episodes, {self.num_frames} frames at "
+            f"{self.fps:g} fps, {len(self.features)} features)"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Random crops and colours of `images` are another epoch's from now on; also in workers that begin after this."""

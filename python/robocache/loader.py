@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -539,6 +540,15 @@ class Loader:
     def unnormalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """The inverse of :meth:`normalize`, of the same arguments: a policy's output in the recording's units."""
         return self._affine_of[key].unnormalize(x, dataset_index)
+
+    def __repr__(self) -> str:
+        of = (
+            repr(self.dataset.path)
+            if isinstance(self.dataset, Dataset)
+            else f"{len(as_sources(self.dataset)[0])} sources"
+        )
+        arrays = textwrap.shorten(", ".join(self._names), 160, placeholder=" ...")
+        return f"robocache.Loader({of}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 
     def explain(self) -> Explanation:
         """Where each key's rows lie, how large they are, and why: prints as a table."""

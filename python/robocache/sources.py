@@ -11,7 +11,7 @@ from . import errors
 from .dataset import Dataset, Stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Source:
     """What a mixture draws from: episodes of a dataset.
 
@@ -32,6 +32,18 @@ class Source:
     rename: Mapping[str, str] | None = None
     norm_stats: Mapping[str, Any] | None = None
     anchor: str | None = None
+
+    def __repr__(self) -> str:
+        """Without what is None; of lists and statistics how many they are, or whose."""
+        told = [repr(self.dataset)]
+        told += [
+            f"{name}={x!r}"
+            for name in ("weight", "where", "rename", "anchor")
+            if (x := getattr(self, name)) is not None
+        ]
+        told += [] if self.episodes is None else [f"{len(self.episodes)} episodes"]
+        told += [] if self.norm_stats is None else [f"norm_stats of {', '.join(self.norm_stats)}"]
+        return f"robocache.Source({', '.join(told)})"
 
 
 def as_sources(dataset: Any) -> tuple[list[Source], bool]:

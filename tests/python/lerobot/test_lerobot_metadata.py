@@ -31,6 +31,19 @@ def test_what_it_says(source):
     assert meta.info == info
 
 
+def test_what_the_dataset_itself_says(source):
+    dataset = robocache.LeRobotDataset(source, episodes=[0, 2])
+    assert (dataset.fps, dataset.features) == (30, dataset.meta.features)
+    assert repr(dataset) == (
+        f"robocache.LeRobotDataset({str(source)!r}, 2 episodes, 63 frames at 30 fps, {len(dataset.features)} features)"
+    )
+    assert not hasattr(dataset, "hf_dataset")
+    with pytest.raises(
+        AttributeError, match=r"frames are in a cache; dataset\[i\] gives a frame.*streams whole columns"
+    ):
+        _ = dataset.hf_dataset
+
+
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_episodes(rng, tmp_path, version):
     episodes = robocache.LeRobotDataset(write(tmp_path / "source", rng, version)).meta.episodes

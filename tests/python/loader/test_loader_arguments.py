@@ -152,3 +152,22 @@ def test_a_cache_of_no_streams_has_none_to_name(tmp_path, option):
             device="cpu",
             **options,
         )
+
+
+def test_what_a_loader_and_its_sources_print(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for _ in range(3):
+            with writer.episode() as episode:
+                episode.append("state", np.arange(10) * 10**8, np.zeros((10, 2), np.float32))
+    dataset = robocache.open(tmp_path / "cache")
+    options = {"batch_size": 4, "delta_timestamps": {"state": [0.0]}, "device": "cpu"}
+    loader = robocache.Loader(dataset, **options)
+    assert repr(loader).startswith(f"robocache.Loader({dataset.path!r}, 30 samples in batches of 4 on cpu: ")
+    assert "state" in repr(loader).partition("cpu: ")[2]
+    sources = [
+        robocache.Source(dataset, weight=0.5, episodes=range(2)),
+        robocache.Source(dataset, 1, norm_stats=dataset.stats),
+    ]
+    assert repr(sources[0]) == f"robocache.Source({dataset!r}, weight=0.5, 2 episodes)"
+    assert repr(sources[1]) == f"robocache.Source({dataset!r}, weight=1, norm_stats of state)"
+    assert "robocache.Loader(2 sources, " in repr(robocache.Loader(sources, **options))
