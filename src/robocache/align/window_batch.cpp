@@ -23,13 +23,15 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
     check_cuda(launch(&batch, device.index, stream.handle), "window_batch");
     return;
   }
+  int64_t grain = batch.count;
   // To wake a thread takes longer than to make fewer bytes.
   constexpr int64_t kSharedBytes = 128 << 10;
-  constexpr int64_t kMostTogether = 8;
-  const bool is_shared = batch.count * batch.plan.sample_bytes >= kSharedBytes;
-  // Short, so that all threads end at once.
-  const int64_t turns = int64_t{8} * num_threads();
-  const int64_t grain = is_shared ? std::clamp<int64_t>(batch.count / turns, 1, kMostTogether) : batch.count;
+  if (batch.count * batch.plan.sample_bytes >= kSharedBytes) {
+    // Where ranges meet, threads write to one line and wait for each other; where they are long, for whoever ends last.
+    constexpr int64_t kRangeBytes = 20 << 10;
+    const int64_t turns = int64_t{4} * num_threads();
+    grain = std::max<int64_t>(1, std::min(batch.count / turns, kRangeBytes / batch.plan.sample_bytes));
+  }
   WindowSamples* const samples = ROBOCACHE_SELECT_ISA(window_samples);
   parallel_ranges(batch.count, grain, [&](Ranges& ranges) { samples(batch, ranges); });
 }

@@ -11,9 +11,16 @@
 
 namespace robocache::ROBOCACHE_ISA {
 
+// Into the second cache: the first is shorter than what is asked for of windows on several clocks.
 inline void prefetch(const void* at) {
-  asm volatile("");              // or the compiler drops the call of a function that does nothing but prefetch
-  __builtin_prefetch(at, 0, 2);  // no nearer than the second cache: the first is shorter than what is asked for
+  asm volatile("");  // or the compiler drops the call of a function that does nothing but prefetch
+  __builtin_prefetch(at, 0, 2);
+}
+
+// Into the first cache, where that holds all that is asked for until it is read.
+inline void prefetch_near(const void* at) {
+  asm volatile("");
+  __builtin_prefetch(at, 0, 3);
 }
 
 inline constexpr int64_t kLineBytes = 64;

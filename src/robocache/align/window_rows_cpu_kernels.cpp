@@ -40,18 +40,19 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
   const auto first = static_cast<int64_t>(guess);
   const int64_t near = snap_ns > 0 ? snap_ns : 1;
-  const auto is_on_row = [&](int64_t k) {
+  // As wide as what it compares, so that vectors are made of it.
+  const auto is_off_row = [&](int64_t k) -> int64_t {
     const int64_t target = anchor_ns + moments[k].delta_ns;
     const int64_t* const row = times.data + first + k;
-    return (row[0] < target + near) & (row[0] > target - near) & (row[-1] <= target - near) & (row[1] >= target + near);
+    return (row[0] >= target + near) | (row[0] <= target - near) | (row[-1] > target - near) | (row[1] < target + near);
   };
   const double rows_apart = static_cast<double>(moments[count - 1].delta_ns - moments[0].delta_ns) * rows.rows_per_ns;
   if (rows_apart < static_cast<double>(count) - 1.5 || rows_apart > static_cast<double>(count) - 0.5) return -1;
   // The first is often the anchor's own row, whatever the clock, and rows far on may not be at hand.
-  if (!is_on_row(count > 1 ? 1 : 0) || times[first + count] >= kFar) return -1;
-  bool on_rows = true;
-  for (int64_t k = 0; k < count; ++k) on_rows &= is_on_row(k);
-  return on_rows ? first : -1;
+  if (is_off_row(count > 1 ? 1 : 0) != 0 || times[first + count] >= kFar) return -1;
+  int64_t off_rows = 0;
+  for (int64_t k = 0; k < count; ++k) off_rows |= is_off_row(k);
+  return off_rows == 0 ? first : -1;
 }
 
 // Neighbouring moments or steps at once.
@@ -273,7 +274,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
         if (stream.values == nullptr) continue;
         const char* const end = stream.values + (first + s.steps - 1) * s.row_bytes + stream.bytes;
         for (const char* line = line_of(stream.values + first * s.row_bytes); line < end; line += kLineBytes) {
-          prefetch(line);
+          prefetch_near(line);
         }
       }
       continue;
