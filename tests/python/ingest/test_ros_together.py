@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+import tracemalloc
 from collections import defaultdict
 from contextlib import closing
 
@@ -68,22 +69,46 @@ def test_a_database_s_messages_are_all_there(bad, topics, size, tmp_path):
     assert parts == (1 if size < 100 else 2)
 
 
-# Large messages are asked for one by one.
-@pytest.mark.parametrize("size", [3_000, 6_000])
+# Large messages lie on pages of their own.
+@pytest.mark.parametrize("size", [40, 3_000, 6_000])
 def test_messages_before_the_damage_are_kept(size, tmp_path):
-    rows = [(1, row, bytes(size)) for row in range(1_000)]
+    rows = [(1, row, bytes([1 + row % 251]) * size) for row in range(max(1_000, 600_000 // size))]
     path = database(tmp_path / "a.db3", rows)
     pages = len(path.read_bytes()) // 4096
     hole = slice(pages * 6 // 10 * 4096, pages * 7 // 10 * 4096)
     found, told, _ = read(
         path, lambda content: content[: hole.start] + bytes(hole.stop - hole.start) + content[hole.stop :]
     )
-    one_by_one = 0
-    with pytest.raises(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as damaged:
-        for _ in damaged.execute("SELECT data FROM messages ORDER BY timestamp, id"):
-            one_by_one += 1
-    assert len(told) == 1 and 0 < one_by_one < len(rows)
-    assert found["/a"] == [row[1:] for row in rows[:one_by_one]]
+    with closing(sqlite3.connect(path)) as damaged:
+        readable = 0
+        with pytest.raises(sqlite3.DatabaseError):
+            while damaged.execute("SELECT data FROM messages WHERE id = ?", (readable + 1,)).fetchone():
+                readable += 1
+    assert len(told) == 1 and 0 < readable < len(rows)
+    assert found["/a"] == [row[1:] for row in rows[:readable]]
+
+
+def test_alike_messages_are_as_lists_of_them(tmp_path):
+    """Lots of one size, of others, of two topics, one behind the other: each a lot, or some of them, of 128 KiB."""
+    sizes = [400] * 500 + [401] * 400 + [400] * 300 + [0] * 3_000 + [5, 6] * 2_000 + [4_097] * 50 + [400] * 300
+    rows = [(1, row, bytes([row % 251]) * size) for row, size in enumerate(sizes)]
+    rows[900:900] = [(2, 900, b"other")]
+    found, told, _ = read(database(tmp_path / "a.db3", rows))
+    assert not told
+    assert found == {f"/{'ab'[topic - 1]}": [row[1:] for row in rows if row[0] == topic] for topic in (1, 2)}
+
+
+def test_no_more_than_one_large_message_is_asked_for_at_once(tmp_path):
+    rows = [(1, row, b"x") for row in range(100)] + [(1, row, bytes(4 << 20)) for row in range(100, 124)]
+    path = database(tmp_path / "a.db3", rows)
+    bag = _Database([path])
+    bag.open(Faults("bag", None))
+    tracemalloc.start()
+    for part in bag.parts(Faults("bag", None)):
+        del part
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
 
 
 def test_messages_of_no_topic_are_each_told_of(tmp_path):

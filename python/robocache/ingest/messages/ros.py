@@ -19,7 +19,7 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
 from ...errors import Error
-from .bags import Payload
+from .bags import Alike, Payload
 from .batches import MAX_LEAVES, Leaf, offsets_of
 
 _NUMBERS = {
@@ -269,7 +269,7 @@ class _Payloads:
     """Payloads in which fields lie at the same places, or, behind `end`, so many bytes farther on."""
 
     def __init__(
-        self, payloads: list[Payload], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
+        self, payloads: Sequence[Payload], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
     ) -> None:
         self._payloads = payloads
         self._stacked = stacked
@@ -446,6 +446,11 @@ def _index(rows: np.ndarray | None) -> Any:
     return slice(None) if rows is None else rows
 
 
+def _stack(payloads: Sequence[Payload], size: int) -> np.ndarray:
+    """Payloads of one size: uint8 ``[n, size]``."""
+    return np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), size)
+
+
 @dataclass
 class _Met:
     """A layout that was met, and the lengths it follows from."""
@@ -479,8 +484,8 @@ class RosDecoder:
         """As of :class:`Decoder`."""
         bad: dict[int, str] = {}
         found: list[tuple[_Met, _Payloads, np.ndarray]] = []
-        if (one := self._joined(payloads)) is not None:
-            self._group(*one, np.arange(len(payloads)), list(payloads), found, bad)
+        if (one := self._alike(payloads)) is not None:
+            self._group(*one, np.arange(len(payloads)), payloads, found, bad)
         else:
             alike: dict[tuple[int, bytes], list[int]] = {}
             heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
@@ -488,8 +493,8 @@ class RosDecoder:
                 alike.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
             for key, indices in alike.items():
                 some = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
-                joined = b"".join(some) if key[0] >= 0 else None
-                self._group(key, joined, np.array(indices), some, found, bad)
+                stacked = _stack(some, key[0]) if key[0] >= 0 else None
+                self._group(key, stacked, np.array(indices), some, found, bad)
         rows = len(payloads) - len(bad)
         kept = np.ones(len(payloads), bool)
         kept[list(bad)] = False
@@ -500,32 +505,29 @@ class RosDecoder:
         ]
         return _Messages(groups, rows), bad
 
-    def _joined(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], bytes] | None:
-        """Their length and beginning, and all of them one behind the other; None where they are large, or not all have the same."""
-        sizes = set(map(len, payloads))
+    def _alike(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], np.ndarray] | None:
+        """Their length and beginning, and all of them as rows; None where they are large, or not all have the same."""
+        sizes = {payloads.size} if isinstance(payloads, Alike) else set(map(len, payloads))
         size = sizes.pop() if len(sizes) == 1 else 0
         if not 2 <= size <= _SMALL:
             return None
-        joined = b"".join(payloads)
+        stacked = payloads.rows if isinstance(payloads, Alike) else _stack(payloads, size)
         if not self._cdr:
-            return (size, b""), joined
-        same = all(joined[at::size].count(joined[at]) == len(payloads) for at in range(2))
-        return ((size, joined[:2]), joined) if same else None
+            return (size, b""), stacked
+        heads = stacked[:, :2]
+        return ((size, heads[0].tobytes()), stacked) if (heads == heads[0]).all() else None
 
     def _group(
         self,
         key: tuple[int, bytes],
-        joined: bytes | None,
+        stacked: np.ndarray | None,
         indices: np.ndarray,
-        payloads: list[Payload],
+        payloads: Sequence[Payload],
         found: list[tuple[_Met, _Payloads, np.ndarray]],
         bad: dict[int, str],
     ) -> None:
         """Cuts payloads of one length, or large ones, into those of one layout each."""
         remembered = self._met.setdefault(key, [])
-        stacked = None
-        if joined is not None:
-            stacked = np.frombuffer(joined, np.uint8).reshape(len(payloads), key[0])
         number = 0
         while len(indices):
             if number < len(remembered):
@@ -571,7 +573,7 @@ class RosDecoder:
         return _Met(walk.order, layout, places, lengths, list(walk.lengths.items()), length, len(payload), walk.large)
 
     def _same(
-        self, met: _Met, payloads: list[Payload], stacked: np.ndarray | None
+        self, met: _Met, payloads: Sequence[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
         """Which of the payloads have the same lengths at the same places, but for the large sequence's; and by how many bytes
         each of these is longer, where any is."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import apsw
 import zstandard
 
 from ..files import check_file, look_through
@@ -31,8 +29,6 @@ _AT_ONCE = 4 << 20
 # Of these, what is looked at together; a message counts for so many bytes more than it has.
 _FETCHED = 1 << 17
 _ROW_BYTES = 64
-# Messages that SQLite is asked for at once, as long as they are small: the next ones may be large.
-_LOT = 16
 # Messages of no more than this stay bytes.
 _SMALL = 4096
 # A larger message is taken for damage.
@@ -172,7 +168,7 @@ class _Database(Bag):
                 with closing(_connect(path)) as database:
                     self._open.append((path, self._topics(database)))
 
-    def _topics(self, database: sqlite3.Connection) -> dict[int, int]:
+    def _topics(self, database: apsw.Connection) -> dict[int, int]:
         """The channel of each topic's id."""
         definitions: dict[str, tuple[str, bytes]] = {}
         if database.execute(
@@ -224,44 +220,29 @@ class _Database(Bag):
 
 # Of a message: its topic's number, when it was received, and itself; each of any type.
 _Row = tuple[Any, Any, Any]
-_DATA = itemgetter(2)
 
 
-def _fetch(database: sqlite3.Connection) -> Iterator[tuple[int, list[_Row]]]:
-    """All messages in order, some at a time, and how many come before these."""
-    query = "SELECT topic_id, timestamp, data FROM messages ORDER BY timestamp, id"
+def _fetch(database: apsw.Connection) -> Iterator[tuple[int, list[_Row]]]:
+    """All messages in order, some at a time, and how many come before these; those before damage, too."""
     rows: list[_Row] = []
     done = size = 0
-    wanted = 1
-    found = database.execute(query)
-    while True:
-        try:
-            lot = found.fetchmany(wanted)
-        except sqlite3.Error:
-            rest = database.execute(f"{query} LIMIT -1 OFFSET {done + len(rows)}")
-            yield done, rows
-            for number, row in enumerate(rest, done + len(rows)):  # those before the damage
-                yield number, [row]
-            raise
-        rows += lot
-        lot_bytes = _count_bytes(lot)
-        wanted = min(2 * wanted, _LOT) if lot_bytes <= _SMALL * len(lot) else 1
-        size += lot_bytes + _ROW_BYTES * len(lot)
-        if size > _FETCHED or not lot:
-            yield done, rows
-            done, rows, size = done + len(rows), [], 0
-        if not lot:
-            return
-
-
-def _count_bytes(rows: list[_Row]) -> int:
     try:
-        return sum(map(len, map(_DATA, rows)))
-    except TypeError:  # a number, or nothing
-        return 0
+        for row in database.execute("SELECT topic_id, timestamp, data FROM messages ORDER BY timestamp, id"):
+            rows.append(row)
+            try:
+                size += _ROW_BYTES + len(row[2])
+            except TypeError:  # a number, or nothing
+                size += _ROW_BYTES
+            if size > _FETCHED:
+                yield done, rows
+                done, rows, size = done + len(rows), [], 0
+    except Exception:
+        yield done, rows
+        raise
+    yield done, rows
 
 
-def _identities(database: sqlite3.Connection) -> Iterator[tuple[int, Any]]:
+def _identities(database: apsw.Connection) -> Iterator[tuple[int, Any]]:
     """The place of each message in order and the number that it has: gone through once, however many are asked for."""
     for row, (identity,) in enumerate(database.execute("SELECT id FROM messages ORDER BY timestamp, id")):
         yield row, identity
@@ -285,9 +266,9 @@ def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
     return True
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> apsw.Connection:
     """Read-only, and so that nothing is written beside it."""
-    database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
-    if sys.version_info >= (3, 11):
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    database = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    database.limit(apsw.SQLITE_LIMIT_LENGTH, _LARGEST)
     return database
