@@ -89,10 +89,11 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
 
 
 def test_alike_messages_are_as_lists_of_them(tmp_path):
-    """Lots of one size, of others, of two topics, one behind the other: each a lot, or some of them, of 128 KiB."""
-    sizes = [400] * 500 + [401] * 400 + [400] * 300 + [0] * 3_000 + [5, 6] * 2_000 + [4_097] * 50 + [400] * 300
+    """Of one size, of others, and of two topics, looked at 128 KiB at once; the second size begins with such a lot."""
+    first = (1 << 17) // (400 + 64) + 1
+    sizes = [400] * first + [800] * 500 + [400] * 500 + [401] * 400 + [400] * 300 + [0] * 3_000 + [5, 6] * 2_000 + [4_097] * 50 + [400] * 300
     rows = [(1, row, bytes([row % 251]) * size) for row, size in enumerate(sizes)]
-    rows[900:900] = [(2, 900, b"other")]
+    rows[2_000:2_000] = [(2, 2_000, b"other")]
     found, told, _ = read(database(tmp_path / "a.db3", rows))
     assert not told
     assert found == {f"/{'ab'[topic - 1]}": [row[1:] for row in rows if row[0] == topic] for topic in (1, 2)}
