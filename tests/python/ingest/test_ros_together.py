@@ -91,7 +91,17 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
 def test_alike_messages_are_as_lists_of_them(tmp_path):
     """Of one size, of others, and of two topics, looked at 128 KiB at once; the second size begins with such a lot."""
     first = (1 << 17) // (400 + 64) + 1
-    sizes = [400] * first + [800] * 500 + [400] * 500 + [401] * 400 + [400] * 300 + [0] * 3_000 + [5, 6] * 2_000 + [4_097] * 50 + [400] * 300
+    sizes = (
+        [400] * first
+        + [800] * 500
+        + [400] * 500
+        + [401] * 400
+        + [400] * 300
+        + [0] * 3_000
+        + [5, 6] * 2_000
+        + [4_097] * 50
+        + [400] * 300
+    )
     rows = [(1, row, bytes([row % 251]) * size) for row, size in enumerate(sizes)]
     rows[2_000:2_000] = [(2, 2_000, b"other")]
     found, told, _ = read(database(tmp_path / "a.db3", rows))
