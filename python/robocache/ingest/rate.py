@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ def find_rate(
     return (rate_hz, by) if asked_hz is None else (asked_hz, "rate_hz")
 
 
+@lru_cache(maxsize=1)  # the streams of a recording ask for the same ones
 def nominal_time_ns(start: int, stop: int, rate_hz: float) -> np.ndarray:
     """int64 nanoseconds of the rows ``start`` to ``stop - 1``, row 0 at 0."""
     stamps: np.ndarray = np.rint(np.arange(start, stop) * 1e9 / rate_hz).astype(np.int64)

@@ -6,13 +6,15 @@ and whatever is not read is named.
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -37,11 +39,12 @@ _ROWS_AT_ONCE = 512
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
 # Where texts and other rows of any length lie: signature and version of what holds them.
-_HEAP = b"GCOL\x01\0\0\0"
+_HEAP = re.compile(rb"GCOL\x01\0\0\0")
+_SIGNATURE = int.from_bytes(b"GCOL", "little")
 _MOST_HEAP = 1 << 26
 # What a dataset has of each of them.
 _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
-_SCAN_BYTES = 4 << 20
+_SCAN_BYTES = 1 << 20
 # What a row of numbers may have at most: a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
 # Of one camera in one recording.
@@ -104,17 +107,8 @@ def _check_heaps(path: Path) -> None:
 
     They are found by their signature, so the whole file is read: what HDF5 reads next lies in memory then.
     """
-    with naming(path), path.open("rb") as file:
-        found: list[int] = []
-        block, start = b"", 0
-        while more := file.read(_SCAN_BYTES):
-            block = block[1 - len(_HEAP) :] + more
-            end = file.tell()
-            start, at = end - len(block), block.find(_HEAP)
-            while at >= 0:
-                found.append(start + at)
-                at = block.find(_HEAP, at + 1)
-        for offset in found:
+    with naming(path), path.open("rb", buffering=0) as file:
+        for offset in _find_heaps(file):
             file.seek(offset)
             header = file.read(16)
             size = int.from_bytes(header[8:], "little")
@@ -129,6 +123,20 @@ def _check_heaps(path: Path) -> None:
                 at += 16 + -(-length // 8) * 8 if index else length
 
 
+def _find_heaps(file: io.FileIO) -> list[int]:
+    """Where in the file they begin. NumPy looks for four of the bytes in a sixth of the time that `re` takes for them."""
+    found: list[int] = []
+    block = bytearray(8 + _SCAN_BYTES)  # what is read, behind the last bytes before it
+    words = [np.frombuffer(block, "<u4", 1 + _SCAN_BYTES // 4, shift) for shift in range(4)]
+    start = -8
+    while read := file.readinto(memoryview(block)[8:]):
+        if any((word == _SIGNATURE).any() for word in words):
+            found += [start + heap.start() for heap in _HEAP.finditer(block, 1, 8 + read)]
+        block[:8] = block[read : read + 8]
+        start += read
+    return found
+
+
 def describe(group: h5py.Group) -> str:
     """What lies in a group, in words: for messages that say what was found instead."""
     names = [escaped(name) for name in list(group)[:12]]
@@ -138,7 +146,7 @@ def describe(group: h5py.Group) -> str:
 
 def place(file: Path, node: h5py.Group | h5py.Dataset) -> str:
     """Begins the message of what is wrong with it."""
-    return f"{file}: {escaped(node.name or '?')}"
+    return f"{file}: {(h5py.h5i.get_name(node.id) or b'?').decode(errors='backslashreplace')}"
 
 
 def escaped(name: str) -> str:
@@ -149,16 +157,21 @@ def escaped(name: str) -> str:
 # ---- links ----
 
 
-def child(group: h5py.Group, name: str) -> h5py.Group | Dataset | h5py.Datatype:
+Link = tuple[int, int]
+
+
+def child(group: h5py.Group, name: str, link: Link | None = None) -> h5py.Group | Dataset | h5py.Datatype:
     """What a link leads to, within this file.
+
+    link: as of :func:`links`, where it is known.
 
     Raises:
         SourceError: it leads out of the file, in a circle, or to nothing.
     """
-    return _child_at(group, name.encode(errors="surrogateescape"))[0]
+    return _child_at(group, name.encode(errors="surrogateescape"), link)[0]
 
 
-def _child_at(group: h5py.Group, name: bytes, link: tuple[int, int] | None = None) -> tuple[Any, int]:
+def _child_at(group: h5py.Group, name: bytes, link: Link | None = None) -> tuple[Any, int]:
     """The same, and its address in the file."""
     try:
         return _follow(group, name, [_MOST_HOPS], link)
@@ -167,9 +180,13 @@ def _child_at(group: h5py.Group, name: bytes, link: tuple[int, int] | None = Non
         raise SourceError(f"{where}/{name.decode(errors='backslashreplace')}: {error}") from error
 
 
-def _links(group: h5py.Group) -> list[tuple[bytes, tuple[int, int]]]:
-    """The names in a group, in its order, and of each link its kind and what it says, which :func:`_follow` would ask for."""
-    found: list[tuple[int, bytes, tuple[int, int]]] = []
+def links(group: h5py.Group) -> dict[str, Link]:
+    """The names in a group, in its order, and of each link its kind and what it says, which :func:`child` would ask for."""
+    return {name.decode(errors="surrogateescape"): link for name, link in _links(group)}
+
+
+def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
+    found: list[tuple[int, bytes, Link]] = []
 
     def add(name: bytes, info: Any) -> None:
         found.append((info.corder if info.corder_valid else 0, name, (info.type, info.u)))
@@ -197,10 +214,15 @@ class Dataset:
         shape: tuple[int, ...] = self.id.shape
         return shape
 
-    @cached_property
+    @property
     def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.id.dtype
+        dtype: np.dtype[Any] = self.id.dtype  # which keeps it
         return dtype
+
+    @property
+    def is_one_piece(self) -> bool:
+        """Whether its bytes lie one behind the other, in this file."""
+        return self.id.get_offset() is not None
 
     @cached_property
     def properties(self) -> h5py.h5p.PropDCID:
@@ -208,17 +230,16 @@ class Dataset:
 
     @cached_property
     def chunks(self) -> tuple[int, ...] | None:
-        is_chunked = self.properties.get_layout() == h5py.h5d.CHUNKED
+        is_chunked = not self.is_one_piece and self.properties.get_layout() == h5py.h5d.CHUNKED
         chunks: tuple[int, ...] | None = self.properties.get_chunk() if is_chunked else None
         return chunks
 
 
-def _follow(group: h5py.Group, name: bytes, hops: list[int], link: tuple[int, int] | None = None) -> tuple[Any, int]:
-    links = group.id.links
+def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None = None) -> tuple[Any, int]:
     if b"/" in name or name == b".":  # HDF5 takes it for a path
         raise SourceError(f"a link named {name!r}, which HDF5 does not allow")
     if link is None:
-        info = links.get_info(name)
+        info = group.id.links.get_info(name)
         link = info.type, info.u
     kind, says = link
     if kind == h5py.h5l.TYPE_HARD:
@@ -229,7 +250,7 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: tuple[int, in
     if kind != h5py.h5l.TYPE_SOFT:
         raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
     # Step by step: HDF5 itself would follow an external link that lies on the way.
-    target = links.get_val(name)
+    target = group.id.links.get_val(name)
     node: Any = h5py.Group(h5py.h5g.open(group.file.id, b"/")) if target.startswith(b"/") else group
     address = _address(node)
     for part in target.split(b"/"):
@@ -306,13 +327,14 @@ def _address(node: Any) -> int:
 
 
 def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
-    properties = dataset.properties
     # Before anything is asked of it: to tell a virtual dataset's size, HDF5 opens the files that it names.
-    if properties.get_layout() == h5py.h5d.VIRTUAL:
-        raise SourceError(f"{tree.where(path)}: a virtual dataset, made of others that may lie in other files")
-    if properties.get_external_count():
-        other = os.fsdecode(properties.get_external(0)[0])
-        raise SourceError(f"{tree.where(path)}: its data lie in another file ({other}), which is not read")
+    if not dataset.is_one_piece:
+        properties = dataset.properties
+        if properties.get_layout() == h5py.h5d.VIRTUAL:
+            raise SourceError(f"{tree.where(path)}: a virtual dataset, made of others that may lie in other files")
+        if properties.get_external_count():
+            other = os.fsdecode(properties.get_external(0)[0])
+            raise SourceError(f"{tree.where(path)}: its data lie in another file ({other}), which is not read")
     _leave_out_attributes(path, dataset, notes)
     try:
         dtype, shape = dataset.dtype, dataset.shape
@@ -372,8 +394,14 @@ def _read_attribute(node: h5py.Group, name: bytes, attribute: Any, dtype: np.dty
     if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
         return node.attrs[name]
     value = np.empty((), dtype)
-    attribute.read(value)
+    attribute.read(value, _memory_type(dtype))
     return value[()]
+
+
+@lru_cache(maxsize=256)
+def _memory_type(dtype: np.dtype[Any]) -> h5py.h5t.TypeID:
+    """HDF5's name for it, which takes h5py as long as a small dataset's reading."""
+    return h5py.h5t.py_create(dtype)
 
 
 def _leave_out_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> None:
@@ -490,7 +518,7 @@ class Column:
             rows: np.ndarray = dataset[start:stop]
             return rows
         values = np.empty(dataset.shape, dtype)
-        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, _memory_type(dtype))
         return values
 
     def _is_written(self) -> bool:

@@ -33,6 +33,7 @@ from .datasets import (
     describe,
     escaped,
     find_files,
+    links,
     nominal,
     open_file,
     place,
@@ -61,7 +62,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             rate_hz, said_by = _find_rate(path, facts, options.rate_hz)
             told = {**facts, "rate_hz": rate_hz, "rate_from": said_by}
             notes.see("files", name, told)
-            demos = sorted(data, key=natural)
+            there = links(data)
+            demos = sorted(there, key=natural)
             masks = _read_masks(path, file, demos, notes)
             notes.total += len(demos)
             prefix = "" if len(files) == 1 else f"{name}: "
@@ -70,7 +72,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             for demo in demos:
                 what = prefix + escaped(demo)
                 with notes.reading(what, where):
-                    group = child(data, demo)
+                    group = child(data, demo, there[demo])
                     if not isinstance(group, h5py.Group):
                         notes.leave_out(f"data/{escaped(demo)}", "no group, so no demo")
                         continue
