@@ -401,7 +401,7 @@ def _goes_on(clock: _Clock, time_ns: np.ndarray) -> bool:
         return False
     real = clock.real
     if real is None:
-        real = first or int(time_ns[np.searchsorted(time_ns, 1)])
+        real = first or int(time_ns[time_ns.searchsorted(1)])
     if first == 0 and real >= _SINCE_2001_NS:
         return False
     clock.real = real

@@ -466,20 +466,25 @@ def nominal(rows: int, rate_hz: float) -> Clock:
 # ---- datasets ----
 
 
-@dataclass(frozen=True)
 class Column:
     """A dataset whose first dimension counts rows, as a stream.
 
-    stream, what: its name, and its recording's.
-    where: begins the message of what is wrong with it.
+    Args:
+        stream, what: its name, and its recording's.
+        where: begins the message of what is wrong with it.
     """
 
-    stream: str
-    what: str
-    where: str
-    dataset: Dataset
-    clock: Clock
-    notes: Notes
+    def __init__(self, stream: str, what: str, where: str, dataset: Dataset, clock: Clock, notes: Notes) -> None:
+        self.stream = stream
+        self.what = what
+        self.where = where
+        self.dataset = dataset
+        self.clock = clock
+        self.notes = notes
+        self._type = dataset.dtype
+        element, inside = self._type.subdtype or (self._type, ())
+        self._dtype: np.dtype[Any] = element.newbyteorder("=")  # of an element
+        self._shape = (*dataset.shape[1:], *inside)  # of a row
 
     def samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         """It in parts, each of which is read when its turn comes; nothing where it is left out, skipped, or has no rows."""
@@ -493,23 +498,6 @@ class Column:
                 self.notes.leave_out(self.stream, "declared, never written")
                 return
             yield from self._samples(options, kinds)
-
-    @property
-    def _type(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.dataset.dtype
-        return dtype
-
-    @cached_property
-    def _dtype(self) -> np.dtype[Any]:
-        """Of an element."""
-        element = self._type.subdtype[0] if self._type.subdtype else self._type
-        native: np.dtype[Any] = element.newbyteorder("=")
-        return native
-
-    @cached_property
-    def _shape(self) -> tuple[int, ...]:
-        """Of a row."""
-        return (*self.dataset.shape[1:], *(self._type.subdtype[1] if self._type.subdtype else ()))
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         """Rows from one up to another, as h5py gives them; all of plain numbers without its detours for other types."""
