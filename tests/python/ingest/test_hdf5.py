@@ -322,6 +322,19 @@ def test_zeros_among_texts_are_found_before_hdf5_runs_in_a_circle(tmp_path):
     refused(path, f"{path}: at byte {at - 16}", "zeros within a heap of texts")
 
 
+@pytest.mark.parametrize("others", [bytes(7), b"GCOL\x01\0\0"])  # one zero too few
+@pytest.mark.parametrize("distances", [[0], [0, 8, 72]])
+def test_heaps_of_texts_are_found_wherever_they_begin(others, distances, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "_SCAN_BYTES", 64)
+    for begin in range(200):
+        content = bytearray(others * 50)
+        for distance in distances:
+            content[begin + distance : begin + distance + 8] = b"GCOL\x01\0\0\0"
+        (tmp_path / "file").write_bytes(content)
+        with (tmp_path / "file").open("rb", buffering=0) as file:
+            assert datasets._find_heaps(file) == [begin + distance for distance in distances]
+
+
 @pytest.mark.parametrize("name", ["contacts", "note"])
 def test_lengths_beyond_the_file_are_not_believed(name, tmp_path):
     def write(demo):
