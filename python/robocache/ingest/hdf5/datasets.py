@@ -124,7 +124,7 @@ def _check_heaps(path: Path) -> None:
 
 
 def _find_heaps(file: io.FileIO) -> list[int]:
-    """Where in the file they begin. NumPy looks for four of the bytes in a sixth of the time that `re` takes for them."""
+    """Where in the file they begin. NumPy looks for four of their bytes in half the time that `re` takes."""
     found: list[int] = []
     block = bytearray(8 + _SCAN_BYTES)  # what is read, behind the last bytes before it
     words = [np.frombuffer(block, "<u4", 1 + _SCAN_BYTES // 4, shift) for shift in range(4)]
