@@ -363,7 +363,7 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
-    itemsize, is_whole = value.itemsize, value.dtype.isnative
+    itemsize, is_whole = value.itemsize, value.dtype.isnative and value.flags.aligned
     for stride in value.strides:
         is_whole = is_whole and stride % itemsize == 0
     return value if is_whole else value.astype(value.dtype.newbyteorder("="))

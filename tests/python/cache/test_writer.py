@@ -45,6 +45,17 @@ def packed():
     return rows["v"]
 
 
+def unaligned(values):
+    """Elements 12 bytes apart, from an odd address on."""
+    memory = np.zeros(12 * values.size + 1, np.uint8)[1:].view(
+        [("v", values.dtype), ("rest", np.uint8, 12 - values.itemsize)]
+    )
+    apart = memory["v"].reshape(values.shape)
+    apart[:] = values
+    assert not apart.flags.aligned
+    return apart
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -55,13 +66,31 @@ def packed():
         np.repeat(VALUES, 2, axis=1)[:, ::2],
         VALUES[::-1][::-1],
         packed(),
+        unaligned(VALUES),
         VALUES.view(np.recarray),
     ],
-    ids=["numpy", "read-only", "big-endian", "fortran", "strided", "negative", "record", "subclass"],
+    ids=["numpy", "read-only", "big-endian", "fortran", "strided", "negative", "record", "unaligned", "subclass"],
 )
 def test_arrays_of_any_layout(path, values):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("x", np.arange(4), values)
+    assert np.array_equal(robocache.open(path, verify=True).streams["x"].values, VALUES)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.float16])
+def test_memory_that_is_not_aligned_is_copied(dtype, monkeypatch, path):
+    from robocache import writer
+
+    given = []
+    append = writer._writer_append
+    monkeypatch.setattr(writer, "_writer_append", lambda *all: (given.extend(all[2:]), append(*all))[1])
+    values, times = unaligned(VALUES.astype(dtype)), np.frombuffer(b"0" + np.arange(4).tobytes(), np.int64, 4, 1)
+    assert not times.flags.aligned
+    with robocache.Writer(path) as w, w.episode() as ep:
+        ep.append("x", times, values)
+    assert all(
+        np.from_dlpack(array).ctypes.data % array.dtype.itemsize == 0 for array in given if hasattr(array, "dtype")
+    )
     assert np.array_equal(robocache.open(path, verify=True).streams["x"].values, VALUES)
 
 
