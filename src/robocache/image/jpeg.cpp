@@ -140,6 +140,9 @@ class Source {
   }
 
   void check_header() const {
+    if (info.data_precision != 8) {  // which libjpeg-turbo reads from version 3 on, into samples of 16 bits
+      refuse("expected a data precision of 8 bits, got " + std::to_string(info.data_precision));
+    }
     const J_COLOR_SPACE color = info.jpeg_color_space;
     if (color != JCS_GRAYSCALE && color != JCS_YCbCr && color != JCS_RGB) {
       const std::string came = color == JCS_CMYK   ? "CMYK"
