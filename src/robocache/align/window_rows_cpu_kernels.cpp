@@ -27,7 +27,7 @@ constexpr int64_t kFar = int64_t{1} << 62;
 // Whether the moments around an anchor, and the closeness that counts as on a row, are so near.
 bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, int64_t anchor_ns, int64_t snap_ns) {
   return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta_ns > -kFar / 2 &&
-         moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && snap_ns < kFar / 2;
+         moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
 }
 
 // The row that the first of a clock's moments is, where the next moments are the next rows: each closer than snap_ns to its own
@@ -118,7 +118,8 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
     differ &= row[1] != latest;
     found.before[k] = before;
     found.since[k] = target - row[0];
-    found.gap[k] = row[1] - row[0];
+    // Wraps where it is beyond int64: then the latest is, and this is not used.
+    found.gap[k] = static_cast<int64_t>(static_cast<uint64_t>(row[1]) - static_cast<uint64_t>(row[0]));
   }
   if (!differ || latest >= kFar) return false;
   for (int64_t k = 0; k < count; ++k) {

@@ -212,12 +212,22 @@ std::vector<int64_t> nearly_even_clock() {
   return times;
 }
 
+// Rows 20 ms apart, but for one that is later than int64 counts.
+std::vector<int64_t> broken_clock() {
+  std::vector<int64_t> times;
+  for (int64_t row = 0; row < 40; ++row) {
+    times.push_back((row < 20 ? -2'000'000'000'000'000'000 : 9'000'000'000'000'000'000) + row * 20'000'000);
+  }
+  return times;
+}
+
 void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
   const std::vector<std::vector<int64_t>> episodes = {uneven_clock(1'800'000'000'000'000'000, 0.3),
                                                       uneven_clock(0, 0.3),
                                                       uneven_clock(-4'600'000'000'000'000'000, 0),
                                                       uneven_clock(4'611'686'018'427'387'904 - 900'000'000, 0.1),
                                                       nearly_even_clock(),
+                                                      broken_clock(),
                                                       {5, 6, 40'000'000},
                                                       {9}};
   const test::HostClock clock{episodes};
