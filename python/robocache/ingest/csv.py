@@ -144,7 +144,6 @@ class _Layout:
     left_out: the others beside the clock, and why.
     images: the one that names images.
     clock: what the clock's column is called.
-    separator: between cells.
     comments: whether lines before the header, or before the first row, are none of it; files of a stream may differ.
     """
 
@@ -156,24 +155,19 @@ class _Layout:
     images: str | None = None
     texts: list[str] = field(default_factory=list)
     clock: str = ""
-    separator: str = ","
     comments: bool = field(default=False, compare=False)
 
     @property
     def attributes(self) -> dict[str, Any]:
         """What was found rather than told, for the streams of the file."""
-        apart = {} if self.separator == "," else {"separator": self.separator}
-        return {"clock_source": f"{self.clock}, {self.time_unit}"} | apart
+        return {"clock_source": f"{self.clock}, {self.time_unit}"}
 
     def __str__(self) -> str:
         header = "" if self.header else "no header, "
         left_out = f", left out {self.left_out}" if self.left_out else ""
         images = f", images {self.images}" if self.images else ""
         images += f", texts {self.texts}" if self.texts else ""
-        apart = "" if self.separator == "," else f", apart by {self.separator!r}"
-        return (
-            f"{header}columns {self.columns}{apart}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
-        )
+        return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Path], dict[str, Texts]]
@@ -251,7 +245,6 @@ def read_log(file: Path, options: CsvOptions, alike: Alike) -> _Log:
         named,
         of_text,
         begin.label(numbers[clock]),
-        begin.separator,
         begin.comments,
     )
     told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}

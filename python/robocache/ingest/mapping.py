@@ -541,8 +541,8 @@ def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Seque
             f"[streams.{_toml(name)}]  # {found.dtype} {found.shape}{frames}{rate}, {found.clock} clock",
             f"name = {_toml(name)}",
         ]
-        told = ("clock_source", "separator")
-        lines += [f"# {key}: {_toml(found.attributes[key])}" for key in told if key in found.attributes]
+        if "clock_source" in found.attributes:
+            lines.append(f"# clock_source: {_toml(found.attributes['clock_source'])}")
         if found.names:
             lines.append(f"# features: {_toml(found.names)}")
         lines += [f"{key} = {_toml(found.attributes[key])}" for key in ("units", "methods") if key in found.attributes]

@@ -39,6 +39,7 @@ def find_rate(
 
 @lru_cache(maxsize=1)  # the streams of a recording ask for the same ones
 def nominal_time_ns(start: int, stop: int, rate_hz: float) -> np.ndarray:
-    """int64 nanoseconds of the rows ``start`` to ``stop - 1``, row 0 at 0."""
+    """int64 nanoseconds of the rows ``start`` to ``stop - 1``, row 0 at 0; read-only."""
     stamps: np.ndarray = np.rint(np.arange(start, stop) * 1e9 / rate_hz).astype(np.int64)
+    stamps.flags.writeable = False
     return stamps

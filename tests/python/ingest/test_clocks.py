@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from robocache.ingest import clocks
+from robocache.ingest import clocks, nominal_time_ns
 from robocache.ingest.recording import Frames, Ragged, Recording, Rows, SourceError, Texts
 
 import robocache
@@ -296,3 +296,10 @@ def test_a_real_log_that_is_shuffled_is_sorted_back(real_data, tmp_path):
     robocache.ingest(tmp_path / "mixed", tmp_path / "b", time_unit="ns", repair="sort")
     a, b = (robocache.open(tmp_path / cache).streams["imu"] for cache in "ab")
     assert np.array_equal(a.time_ns, b.time_ns) and np.array_equal(a.values, b.values)
+
+
+def test_nominal_stamps_that_streams_share_cannot_be_written():
+    stamps = nominal_time_ns(0, 3, 50.0)
+    assert stamps.tolist() == [0, 20_000_000, 40_000_000]
+    with pytest.raises(ValueError, match="read-only"):
+        stamps += 1

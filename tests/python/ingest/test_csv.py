@@ -399,17 +399,20 @@ def test_what_is_between_cells_is_found_and_told(separator, header, tmp_path):
     source = write(tmp_path / "log/imu.csv", *(line.replace("|", separator) for line in lines)).parent
     robocache.ingest(source, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
-    (values, texts) = dataset.streams["imu"], dataset.streams[f"imu.{'note' if header else 2}"]
+    values = dataset.streams["imu"]
     assert (values.time_ns.tolist(), values.values.tolist()) == ([0, 500_000_000], [[1], [2]])
     assert list(dataset.episode(0)[f"imu.{'note' if header else 2}"][1]) == [
         "go",
         "stop, now" if separator != "," else "stop; now",
     ]
-    told = None if separator == "," else separator
-    assert {stream.attributes.get("separator") for stream in (values, texts)} == {told}
-    preview = ingest_preview(source)
-    assert ("# separator: " in preview) == (told is not None)
-    assert f'# clock_source: "{"t" if header else "column 0"}, s"' in preview
+    assert f'# clock_source: "{"t" if header else "column 0"}, s"' in ingest_preview(source)
+
+
+def test_files_of_a_stream_are_apart_by_what_each_of_them_is(tmp_path):
+    for run, separator in enumerate(",;\t"):
+        write(tmp_path / f"logs/run{run}/imu.csv", *(f"{row}|{run}".replace("|", separator) for row in ("0.0", "0.5")))
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams["imu"].values.tolist() == [[0], [0], [1], [1], [2], [2]]
 
 
 def ingest_preview(source):
