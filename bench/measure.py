@@ -1,7 +1,7 @@
 """How time is taken: medians, on CUDA by graph replay over inputs that do not fit the L2 cache.
 
-On a GPU the contenders of a case take turns, round after round, so that a slow moment of the machine meets all of them
-alike; on the CPU they follow one another, since their threads get in each other's way. A floor stands beside each case:
+The contenders of a case take turns, so that a slow moment of the machine meets all of them alike: on a GPU round after
+round, on the CPU many rounds at a time, since their threads get in each other's way. A floor stands beside each case:
 a plain copy that moves the same number of bytes in the same run.
 """
 
@@ -20,6 +20,7 @@ import torch
 
 # The rotation touches this many times the last cache before it comes back to the same bytes.
 COLD = 4
+TURNS = 5  # of contenders that are timed apart
 LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}
 _QUEUEING_CYCLES = 400_000  # of the GPU, about 0.2 ms
 
@@ -36,19 +37,21 @@ def median_us(
 
     It stops short of so many rounds once it has spent that many seconds and has five rounds.
 
-    Contenders take turns, round after round, or with `apart` one after the other, each after a rest and half a second of
-    its own work: on the CPU the threads of one contender's runtime go on spinning for a while and would take a core from
-    the next, and a core that has rested is slow at first.
+    Contenders take turns, round after round. With `apart` a turn is a fifth of the rounds, after a rest and some of the
+    contender's own work: on the CPU the threads of one contender's runtime go on spinning for a while and would take a core
+    from the next, and a core that has rested is slow at first. Five, since others on the same host slow all of a turn down.
     """
     taken: dict[str, list[float]] = {name: [] for name in timers}
     if apart:
-        for name, timer in timers.items():
-            time.sleep(0.5)
-            warm_until = time.perf_counter() + 0.5
+        for turn, (name, timer) in itertools.product(range(1, TURNS + 1), timers.items()):
+            time.sleep(0.3)
+            warm_until = time.perf_counter() + 0.3
             while time.perf_counter() < warm_until:
                 timer()
-            stop_at = time.perf_counter() + seconds
-            while len(taken[name]) < rounds and (len(taken[name]) < 5 or time.perf_counter() < stop_at):
+            stop_at = time.perf_counter() + seconds / TURNS
+            while len(taken[name]) * TURNS < rounds * turn and (
+                len(taken[name]) < turn or time.perf_counter() < stop_at
+            ):
                 taken[name].append(timer())
         return {name: statistics.median(times) for name, times in taken.items()}
     for timer in timers.values():
