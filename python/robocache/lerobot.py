@@ -38,6 +38,8 @@ _TOLERANCE_S = 1e-4
 # Options of a loader that, given as one value for all, are for all that LeRobot calls features: its index columns come as
 # they are. The first are for floats alone, the second for frames too.
 _OF_FLOATS, _OF_PIXELS, _OF_FEATURES = ("methods", "normalize"), ("dtype",), ("offset",)
+# What a cache may have by `robocache ingest` and `robocache append` that nobody asked of us, in its provenance.
+_OF_HAND = ("mapping", "offsets_ns", "appended")
 # Of a map-style dataset, in one call of the engine; frames are large.
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
 
@@ -94,7 +96,7 @@ def _find_cache(source: Path, place: Path, on_error: str, video: bool) -> Datase
     """The cache that is there, or None where it is to be made.
 
     Raises:
-        FileError: it does not open, or is of another source.
+        FileError: it does not open, is of another source, or has what making it again would lose.
     """
     if not os.path.lexists(place):
         return None
@@ -106,6 +108,11 @@ def _find_cache(source: Path, place: Path, on_error: str, video: bool) -> Datase
         return found
     if (other := found.provenance.get("source")) != str(source):
         raise errors.FileError(f"{place}: expected a cache of {source}, or none yet, got one of {other}")
+    if own := [name for name in _OF_HAND if name in found.provenance]:
+        raise errors.FileError(
+            f"{place}: it has to be made again, by which it would lose what its provenance tells of {', '.join(own)}; cache= names "
+            "another place"
+        )
     return None
 
 

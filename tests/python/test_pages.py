@@ -1,6 +1,7 @@
 """What docs show, done: every command line is one that the command takes, every Python snippet that test_examples leaves runs."""
 
 import io
+import operator
 import re
 import shlex
 from pathlib import Path
@@ -92,6 +93,16 @@ def test_command_lines_are_what_the_command_takes(where, capsys):
             cli._parser().parse_args(words)
         except SystemExit as ended:
             assert ended.code == 0, f"{where}: {line}: {capsys.readouterr().err}"
+
+
+def test_names_that_pages_say_are_there():
+    names = {"robocache.formats"}  # a group of entry points
+    for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for name in re.findall(r"(?<![\w./-])robocache(?:\.[A-Za-z_]\w*)+", path.read_text()):
+            if name not in names:
+                assert operator.attrgetter(name.partition(".")[2])(robocache) is not None, path.name
+                names.add(name)
+    assert len(names) > 20
 
 
 # ---- snippets ----

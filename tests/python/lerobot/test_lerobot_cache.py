@@ -90,6 +90,26 @@ def test_a_cache_of_robocache_ingest_gets_its_index_columns(source, tmp_path):
     assert "index" in open_cache(source, cache=tmp_path / "cache").streams
 
 
+@pytest.mark.parametrize("options", [{"mapping": {"exclude": ["action"]}}, {"offsets": {"action": 0.1}}])
+def test_a_cache_that_would_lose_what_was_made_of_it_stays(source, tmp_path, options):
+    robocache.ingest(source, tmp_path / "cache", **options)
+    made = made_at(robocache.open(tmp_path / "cache"))
+    with pytest.raises(
+        robocache.FileError, match=rf"cache: .* lose .*{next(iter(options))}.*cache= names another place"
+    ):
+        open_cache(source, cache=tmp_path / "cache")
+    assert made_at(robocache.open(tmp_path / "cache")) == made
+
+
+def test_a_cache_that_was_appended_to_stays(source, rng, tmp_path):
+    robocache.ingest(source, tmp_path / "cache")
+    robocache.ingest(write(tmp_path / "other", rng), tmp_path / "cache", append=True)
+    episodes = len(robocache.open(tmp_path / "cache"))
+    with pytest.raises(robocache.FileError, match=r"lose .* appended"):
+        open_cache(source, cache=tmp_path / "cache")
+    assert len(robocache.open(tmp_path / "cache")) == episodes
+
+
 def test_what_was_skipped_is_asked_for_again(source):
     (source / "data/chunk-000/file-001.parquet").unlink()
     with pytest.raises(robocache.FileError, match="2 of the 4 episodes"):
