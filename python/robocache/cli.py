@@ -86,12 +86,6 @@ def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -
         name = "method" if said[2] == "methods" else said[2]  # there one at a time
         return f"{said[1]}--{name.replace('_', '-')}" if name in known else said[0]
 
-    # What was given for a cache, and has none in it, is most often a source.
-    message = re.sub(
-        r"/manifest\.json: opening it: No such file or directory$",
-        ": no cache: it has no manifest.json; `robocache ingest` makes one of a dataset",
-        message,
-    )
     message = re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
     return re.sub(r"(\b(?:say|name) [^;:]*\bwith )(\w+)\b(?! \(--)", asked, message)
 

@@ -347,7 +347,14 @@ class Dataset:
 
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
         text = _lib.path_text(path)
-        self._handle = _dataset_open(text, bool(verify))
+        try:
+            self._handle = _dataset_open(text, bool(verify))
+        except errors.FileError as error:  # what was given for a cache, and is none, is most often a source
+            if not os.path.isdir(text) or os.path.lexists(os.path.join(text, "manifest.json")):
+                raise
+            raise errors.FileError(
+                f"{text}: no cache: it has no manifest.json; `robocache ingest` makes one of a dataset"
+            ) from error
         self.path = os.path.abspath(text)  # what a relative one names changes with the working directory
         description = json.loads(_dataset_describe(self._handle))
         self.bytes: int = description["bytes"]

@@ -27,9 +27,11 @@ from .dataset import Dataset
 from .dataset import open as open_dataset
 from .ingest import ingest
 from .ingest.driver import check_source, checked_path
-from .ingest.files import fingerprint
+from .ingest.files import fingerprint, is_cache
 from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied
+from .loader_options import listed
+from .ops._call import whole
 
 __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]
 
@@ -79,6 +81,9 @@ def _open_cache(path: Any, cache: Any = None, on_error: str = "stop", video: boo
     source = checked_path("path", path)
     check_source(source)
     source = source.resolve()
+    if not os.path.lexists(source / "meta" / "info.json"):
+        hint = "; of a cache: robocache.Loader(robocache.open(path), ...)" if is_cache(source) else ""
+        raise errors.FileError(f"{source}: expected the folder of a LeRobot dataset, which has meta/info.json{hint}")
     place = _default_place(source) if cache is None else checked_path("cache", cache)
     found = _find_cache(source, place, on_error, video)
     if found is None:
@@ -262,10 +267,11 @@ def _numbers(dataset: Dataset) -> np.ndarray:
 def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
     """Which episodes of the cache have these numbers in LeRobot."""
     place = {number: at for at, number in enumerate(_numbers(dataset).tolist())}
-    for number in episodes:
+    asked = listed(whole, "episodes", episodes, np.int64).tolist()
+    for number in asked:
         if number not in place:
-            raise errors.ArgumentError(f"episodes: expected numbers of episodes in {dataset.path}, got {number!r}")
-    return [place[number] for number in episodes]
+            raise errors.ArgumentError(f"episodes: expected numbers of episodes in {dataset.path}, got {number}")
+    return [place[number] for number in asked]
 
 
 # ---- LeRobot's dataset ----
@@ -307,6 +313,9 @@ class LeRobotEpisodes(Sequence[dict[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._columns["episode_index"])
+
+    def __repr__(self) -> str:
+        return f"robocache.lerobot.LeRobotEpisodes({len(self)} episodes: {', '.join(self._columns)})"
 
 
 class LeRobotMetadata:
@@ -396,6 +405,10 @@ class LeRobotMetadata:
         """The shape of each key's row."""
         return {key: feature["shape"] for key, feature in self.features.items()}
 
+    def __repr__(self) -> str:
+        frames = f"{self.total_episodes} episodes, {self.total_frames} frames at {self.fps:g} fps"
+        return f"robocache.lerobot.LeRobotMetadata({str(self.root)!r}, {frames})"
+
 
 class LeRobotDataset:
     """LeRobot's map-style dataset: item i is its i-th frame, with the windows around it and the text of its task.
@@ -453,7 +466,7 @@ class LeRobotDataset:
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
         self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision, video=video)
-        self.episodes = None if episodes is None else list(episodes)
+        self.episodes = None if episodes is None else listed(whole, "episodes", episodes, np.int64).tolist()
         if episodes is None and len(self._dataset) < len(self.meta.episodes):
             self.episodes = _numbers(self._dataset).tolist()
         taken = range(len(self.meta.episodes)) if self.episodes is None else self.episodes

@@ -37,5 +37,8 @@ class Meter:
         """Of that time, what was waited: from 0 to 1."""
         return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
+    def __repr__(self) -> str:
+        return f"robocache.Meter({self})"
+
     def __str__(self) -> str:
         return f"{self.batches:,} batches: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"

@@ -187,7 +187,7 @@ with robocache.Writer({os.fspath(path) + "2"!r}) as w, w.episode() as ep:
 def test_no_cache_there(tmp_path):
     with pytest.raises(robocache.FileError, match="none: opening the directory: No such file or directory"):
         robocache.open(tmp_path / "none")
-    with pytest.raises(robocache.FileError, match=r"manifest\.json: opening it: No such file"):
+    with pytest.raises(robocache.FileError, match=r"no cache: it has no manifest\.json; `robocache ingest` makes"):
         robocache.open(tmp_path)
     with pytest.raises(OSError):
         robocache.open(tmp_path)

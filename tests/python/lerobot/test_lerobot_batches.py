@@ -102,6 +102,10 @@ def test_an_episode_that_is_not_there(source):
     for make in (loader_of, dataset_of):
         with pytest.raises(robocache.ArgumentError, match=r"episodes.*got 4"):
             make(source, episodes=[1, 4])
+        with pytest.raises(robocache.ArgumentTypeError, match="episodes: expected a list of numbers, got 3"):
+            make(source, episodes=3)
+        made = make(source, episodes=torch.tensor([2, 0]))
+        assert getattr(made, "episodes", [2, 0]) == [2, 0]
 
 
 # ---- offsets ----

@@ -129,6 +129,18 @@ def test_no_such_dataset(tmp_path, monkeypatch, caches):
     assert not caches.exists()
 
 
+def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
+    robocache.ingest(source, tmp_path / "cache")
+    for path in (source / "meta", source / "meta/info.json", tmp_path / "cache"):
+        with pytest.raises(
+            robocache.FileError, match="expected the folder of a LeRobot dataset, which has meta/info"
+        ) as told:
+            robocache.Loader.from_lerobot(path, batch_size=1)
+        assert str(told.value).startswith(f"{path}: ")
+        assert ("robocache.open" in str(told.value)) == (path.name == "cache")
+    assert not caches.exists()
+
+
 def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(robocache.FileError, match="cache= names another place"):

@@ -37,6 +37,11 @@ def test_what_the_dataset_itself_says(source):
     assert repr(dataset) == (
         f"robocache.LeRobotDataset({str(source)!r}, 2 episodes, 63 frames at 30 fps, {len(dataset.features)} features)"
     )
+    frames = f"{len(dataset.meta.episodes)} episodes, {dataset.meta.total_frames} frames at 30 fps"
+    assert repr(dataset.meta) == f"robocache.lerobot.LeRobotMetadata({str(source)!r}, {frames})"
+    assert repr(dataset.meta.episodes).startswith(
+        "robocache.lerobot.LeRobotEpisodes(4 episodes: episode_index, tasks, "
+    )
     assert not hasattr(dataset, "hf_dataset")
     with pytest.raises(
         AttributeError, match=r"frames are in a cache; dataset\[i\] gives a frame.*streams whole columns"

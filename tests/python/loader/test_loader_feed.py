@@ -208,6 +208,7 @@ def test_the_meter_says_how_long_the_loop_waited(dataset):
     loader = make(dataset)
     assert (loader.meter.batches, loader.meter.waited_s, loader.meter.elapsed_s, loader.meter.share) == (0, 0, 0, 0)
     assert str(loader.meter) == "0 batches: 0.000 of 0.000 s waited for data (0.0%)"
+    assert repr(loader.meter) == f"robocache.Meter({loader.meter})"
     began = time.perf_counter()
     for _ in itertools.islice(loader, 5):
         time.sleep(0.01)
