@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -32,6 +33,13 @@ from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied
 from .loader_options import listed
 from .ops._call import whole
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset as _Torchs
+
+    _MapStyle = _Torchs[dict[str, Any]]  # what a DataLoader is declared to take; it asks for no more than we have
+else:
+    _MapStyle = object
 
 __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]
 
@@ -105,7 +113,12 @@ def _find_cache(source: Path, place: Path, on_error: str, video: bool) -> Datase
     """
     if not os.path.lexists(place):
         return None
-    found = open_dataset(place)
+    try:
+        found = open_dataset(place)
+    except errors.FileError as error:
+        if place != _default_place(source):
+            raise
+        raise errors.FileError(f"{error}; `rm -r {shlex.quote(str(place))}`, and it is made anew") from error
     told = found.provenance.get("lerobot", {})
     whole = told.get("index_columns") and (on_error == "skip" or not found.provenance["skipped"])
     whole = whole and "video" in told and (told["video"] or not video or not told["cameras"])
@@ -410,7 +423,7 @@ class LeRobotMetadata:
         return f"robocache.lerobot.LeRobotMetadata({str(self.root)!r}, {frames})"
 
 
-class LeRobotDataset:
+class LeRobotDataset(_MapStyle):
     """LeRobot's map-style dataset: item i is its i-th frame, with the windows around it and the text of its task.
 
     It goes where LeRobot's goes: into a DataLoader, its workers forked or spawned, and into LeRobot's trainer

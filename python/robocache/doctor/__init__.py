@@ -87,7 +87,7 @@ def doctor(
                 ingest(place, cache, progress=progress, **{**options, "on_error": "skip"})
             except FileError as error:
                 if made in str(error):  # no fault of the source
-                    raise FileError(f"{error}; work names another folder for the temporary cache") from error
+                    raise FileError(f"{error}; name another folder for the temporary cache with work") from error
                 report = Report(str(place), robocache_version=_version())
                 report.add([source.unreadable(place.name, str(error))])
                 return report
@@ -96,7 +96,7 @@ def doctor(
         if isinstance(error, FileError):
             raise
         raise FileError(
-            f"{folder}: {error.strerror or error}; work names another folder for the temporary cache"
+            f"{folder}: {error.strerror or error}; name another folder for the temporary cache with work"
         ) from error
     report.path, report.manifest_crc32 = str(place), None
     return report

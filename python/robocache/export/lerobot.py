@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from .. import frames
 from ..dataset import Dataset, EncodedFrames, Stream
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..ingest.mapping import METHODS
 from ..ops.resample import resample_trajectories
 from . import ExportReport
 
@@ -66,6 +67,9 @@ def write(
     asked = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(kept, methods)
     if unknown := asked.keys() - kept.keys():
         raise ArgumentError(f"methods: no stream {', '.join(sorted(unknown))} among {', '.join(kept)}")
+    for name, method in asked.items():
+        if method is not None and method not in METHODS:
+            raise ArgumentError(f"methods: stream '{name}': expected one of {', '.join(METHODS)}, got {method!r}")
     if fps is None:
         fps = _common_rate(dataset, kept)
         asked = {}

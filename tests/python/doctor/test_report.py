@@ -440,13 +440,17 @@ def test_no_source_at_all(tmp_path):
         robocache.doctor(tmp_path)
 
 
-def test_no_room_for_the_temporary_cache(logs, tmp_path):
-    with pytest.raises(robocache.FileError, match="work names another folder"):
+def test_no_room_for_the_temporary_cache(logs, tmp_path, capsys):
+    with pytest.raises(robocache.FileError, match="name another folder for the temporary cache with work"):
         robocache.doctor(logs, work=tmp_path / "missing")
+    assert cli.main(["doctor", str(logs), "--work", str(tmp_path / "missing")]) == 1
+    assert "name another folder for the temporary cache with --work" in capsys.readouterr().err
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))
     try:
-        with pytest.raises(robocache.FileError, match="File too large; work names another folder"):
+        with pytest.raises(
+            robocache.FileError, match="File too large; name another folder for the temporary cache with work"
+        ):
             robocache.doctor(logs, work=tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

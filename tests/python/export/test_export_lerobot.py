@@ -194,6 +194,8 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods=methods | {"mode": "linear"})
     with pytest.raises(robocache.ArgumentError, match="expected previous or nearest for a camera"):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods="linear", streams=["pose", "top"])
+    with pytest.raises(robocache.ArgumentError, match=r"stream 'mode': expected one of linear, .*, got 'nearst'"):
+        robocache.export(cache, tmp_path / "b", to="lerobot", streams=["mode"], methods="nearst")  # which needs none
     with pytest.raises(robocache.ArgumentError, match="no stream nose"):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods={"nose": "linear"})
     for fps in (0, 2.5, True):

@@ -1,7 +1,10 @@
 """The cache of a LeRobot dataset: made once, again when its files change, by one process of many."""
 
 import multiprocessing
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +130,23 @@ def test_no_such_dataset(tmp_path, monkeypatch, caches):
     with pytest.raises(robocache.ArgumentTypeError, match="path"):
         robocache.Loader.from_lerobot(3, batch_size=1)
     assert not caches.exists()
+
+
+def test_a_damaged_cache_of_the_users_cache_folder(source, tmp_path):
+    made = Path(open_cache(source).path)
+    shutil.copytree(made, tmp_path / "cache")
+    for cache in (made, tmp_path / "cache"):
+        (cache / "manifest.json").write_text("{}")
+    with pytest.raises(robocache.FileError, match=r"cache/manifest\.json: at byte 1: expected") as told:
+        open_cache(source, cache=tmp_path / "cache")
+    assert "rm -r" not in str(told.value)  # it may be anything
+    with pytest.raises(
+        robocache.FileError, match=r"manifest\.json: at byte 1: expected.*; `rm -r .*`, and it is made anew"
+    ) as told:
+        open_cache(source)
+    (command,) = re.findall("`(.*)`", str(told.value))
+    subprocess.run(command, shell=True, check=True)
+    assert len(open_cache(source)) == 4
 
 
 def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
