@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import Decimal
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -27,33 +27,18 @@ import pyarrow.csv as pa_csv
 
 from ..errors import FileError
 from .files import Ahead, check_file, look_through, natural
-from .formats.csv import CsvOptions, is_csv
+from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts
+from .stamps import DATE, DAY, NUMBER, TIME_OF_DAY, ZONE, join_day_and_time, read_stamps
 
-# How many decimal digits of a stamp in that unit lie above one nanosecond.
-_UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
-# A unit that ends a column's name: "timestamp [ns]", "t_rel_s", "time (msec)".
-_UNIT_IN_NAME = re.compile(
-    r"(?<![a-zµ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uµ]s|[uµ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
-    r"|(?P<s>s|secs?|seconds?))[\])]?$"
-)
-_EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
-# More digits in an exponent than decimal numbers take.
-_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
 _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
-_DATE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?"
-_ZONE = r"(Z|[+-]\d\d(:?\d\d)?)"
-_VALUE = f"{_NUMBER}|{_DATE}{_ZONE}?|{_DECIMAL_COMMA}"
-_TIME = "a decimal number or all in ISO 8601 as 2024-05-31T13:45:00.123Z"
+_VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
 # A row is no longer: Arrow reads so much at once.
 _LONGEST_LINE = 1 << 20
 # A line of cells of which each is in quotes from its begin to its end, or has none.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
 _ABSENT = pa_csv.ConvertOptions().null_values
-# A decimal number of so many characters is read right by Arrow; one of 40 digits would leave its 128 bits unseen, and one with
-# an exponent its digits.
-_EXACT_CHARACTERS = 36
 # So many rows of all columns are brought side by side at once: the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
 
@@ -63,7 +48,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_csv(file)]
     if not files:
-        raise FileError(f"{source}: expected CSV logs (*.csv), found none")
+        raise FileError(f"{source}: expected CSV logs (*.csv, *.tsv), found none")
     files.sort(key=lambda file: (natural(file.parent), file.parent, natural(file)))
     for file in {*listing.files} - {*files}:
         notes.count("others", file.suffix or file.name)
@@ -84,7 +69,7 @@ def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
     others = Counter(notes.counts.get("others", {}))
     others.subtract(Counter(notes.seen.get("images", {}).values()))
     for suffix, count in sorted((+others).items()):
-        what = "hidden" if suffix.lower() == ".csv" else "not CSV"
+        what = "hidden" if suffix.lower() in SUFFIXES else "not CSV"
         notes.leave_out(f"*{suffix}", f"{what}: {count} file{'s' * (count > 1)}")
 
 
@@ -200,8 +185,11 @@ def read_log(file: Path, options: CsvOptions, alike: Alike) -> _Log:
     try:
         begin = _read_begin(file, options.time_column)
         names, header, numbers = begin.names, begin.header, begin.numbers
-        types = {numbers[begin.clock]: pa.string()}
-        for number in numbers[: begin.clock] + numbers[begin.clock + 1 :]:
+        clock = [numbers[number] for number in begin.clock]
+        types: dict[str, Any] = dict.fromkeys(clock, pa.string())
+        for number in numbers:
+            if number in clock:
+                continue
             cells = begin.block[number]
             found = _type_or_why_not(cells)
             if found is None:
@@ -227,10 +215,9 @@ def read_log(file: Path, options: CsvOptions, alike: Alike) -> _Log:
         raise SourceError(f"{file}: no rows")
     _check_quotes(begin, len(table))
 
-    clock = begin.clock
-    time_ns, unit = _read_clock(
-        table[numbers[clock]], names[clock] if header else "", options.time_unit, file, 1 + begin.skipped
-    )
+    stamps = table[clock[0]] if len(clock) == 1 else join_day_and_time(*(table[number] for number in clock))
+    unit_in = names[int(clock[0])] if header else ""
+    time_ns, unit = read_stamps(stamps, unit_in, options.time_unit, file, 1 + begin.skipped)
     columns = [names[int(number)] if header else number for number in kept]
     of_text = [names[int(number)] if header else number for number in texts]
     if len({*of_text}) < len(of_text):
@@ -244,7 +231,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike) -> _Log:
         left_out,
         named,
         of_text,
-        begin.label(numbers[clock]),
+        " and ".join(map(begin.label, clock)),
         begin.comments,
     )
     told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
@@ -329,7 +316,7 @@ class _Begin:
     """How a file begins.
 
     names: of the columns; a column without a name, as of a comma at the end of each line, goes by its number.
-    clock: the number of the clock's column.
+    clock: the number of the clock's column; of two where that has days, and the next one the times of them.
     header: whether a line before the rows is one.
     skipped: how many lines are before the rows.
     separator: between cells.
@@ -338,7 +325,7 @@ class _Begin:
 
     file: Path
     names: list[str]
-    clock: int
+    clock: list[int]
     header: bool
     skipped: int
     separator: str
@@ -412,11 +399,19 @@ def _read_begin(file: Path, time_column: str | int) -> _Begin:
         raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
     header = not re.fullmatch(_VALUE, cells[clocks[0]])
     names = [name or str(i) for i, name in enumerate(names)]
-    begin = _Begin(file, names, clocks[0], header, number - 1 + header, separator)
-    convert = pa_csv.ConvertOptions(column_types={begin.numbers[begin.clock]: pa.string()})
+    begin = _Begin(file, names, clocks[:1], header, number - 1 + header, separator)
+    convert = pa_csv.ConvertOptions(column_types={begin.numbers[clocks[0]]: pa.string()})
     with pa_csv.open_csv(file, *begin.options(), convert) as blocks:
         begin.block = blocks.read_next_batch()
+    if _has_day_and_time(begin.block, clocks[0]):
+        begin.clock = [clocks[0], clocks[0] + 1]
     return begin
+
+
+def _has_day_and_time(block: pa.RecordBatch, place: int) -> bool:
+    """Whether this column begins with a day, and the next one with a time of day."""
+    first = [str(column[0].as_py()).strip() for column in block.columns[place : place + 2] if len(column)]
+    return len(first) == 2 and all(map(re.fullmatch, (DAY, f"{TIME_OF_DAY}{ZONE}?"), first))
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -465,7 +460,7 @@ def _refuse_decimal_commas(file: Path, label: str, column: pa.Array) -> None:
     cells = pc.utf8_trim_whitespace(column)
     filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
     commas = filled.filter(pc.match_substring_regex(filled, f"^{_DECIMAL_COMMA}$"))
-    numbers = pc.sum(pc.match_substring_regex(filled, f"^{_NUMBER}$")).as_py() or 0
+    numbers = pc.sum(pc.match_substring_regex(filled, f"^{NUMBER}$")).as_py() or 0
     if len(commas) and 2 * (len(commas) + numbers) >= len(filled):
         raise SourceError(
             f"{file}: {label}: expected decimal points, got {commas[0].as_py()!r}; `tr , . < in.csv > out.csv` turns all commas "
@@ -489,7 +484,7 @@ def _type_or_why_not(column: pa.Array) -> Any:
         filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
         if not len(filled):
             return None
-        for words, kind in ((f"{_NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
+        for words, kind in ((f"{NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
             count = pc.sum(pc.match_substring_regex(filled, f"^({words})$", ignore_case=True)).as_py()
             if count and 2 * count >= len(filled):
                 return kind
@@ -516,117 +511,3 @@ def _refuse_rounded_numbers(begin: _Begin, number: str, name: str) -> None:
             raise SourceError(
                 f"{begin.file}: line {row + 1 + begin.skipped}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
             )
-
-
-def _read_clock(
-    column: pa.ChunkedArray, name: str, unit: str | None, file: Path, first_line: int
-) -> tuple[np.ndarray, str]:
-    """The stamps as int64 nanoseconds, rounded half to even, and their unit."""
-    whole = _whole_numbers(column.combine_chunks())
-    if whole is not None:
-        unit = unit or _find_unit(name, whole.astype(np.float64), True, file)
-        exact = _scaled(whole, 10 ** _UNITS[unit])
-        if exact is not None:
-            return exact, unit
-    text = pc.utf8_trim_whitespace(column.combine_chunks())
-    if re.fullmatch(f"{_DATE}{_ZONE}?", text[0].as_py()):
-        return _read_dates(text, file, first_line)
-    bad = np.flatnonzero(~pc.match_substring_regex(text, f"^{_NUMBER}$").to_numpy(zero_copy_only=False))
-    if len(bad):
-        got = text[bad[0]].as_py()
-        raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time, {_TIME}, got {got!r}")
-    about = text.cast(pa.float64()).to_numpy()
-    if unit is None:
-        fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
-        unit = _find_unit(name, about, not fractions, file)
-    if np.abs(about).max() * 10.0 ** _UNITS[unit] > 1e19:
-        raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
-    exact = _whole_ns(text, _UNITS[unit])
-    if exact is not None:
-        return exact, unit
-    stamps = [int(_EXACT.to_integral_value(_EXACT.scaleb(Decimal(t), _UNITS[unit]))) for t in text.to_pylist()]
-    try:
-        return np.array(stamps, np.int64), unit
-    except OverflowError as error:
-        raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
-
-
-def _read_dates(text: pa.StringArray, file: Path, first_line: int) -> tuple[np.ndarray, str]:
-    """Stamps in ISO 8601 as int64 nanoseconds, and what they are in; all of them have a zone, or none has."""
-    zoned = re.search(f"{_ZONE}$", text[0].as_py()[len("2024-05-31") :]) is not None
-    form = f"^{_DATE}{_ZONE if zoned else ''}$"
-    kind = pa.timestamp("ns", "UTC" if zoned else None)
-    points = pc.replace_substring(text, ",", ".")
-    bad = np.flatnonzero(~pc.match_substring_regex(text, form).to_numpy(zero_copy_only=False))
-    try:
-        if not len(bad):
-            stamps: np.ndarray = points.cast(kind).cast(pa.int64()).to_numpy()
-            return stamps, "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
-    except pa.ArrowInvalid:
-        bad = np.array([next(row for row, cell in enumerate(points) if not _casts(cell, kind))])
-    got = text[bad[0]].as_py()
-    expected = f"in ISO 8601 {'with' if zoned else 'without'} a zone as the first row's, of the years 1678 to 2261"
-    raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time {expected}, got {got!r}")
-
-
-def _casts(cell: pa.StringScalar, kind: pa.DataType) -> bool:
-    try:
-        cell.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _whole_numbers(text: pa.Array) -> np.ndarray | None:
-    """int64; None where one is more than digits, or does not fit."""
-    if not len(text) or not pc.all(pc.ascii_is_decimal(text)).as_py():
-        return None
-    try:
-        numbers: np.ndarray = text.cast(pa.int64()).to_numpy()
-    except pa.ArrowInvalid:
-        return None
-    return numbers
-
-
-def _scaled(numbers: np.ndarray, factor: int) -> np.ndarray | None:
-    """Not negative ones times the factor; None where one does not fit int64."""
-    return numbers * factor if int(numbers.max()) <= np.iinfo(np.int64).max // factor else None
-
-
-def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
-    """Decimal numbers of 10^digits ns as int64; None where one is long, has an exponent or a fraction of a nanosecond, or does
-    not fit."""
-    if pc.max(pc.binary_length(text)).as_py() > _EXACT_CHARACTERS:
-        return None
-    if pc.any(pc.match_substring(text, "e", ignore_case=True)).as_py():
-        return None
-    try:
-        decimals = text.cast(pa.decimal128(38, digits))
-    except pa.ArrowInvalid:
-        return None
-    halves = np.frombuffer(decimals.buffers()[1], np.int64)[2 * decimals.offset :][: 2 * len(decimals)].reshape(-1, 2)
-    low, high = halves.T
-    return low.copy() if np.array_equal(high, low >> 63) else None
-
-
-def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
-    """The unit that the column's name ends in, or else the one that the values can only mean."""
-    named = _UNIT_IN_NAME.search(name.lower())
-    if named:
-        return str(named.lastgroup)
-    steps = np.diff(stamps)
-    period = float(np.median(steps[steps > 0])) if np.any(steps > 0) else 0.0
-    seconds = {unit: 10.0 ** (digits - 9) for unit, digits in _UNITS.items()}
-    by_epoch = next((unit for unit in _UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
-    if not whole:
-        by_period = "s" if period <= 10 else None
-    else:  # 1 Hz to 1 kHz; below 1000 it could be seconds as well as milliseconds
-        by_period = "ns" if period >= 1e6 else "us" if period >= 1e3 else None
-    if by_epoch and period * seconds[by_epoch] <= 1.5:
-        return by_epoch
-    if by_period and (by_epoch in (None, by_period) or period * seconds[by_epoch] > 1000):
-        return by_period
-    raise SourceError(
-        f"{file}: {stamps[0]:.16g} and on in steps of {period:.6g} could be of several units; "
-        "say which with time_unit (s, ms, us or ns)"
-    )

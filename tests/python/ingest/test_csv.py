@@ -205,18 +205,47 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
         (["2024-01-01T00:00:00", "2024-01-01T00:00:01Z"], ["line 3", "without a zone", "01Z"]),
         (["2024-01-01T00:00:00Z", "2024-01-01T00:00:01"], ["line 3", "with a zone"]),
         (["2024-01-01T00:00:00", "2024-02-30T00:00:00"], ["line 3", "2024-02-30"]),
-        (["2024-01-01T00:00:00", "2262-04-11T23:47:16.854775808"], ["line 3", "2262"]),
-        (["1600-01-01T00:00:00", "2024-01-01T00:00:00"], ["line 2", "1600"]),
+        (["2024-01-01T00:00:00", "2262-04-11T23:47:16.854775808"], ["line 3", "the years 1678 to 2261", "2262"]),
+        (["1600-01-01T00:00:00", "2024-01-01T00:00:00"], ["line 2", "the years 1678 to 2261", "1600"]),
+        (["2024-01-01T00:00:00", "2016-12-31T23:59:60"], ["line 3", "no leap second", "59:60"]),
+        (["2024-01-01T00:00:00Z", "2016-12-31T24:00:00Z"], ["line 3", "no 24:00", "24:00"]),
+        (["2024-01-01T00:00:00Z", "2016-12-31T22:00:00-00:99"], ["line 3", "have", "-00:99"]),
         (["2024-01-01T00:00:00", "2024-01-01T00:00:00.0123456789"], ["line 3", "0123456789"]),
         (["2024-01-01T00:00:00", "5"], ["line 3", "'5'"]),
         (["5", "2024-01-01T00:00:00"], ["line 3", "2024", "all in ISO 8601"]),
-        (["2024-01-01", "2024-01-02"], ["line 2", "2024-01-01", "ISO 8601"]),
+        (["2024-01-01", "2024-01-02"], ["line 2", "2024-01-01", "ISO 8601", "next column"]),
         (["12:00:01.5", "12:00:02"], ["line 2", "12:00:01.5"]),
     ],
 )
 def test_stamps_that_are_not_all_of_one_iso_form(cells, words, tmp_path):
     source = write(tmp_path / "log/imu.csv", "t,a", *(f"{cell},1" for cell in cells))
     refused(source.parent, tmp_path / "cache", "imu.csv", *words)
+
+
+@pytest.mark.parametrize(
+    ("lines", "ns"),
+    [
+        (["Date;Time;a", "2024-01-01;00:00:00,123456789;0.5", "2024-01-01;00:00:01;2"], ISO_NS),
+        (["2024-01-01, 00:00:00 ,0.5", "2024-01-01,00:00:01,2"], ISO_NS - 123_456_789),
+        (["date\ttime\ta", "2024-01-01\t02:00:00.123456789+02:00\t0.5", "2024-01-01\t00:00:01Z\t2"], ISO_NS),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_day_and_time_may_be_two_columns(lines, ns, suffix, tmp_path):
+    source = write(tmp_path / f"log/imu.{suffix}", *lines)
+    robocache.ingest(source.parent, tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert stream.time_ns.tolist() == [ns, 1_704_067_201_000_000_000]
+    assert stream.values.tolist() == [[0.5], [2]]
+    header = not lines[0][0].isdigit()
+    assert stream.names == (["a"] if header else [])
+    of = " and ".join(lines[0].replace(";", "\t").split("\t")[:2]) if header else "column 0 and column 1"
+    assert stream.attributes["clock_source"].startswith(f"{of}, ISO 8601")
+
+
+def test_a_time_behind_a_day_that_is_none_is_named(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "date,time,a", "2024-01-01,00:00:00,1", ",00:00:01,2")
+    refused(source.parent, tmp_path / "cache", "imu.csv: line 3", "'T00:00:01'")
 
 
 @pytest.mark.parametrize("column", [2, "stamp", "%stamp"])
@@ -451,7 +480,7 @@ def test_comments_before_the_header(comments, header, tmp_path):
     report = robocache.ingest(source, tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["imu"]
     assert (stream.time_ns.tolist(), stream.values.tolist()) == ([250_000_000, 500_000_000], [[1], [2]])
-    assert stream.names == (["a"] if header else None) or (not header and not stream.names)
+    assert stream.names == (["a"] if header else []) or (not header and not stream.names)
     assert [it.what for it in report.left_out] == ["imu: comments"]
     assert "# left out: imu: comments" in ingest_preview(source)
 
@@ -715,11 +744,11 @@ _STAMPS = st.one_of(
 def test_stamps_of_digits_are_read_as_all_others_are(stamps, unit):
     """Without the road for whole numbers too."""
     import pyarrow as pa
-    from robocache.ingest import csv as reader
+    from robocache.ingest import stamps as reader
 
     def read():
         try:
-            time_ns, unit_read = reader._read_clock(pa.chunked_array([stamps]), "t", unit, Path("f.csv"), 1)
+            time_ns, unit_read = reader.read_stamps(pa.chunked_array([stamps]), "t", unit, Path("f.csv"), 1)
             return time_ns.tolist(), unit_read
         except robocache.FileError as error:
             return str(error)

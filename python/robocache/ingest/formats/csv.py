@@ -21,9 +21,12 @@ class CsvOptions(CameraOptions):
     time_unit: Literal["s", "ms", "us", "ns"] | None = option(None, help="default: found from header and values")
 
 
+SUFFIXES = (".csv", ".tsv")
+
+
 def is_csv(file: Path) -> bool:
     """Whether a file in a folder is taken for a log, by its name."""
-    return file.suffix.lower() == ".csv" and not file.name.startswith(".")
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
 
 
 def _find_csv(source: Path, files: Sequence[Path]) -> Path | None:
@@ -33,7 +36,7 @@ def _find_csv(source: Path, files: Sequence[Path]) -> Path | None:
 FORMAT = Format(
     "csv",
     "folder of CSV logs",
-    "*.csv",
+    "*.csv, *.tsv",
     _find_csv,
     CsvOptions,
     "robocache.ingest.csv",

@@ -1,0 +1,159 @@
+"""Stamps as text, decimal numbers or ISO 8601: to int64 nanoseconds, without passing through float64."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .recording import SourceError
+
+# How many decimal digits of a stamp in that unit lie above one nanosecond.
+_UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
+# A unit that ends a column's name: "timestamp [ns]", "t_rel_s", "time (msec)".
+_UNIT_IN_NAME = re.compile(
+    r"(?<![a-zµ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uµ]s|[uµ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
+    r"|(?P<s>s|secs?|seconds?))[\])]?$"
+)
+_EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
+# More digits in an exponent than decimal numbers take.
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
+DAY = r"\d{4}-\d\d-\d\d"
+TIME_OF_DAY = r"\d\d:\d\d(:\d\d([.,]\d{1,9})?)?"
+DATE = f"{DAY}[T ]{TIME_OF_DAY}"
+ZONE = r"(Z|[+-]\d\d(:?\d\d)?)"
+_TIME = (
+    "a decimal number or all in ISO 8601 as 2024-05-31T13:45:00.123Z, its time in the next column or behind its date"
+)
+# A decimal number of so many characters is read right by Arrow; one of 40 digits would leave its 128 bits unseen, and one with
+# an exponent its digits.
+_EXACT_CHARACTERS = 36
+
+
+def join_day_and_time(days: pa.ChunkedArray, times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """ISO 8601 of two columns."""
+    return pc.binary_join_element_wise(pc.utf8_trim_whitespace(days), pc.utf8_trim_whitespace(times), "T")
+
+
+def read_stamps(
+    column: pa.ChunkedArray, name: str, unit: str | None, file: Path, first_line: int
+) -> tuple[np.ndarray, str]:
+    """The stamps as int64 nanoseconds, rounded half to even, and their unit."""
+    whole = _whole_numbers(column.combine_chunks())
+    if whole is not None:
+        unit = unit or _find_unit(name, whole.astype(np.float64), True, file)
+        exact = _scaled(whole, 10 ** _UNITS[unit])
+        if exact is not None:
+            return exact, unit
+    text = pc.utf8_trim_whitespace(column.combine_chunks())
+    if re.fullmatch(f"{DATE}{ZONE}?", text[0].as_py()):
+        return _read_dates(text, file, first_line)
+    bad = np.flatnonzero(~pc.match_substring_regex(text, f"^{NUMBER}$").to_numpy(zero_copy_only=False))
+    if len(bad):
+        got = text[bad[0]].as_py()
+        raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time, {_TIME}, got {got!r}")
+    about = text.cast(pa.float64()).to_numpy()
+    if unit is None:
+        fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
+        unit = _find_unit(name, about, not fractions, file)
+    if np.abs(about).max() * 10.0 ** _UNITS[unit] > 1e19:
+        raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
+    exact = _whole_ns(text, _UNITS[unit])
+    if exact is not None:
+        return exact, unit
+    stamps = [int(_EXACT.to_integral_value(_EXACT.scaleb(Decimal(t), _UNITS[unit]))) for t in text.to_pylist()]
+    try:
+        return np.array(stamps, np.int64), unit
+    except OverflowError as error:
+        raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
+
+
+def _read_dates(text: pa.StringArray, file: Path, first_line: int) -> tuple[np.ndarray, str]:
+    """Stamps in ISO 8601 as int64 nanoseconds, and what they are in; all of them have a zone, or none has."""
+    zoned = re.search(f"{ZONE}$", text[0].as_py()[len("2024-05-31") :]) is not None
+    form = f"^{DATE}{ZONE if zoned else ''}$"
+    kind = pa.timestamp("ns", "UTC" if zoned else None)
+    points = pc.replace_substring(text, ",", ".")
+    bad = np.flatnonzero(~pc.match_substring_regex(text, form).to_numpy(zero_copy_only=False))
+    expected = f"in ISO 8601 {'with' if zoned else 'without'} a zone as the first row's"
+    try:
+        if not len(bad):
+            stamps: np.ndarray = points.cast(kind).cast(pa.int64()).to_numpy()
+            return stamps, "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
+    except pa.ArrowInvalid:
+        bad = np.array([next(row for row, cell in enumerate(points) if not _casts(cell, kind))])
+        fits = 1678 <= int(text[bad[0]].as_py()[:4]) <= 2261
+        expected = (
+            "that calendar and clock have (no 24:00, no leap second)"
+            if fits
+            else "of the years 1678 to 2261, which fit int64"
+        )
+    got = text[bad[0]].as_py()
+    raise SourceError(f"{file}: line {bad[0] + first_line}: expected a time {expected}, got {got!r}")
+
+
+def _casts(cell: pa.StringScalar, kind: pa.DataType) -> bool:
+    try:
+        cell.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _whole_numbers(text: pa.Array) -> np.ndarray | None:
+    """int64; None where one is more than digits, or does not fit."""
+    if not len(text) or not pc.all(pc.ascii_is_decimal(text)).as_py():
+        return None
+    try:
+        numbers: np.ndarray = text.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    return numbers
+
+
+def _scaled(numbers: np.ndarray, factor: int) -> np.ndarray | None:
+    """Not negative ones times the factor; None where one does not fit int64."""
+    return numbers * factor if int(numbers.max()) <= np.iinfo(np.int64).max // factor else None
+
+
+def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
+    """Decimal numbers of 10^digits ns as int64; None where one is long, has an exponent or a fraction of a nanosecond, or does
+    not fit."""
+    if pc.max(pc.binary_length(text)).as_py() > _EXACT_CHARACTERS:
+        return None
+    if pc.any(pc.match_substring(text, "e", ignore_case=True)).as_py():
+        return None
+    try:
+        decimals = text.cast(pa.decimal128(38, digits))
+    except pa.ArrowInvalid:
+        return None
+    halves = np.frombuffer(decimals.buffers()[1], np.int64)[2 * decimals.offset :][: 2 * len(decimals)].reshape(-1, 2)
+    low, high = halves.T
+    return low.copy() if np.array_equal(high, low >> 63) else None
+
+
+def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
+    """The unit that the column's name ends in, or else the one that the values can only mean."""
+    named = _UNIT_IN_NAME.search(name.lower())
+    if named:
+        return str(named.lastgroup)
+    steps = np.diff(stamps)
+    period = float(np.median(steps[steps > 0])) if np.any(steps > 0) else 0.0
+    seconds = {unit: 10.0 ** (digits - 9) for unit, digits in _UNITS.items()}
+    by_epoch = next((unit for unit in _UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
+    if not whole:
+        by_period = "s" if period <= 10 else None
+    else:  # 1 Hz to 1 kHz; below 1000 it could be seconds as well as milliseconds
+        by_period = "ns" if period >= 1e6 else "us" if period >= 1e3 else None
+    if by_epoch and period * seconds[by_epoch] <= 1.5:
+        return by_epoch
+    if by_period and (by_epoch in (None, by_period) or period * seconds[by_epoch] > 1000):
+        return by_period
+    raise SourceError(
+        f"{file}: {stamps[0]:.16g} and on in steps of {period:.6g} could be of several units; "
+        "say which with time_unit (s, ms, us or ns)"
+    )
