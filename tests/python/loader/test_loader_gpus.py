@@ -1,4 +1,5 @@
-"""Loader on two GPUs of one host: the order over ranks, a DDP step, resuming as one, what ranks share, the second GPU."""
+"""Loader of several processes on the GPUs of one host: the order over ranks, a DDP step, resuming as one, what ranks share;
+and on the second GPU."""
 
 import contextlib
 import json
@@ -17,10 +18,23 @@ from reference.mixture import draw
 import robocache
 
 
+def needs_gpus(count):
+    if (found := torch.cuda.device_count()) < count:
+        pytest.skip(f"NOT TESTED: several GPUs, {found} of {count} found")
+
+
 @pytest.fixture
 def two_gpus(cuda):
-    if (found := torch.cuda.device_count()) < 2:
-        pytest.skip(f"NOT TESTED: several GPUs, {found} of 2 found")
+    needs_gpus(2)
+
+
+@pytest.fixture(params=[("nccl", 2), ("nccl", 4), ("gloo", 4)], ids="{0[0]}-{0[1]}".format)
+def ranks(request, cuda):
+    """A backend and how many processes: of NCCL each has a GPU of its own, of gloo they share those that there are."""
+    backend, count = request.param
+    if backend == "nccl":
+        needs_gpus(count)
+    return backend, count
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +48,16 @@ def plain(tmp_path_factory):
     return write(tmp_path_factory.mktemp("nccl") / "cache", recording), ticks_of(recording, "x")
 
 
-def torchrun(tmp_path, program, *arguments):
-    """What rank 0 of two wrote down as `found`."""
+def torchrun(tmp_path, ranks, program, *arguments):
+    """What rank 0 wrote down as `found`."""
+    backend, count = ranks
     script, out = tmp_path / "train.py", tmp_path / "found.json"
     script.write_text(f"{BEGIN}\n{program}\n{END}")
     with contextlib.closing(socket.socket()) as opened:
         opened.bind(("127.0.0.1", 0))
         port = opened.getsockname()[1]
-    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
-    run += ["--master-addr=127.0.0.1", f"--master-port={port}", str(script), str(out), *map(str, arguments)]
+    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={count}"]
+    run += ["--master-addr=127.0.0.1", f"--master-port={port}", str(script), backend, str(out), *map(str, arguments)]
     paths = os.pathsep.join([str(Path(robocache.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -58,16 +73,18 @@ import torch
 import torch.distributed as dist
 import robocache
 
-out, path, *rest = sys.argv[1:]
-rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local)
-dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+backend, out, path = sys.argv[1:]
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", rank % torch.cuda.device_count())
+torch.cuda.set_device(device)
+dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
 found = {}
 
 def gathered(x):
-    every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    x = x if backend == "nccl" else x.cpu()
+    every = [torch.empty_like(x) for _ in range(ranks)]
     dist.all_gather(every, x)
-    return every
+    return [each.to(device) for each in every]
 """
 
 END = """
@@ -79,19 +96,19 @@ dist.destroy_process_group()
 
 # One epoch, and of the next three batches, after which the state is saved.
 TRAIN = """
-loader = robocache.Loader(robocache.open(path), batch_size=64, delta_timestamps={"x": [0.0, 1e-6]}, seed=4)
-assert (loader.rank, loader.world_size, loader.device) == (rank, 2, f"cuda:{local}")
+loader = robocache.Loader(robocache.open(path), batch_size=128 // ranks, delta_timestamps={"x": [0.0, 1e-6]}, seed=4)
+assert (loader.rank, loader.world_size, loader.device) == (rank, ranks, str(device))
 torch.manual_seed(0)
 model = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")
 alone = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")  # of one process that has the whole batch
 alone.load_state_dict(model.state_dict())
 begun = torch.cat([p.detach().flatten() for p in alone.parameters()])
-model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local])
+model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
 optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, alone)]
 found = {"times": [], "apart": []}
 for epoch in range(2):
     for batch in loader:
-        found["times"].append([ranks.tolist() for ranks in gathered(batch["time_ns"])])
+        found["times"].append([times.tolist() for times in gathered(batch["time_ns"])])
         x = batch["x"].double()
         whole = torch.cat(gathered(x))
         for one, values in ((model, x), (alone, whole)):
@@ -111,25 +128,25 @@ found["steps"] = len(loader)
 """
 
 
-def test_two_gpus_share_an_epoch_train_alike_and_go_on_as_one(plain, two_gpus, tmp_path):
+def test_ranks_share_an_epoch_train_alike_and_go_on_as_one(plain, ranks, tmp_path):
     dataset, ticks = plain
-    found = torchrun(tmp_path, TRAIN, dataset.path)
+    found = torchrun(tmp_path, ranks, TRAIN, dataset.path)
     numbers = {t: number for number, (_, t) in enumerate(ticks)}
-    drawn = [numbers[t] for batch in found["times"] for ranks in batch for t in ranks]
+    drawn = [numbers[t] for batch in found["times"] for times in batch for t in times]
     count = len(ticks)
-    filled = count + count % 2
+    filled = count + -count % ranks[1]
     epochs = [[draw(p, [count], seed=4, epoch=epoch)[1] for p in range(count)] for epoch in range(2)]
     assert drawn[:count] == epochs[0]
     assert drawn[count:filled] == epochs[0][: filled - count]
     assert drawn[filled:] == epochs[1][: 3 * 128]
     assert found["steps"] == -(-count // 128)
 
-    # The mean of two ranks' gradients is the whole batch's, to the last digits of float64: both have as many samples.
+    # The mean of the ranks' gradients is the whole batch's, to the last digits of float64: all have as many samples.
     assert max(found["apart"]) <= 1e-12
     assert found["moved"] > 0.01
 
     assert found["state"] == {"seed": 4, "epoch": 1, "samples": 3 * 128}
-    resumed = small(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda:1", rank=0, world_size=1)
+    resumed = small(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda", rank=0, world_size=1)
     resumed.load_state_dict(found["state"])
     rest = [numbers[t] for batch in resumed for t in batch["time_ns"].tolist()]
     assert rest == epochs[1][3 * 128 :]
@@ -158,21 +175,20 @@ dist.barrier()
 taken = [shared_by_all() - before, in_shared_memory() - of_files]
 dist.barrier()
 assert torch.equal(batch["x"], next(robocache.Loader(dataset, residency="device", **options))["x"])
-times = gathered(batch["time_ns"])
 found = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
-found["disjoint"] = not set(times[0].tolist()) & set(times[1].tolist())
+found["distinct"] = len(torch.cat(gathered(batch["time_ns"])).unique())
 del loader
 """
 
 
-def test_ranks_of_one_host_share_one_pinned_copy(two_gpus, tmp_path):
+def test_ranks_of_one_host_share_one_pinned_copy(ranks, tmp_path):
     rows = np.random.default_rng(0).random((2**16, 512), np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(2**16) * 10**6, rows)}])
     if os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize < 2 * rows.nbytes:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm is too small")
-    found = torchrun(tmp_path, PINNED, dataset.path)
+    found = torchrun(tmp_path, ranks, PINNED, dataset.path)
     assert found["tiers"] == ["pinned"], found["explained"]
-    assert found["disjoint"]
+    assert found["distinct"] == 64 * ranks[1]
     of_host, of_files = found["taken"]
     assert rows.nbytes <= of_files < 1.1 * rows.nbytes, found["explained"]
     assert of_host < 1.5 * rows.nbytes  # beside it whatever else the host shares
