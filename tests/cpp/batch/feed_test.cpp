@@ -352,10 +352,13 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
   Memories memories(device());
   Feed feed(from, {.prefetch = 1, .reuse = true});
   int interrupts = 0;
-  for (int tries = 0; tries < 10 && interrupts < 4; ++tries) {
+  for (int tries = 0; tries < 40 && interrupts < 4; ++tries) {
+    const auto start = std::chrono::steady_clock::now();
     auto batch = feed.next({}, memories.allocate(), {});
-    // The next one is the thread's once it is awake, which a busy machine puts off; before that nobody would wait for it.
-    std::this_thread::sleep_for(std::chrono::milliseconds(tries * tries));
+    const auto took = std::chrono::steady_clock::now() - start;
+    // The next one is the thread's once it is awake, which a busy machine puts off, until it is whole, soon on many
+    // cores; nobody waits before or after. So the tries go through the time that a batch takes, in eighths.
+    std::this_thread::sleep_for(took * (tries % 16) / 8);
     try {
       batch = feed.next({.epoch = 1}, memories.allocate(), {}, [] { throw Interrupt(); });
     } catch (const Interrupt&) {
