@@ -25,11 +25,12 @@ def test_files_are_read_ahead_in_their_order(tmp_path):
         assert ahead.read(files[1]) == "1"
         with pytest.raises(SourceError, match=r"2: damaged"):
             ahead.read(files[2])
-        assert ahead.read(files[4]) == "4"  # what was read of the third is dropped
-    assert sorted(read) == files
+        assert ahead.read(files[4]) == "4"  # what was read of the one before it is dropped
+    assert sorted(read) in (files, [*files[:3], files[4]])  # that one may not have begun
+    read.clear()
     with Ahead(look, files) as ahead:
         assert ahead.read(files[0]) == "0"
-    assert len(read) - len(files) in (1, 2)  # the second may have begun
+    assert sorted(read) in (files[:1], files[:2])
 
 
 def test_a_large_file_is_read_in_its_turn(tmp_path, monkeypatch):
