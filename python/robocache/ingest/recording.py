@@ -213,6 +213,7 @@ class Notes:
         self._provenance = provenance
         self._on_error = on_error
         self._share = share
+        self._left_out: set[Omission] = set()
 
     def wants(self, first: int, count: int = 1) -> bool:
         """Whether one of these recordings is read: a reader that works ahead, or reads a file for several, need not for others."""
@@ -243,7 +244,8 @@ class Notes:
     def leave_out(self, what: str, reason: str) -> None:
         """Names a thing that the cache does not hold by design; once, however often it is met."""
         omission = Omission(_printable(what), _printable(reason))
-        if omission not in self.left_out:
+        if omission not in self._left_out:
+            self._left_out.add(omission)
             self.left_out.append(omission)
 
     def skip(self, what: str, error: SourceError) -> None:

@@ -4,6 +4,7 @@ import argparse
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, get_type_hints
@@ -14,7 +15,7 @@ from lerobot_files import make_episodes, write_lerobot
 from robocache.ingest import driver, registry
 from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options
-from robocache.ingest.recording import Recording, Rows, SourceError
+from robocache.ingest.recording import Notes, Recording, Rows, SourceError
 from toy_format import ToyOptions
 
 import robocache
@@ -291,6 +292,16 @@ def test_an_error_of_the_progress_is_not_the_reader_s(toy, tmp_path):
     with pytest.raises(ZeroDivisionError):
         toy(recordings, on_error="skip", progress=lambda *_: 1 / 0)
     assert not (tmp_path / "cache").exists()
+
+
+def test_to_name_one_thing_takes_no_longer_the_more_are_named():
+    notes = Notes("toy", {}, "stop")
+    started = time.process_time()
+    for number in range(30_000):
+        for _ in range(2):
+            notes.leave_out(f"episode {number}: note", "text")
+    assert time.process_time() - started < 5  # to look through all of them takes minutes
+    assert len(notes.left_out) == 30_000
 
 
 def test_an_episode_without_rows_is_left_out_by_name(toy, tmp_path):
