@@ -21,6 +21,7 @@ from typing import Any
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..installation import num_threads
 from ..writer import Writer
 from .driver import IngestReport, Progress, Work, report
 from .recording import Notes, Omission, ShardsError, SourceError
@@ -193,7 +194,7 @@ def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -
     workers: list[_Worker] = []
     try:
         for _ in range(min(count, len(todo))):
-            worker = _Worker(_start(made, max(1, (os.cpu_count() or 1) // count), lock))
+            worker = _Worker(_start(made, max(1, num_threads() // count), lock))
             workers.append(worker)
             worker.give(next(waiting))
             threading.Thread(target=worker.listen, args=(lines,), daemon=True).start()

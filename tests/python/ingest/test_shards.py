@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_files import make_episodes, write_lerobot
 from robocache.cli import main
-from robocache.ingest import convert, load_plan, merge, plan, registry
+from robocache.ingest import convert, load_plan, merge, plan, registry, workers
 from robocache.ingest.formats import Format
 from robocache.ingest.recording import Frames, Ragged, Recording, Rows, ShardsError, SourceError, Texts
 from soak import rounds
@@ -396,6 +396,26 @@ def test_workers_give_the_same_bytes_and_leave_nothing_behind(tmp_path):
     for bad in (0, True, "2"):
         with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match="workers: expected"):
             robocache.ingest(source, tmp_path / "more", workers=bad)
+
+
+def test_workers_share_the_threads_that_this_process_has(tmp_path, monkeypatch):
+    """Which it may have been given fewer of than the machine has cores."""
+    given = []
+
+    def start(made, threads, lock):
+        given.append(threads)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "_start", start)
+    before = robocache.num_threads()
+    try:
+        for threads in (6, 1):
+            robocache.set_num_threads(threads)
+            with pytest.raises(KeyboardInterrupt):
+                robocache.ingest(write_logs(tmp_path / f"logs{threads}", 4), tmp_path / "cache", workers=2)
+    finally:
+        robocache.set_num_threads(before)
+    assert given == [3, 1]
 
 
 def test_a_fault_in_a_worker_is_the_same_error(tmp_path):
