@@ -2,6 +2,7 @@
 
 import io
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -248,3 +249,16 @@ def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
     np.testing.assert_array_equal(got.only["/c/compressedDepth"].rows[0][..., 0], depth)
     assert got.only["/c/compressedDepth"].part.unit_m == 0.001
     assert "theora" in got.left_out["/d/compressed"]
+
+
+def test_a_single_row_may_say_any_step(rng, tmp_path):
+    """Of 4 GB, which are not there."""
+    made = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
+    made.step = 2**32 - 1
+    tracemalloc.start()
+    streams = read(
+        write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, made)])}), image_codec="raw"
+    ).only
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert streams["/cam"].rows[0].tobytes() == made.data.tobytes() and peak < 16 << 20

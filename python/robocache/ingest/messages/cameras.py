@@ -264,6 +264,8 @@ def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, enc
     used = width * channels * dtype.itemsize
     if not height or not width or step < used or data.shape[1] < height * step - (step - used):
         raise Error(f"expected {width}x{height} {encoding} in rows of {step} bytes, got {data.shape[1]} bytes")
+    if height == 1:  # nothing lies behind it, however long it says that it is
+        step = used
     if data.shape[1] < height * step:
         data = np.pad(data, ((0, 0), (0, height * step - data.shape[1])))
     rows = data[:, : height * step].reshape(len(data), height, step)[:, :, :used]
