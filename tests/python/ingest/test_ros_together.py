@@ -14,7 +14,7 @@ from robocache.ingest.messages.bags import Faults
 from robocache.ingest.messages.batches import Leaf
 from robocache.ingest.messages.ros import RosDecoder
 from robocache.ingest.messages.rosbag2 import _Database
-from robocache.ingest.recording import Notes
+from robocache.ingest.recording import Notes, SourceError
 
 
 def database(path, rows):
@@ -151,3 +151,23 @@ def test_attributes_are_what_h5py_gives(tmp_path):
             "row": [1.0],
             "yes": True,
         }
+
+
+def test_messages_that_are_none_take_no_longer_the_more_they_are():
+    numbers = RosDecoder((Leaf("data", "number", np.dtype("i4")),), cdr=True)
+    started = time.process_time()
+    batch, bad = numbers.decode([b"\1\1\0\0none"] * 100_000 + [b"\0\1\0\0\7\0\0\0"])
+    assert time.process_time() - started < 5  # to cut the others off behind each takes half a minute
+    assert batch.numbers(numbers.leaves[0]).tolist() == [7] and len(bad) == 100_000
+
+
+def test_a_view_in_the_place_of_messages_is_refused(tmp_path):
+    path = database(tmp_path / "a.db3", [])
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("DROP TABLE messages")
+        made.execute(
+            "CREATE VIEW messages AS WITH RECURSIVE endless(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM endless) "
+            "SELECT id, 1 AS topic_id, id AS timestamp, zeroblob(100) AS data FROM endless"
+        )
+    with pytest.raises(SourceError, match=r"a\.db3: expected tables of topics and messages, there is none of messages"):
+        read(path)

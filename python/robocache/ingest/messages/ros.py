@@ -528,22 +528,24 @@ class RosDecoder:
     ) -> None:
         """Cuts payloads of one length, or large ones, into those of one layout each."""
         remembered = self._met.setdefault(key, [])
-        number = 0
-        while len(indices):
+        number = begin = 0  # of the layouts and the payloads that are still to be looked at
+        while begin < len(indices):
             if number < len(remembered):
                 met = remembered[number]
                 number += 1
             else:
                 try:
-                    met = self._walk(payloads[0])
+                    met = self._walk(payloads[begin])
                 except (ValueError, struct.error) as error:
-                    bad[int(indices[0])] = str(error)
-                    indices, payloads = indices[1:], payloads[1:]
-                    stacked = None if stacked is None else stacked[1:]
+                    bad[int(indices[begin])] = str(error)
+                    begin += 1
                     continue
                 if len(remembered) < _REMEMBERED:
                     remembered.append(met)
                     number += 1
+            if begin:
+                payloads, indices, begin = payloads[begin:], indices[begin:], 0
+                stacked = None if stacked is None else stacked[-len(indices) :]
             same, shifts = self._same(met, payloads, stacked)
             if not same.any():
                 continue

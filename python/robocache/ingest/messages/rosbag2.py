@@ -166,14 +166,15 @@ class _Database(Bag):
                         ),
                     )
                 with closing(_connect(path)) as database:
-                    self._open.append((path, self._topics(database)))
+                    self._open.append((path, self._topics(path, database)))
 
-    def _topics(self, database: apsw.Connection) -> dict[int, int]:
+    def _topics(self, path: Path, database: apsw.Connection) -> dict[int, int]:
         """The channel of each topic's id."""
         definitions: dict[str, tuple[str, bytes]] = {}
-        if database.execute(
-            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'"
-        ).fetchone():
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if missing := {"topics", "messages"} - tables:  # of a view rows may never end
+            raise SourceError(f"{path}: expected tables of topics and messages, there is none of {min(missing)}")
+        if "message_definitions" in tables:
             rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
             definitions = {name: (encoding, str(text).encode()) for name, encoding, text in rows}
         topics = {}
