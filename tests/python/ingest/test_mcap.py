@@ -12,6 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 from mcap.reader import make_reader
 from mcap.writer import IndexType, Writer
 from robocache.ingest.messages.json import JsonDecoder
+from robocache.ingest.messages.protobuf import ProtobufDecoder
 from robocache.ingest.recording import SourceError
 from ros_files import (
     MS,
@@ -27,6 +28,8 @@ from ros_files import (
     write_channel,
     write_mcap,
 )
+
+import robocache
 
 # ---- MCAP files as they are ----
 
@@ -353,3 +356,14 @@ def test_protobuf_without_its_descriptors_is_left_out(tmp_path):
     path = write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", b"\xff\xff"), [(START, b"")])
     got = read(path)
     assert not got.only and "descriptors cannot be read" in got.left_out["data"]
+
+
+def test_a_definition_of_very_many_messages_in_messages_is_refused():
+    descriptors = descriptor_pb2.FileDescriptorSet()
+    file = descriptors.file.add(name="a.proto", package="pkg", syntax="proto3")
+    for level in range(18):
+        kind = file.message_type.add(name=f"M{level}")
+        for number, name in enumerate("ab" if level < 17 else (), 1):
+            kind.field.add(name=name, number=number, label=3, type=11, type_name=f".pkg.M{level + 1}")
+    with pytest.raises(robocache.Error, match="more than 20000 messages in messages"):
+        ProtobufDecoder("pkg.M0", descriptors.SerializeToString())

@@ -1,6 +1,7 @@
 """What becomes of a message's fields: numbers, texts, sequences, joints, transforms; against what the formats' own libraries read."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -254,3 +255,21 @@ def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
     assert streams["/tf/base/arm"].time_ns == [START + k * MS - 9 for k in (1, 3, 5)]
     assert np.array(streams["/tf/base/arm"].rows)[:, 0].tolist() == [-1, -3, -5]
     assert streams["/tf/base/arm"].attributes["child_frame_id"] == "arm"
+
+
+def test_messages_without_fields_are_a_byte_each_in_a_sequence_too(tmp_path):
+    text = "Nothing[] events\nuint8 behind\n" + "=" * 80 + "\nMSG: pkg/Nothing\n"
+    payloads = [(START + k, b"\0\1\0\0" + struct.pack("<I", k) + bytes(k) + bytes([k])) for k in range(4)]
+    streams = read(write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/A", "ros2msg", text.encode()), payloads)).only
+    assert np.array(streams["data"].rows).tolist() == [[k] for k in range(4)]
+    assert [len(row) for row in streams["data/events"].rows] == [0, 1, 2, 3]
+
+
+def test_a_definition_of_very_many_messages_in_messages_is_left_out(tmp_path):
+    """In sequences, which are a field each; what they hold doubles from one to the next."""
+    text = "M0[] a\n"
+    for level in range(18):
+        inner = f"M{level + 1}[] a\nM{level + 1}[] b\n" if level < 17 else "uint8 x\n"
+        text += "=" * 80 + f"\nMSG: pkg/M{level}\n{inner}"
+    path = write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/A", "ros2msg", text.encode()), [(START, bytes(8))])
+    assert "more than 20000 messages in messages" in read(path).left_out["data"]

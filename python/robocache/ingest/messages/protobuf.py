@@ -54,12 +54,15 @@ class ProtobufDecoder:
         except Exception as error:
             raise Error(f"its descriptors cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
         self.left_out: dict[str, str] = {}
+        self._messages = iter(range(MAX_LEAVES))
         self.leaves = tuple(self._leaves(descriptor, (), ()))
         self._readers = [_Reader(leaf, tuple(leaf.path.split("."))) for leaf in self.leaves]
 
     def _leaves(self, descriptor: Descriptor, path: tuple[str, ...], inside: tuple[str, ...]) -> list[Leaf]:
         leaves: list[Leaf] = []
         inside = (*inside, descriptor.full_name)
+        if next(self._messages, None) is None:  # be they without a leaf of their own or repeated
+            raise Error(f"more than {MAX_LEAVES} messages in messages, of which one is {descriptor.full_name}")
         for field in descriptor.fields:
             name = ".".join((*path, field.name))
             repeated = field.is_repeated

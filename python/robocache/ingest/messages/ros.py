@@ -7,7 +7,7 @@ that have the same lengths at the same places, mostly all of a topic, are then c
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import compress
@@ -86,27 +86,29 @@ def leaves_of(name: str, definitions: Definitions, ros: int) -> tuple[Leaf, ...]
     Raises:
         Error: a definition is missing, or none of a message.
     """
-    leaves = _leaves(name, "", definitions, ros, ())
-    if not leaves and ros == 2:
-        return (Leaf(EMPTY, "number", np.dtype(np.uint8)),)
-    return tuple(leaves)
+    return tuple(_leaves(name, "", definitions, ros, (), iter(range(MAX_LEAVES))))
 
 
-def _leaves(name: str, prefix: str, definitions: Definitions, ros: int, inside: tuple[str, ...]) -> list[Leaf]:
+def _leaves(
+    name: str, prefix: str, definitions: Definitions, ros: int, inside: tuple[str, ...], messages: Iterator[int]
+) -> list[Leaf]:
+    """`messages`: runs out where there are too many in each other, be they without a leaf of their own or in sequences."""
     if name in inside:
         raise Error(f"the definition of {name} holds itself")
+    if next(messages, None) is None:
+        raise Error(f"more than {MAX_LEAVES} messages in messages, of which one is {name}")
     if name not in definitions:
         raise Error(f"no definition of {name}: name a folder of .msg files with definitions")
     leaves: list[Leaf] = []
     inside = (*inside, name)
-    if not definitions[name] and ros == 2 and prefix:
+    if not definitions[name] and ros == 2:
         leaves.append(Leaf(prefix + EMPTY, "number", np.dtype(np.uint8)))
     for field_name, (node, what) in definitions[name]:
         path = prefix + field_name
         if node == Nodetype.BASE:
             leaves.append(_base(path, what[0], ros))
         elif node == Nodetype.NAME:
-            leaves += _leaves(what, f"{path}.", definitions, ros, inside)
+            leaves += _leaves(what, f"{path}.", definitions, ros, inside, messages)
         else:
             (inner, of), count = what
             if node == Nodetype.ARRAY:
@@ -118,14 +120,14 @@ def _leaves(name: str, prefix: str, definitions: Definitions, ros: int, inside: 
                         if inner == Nodetype.BASE:
                             leaves.append(_base(place, of[0], ros))
                         else:
-                            leaves += _leaves(of, f"{place}.", definitions, ros, inside)
+                            leaves += _leaves(of, f"{place}.", definitions, ros, inside, messages)
                         if len(leaves) > MAX_LEAVES:
                             break
             elif inner == Nodetype.BASE:
                 base = _base(path, of[0], ros)
                 leaves.append(Leaf(path, "texts" if base.kind == "text" else "numbers", base.dtype))
             else:
-                leaves.append(Leaf(path, "records", fields=tuple(_leaves(of, "", definitions, ros, inside))))
+                leaves.append(Leaf(path, "records", fields=tuple(_leaves(of, "", definitions, ros, inside, messages))))
         if len(leaves) > MAX_LEAVES:
             raise Error(f"{name} has more than {MAX_LEAVES} fields")
     return leaves
