@@ -2,7 +2,9 @@
 
 import json
 import struct
+import tracemalloc
 
+import lz4.frame
 import numpy as np
 import pytest
 import zstandard
@@ -12,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from mcap.reader import make_reader
 from mcap.writer import IndexType, Writer
 from robocache.ingest.messages.json import JsonDecoder
+from robocache.ingest.messages.mcap import decompress
 from robocache.ingest.messages.protobuf import ProtobufDecoder
 from robocache.ingest.recording import SourceError
 from ros_files import (
@@ -356,6 +359,18 @@ def test_protobuf_without_its_descriptors_is_left_out(tmp_path):
     path = write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", b"\xff\xff"), [(START, b"")])
     got = read(path)
     assert not got.only and "descriptors cannot be read" in got.left_out["data"]
+
+
+def test_lz4_that_says_less_than_it_has_takes_no_memory():
+    context = lz4.frame.create_compression_context()
+    begin = lz4.frame.compress_begin(context, source_size=1000)
+    packed = begin + lz4.frame.compress_chunk(context, bytes(64 << 20)) + bytes(4)
+    assert lz4.frame.get_frame_info(packed)["content_size"] == 1000 and len(packed) < 1 << 20
+    tracemalloc.start()
+    assert len(decompress("lz4", memoryview(packed), 1000, "a.mcap: byte 8")) == 1001
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_definition_of_very_many_messages_in_messages_is_refused():

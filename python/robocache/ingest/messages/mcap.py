@@ -316,9 +316,9 @@ def decompress(compression: str, packed: memoryview, size: int, where: str) -> m
             )
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size) if size else b""
     if compression == "lz4":
-        if lz4.frame.get_frame_info(packed)["content_size"] == size:
-            return bytes(lz4.frame.decompress(packed))
-        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(packed, max_length=size + 1))
+        # lz4.frame.decompress() takes the memory that the data want, whatever size their frame says.
+        context = lz4.frame.create_decompression_context()
+        return bytes(lz4.frame.decompress_chunk(context, packed, max_length=size + 1)[0])
     raise SourceError(f"{where}: compression {compression!r} is none of '', 'lz4' and 'zstd'")
 
 
