@@ -2,7 +2,9 @@
 
 import json
 import struct
+import time
 import tracemalloc
+from functools import partial
 
 import lz4.frame
 import numpy as np
@@ -13,6 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from mcap.reader import make_reader
 from mcap.writer import IndexType, Writer
+from robocache.ingest.messages import bags
 from robocache.ingest.messages.json import JsonDecoder
 from robocache.ingest.messages.mcap import decompress
 from robocache.ingest.messages.protobuf import ProtobufDecoder
@@ -371,6 +374,34 @@ def test_lz4_that_says_less_than_it_has_takes_no_memory():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+def merged(count):
+    """Chunks of a thousand small messages, one behind the other, but that each begins with one of time 0: the log times of each
+    part that comes, and how many chunks were read for it."""
+    known = []
+
+    def chunk(number):
+        known.append(number)
+        logs = [0, *range(number * 1000 + 1, (number + 1) * 1000)]
+        return logs, [0] * 1000, logs, [memoryview(b"x")] * 1000
+
+    chunks = [(0, partial(chunk, number)) for number in range(count)]
+    return [(part.messages[0].log_ns, len(known)) for part in bags.merge(chunks)]
+
+
+def test_what_is_held_of_chunks_that_overlap_is_counted_with_what_python_takes(monkeypatch):
+    monkeypatch.setattr(bags, "_HELD", 1 << 20)
+    parts = merged(20)
+    assert sum(len(logs) for logs, _ in parts) == 20_000
+    assert parts[0][1] <= 4  # a byte each, they would all be held
+
+
+def test_chunks_that_all_begin_with_a_message_of_an_early_time_take_no_longer():
+    started = time.process_time()
+    ((logs, _),) = merged(400)
+    assert logs == sorted(logs) and len(logs) == 400_000
+    assert time.process_time() - started < 15  # to sort all that is held with each of them takes a minute
 
 
 def test_a_definition_of_very_many_messages_in_messages_is_refused():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +202,8 @@ class Bag(ABC):
 Table = tuple[list[int], list[int], list[int], list[Payload]]
 # What is held back of chunks that overlap; beyond it the order is given up, and where it shows in stamps the driver says so.
 _HELD = 256 << 20
+# A message that is held takes so many bytes more than it has.
+_HELD_MESSAGE = 300
 
 
 def in_order(logs: list[int], channels: list[int], publishes: list[int], payloads: list[Payload]) -> Table:
@@ -219,7 +221,8 @@ def merge(chunks: Sequence[tuple[int, Callable[[], Table | None]]]) -> Iterator[
     chunks: each one's first log time, and what reads it.
     """
     order = sorted(range(len(chunks)), key=lambda number: chunks[number][0])
-    held: list[tuple[int, int, int, int, int, bytes]] = []  # log time, chunk, row in it, channel, publish time, payload
+    # A heap: of log time, chunk, row in it, channel, publish time, payload.
+    held: list[tuple[int, int, int, int, int, bytes]] = []
     size = 0
     for place, number in enumerate(order):
         table = chunks[number][1]()
@@ -229,17 +232,16 @@ def merge(chunks: Sequence[tuple[int, Callable[[], Table | None]]]) -> Iterator[
             continue
         if table is not None:
             for row, (log, channel, publish, payload) in enumerate(zip(*table, strict=True)):
-                held.append((log, number, row, channel, publish, bytes(payload)))
-                size += len(payload)
-            held.sort(key=lambda message: message[:3])
-        ready = bisect_left(held, (following,))
-        if size > _HELD:
-            ready = max(ready, len(held) // 2)
-        if ready:
-            logs, _, _, channels, publishes, payloads = (list(column) for column in zip(*held[:ready], strict=True))
-            del held[:ready]
-            size -= sum(map(len, payloads))
-            yield _part(logs, channels, publishes, [memoryview(payload) for payload in payloads])
+                heappush(held, (log, number, row, channel, publish, bytes(payload)))
+                size += _HELD_MESSAGE + len(payload)
+        most = len(held) // 2 if size > _HELD else len(held)
+        part = Part()
+        while held and (held[0][0] < following or len(held) > most):
+            log, _, _, channel, publish, payload = heappop(held)
+            size -= _HELD_MESSAGE + len(payload)
+            part.add(channel, log, publish, memoryview(payload))
+        if part.messages:
+            yield part
 
 
 def _part(logs: list[int], channels: list[int], publishes: list[int], payloads: list[Payload]) -> Part:
