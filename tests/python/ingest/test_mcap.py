@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from mcap.reader import make_reader
 from mcap.writer import IndexType, Writer
 from robocache.ingest.messages import bags
+from robocache.ingest.messages import json as messages_in_json
 from robocache.ingest.messages.json import JsonDecoder
 from robocache.ingest.messages.mcap import decompress
 from robocache.ingest.messages.protobuf import ProtobufDecoder
@@ -402,6 +403,15 @@ def test_chunks_that_all_begin_with_a_message_of_an_early_time_take_no_longer():
     ((logs, _),) = merged(400)
     assert logs == sorted(logs) and len(logs) == 400_000
     assert time.process_time() - started < 15  # to sort all that is held with each of them takes a minute
+
+
+def test_of_very_many_fields_in_json_the_first_are_read(monkeypatch):
+    monkeypatch.setattr(messages_in_json, "MAX_LEAVES", 3)
+    decoder = JsonDecoder()
+    batch, bad = decoder.decode([json.dumps({"x": k, f"id{k}": k}).encode() for k in range(5)])
+    assert not bad and [leaf.path for leaf in decoder.leaves] == ["x", "id0", "id1"]
+    assert batch.numbers(decoder.leaves[0]).tolist() == [0, 1, 2, 3, 4]
+    assert decoder.left_out == {"other fields": "behind the first 3 that were met"}
 
 
 def test_a_definition_of_very_many_messages_in_messages_is_refused():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .bags import Payload
-from .batches import Leaf, Trees
+from .batches import MAX_LEAVES, Leaf, Trees
 
 _NAN = float("nan")
 # Levels of objects in objects; deeper ones are left out.
@@ -50,7 +50,9 @@ class JsonDecoder:
         for tree in trees:
             for path, value in tree.items():
                 kind, before = _kind(value), self._kinds.get(path)
-                if before is None or before == "none":
+                if before is None and len(self._kinds) == MAX_LEAVES:
+                    self.left_out["other fields"] = f"behind the first {MAX_LEAVES} that were met"
+                elif before is None or before == "none":
                     # What the messages before this one lack is NaN, which whole numbers do not have.
                     self._kinds[path] = "float" if kind in ("int", "bool") and (self._seen or before) else kind
                 elif kind != before and kind != "none":
