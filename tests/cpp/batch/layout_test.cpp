@@ -36,6 +36,16 @@ TEST(BatchLayout, RefusesASecondArrayOfAName) {
   }
 }
 
+TEST(BatchLayout, RefusesMoreBytesThanThereAreAddresses) {
+  constexpr int64_t kSteps = int64_t{1} << 18;
+  BatchLayout layout(int64_t{1} << 30);  // 2^64 bytes, which wrap to 0
+  EXPECT_THROW(layout.add("a", DType::kFloat32, {kSteps, 1 << 14}, "a"), ArgumentError);
+  EXPECT_THROW(layout.add("a", DType::kFloat64, {kSteps, int64_t{1} << 32, int64_t{1} << 11}, "a"), ArgumentError);
+  EXPECT_EQ(layout.bytes(), 0);
+  layout.add("a", DType::kUInt8, {1 << 26}, "a");
+  EXPECT_THROW(layout.add("b", DType::kUInt8, {1}, "b"), ArgumentError);
+}
+
 class BatchArrays : public OnDeviceOfLoader {};
 ROBOCACHE_ON_EACH_DEVICE(BatchArrays);
 
