@@ -116,6 +116,7 @@ struct Writer::Impl {
   size_t streams_before_episode = 0;
   int64_t lines_before_episode = 0;  // bytes
   bool write_failed = false;         // some of what could not be written whole may be in the files
+  bool sync_failed = false;          // what the disk lost no later call brings back, nor tells
 };
 
 Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
@@ -177,6 +178,7 @@ void Writer::Impl::check_usable() const {
     throw ArgumentError(path + ": expected an open writer, this one is " +
                         (state == State::kClosed ? "closed" : "aborted"));
   }
+  if (sync_failed) throw FileError(path + ": what was written could not be made durable: it can only be aborted");
 }
 
 void Writer::Impl::check_episode_open() const {
@@ -444,7 +446,9 @@ void Writer::Impl::close(const std::optional<std::string_view>& provenance_json)
   std::vector<std::string> made{in_home(cache::kStreamsDirectory)};
   for (const auto& [name, record] : manifest.files) made.push_back(in_home(name));
   for (const Stream& stream : manifest.streams) made.push_back(in_home(cache::stream_directory(stream.name)));
+  sync_failed = true;
   cache::make_durable(made);
+  sync_failed = false;
   const char* const manifest_file = before ? cache::kNewManifestFile : cache::kManifestFile;
   write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
   cache::make_durable(in_home(manifest_file));

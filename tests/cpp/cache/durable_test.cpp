@@ -112,5 +112,22 @@ TEST_F(DurableTest, WhatIsNotIsNamedAndNothingIsThere) {
   EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 1);
 }
 
+// The second time an fsync says that all is well, whatever the first has lost.
+TEST_F(DurableTest, WhatIsNotStaysSo) {
+  Writer writer(path());
+  writer.begin_episode();
+  test::append(writer, "a", {0, 1}, {1, 2});
+  writer.end_episode();
+  disk.refused = "values.npy";
+  EXPECT_THROW(writer.close(), FileError);
+  disk.refused.clear();
+  const std::string message = test::message_of<FileError>([&] { writer.close(); });
+  EXPECT_TRUE(test::contains(message, "could not be made durable")) << message;
+  EXPECT_THROW(writer.begin_episode(), FileError);
+  EXPECT_FALSE(std::filesystem::exists(path()));
+  writer.abort();
+  EXPECT_FALSE(std::filesystem::exists(partial()));
+}
+
 }  // namespace
 }  // namespace robocache
