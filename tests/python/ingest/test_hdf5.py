@@ -322,6 +322,18 @@ def test_zeros_among_texts_are_found_before_hdf5_runs_in_a_circle(tmp_path):
     refused(path, f"{path}: at byte {at - 16}", "zeros within a heap of texts")
 
 
+def test_heaps_of_texts_that_lie_in_each_other_are_refused(tmp_path):
+    path = one_demo(tmp_path, lambda demo: demo.create_dataset("note", data=["text"]))
+    content = path.read_bytes()
+    heap = b"GCOL\x01\0\0\0" + (1 << 26).to_bytes(8, "little")
+    path.write_bytes(content + heap + b"\1" * 100)  # a text may look like one
+    read_all(path)
+    path.write_bytes(content + heap * 20_000)
+    started = time.process_time()
+    refused(path, "heaps of texts that lie in each other")
+    assert time.process_time() - started < 5  # to go through each takes a minute
+
+
 @pytest.mark.parametrize("others", [bytes(7), b"GCOL\x01\0\0"])  # one zero too few
 @pytest.mark.parametrize("distances", [[0], [0, 8, 72]])
 def test_heaps_of_texts_are_found_wherever_they_begin(others, distances, tmp_path, monkeypatch):

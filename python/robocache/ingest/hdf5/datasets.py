@@ -108,11 +108,17 @@ def _check_heaps(path: Path) -> None:
     They are found by their signature, so the whole file is read: what HDF5 reads next lies in memory then.
     """
     with naming(path), path.open("rb", buffering=0) as file:
+        left = os.fstat(file.fileno()).st_size + _MOST_HEAP  # beside what looks like one and is none
         for offset in _find_heaps(file):
             file.seek(offset)
             header = file.read(16)
             size = int.from_bytes(header[8:], "little")
             heap = file.read(min(size, _MOST_HEAP) - 16) if size > 16 else b""
+            left -= len(heap)
+            if left < 0:
+                raise SourceError(
+                    f"{path}: at byte {offset}: heaps of texts that lie in each other: the file is damaged"
+                )
             at = 0
             while at + 16 <= len(heap):
                 index, _, length = struct.unpack_from("<HxxiQ", heap, at)
