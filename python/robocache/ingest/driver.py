@@ -24,7 +24,7 @@ from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, 
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
-from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, naming
+from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, naming, printable
 from .registry import find_format, format_of
 
 Progress = Callable[[int, int, str], None]
@@ -105,7 +105,7 @@ class Work:
     @property
     def resolved(self) -> str:
         """The source as the cache names it."""
-        return str(self.source.resolve()).encode(errors="backslashreplace").decode()
+        return printable(str(self.source.resolve()))
 
 
 def ingest(

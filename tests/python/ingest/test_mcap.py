@@ -414,6 +414,16 @@ def test_of_very_many_fields_in_json_the_first_are_read(monkeypatch):
     assert decoder.left_out == {"other fields": "behind the first 3 that were met"}
 
 
+def test_half_a_pair_of_surrogates_in_json_is_escaped(tmp_path):
+    """As of an emoji that was cut."""
+    payloads = [(START + k, b'{"\\udc00": "\\ud83d", "many": ["\\ud83d\\ude00", "\\ud83d"]}') for k in range(2)]
+    path = write_channel(tmp_path / "a.mcap", "json", ("x", "jsonschema", b"{}"), payloads)
+    robocache.ingest(path, tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    assert list(streams["data/\\udc00"][:2]) == ["\\ud83d"] * 2
+    assert [json.loads(text) for text in streams["data/many"][:2]] == [["\U0001f600", "\\ud83d"]] * 2
+
+
 def test_a_definition_of_very_many_messages_in_messages_is_refused():
     descriptors = descriptor_pb2.FileDescriptorSet()
     file = descriptors.file.add(name="a.proto", package="pkg", syntax="proto3")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..recording import printable
 from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
 
@@ -74,6 +75,10 @@ class JsonDecoder:
                 value = {"number": _NAN, "text": ""}.get(leaf.kind, ())
             elif leaf.kind == "numbers":
                 value = [_NAN if number is None else number for number in value]
+            elif leaf.kind == "text":  # half of a pair of surrogates is no UTF-8
+                value = printable(value)
+            elif leaf.kind == "texts":
+                value = [printable(text) for text in value]
             full[leaf.path] = value
         return full
 
@@ -84,7 +89,7 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
         if isinstance(value, dict) and depth < _DEPTH:
             flat.update(_flatten(value, f"{prefix}{name}.", depth + 1))
         else:
-            flat[prefix + name] = value
+            flat[printable(prefix + name)] = value
     return flat
 
 
