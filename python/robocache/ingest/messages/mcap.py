@@ -316,10 +316,14 @@ def decompress(compression: str, packed: memoryview, size: int, where: str) -> m
             )
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size) if size else b""
     if compression == "lz4":
-        # lz4.frame.decompress() takes the memory that the data want, whatever size their frame says.
-        context = lz4.frame.create_decompression_context()
-        return bytes(lz4.frame.decompress_chunk(context, packed, max_length=size + 1)[0])
+        return decompress_lz4(packed, size)
     raise SourceError(f"{where}: compression {compression!r} is none of '', 'lz4' and 'zstd'")
+
+
+def decompress_lz4(packed: bytes | memoryview, size: int) -> bytes:
+    """No more than one byte more than `size`: lz4.frame.decompress() takes what the data want, whatever size their frame says."""
+    context = lz4.frame.create_decompression_context()
+    return bytes(lz4.frame.decompress_chunk(context, packed, max_length=size + 1)[0])
 
 
 def _check_magic(path: Path, head: bytes) -> None:

@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-import lz4.frame
-
 from ...errors import Error
 from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions
 from ..formats.rosbag1 import is_bag
 from ..recording import Notes, Recording, SourceError, naming
 from .bags import Bag, Channel, Faults, Part, Payload, Table, in_order, merge
+from .mcap import decompress_lz4
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -238,7 +237,7 @@ def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
     if compression == "bz2":
         return bz2.BZ2Decompressor().decompress(data, size + 1)
     if compression == "lz4":
-        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1))
+        return bytes(decompress_lz4(data, size))
     raise SourceError(f"{where}: compression {compression!r} is none of none, bz2 and lz4")
 
 
