@@ -1,11 +1,11 @@
 #include "robocache/cache/publish.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "robocache/cache/directory_lock.hpp"
@@ -26,10 +26,11 @@ std::string absolute_path(const std::string& path) {
 }
 
 bool is_cache(const std::string& path) {
-  std::ifstream manifest(path + "/" + kManifestFile, std::ios::binary);
+  // A FIFO of that name has nothing to read; to wait for it would be for ever.
+  const FileDescriptor file(::open((path + "/" + kManifestFile).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::string start(32, '\0');
-  manifest.read(start.data(), static_cast<std::streamsize>(start.size()));
-  return start.find("\"format\": \"robocache\"") != std::string::npos;
+  return ::read(file.get(), start.data(), start.size()) > 0 &&
+         start.find("\"format\": \"robocache\"") != std::string::npos;
 }
 
 void check_place(const std::string& path) {

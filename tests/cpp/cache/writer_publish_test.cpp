@@ -1,6 +1,7 @@
 #include "robocache/cache/writer.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +51,14 @@ TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedUnasked) {
                        "new.partial: expected nothing of that name or what a writer left"));
   EXPECT_EQ(test::read_file(folder_.path() + "/photos/cat.jpg"), "meow");
   EXPECT_EQ(test::read_file(folder_.path() + "/new.partial/cat.jpg"), "meow");
+  EXPECT_EQ(written(), 1);
+}
+
+TEST_F(WriterPublishTest, AFifoOfAManifestsNameIsNoCacheAndNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_.path() + "/manifest.json").c_str(), 0666), 0);
+  ::alarm(30);
+  write(1);
+  ::alarm(0);
   EXPECT_EQ(written(), 1);
 }
 
