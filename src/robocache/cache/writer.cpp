@@ -287,7 +287,15 @@ cache::StreamFiles& Writer::Impl::add_stream(std::string_view name, const cache:
   }
   cache::check_description(name, description_of(name), rows);
   const std::string full = in_home(directory);
-  if (::mkdir(full.c_str(), 0777) != 0 && errno != EEXIST) cache::refuse_errno(full, "making the directory");
+  if (::mkdir(full.c_str(), 0777) != 0) {
+    if (errno != EEXIST) cache::refuse_errno(full, "making the directory");
+    // What an episode left that was taken back; or that of a stream whose name differs in what this file system does not tell.
+    for (const auto& other : streams) {
+      std::error_code error;
+      if (!fs::equivalent(full, in_home(cache::stream_directory(other->name)), error)) continue;
+      cache::refuse_stream(name, "expected a name that this file system tells from '" + other->name + "'");
+    }
+  }
   streams.push_back(std::make_unique<cache::StreamFiles>(name, rows, full, episodes, behind.get()));
   by_name.emplace(name, streams.back().get());
   return *streams.back();

@@ -249,6 +249,22 @@ TEST_F(WriterTest, RefusalsNameTheStreamAndAddNothing) {
   EXPECT_EQ(dataset->streams().size(), 2u);
 }
 
+// As where upper case and lower case are one: FAT, SMB.
+TEST_F(WriterTest, AStreamWhoseFolderIsAnothersIsRefused) {
+  Writer writer(path());
+  writer.begin_episode();
+  append(writer, "a", {1}, {2});
+  fs::create_directory_symlink("a", partial() + "/streams/A");
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "A", {1}, {3}); }),
+                       "stream 'A': expected a name that this file system tells from 'a'"));
+  fs::create_directory(partial() + "/streams/b");
+  append(writer, "b", {1}, {4});
+  writer.end_episode();
+  fs::remove(partial() + "/streams/A");
+  writer.close();
+  EXPECT_EQ(Dataset::open(path(), true)->streams().size(), 2);
+}
+
 TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
   Writer writer(path());
   EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "x", {1}, {1}); }), "expected an open episode"));
