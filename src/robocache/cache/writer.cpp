@@ -63,6 +63,11 @@ struct Writer::Impl {
   void close(const std::optional<std::string_view>& provenance_json);
   void abort() noexcept;
 
+  // A forked child locks nothing, since who holds the lock may not be there: it is refused, or nothing is done.
+  std::unique_lock<std::mutex> locked() {
+    return ::getpid() == owner ? std::unique_lock(mutex) : std::unique_lock(mutex, std::defer_lock);
+  }
+
   void check_usable() const;
   void check_episode_open() const;
   void check_writable();
@@ -519,65 +524,65 @@ Writer::~Writer() {
 
 void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names,
                              std::string_view attributes_json) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->describe_stream(stream, clock, std::move(names), attributes_json);
 }
 
 void Writer::describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
                              std::string_view resized_json) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->describe_frames(stream, unit_m, std::move(intrinsics), resized_json);
 }
 
 void Writer::begin_episode(std::string_view metadata_json) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->begin_episode(metadata_json);
 }
 
 void Writer::append(std::string_view stream, const TensorView& times, const TensorView& values) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->append(stream, times, values);
 }
 
 void Writer::append_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
                            const TensorView& offsets, Ragged ragged) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->append_ragged(stream, times, values, offsets, ragged);
 }
 
 void Writer::append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space,
                            DType dtype, std::span<const int64_t> shape, std::span<const uint8_t> bytes,
                            std::span<const int64_t> offsets) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   const int64_t count = times.ndim == 1 ? times.shape[0] : 0;
   impl_->append_frames(stream, times, {count, dtype, shape, FrameFormat{.codec = codec, .color_space = color_space}},
                        bytes, offsets);
 }
 
 void Writer::end_episode() {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->end_episode();
 }
 
 void Writer::abort_episode() {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->abort_episode();
 }
 
 void Writer::close(std::optional<std::string_view> provenance_json) {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->close(provenance_json);
 }
 
 void Writer::abort() noexcept {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   impl_->abort();
 }
 
 const std::string& Writer::provenance_json() const { return impl_->provenance; }
 
 int64_t Writer::num_episodes() const {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  const auto guard = impl_->locked();
   return impl_->episodes;
 }
 

@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -161,6 +163,28 @@ TEST_F(WriterPublishTest, AForkedChildLetsItsParentsWriterGo) {
   writer->end_episode();
   writer->close();
   EXPECT_EQ(written(), 5);
+}
+
+TEST_F(WriterPublishTest, AForkedChildDoesNotWaitForAThreadThatItHasNot) {
+  const std::vector<float> many(size_t{1} << 18, 5.0f);
+  const std::vector<int64_t> times(many.size(), 0);
+  Writer writer(path());
+  writer.begin_episode();
+  std::atomic<bool> done{false};
+  std::thread appends([&] {
+    while (!done) append(writer, "x", times, many);
+  });
+  for (int fork = 0; fork < 40; ++fork) {
+    const int status = test::in_a_child([&] {
+      ::alarm(10);
+      writer.abort();
+      return contains(message_of<ArgumentError>([&] { writer.end_episode(); }), "in a forked child") ? 0 : 1;
+    });
+    EXPECT_EQ(status, 0);
+    if (status != 0) break;
+  }
+  done = true;
+  appends.join();
 }
 
 TEST_F(WriterPublishTest, PathsWithSlashesMissingParentsAndLinks) {
