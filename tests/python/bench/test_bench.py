@@ -5,7 +5,7 @@ import json
 import random
 import subprocess
 import sys
-import time
+import types
 from pathlib import Path
 
 import pytest
@@ -398,9 +398,14 @@ def test_a_host_figure_leaves_out_the_wait_for_the_device(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     measure = importlib.import_module("measure")
-    monkeypatch.setattr(measure, "wait_for_device", lambda: time.sleep(0.02))
-    calls = []
-    timers = {timer: timer([lambda: calls.append(0)], count=10) for timer in (measure.wall_timer, measure.host_timer)}
-    assert timers[measure.wall_timer]() >= 2000
-    assert timers[measure.host_timer]() < 2000
+    now, calls = [0], []
+
+    def passes(ns):
+        now[0] += ns
+
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(measure, "wait_for_device", lambda: passes(20_000_000))
+    work = [lambda: calls.append(0) or passes(3_000)]
+    assert measure.wall_timer(work, count=10)() == 2003
+    assert measure.host_timer(work, count=10)() == 3
     assert len(calls) == 20
