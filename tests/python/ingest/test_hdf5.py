@@ -236,9 +236,9 @@ def test_groups_linked_again_and_again_are_read_once(tmp_path):
             group = below
         group["x"] = np.arange(4.0)
 
-    started = time.perf_counter()
+    started = time.process_time()
     [(_, streams)], _ = read_all(one_demo(tmp_path, write))
-    assert len(streams) == 2 and time.perf_counter() - started < 2
+    assert len(streams) == 2 and time.process_time() - started < 2
 
 
 def test_declared_sizes_are_not_believed(tmp_path):
@@ -251,7 +251,7 @@ def test_declared_sizes_are_not_believed(tmp_path):
         demo.create_dataset("obs/wide", (4, 2**40), "u1", chunks=(4, 1000))
 
     path = one_demo(tmp_path, write)
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     [(_, streams)], notes = read_all(path, on_error="skip")
     told = skipped(notes)
     assert set(streams) == {"actions"}
@@ -260,7 +260,7 @@ def test_declared_sizes_are_not_believed(tmp_path):
     assert "chunks of 160000000 bytes" in told["demo_0: obs/bomb"]
     assert left_out(notes)["obs/wide"] == "declared, never written"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_rows_by_the_thousand_billion_take_nothing(tmp_path):
@@ -280,9 +280,9 @@ def test_more_datasets_than_any_recorder_makes(group, tmp_path):
         parent = file[group].id
         for number in range(70_000):
             parent.links.create_soft(b"%d" % number, b"/data/demo_0/actions")
-    started = time.perf_counter()
+    started = time.process_time()
     refused(path, str(path), group.strip("/"), "expected at most 65536 groups and datasets, got 7")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     found, notes = read_all(path, on_error="skip")
     assert not found and len(skipped(notes)) == 1
 
