@@ -514,7 +514,7 @@ def test_python_m_robocache(cache):
 
 def modules_of(*command):
     """What a command in a process of its own imports, by name."""
-    made = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=60)
+    made = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300)
     assert made.returncode == 0, made.stderr[-1000:]
     return {line.rpartition("|")[2].strip() for line in made.stderr.splitlines() if line.startswith("import time:")}
 
@@ -531,7 +531,7 @@ def script(tmp_path):
 def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word(script, tmp_path):
     slow = tmp_path / "slow" / "numpy.py"  # what the package imports first
     slow.parent.mkdir()
-    slow.write_text("import time\n\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    slow.write_text("import time\n\nprint('importing', flush=True)\ntime.sleep(600)\n")
     paths = os.pathsep.join([str(slow.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     for command in ([script], ["-m", "robocache"]):
         made = subprocess.Popen(
@@ -542,7 +542,7 @@ def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word(script, tmp
         )
         assert made.stdout.readline() == b"importing\n"
         made.send_signal(signal.SIGINT)
-        assert made.communicate(timeout=30) == (b"", b"")
+        assert made.communicate(timeout=300) == (b"", b"")
         assert made.returncode == 130
 
 

@@ -74,7 +74,7 @@ def in_time():
                 future.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()
-        return future.result(20)
+        return future.result(120)
 
     return run
 

@@ -28,7 +28,7 @@ sys.exit(main(sys.argv[2:]))
 
 def command(*arguments, room=0, **options):
     line = [sys.executable, "-c", _COMMAND, str(room), *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
 
 
 def contents(folder):

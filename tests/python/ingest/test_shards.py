@@ -548,7 +548,7 @@ def test_a_full_disk_is_a_file_error_and_nothing_half_written_opens(tmp_path):
         rows = "".join(f"{row / 100:.2f},{row}\n" for row in range(3000 if number < 2 else 40_000))
         (tmp_path / f"logs/{number}/imu.csv").write_text("t [s],x\n" + rows)
     command = [sys.executable, "-c", _FULL, str(tmp_path / "logs"), str(tmp_path / "cache")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert said.stdout.startswith("FileError "), said
     assert "File too large" in said.stdout
     assert not (tmp_path / "cache").exists()

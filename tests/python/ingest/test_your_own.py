@@ -31,7 +31,7 @@ def packages(tmp_path):
         return subprocess.run(
             [sys.executable, "-c", "import sys; sys.modules['torch'] = None; from robocache.cli import main; sys.exit(main())",
              *map(str, arguments)],
-            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120,
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=300,
         )  # fmt: skip
 
     return install, run

@@ -173,7 +173,7 @@ def test_of_several_processes_one_makes_it(source):
     processes = [context.Process(target=open_together, args=(source, barrier, results)) for _ in range(4)]
     for process in processes:
         process.start()
-    found = {results.get(timeout=120) for _ in processes}
+    found = {results.get(timeout=300) for _ in processes}
     for process in processes:
         process.join()
     assert len(found) == 1

@@ -95,7 +95,7 @@ def run_with_jax(program, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
 

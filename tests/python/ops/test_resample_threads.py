@@ -48,7 +48,7 @@ def test_rule_20_the_environment_sets_the_number_of_threads(threads):
     )
     # OpenBLAS, which numpy starts, has threads of its own.
     environment = os.environ | {"ROBOCACHE_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     digest, count = done.stdout.split()
     values = np.sin(np.arange(32 * 400 * 33, dtype=np.float32)).reshape(32, 400, 33)
@@ -124,7 +124,7 @@ def test_use_in_forked_dataloader_workers(rng):
     dataset = Resampled(case)
     expected = [dataset[i] for i in range(len(dataset))]  # the parent's pool runs before the workers start
     loader = torch.utils.data.DataLoader(
-        dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+        dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=300
     )
     for got, want in zip(loader, expected, strict=True):
         assert_same_bits(to_numpy(got), to_numpy(want))
