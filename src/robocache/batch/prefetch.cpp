@@ -149,8 +149,8 @@ class Prefetcher::Worker {
 
   void cancel() noexcept {
     if (pending() == 0) return;
+    const uint64_t begun = begun_.exchange(submitted_);  // nobody begins the others, once the one that has begun ends
     cancelled_ = true;
-    const uint64_t begun = begun_.exchange(submitted_);  // nobody begins the others
     for (; taken_ != submitted_; ++taken_) {
       Slot& dropped = slot(taken_);
       if (taken_ < begun) {
