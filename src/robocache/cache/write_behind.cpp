@@ -54,9 +54,10 @@ void WriteBehind::add(BlockWriter& file, Bytes& block) {
 
 void WriteBehind::settle() {
   std::unique_lock<std::mutex> lock(mutex_);
-  try_again(lock);
-  progress_.wait(lock, [this] { return waiting_.empty() || error_; });
-  if (error_) std::rethrow_exception(error_);
+  do {
+    try_again(lock);  // what failed meanwhile, too: that try may have begun before this call
+    progress_.wait(lock, [this] { return waiting_.empty() || error_; });
+  } while (error_);
 }
 
 std::deque<WriteBehind::Bytes> WriteBehind::take_back(const BlockWriter& file, size_t most) {
