@@ -99,7 +99,7 @@ TEST_F(WriterAppendTest, WithoutCloseAnAppendLeavesEveryByte) {
     append(writer, "new", {1}, {1});
     writer.end_episode();
     const auto grown = [&] { return fs::file_size(path() + "/streams/x/values.npy") > size_t{1} << 20; };
-    for (int tries = 0; tries < 10'000 && !grown(); ++tries) {
+    for (int tries = 0; tries < 60'000 && !grown(); ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     EXPECT_TRUE(grown());

@@ -300,7 +300,7 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
       const FileSizeLimit limit(3'500'000);
       const std::string message = message_of<FileError>([&] {
         append(writer, "x", times, many);
-        for (int tries = 0; tries < 10'000; ++tries) {
+        for (int tries = 0; tries < 60'000; ++tries) {
           append(writer, "x", {100}, {7});
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -334,7 +334,7 @@ TEST_F(WriterTest, AWriteThatFailedBehindIsToldByTheNextAppend) {
   const FileSizeLimit limit(500'000);
   append(writer, "x", std::vector<int64_t>(200'000, 100), std::vector<float>(200'000, 7));
   const std::string message = message_of<FileError>([&] {
-    for (int tries = 0; tries < 10'000; ++tries) {
+    for (int tries = 0; tries < 60'000; ++tries) {
       append(writer, "x", {100}, {7});
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

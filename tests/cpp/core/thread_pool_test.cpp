@@ -319,7 +319,8 @@ TEST_P(ThreadPool, WhereNobodyComesToHelpThePoolDoes) {
   std::mutex mutex;
   std::set<std::thread::id> threads;
   std::atomic<int> arrived = 0;
-  parallel_for(1000, 1, [&](int64_t, int64_t) {
+  // Of 10 ms each until all are there: a busy machine may start them late.
+  parallel_for(10'000, 1, [&](int64_t, int64_t) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
       if (threads.insert(std::this_thread::get_id()).second) ++arrived;
