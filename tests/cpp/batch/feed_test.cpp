@@ -361,7 +361,7 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
   // A wait looks for signals after some milliseconds: on one thread a batch takes several times as long, however many cores
   // there are.
   const OnOneThread on_one_thread;
-  asked.streams[0].delta_timestamps.resize(kSanitized ? 5'000 : 20'000, 1e-6);
+  asked.streams[0].delta_timestamps.resize(kSanitized ? 10'000 : 20'000, 1e-6);
   asked.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // so that there is a wait
   const auto from = loader(asked);
   const Arrays second = expected({.epoch = 1}, asked);
