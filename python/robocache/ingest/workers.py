@@ -140,9 +140,11 @@ def work_on(folder: str, threads: int, parent: int) -> None:
     if os.getppid() != parent:
         return
     set_num_threads(threads)
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a reader or its library prints is none of these lines
 
     def say(**line: Any) -> None:
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line), file=told, flush=True)
 
     try:
         made = load_plan(folder)

@@ -80,6 +80,16 @@ def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
     assert said.returncode == 1 and f"{toys}/1.toy.npz" in said.stderr
 
 
+def test_what_a_reader_prints_in_a_worker_goes_to_standard_error(packages, tmp_path):
+    install, run = packages
+    install("toy_format", documented().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load("))
+    toys = write_toys(tmp_path / "toys")
+    said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20", "--workers", "2")
+    assert said.returncode == 0, said.stderr
+    assert [said.stderr.count(f"opens {toys}/{number}.toy.npz\n") for number in range(3)] == [1, 1, 1]
+    assert len(robocache.open(tmp_path / "cache")) == 3
+
+
 BROKEN = {
     "absent_format": ("import a_library_that_is_not_there", "ModuleNotFoundError: No module named 'a_library"),
     "wrong_format": ("FORMAT = 3", "TypeError: expected a robocache.ingest.Format"),
