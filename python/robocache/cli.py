@@ -10,14 +10,17 @@ import re
 import shlex
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from rich.console import Console
 
 from . import __version__, _command, dataset, demo, view
 from .doctor import doctor, report, terminal
+from .doctor.report import printable
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .export import FORMATS as EXPORTS
 from .export import export
@@ -39,6 +42,52 @@ def main(argv: list[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack a letter of a name
+    if sys.stdout is None:  # it is closed
+        return _run(argv)
+    try:
+        with redirect_stdout(cast(TextIO, _Output(sys.stdout))) as output:
+            try:
+                return _run(argv)
+            finally:
+                output.flush()
+    except _OutputError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not fail at exit
+        if not isinstance(error.__cause__, BrokenPipeError):  # `robocache inspect cache | head`
+            print(f"robocache: standard output: {error}", file=sys.stderr)
+        return _REFUSED
+
+
+class _OutputError(Exception):
+    """Standard output does not take what is printed; no OSError, which would be a file's."""
+
+
+class _Output:
+    """Standard output, whose failures are told apart from all others."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        with _naming_output():
+            return self._file.write(text)
+
+    def flush(self) -> None:
+        with _naming_output():
+            self._file.flush()
+
+
+@contextmanager
+def _naming_output() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _OutputError(error.strerror) from error
+
+
+def _run(argv: list[str] | None) -> int:
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as ended:
@@ -48,14 +97,9 @@ def main(argv: list[str] | None = None) -> int:
     as_json: bool = getattr(arguments, "json", False)
     try:
         _command.begin()
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # `robocache inspect cache | head`; what is still buffered must not fail at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _REFUSED
+        return int(arguments.run(arguments))
     except (Error, OSError) as error:
-        message = _in_words_of_the_command_line(" ".join(str(error).split()), arguments)
+        message = printable(_in_words_of_the_command_line(" ".join(str(error).split()), arguments))
         stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
         hint = " (--on-error skip passes over it by name)" if stopped else ""
         code = _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
@@ -134,7 +178,7 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
             done += f" behind {held}"
         if frames := sum(camera["frames"] for camera in report.cameras.values()):
             done += f", {frames} frames, {frames / report.seconds:.0f} a second"
-        console.print(done, soft_wrap=True, markup=False)
+        console.print(printable(done), soft_wrap=True, markup=False)
         view.show_streams(opened, console)
         view.show_repairs(report.repaired, console)
         said = report.to_dict()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +25,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .dataset import Dataset, EncodedFrames, FrameFormat, RaggedRows, Stats, Stream
+from .doctor.report import printable
 from .errors import ArgumentError, Error
 
 _FEATURES_SHOWN = 6  # in a table, of each stream
-_STREAMS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN, _TEXTS_DRAWN = 8, 4, 20_000, 12
+_STREAMS_DRAWN, _CLOCKS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN, _TEXTS_DRAWN = 8, 10, 4, 20_000, 12
 _FRAME_POINTS, _STRIP_POINTS = 75, 530  # how high a frame is, how wide all of a strip, in points of 1/72 inch
 
 
@@ -90,36 +92,40 @@ def _jsonable(value: Any) -> Any:
 
 def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> None:
     """Prints a cache's streams, episodes, statistics and provenance as tables."""
-    console.print(dataset.path, style="bold", highlight=False, markup=False)
+    _say(console, dataset.path, "bold")
     show_streams(dataset, console)
-    console.print(_episodes_line(dataset), highlight=False, markup=False)
+    _say(console, _episodes_line(dataset))
     if dataset.stats:
         console.print(_stats_table(dataset, every_feature))
     if "source" in dataset.provenance:
-        console.print(f"made from {dataset.provenance['source']}", highlight=False, markup=False)
+        _say(console, f"made from {dataset.provenance['source']}")
     for told in dataset.provenance.get("appended", []):
-        console.print(f"appended {told['source']}", highlight=False, markup=False)
+        _say(console, f"appended {told['source']}")
     show_repairs(dataset.provenance.get("repair", {}).get("streams", {}), console)
     show_omissions(dataset.provenance, console)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    """Prints a text as it is, but for what would move the cursor."""
+    console.print(printable(text), style=style, highlight=False, markup=False)
 
 
 def show_repairs(repaired: Mapping[str, Mapping[str, int]], console: Console) -> None:
     """Prints what an ingest repaired, from its report or a cache's provenance."""
     for name, counts in repaired.items():
         done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
-        console.print(f"repaired {name}: {done}", style="yellow", highlight=False, markup=False)
+        _say(console, f"repaired {name}: {done}", "yellow")
 
 
 def show_omissions(of: Mapping[str, Any], console: Console) -> None:
     """Prints what an ingest left out and skipped, from its report or a cache's provenance."""
     for told in (of, *of.get("appended", [])):
         for omission in told.get("left_out", []):
-            line = f"left out {omission['what']}: {omission['reason']}"
-            console.print(line, style="dim", highlight=False, markup=False)
+            _say(console, f"left out {omission['what']}: {omission['reason']}", "dim")
         for omission in told.get("skipped", []):
             reason = omission["reason"]  # most often it begins with what was skipped
             line = f"skipped {reason}" if omission["what"] in reason else f"skipped {omission['what']}: {reason}"
-            console.print(line, style="yellow", highlight=False, markup=False)
+            _say(console, line, "yellow")
 
 
 def show_streams(dataset: Dataset, console: Console) -> None:
@@ -245,7 +251,8 @@ class Name:
     inside of them."""
 
     def __init__(self, text: str, style: str = "") -> None:
-        self._words = [re.findall(r"[^ ._/-]*[ ._/-]+|[^ ._/-]+", word) for word in re.findall(r"[^ ]* +|[^ ]+", text)]
+        words = re.findall(r"[^ ]* +|[^ ]+", printable(text))
+        self._words = [re.findall(r"[^ ._/-]*[ ._/-]+|[^ ._/-]+", word) for word in words]
         self._style = style
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -297,10 +304,14 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
         ArgumentError: no such episode, or a file name whose ending is no format of matplotlib's.
     """
     plt = pyplot()
+    if not -len(dataset) <= episode < len(dataset):
+        raise ArgumentError(f"episode: expected one below {len(dataset)}, got {episode}")
     rows = dict(dataset.episode(episode))
     shown = list(rows)[:_STREAMS_DRAWN]
     # A nominal clock ticks evenly by definition, and one row makes no period.
-    clocks = [name for name in rows if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1]
+    ticking = [name for name in rows if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1]
+    busiest = sorted(ticking, key=lambda name: -len(rows[name][0]))[:_CLOCKS_DRAWN]
+    clocks = [name for name in ticking if name in busiest]
     beside = 3 if clocks else 1
     figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * beside) + 0.6), layout="constrained")
     figure.suptitle(f"{dataset.path}: {count(len(dataset), 'episode')}")
@@ -325,11 +336,14 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
     _draw_lengths(lengths, episode_seconds(dataset))
     if clocks:
         _draw_periods(clock_axes[0], {name: rows[name][0] for name in clocks}, start_ns)
-        clock_axes[0].set_title(f"recorded clocks: time from one sample to the next, episode {episode}", fontsize=9)
+        told = f"{len(clocks)} of {len(ticking)} recorded clocks" if len(clocks) < len(ticking) else "recorded clocks"
+        clock_axes[0].set_title(f"{told}: time from one sample to the next, episode {episode}", fontsize=9)
         _draw_jitter(clock_axes[1], [dataset.streams[name] for name in clocks])
         right.legend(*clock_axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize=8, markerscale=4)
     try:
-        figure.savefig(path, dpi=110)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # of names in letters that the font lacks
+            figure.savefig(path, dpi=110)
     except ValueError as error:  # the name's ending is no format of matplotlib's
         raise ArgumentError(f"{path}: {error}") from error
     finally:
@@ -416,6 +430,7 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
 
 def _short(name: str) -> str:
     """The end of a long name, which tells more of it than its start."""
+    name = printable(name)
     return name if len(name) <= 40 else f"...{name[-37:]}"
 
 

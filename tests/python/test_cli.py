@@ -303,11 +303,25 @@ def test_names_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
     code, out, _ = run(capsys, "inspect", tmp_path / "[red]cache")
     assert code == 0
     assert "[red]cache" in out and "[bold]x" in out and out.count("arm[left]") == 2
+    hostile = tmp_path / "\x1b[2Jcache"  # it would clear a terminal
+    with robocache.Writer(hostile) as writer:
+        writer.stream("\x1b[31mred", names=["\x1b[31mx"], attributes={"units": "\x1b[31m"})
+        writer.provenance["left_out"] = [{"what": "\x1b[31m", "reason": "\x1b[31m"}]
+        with writer.episode(**{"\x1b[31m": 1}) as episode:
+            episode.append("\x1b[31mred", [0, 10**9], [[0.0], [1.0]])
+    (hostile / "logs").mkdir()
+    (hostile / "logs" / "\x1b[31mred.csv").write_text("t_s,\x1b[31mx\n0.0,1\n0.1,2\n")
     (tmp_path / "[red]logs").mkdir()
     (tmp_path / "[red]logs" / "arm[left].csv").write_text("0.0,1\n0.1,2\n")
     code, out, _ = run(capsys, "ingest", tmp_path / "[red]logs", tmp_path / "[blue]cache")
     assert code == 0
     assert "[red]logs" in out and "[blue]cache" in out and "arm[left]" in out
+    for command in (
+        ["inspect", hostile],
+        ["ingest", hostile / "logs", hostile / "other"],
+        ["ingest", hostile / "no", "x"],
+    ):
+        assert "\x1b" not in "".join(run(capsys, *command)[1:]), command
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench"])
@@ -378,12 +392,33 @@ def test_a_picture_has_values_and_the_clocks_that_were_recorded(clock, tmp_path,
         assert labels and all(re.fullmatch(r"[0-9.,]+", label) for label in labels)
 
 
-def test_inspect_plots(capsys, cache, tmp_path):
+def test_a_picture_of_very_many_clocks_draws_those_with_the_most_rows(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for _ in range(2):
+            with writer.episode() as episode:
+                for number in range(70):
+                    rows = 2 + number % 35
+                    episode.append(f"sensor {number}", np.arange(rows) * 10**8, np.zeros(rows))
+    figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
+    *_, periods, _ = figure.axes
+    assert periods.get_title().startswith("10 of 70 recorded clocks")
+    drawn = [f"sensor {number}" for number in (*range(30, 35), *range(65, 70))]
+    assert [line.get_label() for line in periods.get_lines()] == drawn
+
+
+def test_inspect_plots(capsys, cache, tmp_path, recwarn):
     pytest.importorskip("matplotlib")
     code, out, _ = run(capsys, "inspect", cache, "--plot", tmp_path / "picture.png", "--episode", "1")
     assert code == 0
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "picture.png" in out
+    code, out, err = run(capsys, "inspect", cache, "--plot", tmp_path / "none.png", "--episode", "2")
+    assert (code, out, err) == (2, "", "robocache inspect: episode: expected one below 2, got 2\n")
+    with robocache.Writer(tmp_path / "letters") as writer, writer.episode() as episode:
+        episode.append("かな\x1b", [0, 10**9], [0.0, 1.0])
+    assert run(capsys, "inspect", tmp_path / "letters", "--plot", tmp_path / "picture.png")[0] == 0
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -559,6 +594,28 @@ def test_output_that_nobody_reads_to_the_end(cache):
     command = f"{sys.executable} -m robocache inspect {cache} --json | head -c 10"
     made = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert made.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [("inspect cache", ""), ("inspect cache --json", "1"), ("inspect none --json", "1"), ("inspect --help", "")],
+)
+def test_output_that_cannot_be_written(arguments, unbuffered, cache):
+    def made(redirected):
+        command = f"{sys.executable} -m robocache {arguments} {redirected}"
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": os.pathsep.join(sys.path)}
+        made = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, cwd=cache.parent, env=environment
+        )
+        assert "Traceback" not in made.stderr and "Exception" not in made.stderr
+        return made
+
+    full = made("> /dev/full")
+    assert full.returncode == 1
+    assert full.stderr.endswith("robocache: standard output: No space left on device\n")
+    closed = made(">&-")
+    assert closed.returncode == ("none" in arguments)
+    made("| true")
 
 
 def test_progress_goes_to_a_terminal_only(tmp_path):

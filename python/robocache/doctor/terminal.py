@@ -31,9 +31,7 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
         for code, group in groupby(found, key=lambda finding: finding.code):
             alike = list(group)
             for place, finding in enumerate(alike[:lines]):
-                table.add_row(
-                    code if place == 0 else "", Name(printable(finding.where)), Name(printable(finding.message))
-                )
+                table.add_row(code if place == 0 else "", Name(finding.where), Name(finding.message))
             more = len(alike[lines:]) + report.more.get(code, 0)
             if more:
                 table.add_row("", "", Text(f"and {more} more", "dim"))
