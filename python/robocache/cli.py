@@ -313,8 +313,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    if arguments.html and not (folder := Path(arguments.html).parent).is_dir():  # before the work of minutes
-        raise FileError(f"{arguments.html}: expected a folder that exists, got {folder}")
+    if arguments.html:  # before the work of minutes
+        if not (folder := Path(arguments.html).parent).is_dir():
+            raise FileError(f"{arguments.html}: expected a folder that exists, got {folder}")
+        if Path(arguments.html).is_dir():
+            raise FileError(f"{arguments.html}: expected a file to write, got a folder")
     with view.ingest_progress() as progress:
         found = doctor(
             arguments.path,
@@ -328,7 +331,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     shown = replace(found, findings=given)
     if arguments.html:
         try:
-            Path(arguments.html).write_text(shown.html(), encoding="utf-8")
+            _write_page(Path(arguments.html), shown.html())
         except OSError as error:
             raise FileError(f"{arguments.html}: {error.strerror or error}") from error
     if arguments.json:
@@ -339,6 +342,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
             print(f"report: {arguments.html}")
     worst = found.counts["error"] + (found.counts["warning"] if arguments.strict else 0)
     return _REFUSED if worst else _DONE
+
+
+def _write_page(path: Path, page: str) -> None:
+    if path.exists() and not path.is_file():  # /dev/stdout, say
+        path.write_text(page, encoding="utf-8")
+    else:
+        report.write_whole(Path(os.path.realpath(path)), page)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

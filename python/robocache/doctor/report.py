@@ -196,6 +196,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that has its name once it is complete; what had it stays until then. Raises OSError."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 # ---- beside a cache ----
 
 
@@ -213,13 +223,8 @@ def manifest_crc32(cache: str | os.PathLike[str]) -> str | None:
 def store(report: Report, cache: str | os.PathLike[str]) -> None:
     """Writes doctor.json into the cache, whole or not at all; where that cannot be, `not_stored` says why."""
     path = Path(cache, FILE)
-    partial = path.with_name(f"{FILE}.{os.getpid()}.partial")
     try:
-        try:
-            partial.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(path, json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n")
         report.stored, report.not_stored = str(path), None
     except OSError as error:
         report.not_stored = f"{path}: {error.strerror or error}"

@@ -1,6 +1,7 @@
 """What becomes of findings: JSON, the page, the terminal, the command, and what a cache remembers of them."""
 
 import ast
+import fcntl
 import html.parser
 import json
 import os
@@ -354,6 +355,47 @@ def test_what_the_command_prints(cache, capsys, tmp_path, monkeypatch):
     assert json.loads(out, parse_constant=pytest.fail)["counts"] == {"error": 1, "warning": 1, "note": 1}
     code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html")  # told before it looks
     assert (code, out) == (1, "") and "page.html: expected a folder that exists" in err
+    code, out, err = run(capsys, "doctor", cache, "--html", tmp_path)
+    assert (code, out) == (1, "") and f"{tmp_path}: expected a file to write, got a folder" in err
+
+
+def test_a_page_is_written_whole_or_not_at_all(cache, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("the page of yesterday")
+    (tmp_path / "link.html").symlink_to(page)
+    before = {path.name for path in tmp_path.iterdir()}
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        code, _, err = run(capsys, "doctor", cache, "--html", page, "--no-save")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert code == 1 and err == f"robocache doctor: {page}: File too large\n"
+    assert page.read_text() == "the page of yesterday"
+    assert {path.name for path in tmp_path.iterdir()} == before
+    run(capsys, "doctor", cache, "--html", tmp_path / "link.html", "--no-save")
+    assert (tmp_path / "link.html").is_symlink() and page.read_text().startswith("<!DOCTYPE html>")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # the page fits
+    run(capsys, "doctor", cache, "--html", tmp_path / "pipe", "--no-save")
+    assert os.read(reader, 15) == b"<!DOCTYPE html>"
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"splits": ["train"]}, r"splits: expected \{name: episodes\}, got \['train'\]"),
+        ({"splits": {"train": 3}}, r"splits\['train'\]: expected a list of numbers, got 3"),
+        ({"splits": {"train": [0.5]}}, r"splits\['train'\]: expected a whole number, got 0.5"),
+        ({"save": "no"}, "save: expected True or False, got 'no'"),
+        ({"work": 3}, "work: expected str or"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_as_such(arguments, words, cache, logs):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"^{words}"):
+        robocache.doctor(logs if "work" in arguments else cache, **arguments)
 
 
 def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
