@@ -247,9 +247,10 @@ def preview(
                 columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
                 streams = found
             notes.position += 1
+    count = max(notes.total, notes.position)
     title = [
         f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
-        f"{work.format.title}, {max(notes.total, notes.position)} recordings; these are the streams of {what}",
+        f"{work.format.title}, {count} recording{'s' * (count != 1)}; these are the streams of {what}",
         *(f"left out: {omission.what}: {omission.reason}" for omission in notes.left_out),
     ]
     return Preview(

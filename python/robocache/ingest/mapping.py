@@ -534,11 +534,11 @@ def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Seque
     lines = ["# " + re.sub(r"[\x00-\x1f\x7f]", " ", line) for line in title]
     lines += ["", 'include = ["*"]', "exclude = []"]
     for name, found in streams.items():
-        rate = "" if found.rate_hz is None else f", {found.rate_hz:g} Hz"
-        frames = "" if found.kind == "numbers" else f" {found.kind}"
+        rate = "" if found.rate_hz is None or found.kind == "text" else f", {found.rate_hz:g} Hz"
+        row = f"{found.dtype} {found.shape}{'' if found.kind == 'numbers' else f' {found.kind}'}"
         lines += [
             "",
-            f"[streams.{_toml(name)}]  # {found.dtype} {found.shape}{frames}{rate}, {found.clock} clock",
+            f"[streams.{_toml(name)}]  # {'text' if found.kind == 'text' else row}{rate}, {found.clock} clock",
             f"name = {_toml(name)}",
         ]
         if "clock_source" in found.attributes:

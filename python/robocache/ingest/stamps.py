@@ -60,7 +60,7 @@ def read_stamps(
     if unit is None:
         fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
         unit = _find_unit(name, about, not fractions, file)
-    if np.abs(about).max() * 10.0 ** _UNITS[unit] > 1e19:
+    if float(np.abs(about).max()) * 10.0 ** _UNITS[unit] > 1e19:  # numpy's own would warn of more than float64 holds
         raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
     exact = _whole_ns(text, _UNITS[unit])
     if exact is not None:

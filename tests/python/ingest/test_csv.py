@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import math
+import warnings
 from fractions import Fraction
 from pathlib import Path
 
@@ -116,6 +117,10 @@ def test_a_number_of_many_digits_and_a_small_exponent(tmp_path):
 def test_a_time_just_beyond_int64_is_refused(tmp_path):
     source = write(tmp_path / "log" / "imu.csv", "1,1", "9500000000000000000,1").parent
     refused(source, tmp_path / "cache", "imu.csv", "does not fit int64", time_unit="ns")
+    source = write(tmp_path / "log" / "imu.csv", "1e300,1", "2e300,2").parent
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(source, tmp_path / "cache", "imu.csv", "a time of 2e+300 s does not fit int64", time_unit="s")
 
 
 def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):

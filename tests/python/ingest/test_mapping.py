@@ -231,9 +231,12 @@ def write_logs(folder):
 
 def test_a_dry_run_prints_a_mapping_that_changes_nothing(capsys, tmp_path):
     logs = write_logs(tmp_path / "it's logs")
+    (logs / "note.csv").write_text("t [s],said\n0.0,go\n0.1,stop\n")
     assert main(["ingest", str(logs), "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert '[streams."imu"]  # float64 [4], 10 Hz, recorded clock' in text
+    assert '[streams."note.said"]  # text, recorded clock\n' in text  # it has no rate, nor a dtype
+    assert ", 1 recording;" in text
     assert "shlex" not in text and "'\"'\"'s logs' CACHE" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it's logs"]
     (tmp_path / "m.toml").write_text(text)
@@ -245,7 +248,7 @@ def test_a_dry_run_prints_a_mapping_that_changes_nothing(capsys, tmp_path):
     lines = text.replace('name = "imu"\n', "").replace("# slices", "slices").replace("imu.part", "imu.q").splitlines()
     (tmp_path / "m.toml").write_text("\n".join(lines))  # as the comment says
     assert main(["ingest", str(logs), str(tmp_path / "c"), "--mapping", str(tmp_path / "m.toml")]) == 0
-    assert list(robocache.open(tmp_path / "c").streams) == ["imu.q"]
+    assert list(robocache.open(tmp_path / "c").streams) == ["imu.q", "note.said"]
 
 
 def test_a_dry_run_as_json(capsys, tmp_path):
