@@ -66,8 +66,8 @@ def path_text(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(name, str):
         raise errors.ArgumentTypeError(f"path: expected str or os.PathLike[str], got {type(path).__name__}")
-    if "\0" in name:
-        raise errors.ArgumentError(f"path: expected UTF-8 without NUL, got {name!r}")
+    if not name or "\0" in name:
+        raise errors.ArgumentError(f"path: expected UTF-8 that is not empty and without NUL, got {name!r}")
     return text("path", name)
 
 
@@ -172,7 +172,7 @@ def dtype_name(dtype: Any) -> str:
         return text("dtype", name.removeprefix("torch."))
     try:
         name = str(np.dtype(dtype).name)
-    except TypeError:
+    except (TypeError, ValueError):
         raise errors.ArgumentTypeError(f"dtype: expected a dtype or its name, got {dtype!r}") from None
     return name
 

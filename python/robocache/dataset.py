@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, c
 import numpy as np
 
 from . import _lib, errors, frames
-from .ops._call import number, whole
+from .ops._call import number, truth, whole
 
 if TYPE_CHECKING:
     import pyarrow
@@ -348,7 +348,7 @@ class Dataset:
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
         text = _lib.path_text(path)
         try:
-            self._handle = _dataset_open(text, bool(verify))
+            self._handle = _dataset_open(text, truth("verify", verify))
         except errors.FileError as error:  # what was given for a cache, and is none, is most often a source
             if not os.path.isdir(text) or os.path.lexists(os.path.join(text, "manifest.json")):
                 raise
@@ -466,7 +466,7 @@ class Dataset:
             rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
             chosen = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
             chosen = chosen.to_table(use_threads=False)["episode_index"]
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, UnicodeError) as error:
             reason = str(error).partition(" in episode_index:")[0]  # before pyarrow lists all columns and their types
             raise errors.ArgumentError(
                 f"where: {reason}; expected a bool made of the columns {', '.join(table.column_names)}"

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import _lib, errors
+from . import _lib
+from .ops._call import whole
 from .ops.resample import resample_trajectories
 
 
@@ -19,9 +20,7 @@ def set_num_threads(n: int) -> None:
 
     Raises ArgumentError unless 1 <= n <= 4096, ArgumentTypeError for what is no int.
     """
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise errors.ArgumentTypeError(f"n: expected a whole number of threads, got {n!r}")
-    _lib.function("set_num_threads")(n)
+    _lib.function("set_num_threads")(whole("n", n))
 
 
 def num_threads() -> int:

@@ -31,8 +31,7 @@ from .ingest.driver import check_source, checked_path
 from .ingest.files import fingerprint, is_cache
 from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .loader import Loader, _copied
-from .loader_options import listed
-from .ops._call import whole
+from .ops._call import listed, whole
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as _Torchs

@@ -23,9 +23,9 @@ from .dataset import Dataset
 from .doctor.report import enforce
 from .explanation import Explanation, Placement
 from .image_options import ImageOptions
-from .loader_options import library_options, listed, truth
+from .loader_options import library_options
 from .meter import Meter
-from .ops._call import Array, whole
+from .ops._call import Array, listed, truth, whole
 from .sources import Source, as_sources
 from .tasks import TaskTexts
 

@@ -11,7 +11,7 @@ import numpy as np
 from . import _lib, errors
 from .image_options import ImageOptions
 from .norm_stats import as_stats
-from .ops._call import number, whole
+from .ops._call import listed, number, truth, whole
 from .sources import Keys, Source, own_methods, resolved
 
 if TYPE_CHECKING:
@@ -68,16 +68,16 @@ def library_options(
         _given(_number, "temperature", given["temperature"]),
         _given(whole, "samples_per_epoch", given["samples_per_epoch"]),
         _number("snap_s", given["snap_s"]),
-        given["shuffle"],
-        given["drop_last"],
+        truth("shuffle", given["shuffle"]),
+        truth("drop_last", given["drop_last"]),
         device,
         rank,
         world_size,
-        given["return_age"],
-        given["pad_features"],
+        truth("return_age", given["return_age"]),
+        truth("pad_features", given["pad_features"]),
         *_budget(given["memory_budget"], device),
         _lib.text("constant", given["constant"]),
-        given["shard_episodes"],
+        truth("shard_episodes", given["shard_episodes"]),
         _lib.text("on_bad_frame", given["on_bad_frame"]),
     )
     _add_stats(options, False, "norm_stats", given["norm_stats"], keys)
@@ -134,7 +134,8 @@ def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: Keys)
     if not isinstance(given, Mapping):
         raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {given!r}")
     if not any(key in keys for key in given):
-        raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {', '.join(given)}")
+        got = ", ".join(map(str, given))
+        raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {got}")
     for key, of_key in given.items():
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", of_key)
@@ -224,16 +225,6 @@ def _given(convert: Callable[[str, Any], _Value], name: str, value: Any) -> _Val
     return None if value is None else convert(name, value)
 
 
-def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
-    try:
-        each = None if isinstance(values, str) else list(values)
-    except TypeError:
-        each = None
-    if each is None:
-        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}")
-    return np.array([convert(name, value) for value in each], dtype)
-
-
 def _given_list(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any] | None:
     return None if values is None else listed(convert, name, values, dtype)
 
@@ -242,12 +233,6 @@ def _images(name: str, value: Any) -> ImageOptions:
     if not isinstance(value, ImageOptions):
         raise errors.ArgumentTypeError(f"{name}: expected ImageOptions, got {value!r}")
     return value
-
-
-def truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
-    return bool(value)
 
 
 class _PerKey:

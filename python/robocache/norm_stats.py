@@ -130,7 +130,7 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
         ...     kitchen, batch_size=64, delta_timestamps={"action": [0.0]}, normalize="mean_std", norm_stats=norm_stats
         ... )
     """
-    if isinstance(stats, Mapping | str) or not isinstance(stats, Iterable):
+    if isinstance(stats, Mapping | str) or not isinstance(stats, Iterable) or getattr(stats, "ndim", 1) == 0:
         raise errors.ArgumentTypeError(f"stats: expected a list of {{key: statistics}}, got {type(stats).__name__}")
     parts: dict[str, dict[str, Stats]] = {}
     stats = list(stats)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import _lib, errors, frames
-from .ops._call import number
+from .ops._call import number, truth
 
 _writer_open = _lib.function("writer_open")
 _writer_check_provenance = _lib.function("writer_check_provenance")
@@ -72,9 +72,10 @@ class Writer:
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
         self.path = _lib.path_text(path)
+        overwrite, append = truth("overwrite", overwrite), truth("append", append)
         if overwrite and append:
             raise errors.ArgumentError("append: goes without overwrite, got both")
-        self._handle = _writer_open(self.path, bool(overwrite), bool(append))
+        self._handle = _writer_open(self.path, overwrite, append)
         self._provenance = _Provenance(json.loads(_writer_provenance(self._handle)))
         self._aborted = False
 
@@ -84,6 +85,8 @@ class Writer:
 
     @provenance.setter
     def provenance(self, value: Mapping[str, Any]) -> None:
+        if not isinstance(value, Mapping):
+            raise errors.ArgumentTypeError(f"provenance: expected a dict, got {value!r}")
         self._provenance = _Provenance(value)
 
     def stream(

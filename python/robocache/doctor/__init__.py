@@ -13,8 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import dataset
-from ..errors import ArgumentError, FileError
+from ..errors import ArgumentError, ArgumentTypeError, FileError
+from ..ops._call import listed, truth, whole
 from . import cameras, clocks, episodes, latency, source, values
 from .pictures import draw
 from .report import DoctorWarning, Finding, Report, manifest_crc32, store
@@ -69,17 +72,19 @@ def doctor(
     from ..ingest.registry import find_format
 
     place = checked_path("path", path)
+    save = truth("save", save)
+    parts = _checked_splits(splits)
     if os.path.exists(place / "manifest.json"):
         if options:
             raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {place}")
-        report = _look(place, splits)
+        report = _look(place, parts)
         if save:
             store(report, place)
         return report
     check_path(place)
     if options.get("format") is None:
         find_format(place)
-    folder = Path(work) if work is not None else place.resolve().parent
+    folder = checked_path("work", work) if work is not None else place.resolve().parent
     try:
         with tempfile.TemporaryDirectory(prefix=".robocache-doctor-", dir=folder) as made:
             cache = Path(made, "cache")
@@ -91,7 +96,7 @@ def doctor(
                 report = Report(str(place), robocache_version=_version())
                 report.add([source.unreadable(place.name, str(error))])
                 return report
-            report = _look(cache, splits)
+            report = _look(cache, parts)
     except OSError as error:
         if isinstance(error, FileError):
             raise
@@ -102,10 +107,17 @@ def doctor(
     return report
 
 
-def _look(cache: Path, splits: Mapping[str, Sequence[int]] | None) -> Report:
+def _checked_splits(splits: Any) -> dict[str, list[int]]:
+    if not isinstance(splits, Mapping | None):
+        raise ArgumentTypeError(f"splits: expected {{name: episodes}}, got {splits!r}")
+    episodes = {name: listed(whole, f"splits['{name}']", part, np.int64) for name, part in (splits or {}).items()}
+    return {name: sorted({*part.tolist()}) for name, part in episodes.items()}
+
+
+def _look(cache: Path, splits: dict[str, list[int]]) -> Report:
     crc32 = manifest_crc32(cache)
     opened = dataset.open(cache)
-    survey = Survey(opened, {name: sorted({int(e) for e in part}) for name, part in (splits or {}).items()})
+    survey = Survey(opened, splits)
     for name, part in survey.splits.items():
         if part and not 0 <= part[0] <= part[-1] < len(opened):
             raise ArgumentError(f"splits['{name}']: expected episodes below {len(opened)}, got {part[0]} to {part[-1]}")

@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import dataset
+from .._lib import text
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..ingest.driver import checked_path
 from ..ingest.recording import Omission
+from ..ops._call import truth
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
@@ -83,8 +85,9 @@ def export(
         >>> report.rows["action"]
         400
     """
-    if to not in FORMATS:
+    if text("to", to) not in FORMATS:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}, got {to!r}")
+    video = truth("video", video)
     if to == "mcap" and (fps is not None or methods is not None or video):
         raise ArgumentError(
             "fps, methods, video: for LeRobot alone; in MCAP every stream keeps its own clock and files"
@@ -95,14 +98,15 @@ def export(
         raise FileError(f"{place}: exists; remove it first")
     if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(opened.path)):
         raise ArgumentError(f"destination: expected a folder outside the cache, got {place}")
-    if isinstance(streams, str):
+    if isinstance(streams, str) or not isinstance(streams, Iterable | None):
         raise ArgumentTypeError(f"streams: expected a list of names, got {streams!r}")
+    streams = None if streams is None else [text("streams", name) for name in streams]
     for name in streams or ():
         if name not in opened.streams:
             raise ArgumentError(f"streams: no stream {name!r} among {', '.join(opened.streams)}")
     chosen = {name: stream for name, stream in opened.streams.items() if streams is None or name in streams}
     report = ExportReport(opened.path, str(place), to, episodes=len(opened))
-    for name in opened.streams.keys() - chosen.keys():
+    for name in (name for name in opened.streams if name not in chosen):
         report.leave_out(name, "not among the streams that were asked for")
     tell = progress or (lambda done, total, what: None)
     try:

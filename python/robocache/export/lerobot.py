@@ -55,6 +55,7 @@ def write(
     tell: Callable[[int, int, str], None],
 ) -> None:
     """Writes ``meta/``, ``data/`` and, with `video`, ``videos/`` into `folder`."""
+    fps = int(fps) if isinstance(fps, np.integer) else fps
     if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int) or not 1 <= fps <= 10_000):
         raise ArgumentError(f"fps: expected a whole number of rows a second from 1 to 10000, got {fps!r}")
     kept = dict(_keep(streams, report))
@@ -66,7 +67,7 @@ def write(
         raise ArgumentTypeError(f"methods: expected a method, or {{stream: method}}, got {methods!r}")
     asked = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(kept, methods)
     if unknown := asked.keys() - kept.keys():
-        raise ArgumentError(f"methods: no stream {', '.join(sorted(unknown))} among {', '.join(kept)}")
+        raise ArgumentError(f"methods: no stream {', '.join(sorted(map(str, unknown)))} among {', '.join(kept)}")
     for name, method in asked.items():
         if method is not None and method not in METHODS:
             raise ArgumentError(f"methods: stream '{name}': expected one of {', '.join(METHODS)}, got {method!r}")

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..ops._call import truth, whole
 from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
@@ -167,9 +168,8 @@ def ingest(
     work = Work.of(source, format=format, on_error=on_error, repair=repair, offsets=offsets, mapping=mapping, **options)
     cache = checked_cache(cache)
     reader = work.format.load()
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise ArgumentTypeError(f"workers: expected int or None, got {workers!r}")
-    if workers is not None and not 1 <= workers <= 1024:
+    overwrite, append = truth("overwrite", overwrite), truth("append", append)
+    if workers is not None and not 1 <= (workers := whole("workers", workers)) <= 1024:
         raise ArgumentError(f"workers: expected 1 to 1024, got {workers}")
     if append and (workers or 1) > 1:
         raise ArgumentError(f"append: goes without workers, got {workers}")
@@ -256,7 +256,7 @@ def preview(
     return Preview(
         str(work.source),
         work.format.name,
-        max(notes.total, notes.position),
+        count,
         streams,
         columns,
         draft(streams, columns, title),

@@ -7,6 +7,8 @@ import dataclasses
 import inspect
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from ..errors import ArgumentError, ArgumentTypeError
 
 
@@ -26,6 +28,7 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
         ArgumentTypeError: a value of another type.
     """
     hints = get_type_hints(kind)
+    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     for name, value in values.items():
         if name not in hints:
             raise ArgumentError(f"{name}: not an option of format {format!r}")

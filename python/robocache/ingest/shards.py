@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,9 +23,10 @@ import numpy as np
 
 from .. import dataset, frames
 from ..errors import ArgumentError, ArgumentTypeError, FileError
+from ..ops._call import whole
 from ..writer import EpisodeWriter, Writer
 from .clocks import POLICIES, add_counts
-from .driver import Driver, IngestReport, Progress, Work, checked_cache, finish, report
+from .driver import Driver, IngestReport, Progress, Work, checked_cache, checked_path, finish, report
 from .files import list_files
 from .mapping import parse_mapping
 from .options import make_options
@@ -108,13 +109,11 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
     Raises:
         FileError: `folder` exists, or what :func:`ingest` raises before it reads a recording.
     """
-    if isinstance(shards, bool) or not isinstance(shards, int):
-        raise ArgumentTypeError(f"shards: expected int, got {shards!r}")
-    if not 1 <= shards <= _MOST_SHARDS:
+    if not 1 <= (shards := whole("shards", shards)) <= _MOST_SHARDS:
         raise ArgumentError(f"shards: expected 1 to {_MOST_SHARDS}, got {shards}")
     work = Work.of(source, **arguments)
     work = replace(work, source=Path(os.path.abspath(work.source)))
-    folder = Path(os.fspath(folder))
+    folder = checked_path("folder", folder)
     made = survey(work, folder, shards)
     try:
         folder.mkdir(parents=True)
@@ -184,7 +183,7 @@ def load_plan(folder: Any) -> Plan:
     Raises:
         FileError: there is none, or it is no plan of this version.
     """
-    folder = Path(os.fspath(folder))
+    folder = checked_path("folder", folder)
     try:
         given = json.loads((folder / PLAN).read_text())
         if given["robocache_plan"] != 1:
@@ -232,7 +231,9 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
         FileError: the source is not as it was when the plan was made, another process is at work on the shard, or what
             :func:`ingest` raises.
     """
-    if not 0 <= shard < made.shards:
+    if not isinstance(made, Plan):
+        raise ArgumentTypeError(f"made: expected what plan() or load_plan() gave, got {made!r}")
+    if not 0 <= (shard := whole("shard", shard)) < made.shards:
         raise ArgumentError(f"shard: expected 0 to {made.shards - 1}, got {shard}")
     path = made.path(shard)
     if os.path.lexists(path):
@@ -293,7 +294,9 @@ def merge(shards: Any, cache: Any, *, overwrite: bool = False, progress: Progres
     cache = checked_cache(cache)
     if isinstance(shards, str | os.PathLike):
         return merge_plan(load_plan(shards), None, cache, overwrite, progress)
-    return merge_plan(None, [Path(os.fspath(shard)) for shard in shards], cache, overwrite, progress)
+    if not isinstance(shards, Iterable):
+        raise ArgumentTypeError(f"shards: expected the folder of a plan, or a list of shards, got {shards!r}")
+    return merge_plan(None, [checked_path("shards", shard) for shard in shards], cache, overwrite, progress)
 
 
 def merge_plan(

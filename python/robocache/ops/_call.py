@@ -75,6 +75,13 @@ def flag(name: str, value: Any) -> bool:
     return value is True
 
 
+def truth(name: str, value: Any) -> bool:
+    """True or False, numpy's too."""
+    if not isinstance(value, bool | np.bool_):
+        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
 def writable(name: str, out: Any) -> Any:
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise errors.ArgumentError(f"{name}: expected an array that can be written, got a read-only one")
@@ -147,6 +154,17 @@ def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str
             raise errors.ArgumentTypeError(f"{name}: expected {expected}, got {type(value).__name__}") from None
         raise errors.ArgumentError(f"{name}: expected {expected}, got {count}") from None
     return [convert(name, x), convert(name, y), convert(name, z)]
+
+
+def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
+    """Numbers of any list of them as an array."""
+    try:
+        each = None if isinstance(values, str) else list(values)
+    except TypeError:
+        each = None
+    if each is None:
+        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}")
+    return np.array([convert(name, value) for value in each], dtype)
 
 
 def feature_blocks(methods: Sequence[tuple[slice, str]] | None) -> Iterator[Any]:

@@ -190,6 +190,7 @@ def test_an_order_of_many_episodes(tmp_path):
         (pc.field("task") > 3, robocache.ArgumentError, "^where: .*expected a bool"),
         ({"success": "yes"}, robocache.ArgumentError, "^where: "),
         ({"success": object()}, robocache.ArgumentError, "^where: "),
+        ({"task": "\udc80"}, robocache.ArgumentError, "^where: "),
         ({"episode_index": 2**70}, robocache.ArgumentError, "^where: "),
         ({3: 1}, robocache.ArgumentTypeError, "^where: expected a str"),
         (lambda row: True, robocache.ArgumentTypeError, r"^where: expected an expression .*, got function"),

@@ -372,6 +372,8 @@ def test_provenance_is_refused_when_it_is_given(path, key, value, words):
             w.provenance |= {key: value}
         with refused:
             w.provenance = {key: value}
+        with pytest.raises(robocache.ArgumentTypeError, match=r"^provenance: expected a dict, got \['good'\]"):
+            w.provenance = ["good"]
         with w.episode() as ep:
             ep.append("x", [0], [1.0])
     assert value_of(path) == [1.0]
@@ -478,6 +480,19 @@ def test_existing_names_are_kept(path):
     assert value_of(path) == [1.0]
 
 
+def test_a_text_is_no_yes(path):
+    """A cache was replaced by overwrite="no"."""
+    write(path, 1.0)
+    for option in ({"overwrite": "no"}, {"append": 0}):
+        with pytest.raises(robocache.ArgumentTypeError, match=r"^\w+: expected True or False, got"):
+            robocache.Writer(path, **option)
+        with pytest.raises(robocache.ArgumentTypeError, match=r"^\w+: expected True or False, got"):
+            robocache.ingest(path, path, format="csv", **option)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^verify: expected True or False, got 'yes'"):
+        robocache.open(path, verify="yes")
+    assert value_of(path) == [1.0]
+
+
 def test_errors_are_built_in_ones_too(path):
     write(path)
     with pytest.raises(OSError):
@@ -526,7 +541,7 @@ def test_a_path_is_text(tmp_path, monkeypatch, made, path):
 
 
 @pytest.mark.parametrize("made", [robocache.open, robocache.Writer])
-@pytest.mark.parametrize("path", ["a\0b", "a\udc80"], ids=ascii)
+@pytest.mark.parametrize("path", ["", "a\0b", "a\udc80"], ids=ascii)
 def test_a_path_that_the_library_would_see_otherwise_is_refused(tmp_path, monkeypatch, made, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.ArgumentError, match=r"^path: expected UTF-8"):

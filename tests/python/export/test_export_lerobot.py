@@ -267,6 +267,16 @@ def test_arguments_of_a_wrong_kind_are_typed_errors_and_leave_nothing(rng, tmp_p
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods=["linear"])
     with pytest.raises(robocache.ArgumentTypeError, match="streams: expected a list"):
         robocache.export(cache, tmp_path / "out", to="lerobot", streams="action")
+    for arguments, words in (
+        ({"streams": 3}, "streams: expected a list of names, got 3"),
+        ({"streams": [3]}, "streams: expected a str"),
+        ({"video": "no"}, "video: expected True or False, got 'no'"),
+        ({"to": 3}, "to: expected a str"),
+    ):
+        with pytest.raises(robocache.ArgumentTypeError, match=words):
+            robocache.export(cache, tmp_path / "out", **{"to": "lerobot", **arguments})
+    with pytest.raises(robocache.ArgumentError, match="methods: no stream 5 among"):
+        robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods={5: "linear"})
     frames = np.zeros((3, 6, 8, 3), np.uint8)
     for name in ("a\0b", ".."):
         odd = one_stream(tmp_path / f"odd{len(name)}", name, np.arange(3) * 10**8, frames, codec="png")
@@ -276,6 +286,13 @@ def test_arguments_of_a_wrong_kind_are_typed_errors_and_leave_nothing(rng, tmp_p
     with pytest.raises(robocache.ArgumentError, match="LeRobot holds; notes: text"):
         robocache.export(text, tmp_path / "out", to="lerobot")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "odd2", "odd3", "text"]
+
+
+def test_streams_that_were_not_asked_for_are_named_in_their_order(rng, tmp_path):
+    cache = write_cache(tmp_path / "cache", rng)
+    report = robocache.export(cache, tmp_path / "out", to="lerobot", streams=iter(["action"]), fps=np.int64(30))
+    unasked = [omission.what for omission in report.left_out if "not among" in omission.reason]
+    assert unasked == ["observation/state", "reward", "touch", "done", "top", "wrist"]
 
 
 @pytest.mark.parametrize("to", ["lerobot", "mcap"])

@@ -359,6 +359,12 @@ def test_options_are_checked(options, error, words, toy):
     assert str(caught.value) == words
 
 
+def test_numbers_and_texts_of_numpy_are_python_s(tmp_path):
+    (tmp_path / "imu.csv").write_text("0,1\n1,1\n")
+    options = {"time_column": np.int64(0), "time_unit": np.str_("s"), "workers": np.int64(1)}
+    assert robocache.ingest(tmp_path, tmp_path / "cache", **options).rows == {"imu": 2}
+
+
 def test_the_command_line_is_made_of_the_options(capsys):
     parser = argparse.ArgumentParser()
     add_arguments(parser, "toy", ToyOptions)

@@ -334,6 +334,22 @@ def test_what_is_no_plan_is_refused_by_name(text, tmp_path):
         load_plan(tmp_path)
 
 
+def test_arguments_of_another_type_are_refused_as_such(tmp_path):
+    logs = write_logs(tmp_path / "logs", 2)
+    for call in (
+        lambda: plan(logs, 3, shards=2),
+        lambda: plan(logs, tmp_path / "plan", shards="2"),
+        lambda: load_plan(None),
+        lambda: convert(tmp_path / "plan", 0),
+        lambda: convert(plan(logs, tmp_path / "plan", shards=np.int64(2)), "0"),
+        lambda: merge(3, tmp_path / "cache"),
+        lambda: merge([3], tmp_path / "cache"),
+    ):
+        with pytest.raises(robocache.ArgumentTypeError, match=r"^(folder|shards?|made): expected "):
+            call()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "plan"]
+
+
 @settings(max_examples=40)
 @given(data=st.data())
 def test_a_plan_that_was_changed_is_read_or_refused_by_name(data, tmp_path):

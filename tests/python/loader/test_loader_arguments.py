@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from recordings import write
 
 import robocache
@@ -117,6 +118,9 @@ def test_a_missing_gpu_is_said_plainly(dataset):
         ({"rate_hz": 5, "history": 2.0}, "history"),
         ({"delta_timestamps": {"x": [0]}, "episodes": [0.5]}, "episodes"),
         ({"delta_timestamps": {"x": [0]}, "dtype": object()}, "dtype"),
+        ({"delta_timestamps": {"x": [0]}, "dtype": torch.tensor(0.5)}, "dtype"),
+        ({"delta_timestamps": {"x": [0]}, "shuffle": "\udc80"}, "shuffle: expected True or False"),
+        ({"delta_timestamps": {"x": [0]}, "drop_last": 1}, "drop_last: expected True or False"),
         ({"delta_timestamps": {"x": [0]}, "methods": object()}, "methods"),
     ],
 )
@@ -135,8 +139,17 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         ep.append("x", np.arange(4), np.zeros(4))
     dataset = robocache.open(tmp_path / "cache")
     robocache.Loader(
-        dataset, batch_size=2, delta_timestamps={"x": [0]}, max_gap_s=np.float32(0.5), episodes=np.array([0])
+        dataset,
+        batch_size=2,
+        delta_timestamps={"x": [0]},
+        max_gap_s=np.float32(0.5),
+        episodes=np.array([0]),
+        shuffle=np.True_,
     )
+    threads = robocache.num_threads()
+    robocache.set_num_threads(np.int64(threads))
+    with pytest.raises(robocache.ArgumentTypeError, match="n: expected a whole number, got True"):
+        robocache.set_num_threads(True)
 
 
 @pytest.mark.parametrize("option", ["methods", "rename"])

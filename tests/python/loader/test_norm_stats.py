@@ -140,6 +140,17 @@ def test_statistics_of_no_dataset_are_refused(none):
         robocache.merge_stats(none)
 
 
+def test_what_is_no_list_of_statistics_is_refused(dataset, tmp_path):
+    with pytest.raises(robocache.ArgumentTypeError, match="stats: expected a list"):
+        robocache.merge_stats(np.array(1.0))
+    with pytest.raises(robocache.ArgumentError, match=r"norm_stats: expected statistics of .*, got of 5"):
+        robocache.Loader(
+            dataset, batch_size=2, delta_timestamps={"action": [0.0]}, normalize="mean_std", norm_stats={5: {"mean": 0}}
+        )
+    with pytest.raises(robocache.ArgumentError, match="path: expected UTF-8 that is not empty"):
+        robocache.save_norm_stats("", dataset.stats)
+
+
 def test_one_number_is_one_number_by_either_shape():
     ours, lerobots = ({"mean": np.full(shape, 1.0), "count": 4} for shape in ((), (1,)))
     assert robocache.merge_stats([{"x": ours}, {"x": lerobots}])["x"].mean == 1
