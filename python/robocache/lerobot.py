@@ -186,6 +186,7 @@ class LeRobotLoader(Loader):
         video: bool = True,
         **options: Any,
     ) -> None:
+        delta_timestamps, episodes = _copied(delta_timestamps), _copied(episodes)
         given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "video": video, **options}
         if not isinstance(delta_timestamps, Mapping | None):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")

@@ -48,9 +48,12 @@ _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
 
 def _copied(value: Any) -> Any:
+    """What can be read again, and is not changed from elsewhere."""
     if isinstance(value, Mapping):
-        return {key: list(x) if isinstance(x, list) else x for key, x in value.items()}
-    return list(value) if isinstance(value, list) else value
+        return {key: _copied(x) for key, x in value.items()}
+    return (
+        list(value) if isinstance(value, list | Iterator) else value.copy() if isinstance(value, np.ndarray) else value
+    )
 
 
 def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -41,4 +41,5 @@ class Meter:
         return f"robocache.Meter({self})"
 
     def __str__(self) -> str:
-        return f"{self.batches:,} batches: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"
+        batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
+        return f"{batches}: {self.waited_s:.3f} of {self.elapsed_s:.3f} s waited for data ({self.share:.1%})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,10 @@ class Source:
     rename: Mapping[str, str] | None = None
     norm_stats: Mapping[str, Any] | None = None
     anchor: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.episodes, Iterator):  # loaders read it, and what they are pickled as
+            object.__setattr__(self, "episodes", list(self.episodes))
 
     def __repr__(self) -> str:
         """Without what is None; of lists and statistics how many they are, or whose."""

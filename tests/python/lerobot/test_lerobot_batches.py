@@ -197,7 +197,8 @@ def test_cameras_without_files_are_left_out_with_a_warning(rng, tmp_path):
 
 
 def test_a_loader_pickles_with_its_place(source):
-    loader = loader_of(source, batch_size=16, delta_timestamps=windows(source), episodes=[2, 0], seed=3)
+    deltas = {key: iter(seconds) for key, seconds in windows(source).items()}
+    loader = loader_of(source, batch_size=16, delta_timestamps=deltas, episodes=iter([2, 0]), seed=3)
     next(loader)
     copy = pickle.loads(pickle.dumps(loader))
     for ours, theirs in zip(loader, copy, strict=True):

@@ -223,6 +223,8 @@ def test_the_meter_says_how_long_the_loop_waited(dataset):
     )
     meter.reset()
     assert (meter.batches, meter.waited_s, meter.elapsed_s) == (0, 0, 0)
+    next(loader)
+    assert str(meter).startswith("1 batch: ")
 
 
 def test_the_meter_counts_batches_alone(dataset):

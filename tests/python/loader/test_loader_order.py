@@ -182,12 +182,24 @@ def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
     assert_same_batches(there, batches_of(loader))
 
 
+@pytest.mark.parametrize("as_source", [False, True])
+def test_a_loader_of_what_can_be_read_but_once_pickles(dataset, as_source):
+    deltas, chosen = {"action": (k / 10 for k in range(2))}, iter([0, 2])
+    source = robocache.Source(dataset, episodes=chosen) if as_source else dataset
+    loader = small(source, delta_timestamps=deltas, **({} if as_source else {"episodes": chosen}))
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.num_anchors == loader.num_anchors == small(dataset, episodes=[0, 2]).num_anchors
+    assert_same_batches(batches_of(copy), batches_of(loader))
+
+
 def test_a_copy_does_not_move_with_the_original_nor_with_its_arguments(dataset):
-    deltas = {"action": [0.0]}
-    loader = small(dataset, delta_timestamps=deltas)
+    deltas, chosen = {"action": [0.0]}, np.array([0, 2])
+    loader = small(dataset, delta_timestamps=deltas, episodes=chosen)
     deltas["mode"] = [0.0]
     deltas["action"].append(0.1)
+    chosen[:] = 1
     copy = pickle.loads(pickle.dumps(loader))
+    assert copy.num_anchors == loader.num_anchors
     next(loader)
     assert copy.state_dict()["samples"] == 0
     assert next(copy)["action"].shape == (16, 1, 17)
