@@ -484,6 +484,8 @@ def _plain_log_axis(axis: Any) -> None:
 def show_installation(found: dict[str, Any], console: Console) -> None:
     """Prints what :func:`robocache.check_installation` found."""
     table = Table(show_header=False, box=None)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path is of no use without its end
     for name, version in found["versions"].items():
         table.add_row(name, version or "not installed")
     table.add_row("library", escape(found["library"]))

@@ -463,7 +463,11 @@ def test_bench_of_less_than_a_batch_and_of_nothing(capsys, cache, tmp_path):
     assert err.startswith("robocache bench: ")
 
 
-def test_info(capsys):
+def test_info(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    code, out, _ = run(capsys, "info")
+    assert code == 0
+    assert robocache.check_installation()["library"] in "".join(out.split())  # whole, however narrow a terminal is
     code, out, _ = run(capsys, "info", "--json")
     assert code == 0
     assert json.loads(out)["ok"] is True
