@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,13 @@ def begin() -> None:
     """From now on Ctrl-C is a KeyboardInterrupt, as in other programs."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def meet_pandas() -> None:
+    """Imports pandas where it is installed: pyarrow does for its first array of numpy, and loses a Ctrl-C that comes
+    meanwhile."""
+    with suppress(Exception):
+        importlib.import_module("pandas")
 
 
 if (

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from .._command import meet_pandas
 from ..errors import Error, FileError
 from .files import Ahead, check_file, fingerprint, is_readable, list_files
 from .formats import CAMERA_OPTIONS
@@ -33,6 +34,8 @@ from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, namin
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
+
+meet_pandas()
 
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {
