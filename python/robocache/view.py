@@ -101,7 +101,8 @@ def show(dataset: Dataset, console: Console, *, every_feature: bool = False) -> 
         _say(console, f"made from {dataset.provenance['source']}")
     for told in dataset.provenance.get("appended", []):
         _say(console, f"appended {told['source']}")
-    show_repairs(dataset.provenance.get("repair", {}).get("streams", {}), console)
+    for told in (dataset.provenance, *dataset.provenance.get("appended", [])):
+        show_repairs(told.get("repair", {}).get("streams", {}), console)
     show_omissions(dataset.provenance, console)
 
 

@@ -35,8 +35,10 @@ TOLERANCE = 1e-3
 
 
 def check_source(survey: Survey) -> Iterator[Finding]:
-    """What the ingest passed over, and what a cache of this format does not hold."""
-    yield from told_by_ingest(survey.dataset.provenance)
+    """What each ingest into the cache passed over, and what a cache of that format does not hold."""
+    provenance = survey.dataset.provenance
+    for told in (provenance, *provenance.get("appended", [])):
+        yield from told_by_ingest(told)
 
 
 def told_by_ingest(provenance: Mapping[str, Any]) -> Iterator[Finding]:
@@ -102,10 +104,11 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
     """meta/stats.json of the LeRobot dataset that the cache was made of, where that still lies there, against its rows.
 
     Mean, std, min and max of all rows within a thousandth of the column's span. meta/episodes_stats.jsonl, v2.1's, by episode.
+    Behind which others were appended, rows and numbers of episodes are not that dataset's alone.
     """
     provenance = survey.dataset.provenance
     meta = Path(str(provenance.get("source") or ""), "meta")
-    if provenance.get("format") != "lerobot" or not meta.is_dir():
+    if provenance.get("format") != "lerobot" or provenance.get("appended") or not meta.is_dir():
         return
     told = _json(meta / "stats.json")
     if isinstance(told, dict):

@@ -73,6 +73,32 @@ def test_the_command(cache, tmp_path, capsys):
     assert "none: expected a cache to append to, got none" in capsys.readouterr().err
 
 
+def test_what_was_told_of_a_source_that_was_appended_is_not_lost(cache, tmp_path, capsys):
+    log(tmp_path / "two" / "good", 20)
+    log(tmp_path / "two" / "bad", 0)
+    file = tmp_path / "two" / "good" / "joints.csv"
+    first, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([first, rows[1], rows[0], *rows[2:]]) + "\n")
+    robocache.ingest(tmp_path / "two", cache, append=True, on_error="skip", repair="sort")
+    assert cli.main(["inspect", str(cache)]) == 0
+    assert "repaired joints: 1 backward steps, 2 rows moved" in capsys.readouterr().out
+    found = {finding.code: finding.message for finding in robocache.doctor(cache).findings}
+    assert found["repaired"] == "by 'sort': joints: backward_steps 1, rows_moved 2"
+    assert "bad/joints.csv: no rows" in found["unreadable"]
+
+
+def test_statistics_of_a_dataset_are_not_held_against_what_was_appended_to_it(lerobot, tmp_path, rng):
+    source, cache = lerobot
+    stats = {
+        "action": {name: value.tolist() for name, value in robocache.open(cache).stats["action"]._asdict().items()}
+    }
+    (source / "meta" / "stats.json").write_text(json.dumps(stats))
+    assert "source-statistics" not in {finding.code for finding in robocache.doctor(cache).findings}
+    write_lerobot(tmp_path / "more", make_episodes(np.random.default_rng(7)))
+    robocache.ingest(tmp_path / "more", cache, append=True)
+    assert "source-statistics" not in {finding.code for finding in robocache.doctor(cache).findings}
+
+
 def test_overwrite_and_append_are_one_too_many(cache, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="append: goes without overwrite"):
         robocache.ingest(tmp_path / "one", cache, overwrite=True, append=True)
