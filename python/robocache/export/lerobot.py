@@ -171,6 +171,7 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream]) -> int:
     fps = round(next(iter(rates.values())))
     for number in range(len(dataset)):
         clocks = {name: dataset.episode(number)[name][0] for name in streams}
+        _check_rows(f"episode {number}", clocks)
         (name, clock), *others = clocks.items()
         for other, stamps in others:
             if not np.array_equal(stamps, clock):
@@ -178,7 +179,7 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream]) -> int:
                     f"fps: episode {number}: {name!r} ({rates[name]:.6g} Hz, {len(clock)} rows) and {other!r} "
                     f"({rates[other]:.6g} Hz, {len(stamps)} rows) have other stamps; {hint}"
                 )
-        if fps < 1 or (len(clock) and np.abs(clock - clock[0] - _nominal(len(clock), fps)).max() > _TOLERANCE_NS):
+        if fps < 1 or np.abs(clock - clock[0] - _nominal(len(clock), fps)).max() > _TOLERANCE_NS:
             raise ArgumentError(
                 f"fps: episode {number}: the stamps of {name!r} are not those of a whole number of rows a second "
                 f"({rates[name]:.6g} Hz); {hint}"
@@ -191,13 +192,17 @@ def _nominal(count: int, fps: int) -> np.ndarray:
     return np.array([round(row * 10**9 / fps) for row in range(count)], np.int64)
 
 
-def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
-    """The stamps of an episode's rows."""
+def _check_rows(what: str, clocks: Mapping[str, np.ndarray]) -> None:
     for name, clock in clocks.items():
         if len(clock) == 0:
             raise FileError(
                 f"{what}: {name}: no rows; LeRobot has all features in all episodes (streams leaves one out)"
             )
+
+
+def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
+    """The stamps of an episode's rows."""
+    _check_rows(what, clocks)
     start, end = max(int(clock[0]) for clock in clocks.values()), min(int(clock[-1]) for clock in clocks.values())
     if not resampled and len({clock.tobytes() for clock in clocks.values()}) == 1:
         return next(iter(clocks.values()))
