@@ -41,7 +41,7 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
     rows = sum(stream["rows"] for stream in report.streams)
     looked = (
         f"{count(report.episodes, 'episode')}, {count(len(report.streams), 'stream')}, {count(rows, 'row')}"
-        if report.streams
+        if report.streams or report.manifest_crc32 is not None
         else "no cache came of it"
     )
     console.print(Text(f"{report.summary}; {looked}"))

@@ -398,6 +398,13 @@ def test_arguments_of_another_type_are_refused_as_such(arguments, words, cache, 
         robocache.doctor(logs if "work" in arguments else cache, **arguments)
 
 
+def test_a_cache_of_nothing_is_one(capsys, tmp_path):
+    with robocache.Writer(tmp_path / "cache"):
+        pass
+    code, out, _ = run(capsys, "doctor", tmp_path / "cache")
+    assert code == 0 and "no findings; 0 episodes, 0 streams, 0 rows" in out
+
+
 def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
     made = robots.robot(rng, 60, camera=False)
     for streams in made:
