@@ -27,7 +27,7 @@ from hdf5_files import (
     write_robomimic,
 )
 from PIL import Image
-from robocache.ingest.hdf5 import datasets
+from robocache.ingest.hdf5 import columns, datasets
 from soak import rounds
 
 import robocache
@@ -38,7 +38,7 @@ import robocache
 @pytest.mark.parametrize("dtype", ["?", "u1", "i1", "<i2", ">i2", ">u4", "<u8", "<f2", "<f4", ">f4", ">f8"])
 @pytest.mark.parametrize("options", [{}, {"chunks": (3, 2), "compression": "gzip", "shuffle": True}])
 def test_numbers_stay_as_they_are(dtype, options, rng, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets, "_PART_BYTES", 64)  # many parts
+    monkeypatch.setattr(columns, "_PART_BYTES", 64)  # many parts
     values = (rng.normal(size=(50, 3)) * 100).astype(dtype)
     path = one_demo(
         tmp_path, lambda demo: demo.parent.create_group("demo_1").create_dataset("actions", data=values, **options)
@@ -80,7 +80,7 @@ def test_what_is_neither_is_left_out_by_name(tmp_path):
         demo.create_dataset("reference", (4,), h5py.ref_dtype)[:] = [demo.ref] * 4
         demo["empty"] = h5py.Empty("f4")
         demo["type"] = np.dtype("f8")
-        demo["wide"] = np.zeros((4, datasets._MOST_FEATURES + 1), np.float32)
+        demo["wide"] = np.zeros((4, columns._MOST_FEATURES + 1), np.float32)
         demo.create_dataset("unwritten", (4, 2), "f4")
         demo["same"] = demo["actions"]
         demo.create_dataset("swapped", (4,), h5py.vlen_dtype(">f4"))[0] = np.ones(2, np.float32)
@@ -121,7 +121,7 @@ def test_what_is_neither_is_left_out_by_name(tmp_path):
     ],
 )
 def test_pixels_are_kept(dtype, shape, name, codec, first, rng, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets, "_PART_BYTES", 5000)
+    monkeypatch.setattr(columns, "_PART_BYTES", 5000)
     values = (rng.random((4, *shape)) * 255).astype(dtype)
     path = one_demo(tmp_path, lambda demo: demo.create_dataset(name, data=values))
     robocache.ingest(path, tmp_path / "cache", **({"image_codec": codec} if codec else {}))
@@ -298,7 +298,7 @@ def test_as_many_datasets_as_are_allowed(tmp_path, monkeypatch):
 
 
 def test_a_chunk_that_is_damaged_is_named_by_its_rows(rng, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets, "_PART_BYTES", 160)
+    monkeypatch.setattr(columns, "_PART_BYTES", 160)
     values = rng.normal(size=(4, 20))
     path = one_demo(tmp_path, lambda demo: demo.create_dataset("x", data=values, chunks=(1, 20), compression="gzip"))
     with h5py.File(path) as file:

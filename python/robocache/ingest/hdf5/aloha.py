@@ -17,16 +17,8 @@ from ..formats import RateOptions
 from ..images import Kinds
 from ..rate import find_rate
 from ..recording import Notes, Recording, Samples, SourceError
-from .datasets import (
-    Column,
-    Tree,
-    attributes,
-    describe,
-    find_files,
-    nominal,
-    open_file,
-    walk,
-)
+from .columns import Column, nominal
+from .datasets import Tree, attributes, describe, find_files, open_file, walk
 
 _LENGTHS = "lengths of the images' files, which say them themselves"
 _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}

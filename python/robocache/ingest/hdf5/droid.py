@@ -27,7 +27,8 @@ from ..formats import VideoOptions
 from ..formats.hdf5 import TRAJECTORY
 from ..images import Kinds
 from ..recording import Frames, Notes, Recording, Samples, SourceError
-from .datasets import Clock, Column, Dataset, Tree, attributes, describe, open_file, walk
+from .columns import Clock, Column
+from .datasets import Dataset, Tree, attributes, describe, open_file, walk
 
 _STAMPS = "observation/timestamp"
 # Which stamp is whose, of those that are there the first: a state is known when it has been read, an action when it is sent.

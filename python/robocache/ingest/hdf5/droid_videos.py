@@ -17,7 +17,7 @@ from ...frames import Encoded
 from ..files import check_file
 from ..recording import Frames, SourceError, ranges
 from ..video import Ticket, VideoFrames, cut_up, index_video
-from .datasets import Clock
+from .columns import Clock
 from .droid import find_stamps
 
 _MOST_JSON = 1 << 26

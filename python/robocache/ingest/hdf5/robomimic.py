@@ -22,9 +22,8 @@ from ..formats import RateOptions
 from ..images import Kinds
 from ..rate import find_rate
 from ..recording import Notes, Recording, Samples, SourceError, naming
+from .columns import Clock, Column, nominal
 from .datasets import (
-    Clock,
-    Column,
     Dataset,
     Tree,
     attributes,
@@ -34,7 +33,6 @@ from .datasets import (
     escaped,
     find_files,
     links,
-    nominal,
     open_file,
     place,
     walk,

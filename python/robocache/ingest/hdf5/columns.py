@@ -1,0 +1,328 @@
+"""HDF5's datasets as streams, in parts: rows, texts, cameras, and the clocks they are at; for the readers of each layout.
+
+No declared size is believed before the bytes of it are there, and whatever is not read is named.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+
+from ..formats import CameraOptions
+from ..images import Images, Kinds, Storage, encode
+from ..rate import nominal_time_ns
+from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
+from .datasets import Dataset, memory_type
+
+# What is read at once.
+_PART_BYTES = 32 << 20
+# Rows of which each has a size of its own that are read at once.
+_ROWS_AT_ONCE = 512
+# HDF5 decodes whole chunks: the largest that is taken, where the file is small; and of any file.
+_CHUNK_BYTES = 64 << 20
+_MOST_CHUNK_BYTES = 512 << 20
+# What a dataset has of each text or other row of any length.
+_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
+# What a row of numbers may have at most: a cache keeps statistics of each.
+_MOST_FEATURES = 1 << 14
+# Of one camera in one recording.
+_MOST_IMAGES = 1 << 22
+_IMAGE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+
+
+# ---- clocks ----
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The stamps of a recording's rows.
+
+    rows: how many there are.
+    time_ns: of the rows from one up to another, int64.
+    kind, attributes: as of :class:`Rows`.
+    """
+
+    rows: int
+    time_ns: Callable[[int, int], np.ndarray]
+    kind: Literal["recorded", "nominal"]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def nominal(rows: int, rate_hz: float) -> Clock:
+    """Row k at k / `rate_hz`."""
+    return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
+
+
+# ---- columns ----
+
+
+class Column:
+    """A dataset whose first dimension counts rows, as a stream.
+
+    Args:
+        stream, what: its name, and its recording's.
+        where: begins the message of what is wrong with it.
+    """
+
+    def __init__(self, stream: str, what: str, where: str, dataset: Dataset, clock: Clock, notes: Notes) -> None:
+        self.stream = stream
+        self.what = what
+        self.where = where
+        self.dataset = dataset
+        self.clock = clock
+        self.notes = notes
+        self._type = dataset.dtype
+        element, inside = self._type.subdtype or (self._type, ())
+        self._dtype: np.dtype[Any] = element.newbyteorder("=")  # of an element
+        self._shape = (*dataset.shape[1:], *inside)  # of a row
+
+    def samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
+        """It in parts, each of which is read when its turn comes; nothing where it is left out, skipped, or has no rows."""
+        with self.notes.reading(f"{self.what}: {self.stream}", self.where):
+            rows = self.dataset.shape[0]
+            if rows != self.clock.rows:
+                raise SourceError(f"{self.where}: {rows} rows, expected {self.clock.rows}")
+            if rows == 0:
+                return
+            if not self._is_written():
+                self.notes.leave_out(self.stream, "declared, never written")
+                return
+            yield from self._samples(options, kinds)
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Rows from one up to another, as h5py gives them; all of plain numbers without its detours for other types."""
+        dtype, dataset = self._type, self.dataset
+        if start > 0 or stop < dataset.shape[0] or dtype.kind not in "iuf" or dtype.metadata:
+            rows: np.ndarray = dataset[start:stop]
+            return rows
+        values = np.empty(dataset.shape, dtype)
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, memory_type(dtype))
+        return values
+
+    def _is_written(self) -> bool:
+        """Whether the file has bytes of it; raises SourceError where it lacks some, or HDF5 cannot read it in parts."""
+        dataset = self.dataset
+        stored = dataset.id.get_storage_size()
+        if self.dataset.chunks is None:
+            expected = math.prod(dataset.shape) * self._type.itemsize
+            if 0 < stored < expected and not h5py.check_string_dtype(self._type):
+                raise SourceError(f"{self.where}: {stored} bytes, its shape wants {expected}")
+            return bool(stored or not expected)
+        expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, self.dataset.chunks, strict=True))
+        if not expected:
+            return True
+        chunk_bytes = math.prod(self.dataset.chunks) * self._type.itemsize
+        if stored and chunk_bytes > _CHUNK_BYTES:
+            most = min(_MOST_CHUNK_BYTES, max(_CHUNK_BYTES, 8 * dataset.opened.file.id.get_filesize()))
+            if chunk_bytes > most:
+                raise SourceError(f"{self.where}: chunks of {chunk_bytes} bytes, expected at most {most}")
+        written = dataset.id.get_num_chunks() if stored else 0
+        if 0 < written < expected:
+            raise SourceError(f"{self.where}: {written} of {expected} chunks were written")
+        return bool(written)
+
+    def _check_lengths(self) -> None:
+        """Refuses rows of any length that claim to be longer than the file: HDF5 takes memory for them first."""
+        offset, file = self.dataset.id.get_offset(), Path(self.dataset.opened.file.filename)
+        count = math.prod(self.dataset.shape)
+        if offset is None or self.dataset.id.get_storage_size() != count * _REFERENCE.itemsize:
+            return  # in chunks, which have no offset
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            lengths = np.fromfile(opened, _REFERENCE, count)["length"]
+            most = os.fstat(opened.fileno()).st_size
+        bad = np.flatnonzero(lengths > most)
+        if len(bad):
+            raise SourceError(f"{self.where}: element {bad[0]} has {lengths[bad[0]]} values, the file {most} bytes")
+
+    def _samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
+        dtype, shape = self._dtype, self._shape
+        if dtype.kind == "O":
+            self._check_lengths()
+        if self._has_images():
+            yield from self._images(options, kinds)
+        elif h5py.check_string_dtype(self._type) and shape == ():
+            yield from self._texts()
+        elif h5py.check_vlen_dtype(self._type) and shape == ():
+            yield from self._ragged()
+        elif dtype.kind not in "biuf" or dtype.itemsize > 8:
+            self.notes.leave_out(self.stream, f"of type {_type_name(self._type)}")
+        elif (found := _layout_of_frames(dtype, shape, self.stream)) is not None:
+            frames = self._frames(*found, options, kinds)
+            if frames is not None:
+                yield self.stream, frames
+        elif math.prod(shape) > _MOST_FEATURES:
+            rows = f"rows of {list(shape)} {dtype}"
+            self.notes.leave_out(self.stream, f"{rows}: neither frames nor at most {_MOST_FEATURES} numbers")
+        else:
+            for start, stop, values in self._parts():
+                yield (
+                    self.stream,
+                    Rows(self._time_ns(start, stop), values, None, self.clock.kind, self.clock.attributes),
+                )
+
+    def _time_ns(self, start: int, stop: int) -> np.ndarray:
+        return self.clock.time_ns(start, stop)
+
+    def _parts(self, most: int = 1 << 62) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Rows from one up to another, and their values; a part that cannot be read is skipped by its rows."""
+        row_bytes = max(1, math.prod(self._shape) * self._dtype.itemsize)
+        if row_bytes > 8 * _PART_BYTES:
+            raise SourceError(f"{self.where}: rows of {row_bytes} bytes")
+        step = max(1, min(most, _PART_BYTES // row_bytes))
+        if self.dataset.chunks and self.dataset.chunks[0] < step:
+            step -= step % self.dataset.chunks[0]  # a chunk that is cut is decoded twice
+        rows = self.clock.rows
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            values = None
+            span = f"rows {start}-{stop - 1}" if stop > start + 1 else f"row {start}"
+            with self.notes.reading(f"{self.what}: {self.stream}: {span}", f"{self.where}: {span}"):
+                values = self._read(start, stop)
+            if values is None:
+                continue
+            if values.dtype == bool:
+                values = values.view(np.uint8) != 0  # any byte may lie in the file
+            yield start, stop, values.astype(values.dtype.newbyteorder("="), copy=False)
+
+    def _texts(self) -> Iterator[tuple[str, Samples]]:
+        for start, stop, values in self._parts(_ROWS_AT_ONCE):
+            texts = [text if isinstance(text, bytes) else str(text).encode(errors="surrogateescape") for text in values]
+            decoded = [text.decode(errors="backslashreplace") for text in texts]
+            if any(text.encode() != raw for text, raw in zip(decoded, texts, strict=True)):
+                self.notes.leave_out(f"{self.stream}: bytes that are no UTF-8", "shown escaped")
+            yield self.stream, Texts(self._time_ns(start, stop), decoded, self.clock.kind, self.clock.attributes)
+
+    def _ragged(self) -> Iterator[tuple[str, Samples]]:
+        element = np.dtype(h5py.check_vlen_dtype(self._type))
+        if element.kind not in "biuf" or element.itemsize > 8:
+            self.notes.leave_out(self.stream, f"rows of any length of type {_type_name(element)}")
+            return
+        if not element.isnative:  # h5py (3.16) gives their bytes unswapped
+            self.notes.leave_out(self.stream, f"rows of any length of {element.str}, big-endian")
+            return
+        for start, stop, values in self._parts(_ROWS_AT_ONCE):
+            rows = [np.asarray(row, element) for row in values]
+            offsets = np.zeros(len(rows) + 1, np.int64)
+            np.cumsum([len(row) for row in rows], out=offsets[1:])
+            time_ns = self._time_ns(start, stop)
+            elements = np.concatenate(rows)
+            yield self.stream, Ragged(time_ns, elements, offsets, None, self.clock.kind, self.clock.attributes)
+
+    # ---- cameras ----
+
+    def _has_images(self) -> bool:
+        """Whether a row is a JPEG or PNG file, as the first one shows; behind it zeros, so that all are of one length."""
+        if self._shape and not (
+            len(self._shape) == 1 and self._shape[0] > len(_IMAGE_MAGIC[1]) and self._dtype == np.uint8
+        ):
+            return False
+        if not self._shape and self._dtype.kind not in "OSV":
+            return False
+        if self._dtype.kind == "V" and self._dtype.names:
+            return False
+        if math.prod(self._shape) * self._dtype.itemsize > _PART_BYTES:
+            return False
+        return _to_bytes(self.dataset[0]).startswith(_IMAGE_MAGIC)
+
+    def _images(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
+        if self.clock.rows > _MOST_IMAGES:
+            raise SourceError(f"{self.where}: {self.clock.rows} images, expected at most {_MOST_IMAGES}")
+        time_ns = self._time_ns(0, self.clock.rows)
+        images = Images(self.stream, self.what, self.where, time_ns, self.clock.kind, _Blobs(self.dataset).read).stored(
+            options, kinds, self.notes
+        )
+        if images is not None:
+            yield self.stream, replace(images, attributes=self.clock.attributes)
+
+    def _frames(self, depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
+        """Its pixels as they are stored; None where none can be read."""
+        height, width, channels = (*self._shape, 1)[:3]
+        if channels_first:
+            channels, height, width = height, width, channels
+        kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
+        storage = Storage.of(options)
+        # Masks and depth are what they are in every pixel.
+        if depth or (channels == 1 and options.image_codec is None):
+            storage = replace(storage, codec="raw" if self._dtype == np.float32 else "png")
+        if depth and storage.size is not None:
+            self.notes.leave_out(f"{self.stream}: image_size", "depth keeps its size")
+            storage = replace(storage, size=None)
+
+        def chunks() -> Iterator[tuple[np.ndarray, Any]]:
+            for start, stop, values in self._parts():
+                pixels = np.moveaxis(values, 1, -1) if channels_first else values
+                pixels = pixels.reshape(stop - start, height, width, channels)
+                yield self._time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
+
+        found = chunks()
+        first = next(found, None)
+        if first is None:
+            return None
+        return Frames(
+            chain([first], found),
+            resized=storage.resized(height, width),
+            clock=self.clock.kind,
+            attributes=self.clock.attributes,
+        )
+
+
+def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str) -> tuple[bool, bool] | None:
+    """Whether rows are depth, and whether their channels come first; None where they are no frames."""
+    if len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3):
+        channels, channels_first = shape[2], False
+    elif len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 8:
+        channels, channels_first = shape[0], True
+    elif len(shape) == 2 and min(shape) >= 32:
+        channels, channels_first = 1, False
+    else:
+        return None
+    if dtype == np.uint8:
+        return False, channels_first
+    if channels == 1 and (dtype == np.uint16 or (dtype == np.float32 and "depth" in stream.lower())):
+        return True, channels_first
+    return None
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    if h5py.check_ref_dtype(dtype):
+        return "references to other objects"
+    if dtype.names:
+        return f"compounds of {', '.join(dtype.names)}"
+    return str(dtype)
+
+
+def _to_bytes(row: Any) -> bytes:
+    """An image's file: no JPEG or PNG ends with zeros."""
+    if isinstance(row, str):
+        row = row.encode(errors="surrogateescape")
+    return bytes(row if isinstance(row, bytes) else np.asarray(row).tobytes()).rstrip(b"\0")
+
+
+class _Blobs:
+    """Rows that are files, a few of them read at once."""
+
+    _AT_ONCE = 16
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._start = 0
+        self._rows: list[bytes] = []
+
+    def read(self, row: int) -> bytes:
+        if not self._start <= row < self._start + len(self._rows):
+            self._start, self._rows = row, []
+            try:
+                self._rows = [_to_bytes(blob) for blob in self._dataset[row : row + self._AT_ONCE]]
+            except OSError:  # which of them it is, each says by itself
+                return _to_bytes(self._dataset[row])
+        return self._rows[row - self._start]
