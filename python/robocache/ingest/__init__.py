@@ -4,7 +4,8 @@
   before its reader is imported, which is a file of that name, or lies in `messages` (MCAP, bags), `hdf5` or `rlds`.
 - `driver` writes what readers yield: by a `mapping`, in an order that `clocks` sees to. `shards` shares that out, `append` adds.
 - What readers have in common: `files` (what may be opened), `options`, `rate` (rows without a clock), `images`, `video` (stamps
-  and frames, with `lerobot_videos` and `hdf5.droid_videos`), `npz`, `yaml`; `zarr_store` and `cloud_files` are files of one format.
+  and frames, with `lerobot_videos` and `hdf5.droid_videos`), `npz`, `yaml`;
+  `zarr_store`, `cloud_files` and `lerobot_tables` are files of one format.
 
 What a format of another package needs is exported here.
 """

@@ -7,8 +7,6 @@ of info.json are not used. The tables in meta/ say which episodes and how many r
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -21,15 +19,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .._command import meet_pandas
-from ..errors import Error, FileError
+from ..errors import Error
 from .files import Ahead, check_file, fingerprint, is_readable, list_files
 from .formats import CAMERA_OPTIONS
 from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import Images, Kinds
+from .lerobot_tables import (
+    is_parquet,
+    load_info,
+    load_meta,
+    one_a_row,
+    open_parquet,
+    read_columns,
+    read_kinds,
+    to_numpy,
+)
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, naming, ranges
 
 if TYPE_CHECKING:
@@ -44,8 +51,6 @@ _BOOKKEEPING = {
     "episode_index": "the episode, source_episode_index of the episodes table",
     "index": "the row's number in the source",
 }
-# Columns of v3.0's episodes table that are about the source's own files and statistics.
-_LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
 # What a row of a column that becomes a stream is made of, in Arrow's words.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _NUMERIC = {"bool", "halffloat", "float", "double", *_INTEGERS}
@@ -59,7 +64,7 @@ _LARGEST_S = 9.2e9
 
 def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every episode with its features of numbers and of text, and its cameras."""
-    info = _load_info(source)
+    info = load_info(source)
     features = info.pop("features")
     notes.tell(source / "meta" / "info.json", **info)
     notes.tell(
@@ -70,7 +75,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
         frames=options.frames,
         images={name: getattr(options, name) for name in CAMERA_OPTIONS},
     )
-    tasks, episodes = _load_meta(source, notes)
+    tasks, episodes = load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
     kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
     streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + kept
@@ -129,7 +134,7 @@ class _Table:
         """The whole column as [rows, ...]; None where a row is unlike the others, which its episode tells."""
         if name not in self._arrays:
             try:
-                self._arrays[name] = _to_numpy(self.rows, name, name)
+                self._arrays[name] = to_numpy(self.rows, name, name)
             except SourceError:
                 self._arrays[name] = None
         return self._arrays[name]
@@ -164,11 +169,11 @@ class Episode:
     def array(self, name: str) -> np.ndarray:
         """A column as [rows, ...]; raises SourceError."""
         whole = self.table.array(name)
-        return _to_numpy(self.rows, name, self.where) if whole is None else whole[self.start : self.start + self.length]
+        return to_numpy(self.rows, name, self.where) if whole is None else whole[self.start : self.start + self.length]
 
     def scalars(self, name: str) -> np.ndarray:
         """A column of one number a row as [rows]; raises SourceError."""
-        return _one_a_row(self.array(name), name, self.where)
+        return one_a_row(self.array(name), name, self.where)
 
     @cached_property
     def _clock(self) -> tuple[np.ndarray, str]:
@@ -240,7 +245,7 @@ def _read_rows(
 
 def _read_table(file: Path, columns: list[str]) -> _Table:
     with naming(file):
-        return _Table(_read_columns(_open_parquet(file), file, list({*columns, *_BOOKKEEPING})))
+        return _Table(read_columns(open_parquet(file), file, list({*columns, *_BOOKKEEPING})))
 
 
 def _read_streams(
@@ -315,133 +320,6 @@ def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list
     return None
 
 
-# ---- meta/ ----
-
-
-def _load_info(source: Path) -> dict[str, Any]:
-    path = source / "meta" / "info.json"
-    try:
-        check_file(path)
-        info = _parse_json(path.read_bytes())
-        version, fps, features = info["codebase_version"], info.get("fps"), info.get("features")
-    except SourceError as error:
-        raise FileError(str(error)) from error  # nothing to skip to
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        got = "none" if isinstance(error, KeyError) else repr(error)
-        raise FileError(f"{path}: expected JSON with codebase_version, got {got}") from error
-    if not str(version).startswith(("v2.", "v3.")):
-        raise FileError(f"{path}: expected codebase_version v2.0, v2.1 or v3.0, got {version!r}; convert with LeRobot")
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0:
-        raise FileError(f"{path}: expected a positive number as fps, got {fps!r}")
-    if not (isinstance(features, dict) and all(isinstance(feature, dict) for feature in features.values())):
-        raise FileError(f"{path}: expected an object of objects as features, got {features!r:.60}")
-    return dict(info)
-
-
-def _load_meta(source: Path, notes: Notes) -> tuple[dict[str, str | None], dict[int, dict[str, Any]]]:
-    """The text of each task index, and the metadata of each episode; empty where skipped."""
-    tasks: dict[str, str | None] = {}
-    episodes: dict[int, dict[str, Any]] = {}
-    with notes.reading("meta/tasks", source / "meta"):
-        # v3.0 keeps the text in an index that may have no name.
-        rows = _load_table(source, "tasks", "task_index")
-        texts = {str(row["task_index"]): row.get("task", row.get("__index_level_0__")) for row in rows}
-        for index, text in texts.items():
-            if not isinstance(text, str | None):
-                raise SourceError(f"{source}/meta: expected text for task {index}, got {text!r:.60}")
-        tasks = texts
-    with notes.reading("meta/episodes", source / "meta"):
-        rows = _load_table(source, "episodes", "episode_index")
-        for index, count in Counter(row["episode_index"] for row in rows).items():
-            if count > 1:
-                raise SourceError(f"{source}/meta: episode {index} is listed twice")
-        for row in rows:
-            episode = {key: _or_null(value) for key, value in row.items() if _is_plain(value)}
-            episodes[episode.pop("episode_index")] = episode
-            for key in sorted(row.keys() - episode.keys() - {"episode_index"}):
-                notes.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
-    return tasks, episodes
-
-
-def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
-    """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0), each with a number as `key`."""
-    meta = source / "meta"
-    listing = list_files(meta / name)
-    for folder, error in listing.unreadable.items():
-        with naming(folder):
-            raise error
-    parquet = [meta / f"{name}.parquet", *filter(_is_parquet, listing.files)]
-    for alternatives in (parquet, [meta / f"{name}.jsonl"]):
-        files = [file for file in alternatives if os.path.lexists(file)]
-        if files:
-            break
-    if not files:
-        raise SourceError(f"{meta}: neither {name}.jsonl (v2) nor Parquet files of {name} (v3.0)")
-    rows: list[dict[str, Any]] = []
-    for file in files:
-        with naming(file):
-            rows += _read_parquet_rows(file) if _is_parquet(file) else _read_json_lines(file)
-    if not rows:
-        raise SourceError(f"{files[0]}: empty")
-    if not all(isinstance(row, dict) and isinstance(row.get(key), int) for row in rows):
-        raise SourceError(f"{files[0]}: expected a whole number as {key} in every row")
-    return rows
-
-
-def _read_parquet_rows(file: Path) -> list[dict[str, Any]]:
-    parquet = _open_parquet(file)
-    columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
-    rows: list[dict[str, Any]] = _read_columns(parquet, file, columns).to_pylist()
-    return rows
-
-
-def _read_json_lines(file: Path) -> list[Any]:
-    check_file(file)
-    rows = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        with naming(f"{file}: line {number}"):
-            rows += [_parse_json(line)] if line.strip() else []
-    return rows
-
-
-def _parse_json(text: bytes) -> Any:
-    """What the cache can hold of JSON: UTF-8, int64, finite numbers.
-
-    Raises:
-        ValueError, RecursionError: it is no JSON, or holds something else.
-    """
-
-    def parse_int(digits: str) -> int:
-        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
-            raise ValueError(f"expected whole numbers within int64, got {digits:.30}")
-        return int(digits)
-
-    def parse_float(digits: str) -> float:
-        if not math.isfinite(float(digits)):
-            raise ValueError(f"expected finite numbers, got {digits:.30}")
-        return float(digits)
-
-    # Python writes NaN, which is no JSON.
-    parsed = json.loads(
-        text.decode("utf-8-sig"), parse_constant=lambda _: None, parse_int=parse_int, parse_float=parse_float
-    )
-    if b"\\u" in text:  # half a pair of surrogates, escaped
-        json.dumps(parsed, ensure_ascii=False).encode()
-    return parsed
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether the episodes table can hold it."""
-    if isinstance(value, list):
-        return all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in value)
-    return value is None or isinstance(value, str | int | float)
-
-
-def _or_null(value: Any) -> Any:
-    """None for NaN, which is how pandas writes that a column of numbers has no value, and for infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 # ---- data/ ----
 
 
@@ -458,7 +336,7 @@ class _Span:
 def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
     """Finds every episode's rows and holds them against meta/ before anything is written.
 
-    Returns the kind of each column (see `_kind`), which is the same in all files, and the spans in the files' order.
+    Returns the kind of each column (see :func:`read_kinds`), which is the same in all files, and the spans in the files' order.
     """
     columns: dict[str, str] = {}
     spans: dict[int, _Span] = {}
@@ -466,10 +344,10 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
     refused = set()
     listing = list_files(source / "data")
     listing.note(source, notes)
-    for file in sorted(filter(_is_parquet, listing.files), key=_by_number):
+    for file in sorted(filter(is_parquet, listing.files), key=_by_number):
         with notes.reading(str(file.relative_to(source)), file):
-            parquet = _open_parquet(file)
-            kinds = _read_kinds(parquet, file)
+            parquet = open_parquet(file)
+            kinds = read_kinds(parquet, file)
             known = kinds if first is None else columns
             for name in sorted(kinds.keys() | known.keys()):
                 here, there = kinds.get(name, "missing"), known.get(name, "missing")
@@ -501,15 +379,6 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
     return columns, list(spans.values())
 
 
-def _read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
-    """The kind of each column, see `_kind`."""
-    names = parquet.schema_arrow.names
-    if len(set(names)) < len(names):
-        (name, _), *_ = Counter(names).most_common(1)
-        raise SourceError(f"{file}: two columns are named {name}")
-    return {field.name: _kind(field.type) for field in parquet.schema_arrow}
-
-
 def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
     """The runs of one episode_index; in v2, where an episode is a file, its name is held against them."""
     count = parquet.metadata.num_rows
@@ -517,8 +386,8 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
         raise SourceError(f"{file}: no rows")
     named = re.fullmatch(r"episode_(\d+)", file.stem)
     if "episode_index" in parquet.schema_arrow.names:
-        column = _to_numpy(_read_columns(parquet, file, ["episode_index"]), "episode_index", file)
-        index = _one_a_row(column, "episode_index", file).astype(np.int64)
+        column = to_numpy(read_columns(parquet, file, ["episode_index"]), "episode_index", file)
+        index = one_a_row(column, "episode_index", file).astype(np.int64)
     elif named:
         index = np.full(count, int(named[1]))
     else:
@@ -528,66 +397,6 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
     if named and (len(starts) > 1 or index[0] != int(named[1])):
         raise SourceError(f"{file}: episode_index says {ranges(sorted(set(index.tolist())))}, the file's name does not")
     return [_Span(int(index[s]), file, int(s), int(n)) for s, n in zip(starts, lengths, strict=True)]
-
-
-def _open_parquet(file: Path) -> pq.ParquetFile:
-    check_file(file)
-    try:
-        return pq.ParquetFile(file)
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{file}: not a Parquet file that can be read: {error}") from error
-
-
-def _read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.Table:
-    try:
-        return parquet.read(columns)
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{file}: damaged: {error}") from error
-
-
-def _kind(dtype: pa.DataType) -> str:
-    """What a row of a column is made of, in Arrow's words."""
-    while True:
-        if isinstance(dtype, pa.BaseExtensionType):
-            dtype = dtype.storage_type
-        elif _is_list(dtype):
-            dtype = dtype.value_type
-        else:
-            return str(dtype)
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
-
-
-def _to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """A column as [rows, ...]; a null among floats, which is how pandas writes it, is NaN."""
-    column = table[name]
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    shape = [len(array)]
-    while True:
-        if isinstance(array, pa.ExtensionArray):
-            array = array.storage
-        row_size = max(1, int(np.prod(shape[1:])))
-        if array.null_count and not pa.types.is_floating(array.type):
-            row = np.flatnonzero(array.is_null())[0] // row_size
-            raise SourceError(f"{where}: column {name}: row {row} is null")
-        if not _is_list(array.type):
-            return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
-        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-        odd = np.flatnonzero(lengths != lengths[:1])
-        if len(odd):
-            row, length = odd[0] // row_size, lengths[odd[0]]
-            raise SourceError(f"{where}: column {name}: row {row} has {length} values, row 0 has {lengths[0]}")
-        shape.append(int(lengths[0]) if len(lengths) else 0)
-        array = array.flatten()
-
-
-def _one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
-    """A column [rows, ...] of one number a row, lists of one included, as [rows]."""
-    if values.size != len(values):
-        raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
-    return values.reshape(len(values))
 
 
 def _read_clock(
@@ -680,7 +489,3 @@ def _leave_out(
 def _by_number(file: Path) -> tuple[list[int], str]:
     path = file.as_posix()
     return [int(number) for number in re.findall(r"\d+", path)], path
-
-
-def _is_parquet(file: Path) -> bool:
-    return file.suffix == ".parquet"

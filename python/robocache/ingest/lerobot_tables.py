@@ -1,0 +1,226 @@
+"""A LeRobot dataset's tables: info.json, those in meta/ as JSON or Parquet has them, and Parquet's columns as arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..errors import FileError
+from .files import check_file, list_files
+from .recording import Notes, SourceError, naming
+
+# Columns of v3.0's episodes table that are about the source's own files and statistics.
+_LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
+
+
+# ---- meta/ ----
+
+
+def load_info(source: Path) -> dict[str, Any]:
+    path = source / "meta" / "info.json"
+    try:
+        check_file(path)
+        info = _parse_json(path.read_bytes())
+        version, fps, features = info["codebase_version"], info.get("fps"), info.get("features")
+    except SourceError as error:
+        raise FileError(str(error)) from error  # nothing to skip to
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        got = "none" if isinstance(error, KeyError) else repr(error)
+        raise FileError(f"{path}: expected JSON with codebase_version, got {got}") from error
+    if not str(version).startswith(("v2.", "v3.")):
+        raise FileError(f"{path}: expected codebase_version v2.0, v2.1 or v3.0, got {version!r}; convert with LeRobot")
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0:
+        raise FileError(f"{path}: expected a positive number as fps, got {fps!r}")
+    if not (isinstance(features, dict) and all(isinstance(feature, dict) for feature in features.values())):
+        raise FileError(f"{path}: expected an object of objects as features, got {features!r:.60}")
+    return dict(info)
+
+
+def load_meta(source: Path, notes: Notes) -> tuple[dict[str, str | None], dict[int, dict[str, Any]]]:
+    """The text of each task index, and the metadata of each episode; empty where skipped."""
+    tasks: dict[str, str | None] = {}
+    episodes: dict[int, dict[str, Any]] = {}
+    with notes.reading("meta/tasks", source / "meta"):
+        # v3.0 keeps the text in an index that may have no name.
+        rows = _load_table(source, "tasks", "task_index")
+        texts = {str(row["task_index"]): row.get("task", row.get("__index_level_0__")) for row in rows}
+        for index, text in texts.items():
+            if not isinstance(text, str | None):
+                raise SourceError(f"{source}/meta: expected text for task {index}, got {text!r:.60}")
+        tasks = texts
+    with notes.reading("meta/episodes", source / "meta"):
+        rows = _load_table(source, "episodes", "episode_index")
+        for index, count in Counter(row["episode_index"] for row in rows).items():
+            if count > 1:
+                raise SourceError(f"{source}/meta: episode {index} is listed twice")
+        for row in rows:
+            episode = {key: _or_null(value) for key, value in row.items() if _is_plain(value)}
+            episodes[episode.pop("episode_index")] = episode
+            for key in sorted(row.keys() - episode.keys() - {"episode_index"}):
+                notes.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
+    return tasks, episodes
+
+
+def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
+    """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0), each with a number as `key`."""
+    meta = source / "meta"
+    listing = list_files(meta / name)
+    for folder, error in listing.unreadable.items():
+        with naming(folder):
+            raise error
+    parquet = [meta / f"{name}.parquet", *filter(is_parquet, listing.files)]
+    for alternatives in (parquet, [meta / f"{name}.jsonl"]):
+        files = [file for file in alternatives if os.path.lexists(file)]
+        if files:
+            break
+    if not files:
+        raise SourceError(f"{meta}: neither {name}.jsonl (v2) nor Parquet files of {name} (v3.0)")
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        with naming(file):
+            rows += _read_parquet_rows(file) if is_parquet(file) else _read_json_lines(file)
+    if not rows:
+        raise SourceError(f"{files[0]}: empty")
+    if not all(isinstance(row, dict) and isinstance(row.get(key), int) for row in rows):
+        raise SourceError(f"{files[0]}: expected a whole number as {key} in every row")
+    return rows
+
+
+def _read_parquet_rows(file: Path) -> list[dict[str, Any]]:
+    parquet = open_parquet(file)
+    columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
+    rows: list[dict[str, Any]] = read_columns(parquet, file, columns).to_pylist()
+    return rows
+
+
+def _read_json_lines(file: Path) -> list[Any]:
+    check_file(file)
+    rows = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        with naming(f"{file}: line {number}"):
+            rows += [_parse_json(line)] if line.strip() else []
+    return rows
+
+
+def _parse_json(text: bytes) -> Any:
+    """What the cache can hold of JSON: UTF-8, int64, finite numbers.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, or holds something else.
+    """
+
+    def parse_int(digits: str) -> int:
+        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+            raise ValueError(f"expected whole numbers within int64, got {digits:.30}")
+        return int(digits)
+
+    def parse_float(digits: str) -> float:
+        if not math.isfinite(float(digits)):
+            raise ValueError(f"expected finite numbers, got {digits:.30}")
+        return float(digits)
+
+    # Python writes NaN, which is no JSON.
+    parsed = json.loads(
+        text.decode("utf-8-sig"), parse_constant=lambda _: None, parse_int=parse_int, parse_float=parse_float
+    )
+    if b"\\u" in text:  # half a pair of surrogates, escaped
+        json.dumps(parsed, ensure_ascii=False).encode()
+    return parsed
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the episodes table can hold it."""
+    if isinstance(value, list):
+        return all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in value)
+    return value is None or isinstance(value, str | int | float)
+
+
+def _or_null(value: Any) -> Any:
+    """None for NaN, which is how pandas writes that a column of numbers has no value, and for infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ---- Parquet ----
+
+
+def is_parquet(file: Path) -> bool:
+    return file.suffix == ".parquet"
+
+
+def open_parquet(file: Path) -> pq.ParquetFile:
+    check_file(file)
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{file}: not a Parquet file that can be read: {error}") from error
+
+
+def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.Table:
+    try:
+        return parquet.read(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{file}: damaged: {error}") from error
+
+
+def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
+    """The kind of each column, see `_kind`."""
+    names = parquet.schema_arrow.names
+    if len(set(names)) < len(names):
+        (name, _), *_ = Counter(names).most_common(1)
+        raise SourceError(f"{file}: two columns are named {name}")
+    return {field.name: _kind(field.type) for field in parquet.schema_arrow}
+
+
+def _kind(dtype: pa.DataType) -> str:
+    """What a row of a column is made of, in Arrow's words."""
+    while True:
+        if isinstance(dtype, pa.BaseExtensionType):
+            dtype = dtype.storage_type
+        elif _is_list(dtype):
+            dtype = dtype.value_type
+        else:
+            return str(dtype)
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
+
+
+def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
+    """A column as [rows, ...]; a null among floats, which is how pandas writes it, is NaN."""
+    column = table[name]
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    shape = [len(array)]
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        row_size = max(1, int(np.prod(shape[1:])))
+        if array.null_count and not pa.types.is_floating(array.type):
+            row = np.flatnonzero(array.is_null())[0] // row_size
+            raise SourceError(f"{where}: column {name}: row {row} is null")
+        if not _is_list(array.type):
+            return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
+        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        odd = np.flatnonzero(lengths != lengths[:1])
+        if len(odd):
+            row, length = odd[0] // row_size, lengths[odd[0]]
+            raise SourceError(f"{where}: column {name}: row {row} has {length} values, row 0 has {lengths[0]}")
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        array = array.flatten()
+
+
+def one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
+    """A column [rows, ...] of one number a row, lists of one included, as [rows]."""
+    if values.size != len(values):
+        raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
+    return values.reshape(len(values))
