@@ -30,7 +30,7 @@ from ..errors import FileError
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, printable
+from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8
 from .stamps import DATE, DAY, NUMBER, TIME_OF_DAY, ZONE, join_day_and_time, read_stamps
 
 meet_pandas()
@@ -108,7 +108,7 @@ def _read_folder(
                 yield f"{file.stem}.{column}", replace(told, attributes=attributes)
             if images:
                 for image in images:
-                    notes.see("images", printable(str(image)), image.suffix)
+                    notes.see("images", as_utf8(str(image)), image.suffix)
                 camera = f"{file.stem}.{layout.images}"
                 read = partial(_read_image, images)
                 frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)

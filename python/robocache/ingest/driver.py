@@ -25,7 +25,7 @@ from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, 
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
-from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, naming, printable
+from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, as_utf8, naming
 from .registry import find_format, format_of
 
 Progress = Callable[[int, int, str], None]
@@ -106,7 +106,7 @@ class Work:
     @property
     def resolved(self) -> str:
         """The source as the cache names it."""
-        return printable(str(self.source.resolve()))
+        return as_utf8(str(self.source.resolve()))
 
 
 def ingest(

@@ -23,7 +23,7 @@ from .files import check_file, look_through, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, Texts, naming, printable
+from .recording import Frames, Notes, Recording, Rows, Texts, as_utf8, naming
 from .yaml import read_yaml
 
 # "a_RS_S_x [m s^-2]"
@@ -99,7 +99,7 @@ class _Reader:
                     yield f"{folder.name}.{column}", replace(told, attributes=attributes)
                 if images:
                     for image in filter(os.path.lexists, images):
-                        self._notes.see("images", printable(str(image)), image.suffix)
+                        self._notes.see("images", as_utf8(str(image)), image.suffix)
                     frames = self._read_camera(folder.name, what, file, time_ns, images, calibration)
                     if frames is not None:
                         yield folder.name, replace(frames, attributes=attributes)

@@ -19,7 +19,7 @@ from .formats.npz import PERIODS, RATES, is_npz
 from .images import store_pixels
 from .npz import Entry, Npz, open_npz
 from .rate import find_rate, nominal_time_ns
-from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming, printable
+from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, as_utf8, naming
 
 # What is not one a step becomes columns of the episodes table up to so many values.
 _MOST_VALUES = 64
@@ -134,4 +134,4 @@ def _add_column(name: str, entry: Entry, archive: Npz, metadata: dict[str, Any],
 
 def _texts(values: np.ndarray) -> list[str]:
     texts = [cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell for cell in values.tolist()]
-    return [printable(text) for text in texts]
+    return [as_utf8(text) for text in texts]

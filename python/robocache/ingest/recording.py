@@ -243,7 +243,7 @@ class Notes:
 
     def leave_out(self, what: str, reason: str) -> None:
         """Names a thing that the cache does not hold by design; once, however often it is met."""
-        omission = Omission(printable(what), printable(reason))
+        omission = Omission(as_utf8(what), as_utf8(reason))
         if omission not in self._left_out:
             self._left_out.add(omission)
             self.left_out.append(omission)
@@ -253,7 +253,7 @@ class Notes:
         if self._on_error == "stop":
             raise error
         if self.wants(self.position):
-            self.skipped.append(Omission(printable(what), printable(str(error))))
+            self.skipped.append(Omission(as_utf8(what), as_utf8(str(error))))
 
     def count_told(self) -> tuple[int, str]:
         """Changes with what is told and left out."""
@@ -334,6 +334,6 @@ def ranges(numbers: list[int], limit: int | None = None) -> str:
     return ", ".join("-".join(map(str, run)) for run in runs[:limit]) + more
 
 
-def printable(text: str) -> str:
+def as_utf8(text: str) -> str:
     """Names of files, and texts in JSON, may hold what is no UTF-8; the report and the cache show it escaped."""
     return text.encode(errors="backslashreplace").decode()

@@ -82,7 +82,9 @@ def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
 
 def test_what_a_reader_prints_in_a_worker_goes_to_standard_error(packages, tmp_path):
     install, run = packages
-    install("toy_format", documented().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load("))
+    install(
+        "toy_format", documented().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load(")
+    )
     toys = write_toys(tmp_path / "toys")
     said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20", "--workers", "2")
     assert said.returncode == 0, said.stderr

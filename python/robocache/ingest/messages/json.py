@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..recording import printable
+from ..recording import as_utf8
 from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
 
@@ -76,9 +76,9 @@ class JsonDecoder:
             elif leaf.kind == "numbers":
                 value = [_NAN if number is None else number for number in value]
             elif leaf.kind == "text":  # half of a pair of surrogates is no UTF-8
-                value = printable(value)
+                value = as_utf8(value)
             elif leaf.kind == "texts":
-                value = [printable(text) for text in value]
+                value = [as_utf8(text) for text in value]
             full[leaf.path] = value
         return full
 
@@ -89,7 +89,7 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
         if isinstance(value, dict) and depth < _DEPTH:
             flat.update(_flatten(value, f"{prefix}{name}.", depth + 1))
         else:
-            flat[printable(prefix + name)] = value
+            flat[as_utf8(prefix + name)] = value
     return flat
 
 
