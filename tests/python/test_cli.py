@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import PIL.Image
 import pytest
+from robocache._arguments import make_parser
 
 import robocache
 from robocache import cli, demo, view
@@ -506,7 +507,7 @@ def test_an_option_to_give_is_named_as_on_the_command_line(capsys, tmp_path):
     (tmp_path / "logs/meta/info.json").write_text("{}")
     code, _, err = run(capsys, "ingest", tmp_path / "logs", tmp_path / "new")
     assert code == 1 and err.endswith("; say which with --format\n")
-    given = cli._parser().parse_args(["ingest", "bag", "cache"])
+    given = make_parser().parse_args(["ingest", "bag", "cache"])
     for said in ("name a folder of .msg files with", "say which with"):
         assert cli._in_words_of_the_command_line(f"{said} definitions", given) == f"{said} --definitions"
 

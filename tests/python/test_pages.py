@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+from robocache._arguments import make_parser
 
 import robocache
-from robocache import cli
 
 torch = pytest.importorskip("torch")
 
@@ -69,7 +69,7 @@ def command_lines():
         blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         shown = "".join(block for language, block in blocks if language in ("", "bash"))
         found[path.name] = [line for line in shown.splitlines() if line.startswith("robocache ")]
-    subparsers = cli._parser()._subparsers._group_actions[0].choices
+    subparsers = make_parser()._subparsers._group_actions[0].choices
     for name, parser in subparsers.items():
         found[f"{name} --help"] = re.findall(r"^ *(robocache .*)", parser.epilog, re.MULTILINE)
     return found
@@ -90,7 +90,7 @@ def test_command_lines_are_what_the_command_takes(where, capsys):
     for line in COMMANDS[where]:
         words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
         try:
-            cli._parser().parse_args(words)
+            make_parser().parse_args(words)
         except SystemExit as ended:
             assert ended.code == 0, f"{where}: {line}: {capsys.readouterr().err}"
 
