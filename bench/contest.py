@@ -106,7 +106,7 @@ def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) ->
     if torch.cuda.is_available():
         try:
             launch, ours = launch_us(rounds, count), case["contenders"][OURS]["host_us"]
-            if not 0 < launch < ours:
+            if not (quick or 0 < launch < ours):  # a smoke run takes a difference of a few calls
                 raise RuntimeError(f"took {launch:.3g} us of {ours:.3g}")
             case |= {"launch_us": launch, "beyond_the_launch_us": ours - launch}
         except Exception as error:

@@ -134,7 +134,7 @@ def run_rank(options: argparse.Namespace) -> None:
 
     rounds, count = (2, 5) if options.quick else (9, 200 if options.device == "cuda" else 20)
     batches = endless(make_loader(dataset, batch_size, device))
-    found |= seconds_of_all({"batch_s": lambda: next(batches)}, count, rounds, device)
+    found |= seconds_of_all({"batch_s": lambda: next(batches)}, 10 * count, rounds, device)
 
     features = STEPS * sum(size for _, size, _ in STREAMS.values())
     sizes = [features, width, width, width, STEPS * 14]
