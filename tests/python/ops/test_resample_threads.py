@@ -59,7 +59,7 @@ def test_rule_20_the_environment_sets_the_number_of_threads(threads):
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", None])
 def test_rule_20_a_number_of_threads_is_a_whole_number_above_zero(threads):
-    with pytest.raises(robocache.Error, match="^n: expected"):
+    with pytest.raises(robocache.Error, match=r"^n: expected"):
         robocache.set_num_threads(threads)
 
 
