@@ -41,9 +41,9 @@ BATCH_SIZE = {"cuda": 4096, "cpu": 256}
 WIDTH = {"cuda": 4096, "cpu": 64}
 
 AIMS = {f"{ranks} ranks": {"share_of_linear": 0.95, "trained_share_of_linear": 0.95} for ranks in (2, 4)}
-# Written before the first measurement.
+# Written before the first measurement, of the loader alone and of this model.
 PREDICTED = {
-    "cuda": {"2 ranks": {"share_of_linear": 0.99, "trained_share_of_linear": 0.95}},
+    "cuda": {"2 ranks": {"share_of_linear": 0.98, "trained_share_of_linear": 0.95}},
     "cpu": {"2 ranks": {"share_of_linear": 0.95}},
 }
 

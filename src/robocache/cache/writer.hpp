@@ -95,8 +95,8 @@ class Writer {
 
   // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. Throws ArgumentError
   // where an episode is open or `provenance_json` is no JSON object, FileError where a write fails; it may then be tried
-  // again, unless the files could not be made durable: then only abort() is left. Once it has succeeded the writer is done, and another call does nothing. Without provenance it is
-  // provenance_json().
+  // again, unless the files could not be made durable: then only abort() is left. Once it has succeeded the writer is
+  // done, and another call does nothing. Without provenance it is provenance_json().
   void close(std::optional<std::string_view> provenance_json = {});
 
   // Removes PATH.partial, or what was appended. Does nothing after close() or abort(), or in a forked child.
