@@ -568,20 +568,23 @@ def script(tmp_path):
     return path
 
 
-def test_ctrl_c_is_not_lost_where_pyarrow_looks_for_pandas(cache):
-    slow = cache.parent / "slow" / "pandas.py"
+def test_ctrl_c_is_not_lost_where_pyarrow_looks_for_pandas(tmp_path):
+    slow = tmp_path / "slow" / "pandas.py"
     slow.parent.mkdir()
     slow.write_text("import os, signal, time\n\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(1)\n")
+    (tmp_path / "logs").mkdir()
+    # A single file: of several a thread may be the one that looks.
+    (tmp_path / "logs" / "imu.csv").write_text("t [s],x\n0.0,1\n0.1,2\n")
     paths = os.pathsep.join([str(slow.parent), *map(os.path.abspath, filter(None, sys.path))])
     made = subprocess.run(
         [sys.executable, "-m", "robocache", "ingest", "logs", "new"],
         capture_output=True,
         text=True,
-        cwd=cache.parent,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert (made.returncode, made.stdout, made.stderr) == (130, "", "")
-    assert sorted(path.name for path in cache.parent.iterdir()) == ["cache", "logs", "slow"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "slow"]
 
 
 def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word(script, tmp_path):
