@@ -1,5 +1,5 @@
 // A few points of a lidar, their intensity averaged in voxels of half a metre.
-#include <robocache/ops/voxelize/voxelize.hpp>
+#include <robocache/points/voxelize/voxelize.hpp>
 
 #include <array>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A scan into the pillars that a detector takes: the points of each, side by side.
-#include <robocache/ops/voxelize_sparse/voxelize_sparse.hpp>
+#include <robocache/points/voxelize_sparse/voxelize_sparse.hpp>
 
 #include <robocache/core/backend.hpp>
 

@@ -67,7 +67,7 @@ def integrate_tsdf(
         space_carving: voxels farther in front of a surface than `truncation` are updated too, with +truncation.
 
     Returns:
-        ``(grid, weights)``, the arrays given. The whole contract is src/robocache/ops/integrate_tsdf/integrate_tsdf.hpp.
+        ``(grid, weights)``, the arrays given. The whole contract is src/robocache/points/integrate_tsdf/integrate_tsdf.hpp.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came; nothing is written then.

@@ -67,7 +67,7 @@ def voxel_downsample(
 
     Returns:
         ``[M, 3 + C]``; with `features` the tuple ``([M, 3], [M, F])``. Of points' dtype, framework and device; the mean
-        of integer features is float32. The whole contract is src/robocache/ops/voxelize_sparse/voxel_downsample.hpp. On
+        of integer features is float32. The whole contract is src/robocache/points/voxelize_sparse/voxel_downsample.hpp. On
         CUDA the call waits for the device once, to learn M.
 
     Raises:

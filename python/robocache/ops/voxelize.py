@@ -132,7 +132,7 @@ def voxelize_pointcloud(
     Returns:
         ``[X, Y, Z]``, of features ``[X, Y, Z, F]``, with B in front for a batch; framework and device of the points. A
         dict by mode, in the order asked, where `mode` is a list. The whole contract is
-        src/robocache/ops/voxelize/voxelize.hpp, the rules are 25 to 29 of docs/rules.md.
+        src/robocache/points/voxelize/voxelize.hpp, the rules are 25 to 29 of docs/rules.md.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.

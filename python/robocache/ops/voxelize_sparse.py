@@ -109,7 +109,7 @@ def voxelize_sparse(
 
     Returns:
         :class:`SparseVoxels`, of points' framework and device. The whole contract is
-        src/robocache/ops/voxelize_sparse/voxelize_sparse.hpp. The same bits on every run, on the CPU and on CUDA.
+        src/robocache/points/voxelize_sparse/voxelize_sparse.hpp. The same bits on every run, on the CPU and on CUDA.
         Gradients go to `features`, or to `points` as far as its columns are features or gathered.
 
     Raises:

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "robocache/cache/columns_cpu.hpp"
-#include "robocache/voxels/order_key.hpp"
+#include "robocache/core/order_key.hpp"
 
 namespace robocache::cache {
 

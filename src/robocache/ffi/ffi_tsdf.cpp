@@ -2,7 +2,7 @@
 
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
-#include "robocache/ops/integrate_tsdf/integrate_tsdf.hpp"
+#include "robocache/points/integrate_tsdf/integrate_tsdf.hpp"
 
 namespace robocache::ffi {
 

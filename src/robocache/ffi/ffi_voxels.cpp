@@ -4,7 +4,7 @@
 
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
-#include "robocache/ops/voxelize/voxelize.hpp"
+#include "robocache/points/voxelize/voxelize.hpp"
 
 namespace robocache::ffi {
 namespace {

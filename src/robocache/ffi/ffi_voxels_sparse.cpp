@@ -4,8 +4,8 @@
 
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
-#include "robocache/ops/voxelize_sparse/voxel_downsample.hpp"
-#include "robocache/ops/voxelize_sparse/voxelize_sparse.hpp"
+#include "robocache/points/voxelize_sparse/voxel_downsample.hpp"
+#include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
 
 namespace robocache::ffi {
 namespace {

@@ -1,0 +1,192 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "robocache/points/integrate_tsdf/tsdf_cpu.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_glance.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_math.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+constexpr int64_t kTogether = 256;  // voxels of a row
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The part of a row that an image may see: no voxel outside has its centre on it. dx and dy say where the row is from the
+// sensor.
+Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double dy) {
+  const VoxelGrid& grid = p.grid;
+  const double first_dz = voxel_centre(grid, 2, 0) - s.origin[2];
+  const double* r = s.rotation;
+  const double c[3] = {r[0] * dx + r[3] * dy + r[6] * first_dz, r[1] * dx + r[4] * dy + r[7] * first_dz,
+                       r[2] * dx + r[5] * dy + r[8] * first_dz};
+  const double step[3] = {r[6] * grid.size[2], r[7] * grid.size[2], r[8] * grid.size[2]};
+  const auto count = static_cast<double>(grid.shape[2]);
+  // Far more than the rounding of everything here.
+  const double slack = 1e-12 * (std::abs(dx) + std::abs(dy) + std::abs(first_dz) + count * grid.size[2] +
+                                std::abs(grid.origin[2]) + std::abs(s.origin[2]));
+  double first = 0;
+  double last = count - 1;
+  // Of the points with a c.x + b c.y + e c.z >= 0.
+  const auto keep = [&](double a, double b, double e) {
+    const double here = a * c[0] + b * c[1] + e * c[2] + slack * (std::abs(a) + std::abs(b) + std::abs(e));
+    const double slope = a * step[0] + b * step[1] + e * step[2];
+    if (slope == 0) {
+      if (here < 0) last = -1;
+    } else if (slope > 0) {
+      first = std::max(first, -here / slope - 1);
+    } else {
+      last = std::min(last, -here / slope + 1);
+    }
+  };
+  // Pixels reach half a pixel around their centres; a whole one is left.
+  keep(0, 0, 1);
+  keep(s.fx, 0, s.cx + 1);
+  keep(-s.fx, 0, static_cast<double>(p.columns) - s.cx);
+  keep(0, s.fy, s.cy + 1);
+  keep(0, -s.fy, static_cast<double>(p.rows) - s.cy);
+  if (!(first <= last)) return {0, 0};
+  return {static_cast<int64_t>(first), static_cast<int64_t>(last) + 1};
+}
+
+// What a call's images say of some voxels of a row.
+struct RowSums {
+  int64_t quanta[kTogether] = {};  // of TsdfSum
+  int32_t counts[kTogether] = {};
+};
+
+// Rule 32 for those of a row's voxels, from `begin` on, that float32 was not sure of.
+void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
+                  const int32_t* which, int count, RowSums& sums, int64_t place) {
+  double x[kTogether];
+  double y[kTogether];
+  double z[kTogether];
+  double column[kTogether];
+  double row[kTogether];
+  double quanta[kTogether];
+  const VoxelGrid grid = p.grid;
+  for (int i = 0; i < count; ++i) {  // vector code
+    const double index = static_cast<double>(begin) + static_cast<double>(which[i]);
+    const double centre = grid.origin[2] + (index + 0.5) * grid.size[2];
+    const Projected c = project(s, dx, dy, centre - s.origin[2]);
+    x[i] = c.x;
+    y[i] = c.y;
+    z[i] = c.z;
+    column[i] = c.column;
+    row[i] = c.row;
+  }
+  for (int i = 0; i < count; ++i) quanta[i] = depth_behind(p, sensor, {x[i], y[i], z[i], column[i], row[i]});
+  const auto free_space = static_cast<double>(p.free_quanta);
+  for (int i = 0; i < count; ++i) {  // vector code
+    const double sdf = depth_distance(p, {x[i], y[i], z[i], 0, 0}, quanta[i]);
+    quanta[i] = nearest_even(sdf * p.quanta_per_metre) - free_space;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (std::isnan(quanta[i])) continue;
+    sums.quanta[place + which[i]] += static_cast<int64_t>(quanta[i]);
+    ++sums.counts[place + which[i]];
+  }
+}
+
+template <class Depth>
+void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const int64_t first[3], int count,
+               RowSums& sums, int64_t place) {
+  const int64_t extent[3] = {1, 1, count};
+  const TsdfGlance g = glance_at(p, s, first, extent);
+  int32_t pixel[kTogether];
+  int32_t on_image[kTogether];
+  int32_t doubt[kTogether];
+  float z[kTogether];
+  float depth[kTogether];
+  const auto columns = static_cast<int32_t>(p.columns);
+  const auto rows = static_cast<int32_t>(p.rows);
+  const auto column_stride = static_cast<int32_t>(p.column_stride);
+  const auto row_stride = static_cast<int32_t>(p.row_stride);
+  for (int i = 0; i < count; ++i) {  // vector code, as are the two loops behind it
+    const auto up = static_cast<float>(i);
+    z[i] = plus_product(up, g.step[2][2], g.at[2]);
+    const Glimpse seen =
+        glimpse(g, plus_product(up, g.step[2][0], g.at[0]), plus_product(up, g.step[2][1], g.at[1]), z[i], 1 / z[i]);
+    const int32_t on = seen.sure & (seen.column >= 0) & (seen.column < columns) & (seen.row >= 0) & (seen.row < rows);
+    on_image[i] = on;
+    pixel[i] = on != 0 ? seen.row * row_stride + seen.column * column_stride : 0;
+    doubt[i] = (seen.sure ^ 1) & (z[i] >= -g.error);
+  }
+  const auto* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
+  for (int i = 0; i < count; ++i) depth[i] = static_cast<float>(image[pixel[i]]);
+  int32_t* const counts = sums.counts + place;
+  for (int i = 0; i < count; ++i) {
+    const Verdict says = verdict(g, p.space_carving, z[i], depth[i]);
+    counts[i] += on_image[i] & says.free;
+    doubt[i] |= on_image[i] & says.doubtful;
+  }
+  int32_t which[kTogether];
+  int doubtful = 0;
+  for (int i = 0; i < count; ++i) {
+    which[doubtful] = i;
+    doubtful += doubt[i];
+  }
+  const double dx = voxel_centre(p.grid, 0, first[0]) - s.origin[0];
+  const double dy = voxel_centre(p.grid, 1, first[1]) - s.origin[1];
+  if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], which, doubtful, sums, place);
+}
+
+void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowSums& sums, Range seen) {
+  float* const distances =
+      p.distances + x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2];
+  float* const weights = p.weights + x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2];
+  const auto sum = [&](int64_t i) { return TsdfSum{sums.quanta[i], sums.counts[i]}; };
+  if (p.distance_strides[2] != 1 || p.weight_strides[2] != 1) {
+    for (int64_t i = seen.begin; i < seen.end; ++i) {
+      if (sums.counts[i] > 0)
+        update_voxel(p, distances[i * p.distance_strides[2]], weights[i * p.weight_strides[2]], sum(i));
+    }
+    return;
+  }
+  constexpr int64_t kAtOnce = 16;
+  for (int64_t from = seen.begin; from < seen.end; from += kAtOnce) {
+    const int64_t to = std::min(from + kAtOnce, seen.end);
+    int32_t any = 0;
+    for (int64_t i = from; i < to; ++i) any |= sums.counts[i];
+    if (any == 0) continue;
+    for (int64_t i = from; i < to; ++i) {  // vector code
+      float distance = distances[i];
+      float weight = weights[i];
+      update_voxel(p, distance, weight, sum(i));
+      distances[i] = sums.counts[i] > 0 ? distance : distances[i];
+      weights[i] = sums.counts[i] > 0 ? weight : weights[i];
+    }
+  }
+}
+
+}  // namespace
+
+void integrate_rows(const TsdfParams& p, const TsdfSensor* sensors, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t x = row / p.grid.shape[1];
+    const int64_t y = row - x * p.grid.shape[1];
+    const double v[2] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y)};
+    for (int64_t first = 0; first < p.grid.shape[2]; first += kTogether) {
+      RowSums sums;
+      Range seen{kTogether, 0};
+      for (int64_t i = 0; i < p.sensors; ++i) {
+        const double dx = v[0] - sensors[i].origin[0];
+        const double dy = v[1] - sensors[i].origin[1];
+        Range range = range_in_view(p, sensors[i], dx, dy);
+        range = {std::max(range.begin, first), std::min(range.end, first + kTogether)};
+        if (range.begin >= range.end) continue;
+        const int64_t from[3] = {x, y, range.begin};
+        const auto add = p.dtype == DType::kFloat32 ? add_image<float> : add_image<uint16_t>;
+        add(p, sensors[i], i, from, static_cast<int>(range.end - range.begin), sums, range.begin - first);
+        seen = {std::min(seen.begin, range.begin - first), std::max(seen.end, range.end - first)};
+      }
+      update_row(p, x, y, first, sums, seen);
+    }
+  }
+}
+
+}  // namespace robocache::ROBOCACHE_ISA

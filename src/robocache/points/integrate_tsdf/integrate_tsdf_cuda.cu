@@ -1,0 +1,616 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/points/integrate_tsdf/tsdf_glance.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_math.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_params.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_sensor.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr unsigned kThreads = 128;
+
+// Of tiles for depth images; see below.
+constexpr int kEach = 4;                           // voxels of a thread, along z: 16 bytes of the grid
+constexpr int kTileX = 4, kTileY = 4, kTileZ = 8;  // of a warp
+static_assert(kTileX * kTileY * kTileZ == 32 * kEach);
+
+struct SensorBatch {
+  TsdfSensor sensors[kSensorsInParams];
+  TsdfView views[kSensorsInParams];  // of depth images
+};
+
+// What free space leaves of a voxel that nothing was known of.
+struct TsdfFree {
+  float distance, most_weight;
+};
+
+struct TsdfCall {
+  TsdfParams params;
+  TsdfFree free;
+  int tiles_log2;          // of a warp, one after the other along z
+  bool quads;              // 16 bytes of grid and weights at a time
+  int most_ahead;          // quads of rows at odd places begin up to so many voxels before their tile
+  const TsdfSensor* many;  // null: they are in `few`
+  const TsdfView* many_views;
+  SensorBatch few;
+};
+static_assert(sizeof(TsdfCall) <= 4096);
+
+__device__ const TsdfSensor* sensors_of(const TsdfCall& call) { return call.many ? call.many : call.few.sensors; }
+
+// Of `kOne` sensor in the parameters, which instructions read there, or of any.
+template <bool kOne>
+__device__ const TsdfSensor& sensor_of(const TsdfCall& call, int64_t sensor) {
+  return kOne ? call.few.sensors[0] : sensors_of(call)[sensor];
+}
+
+template <bool kOne>
+__device__ const TsdfView& view_of(const TsdfCall& call, int64_t sensor) {
+  return kOne ? call.few.views[0] : call.many ? call.many_views[sensor] : call.few.views[sensor];
+}
+
+// Of the whole grid, and of the tiles with what quads begin before them.
+__host__ __device__ TsdfView view_of(const TsdfParams& p, const TsdfSensor& sensor, int most_ahead) {
+  const int64_t first[3] = {0, 0, -most_ahead};
+  const int64_t extent[3] = {p.grid.shape[0], p.grid.shape[1], p.grid.shape[2] + most_ahead};
+  const int tile[3] = {kTileX, kTileY, kTileZ + most_ahead};
+  return view_of(glance_at(p, sensor, first, extent), tile);
+}
+
+__device__ int64_t my_place() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
+__device__ int64_t all_places() { return gridDim.x * int64_t{kThreads}; }
+
+__device__ int64_t cell_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
+
+template <class Visit>
+__device__ void along_my_rays(const TsdfCall& call, const Visit& visit) {
+  const TsdfParams& p = call.params;
+  for (int64_t ray = my_place(); ray < p.sensors * p.rows; ray += all_places()) {
+    const int64_t sensor = p.sensors == 1 ? 0 : ray / p.rows;
+    for_each_measured(p, sensors_of(call), sensor, ray - sensor * p.rows, visit);
+  }
+}
+
+// With what of them lies here; `first` is the place of the batch.
+__global__ void store_sensors(const __grid_constant__ SensorBatch batch, const TsdfNumbers poses,
+                              const TsdfNumbers cameras, const TsdfParams p, int most_ahead, TsdfSensor* sensors,
+                              TsdfView* views, int64_t first) {
+  wait_for_work_before();
+  const int64_t place = first + threadIdx.x;
+  if (place >= p.sensors) return;
+  TsdfSensor sensor = batch.sensors[threadIdx.x];
+  const bool good = (poses.data == nullptr || read_pose(poses, place, sensor).fault == SensorFault::kNone) &&
+                    (cameras.data == nullptr || read_camera(cameras, place, sensor).fault == SensorFault::kNone);
+  for (double& r : sensor.rotation) r = good ? r : NAN;  // such a sensor measures nothing
+  sensors[place] = sensor;
+  if (p.is_depth) views[place] = view_of(p, sensor, most_ahead);
+}
+
+__global__ void clear_on_rays(const __grid_constant__ TsdfCall call) {
+  wait_for_work_before();
+  along_my_rays(call,
+                [&](const int64_t cell[3], double) { call.params.sums[cell_index(call.params, cell)] = TsdfSum{}; });
+}
+
+__global__ void clear_everywhere(const __grid_constant__ TsdfCall call) {
+  wait_for_work_before();
+  for (int64_t i = my_place(); i < cell_count(call.params); i += all_places()) {
+    call.params.sums[i] = TsdfSum{};
+  }
+}
+
+__global__ void add_rays(const __grid_constant__ TsdfCall call) {
+  wait_for_work_before();
+  const TsdfParams& p = call.params;
+  along_my_rays(call, [&](const int64_t cell[3], double sdf) {
+    TsdfSum& sum = p.sums[cell_index(p, cell)];
+    const int64_t quanta = in_quanta(p, sdf) - p.free_quanta;
+    if (quanta != 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(&sum.quanta), static_cast<unsigned long long>(quanta));
+    }
+    atomicAdd(&sum.count, 1);
+  });
+}
+
+__global__ void update_on_rays(const __grid_constant__ TsdfCall call) {
+  wait_for_work_before();
+  const TsdfParams& p = call.params;
+  along_my_rays(call, [&](const int64_t cell[3], double) {
+    TsdfSum& sum = p.sums[cell_index(p, cell)];
+    // Past the first-level cache, where another ray's exchange would not show.
+    if (__ldcg(&sum.count) == 0) return;
+    const int32_t rays = atomicExch(&sum.count, 0);  // the first to come updates the voxel
+    if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
+  });
+}
+
+__global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
+  wait_for_work_before();
+  const TsdfParams& p = call.params;
+  for (int64_t i = my_place(); i < cell_count(p); i += all_places()) {
+    const TsdfSum sum = p.sums[i];
+    if (sum.count > 0) update_cell(p, i, sum);
+  }
+}
+
+// ---- Depth images ----
+//
+// A warp takes a tile of voxels, where what some cells of the image measured does not say that it is of none of them.
+// float32 says of most voxels of the others what an image measured, and float64 without divisions of most of the rest
+// (tsdf_glance.hpp), all voxels of a thread side by side; rule 32 itself is asked for few.
+
+constexpr int kWarps = kThreads / 32;
+
+// What the cells of all images measured, a block's at a time.
+constexpr unsigned kRangeThreads = 512;
+
+template <class Depth>
+__global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p) {
+  constexpr int kEdge = kBlockCell >> kLeastCellLog2;  // in cells of the least size
+  constexpr int kOfWarp = kEdge * kEdge * 32 / kRangeThreads;
+  constexpr int kCell = 1 << kLeastCellLog2;
+  __shared__ TsdfRange least_cells[kEdge][kEdge];
+  wait_for_work_before();
+  const int64_t across = cell_blocks(p.columns);
+  const int64_t down = cell_blocks(p.rows);
+  const unsigned lane = threadIdx.x % 32;
+  for (int64_t block = blockIdx.x; block < p.sensors * across * down; block += gridDim.x) {
+    const int64_t sensor = block / (across * down);
+    const int64_t block_row = (block - sensor * across * down) / across;
+    const int64_t block_column = block % across;
+    const Depth* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
+#pragma unroll
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int cell = static_cast<int>(threadIdx.x) / 32 * kOfWarp + i;
+      const int64_t column = block_column * kBlockCell + cell % kEdge * kCell + lane % kCell;
+      const int64_t row = block_row * kBlockCell + cell / kEdge * kCell + lane / kCell;
+      float depth[kCell * kCell / 32];
+#pragma unroll
+      for (int k = 0; k < kCell * kCell / 32; ++k) {
+        const int64_t at = row + k * (32 / kCell);
+        depth[k] = at < p.rows && column < p.columns
+                       ? static_cast<float>(image[at * p.row_stride + column * p.column_stride])
+                       : 0;
+      }
+      float least = INFINITY;
+      float most = 0;
+#pragma unroll
+      for (const float one : depth) {
+        const bool measured = one > 0 && one < INFINITY;
+        least = measured ? fminf(least, one) : least;
+        most = measured ? fmaxf(most, one) : most;
+      }
+      // What is not below 0 is in the order of its bits.
+      least = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least)));
+      most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
+      if (lane == 0) least_cells[cell / kEdge][cell % kEdge] = {least, most};
+    }
+    __syncthreads();
+    if (threadIdx.x < kCellsInBlock) {
+      const int which = static_cast<int>(threadIdx.x);
+      const int size = which < 16 ? 0 : which < 20 ? 1 : 2;
+      const int edge = kEdge >> size;
+      const int row = (which < 16 ? which : which < 20 ? which - 16 : 0) / edge;
+      const int column = (which < 16 ? which : which < 20 ? which - 16 : 0) % edge;
+      TsdfRange all{INFINITY, 0};
+      for (int i = 0; i < 1 << (2 * size); ++i) {
+        const TsdfRange one = least_cells[(row << size) + (i >> size)][(column << size) + (i & ((1 << size) - 1))];
+        all = {fminf(all.least, one.least), fmaxf(all.most, one.most)};
+      }
+      p.ranges[sensor * across * down * kCellsInBlock +
+               cell_place(across, down, size, block_row * edge + row, block_column * edge + column)] = all;
+    }
+    __syncthreads();
+  }
+}
+
+struct Place {
+  int x, y, z;
+};
+
+__device__ Projected seen_from(const TsdfParams& p, const TsdfSensor& s, const Place& voxel) {
+  return seen_from(s, voxel_centre(p.grid, 0, voxel.x) - s.origin[0], voxel_centre(p.grid, 1, voxel.y) - s.origin[1],
+                   voxel_centre(p.grid, 2, voxel.z) - s.origin[2]);
+}
+
+__device__ float guess_inverse(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ float guess_inverse_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// What rule 32 itself takes would not leave registers enough for the rest: it is apart, in calls.
+
+// Of the pixel that a voxel falls on, as the image holds it: 0 for none.
+template <class Depth>
+__device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& exact, const Depth* image, int x,
+                                          int y, int z) {
+  Projected there = seen_from(p, exact, {x, y, z});
+  if (!find_pixel_if_sure(exact, there, guess_inverse)) find_pixel(exact, there);
+  if (!is_on_image(p, there)) return 0;
+  return static_cast<float>(
+      image[static_cast<int64_t>(there.row) * p.row_stride + static_cast<int64_t>(there.column) * p.column_stride]);
+}
+
+constexpr int64_t kNone = INT64_MIN;
+
+// What a voxel whose depth is known adds to TsdfSum: kNone for no measurement.
+__device__ __noinline__ int64_t exact_quanta(const TsdfParams& p, const TsdfSensor& exact, int x, int y, int z,
+                                             float depth) {
+  const double sdf = depth_distance(p, seen_from(p, exact, {x, y, z}), depth_in_metres(p, depth));
+  return sdf == sdf ? in_quanta(p, sdf) - p.free_quanta : kNone;
+}
+
+__device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distance, float weight, int64_t quanta,
+                                              int32_t count) {
+  update_voxel(p, distance, weight, {quanta, count});
+  return {distance, weight};
+}
+
+// One instruction, which a compiler that knows all terms of the sum does not find.
+template <class Depth>
+__device__ const Depth* pixel_at(const Depth* image, int32_t place) {
+  size_t at;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(place), "n"(sizeof(Depth)), "l"(__cvta_generic_to_global(image)));
+  return static_cast<const Depth*>(__cvta_global_to_generic(at));
+}
+
+// A lane's voxels of a tile, one above the other.
+struct Quad {
+  Place first;
+  unsigned inside;  // the grid: a bit each
+  float* distances;
+  float* weights;
+};
+
+__device__ Quad quad_of(const TsdfCall& call, const Place& tile, unsigned lane) {
+  const TsdfParams& p = call.params;
+  constexpr unsigned kQuads = kTileZ / kEach;
+  // Never below 0, which spares half of each product.
+  const unsigned x = static_cast<unsigned>(tile.x) + lane / kQuads / kTileY;
+  const unsigned y = static_cast<unsigned>(tile.y) + lane / kQuads % kTileY;
+  const unsigned z = static_cast<unsigned>(tile.z) + lane % kQuads * kEach;
+  const auto place = [&](const int64_t strides[3]) { return x * strides[0] + y * strides[1] + z * strides[2]; };
+  Quad quad{{static_cast<int>(x), static_cast<int>(y), static_cast<int>(z)},
+            0,
+            p.distances + place(p.distance_strides),
+            p.weights + place(p.weight_strides)};
+  if (call.most_ahead > 0) {
+    const auto ahead = static_cast<int>(reinterpret_cast<uintptr_t>(quad.distances) / sizeof(float) % kEach);
+    quad.first.z -= ahead;
+    quad.distances -= ahead;
+    quad.weights -= ahead;
+  }
+  if (x < static_cast<unsigned>(p.grid.shape[0]) && y < static_cast<unsigned>(p.grid.shape[1])) {
+    const int below = max(-quad.first.z, 0);
+    const int up = min(max(static_cast<int>(p.grid.shape[2]) - quad.first.z, 0), kEach);
+    quad.inside = (1u << up) - 1 & ~0u << below;
+  }
+  return quad;
+}
+
+__device__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
+// Adds what an image measured of a lane's voxels. `free`: all that it measured there is free space.
+template <class Depth, bool kOne>
+__device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const Quad& quad, int32_t* counts,
+                          int64_t* quanta) {
+  const TsdfParams& p = call.params;
+  const TsdfSensor& exact = sensor_of<kOne>(call, sensor);
+  const TsdfGlance& glance = view_of<kOne>(call, sensor).glance;
+  Place own = quad.first;
+  float c[3];
+  for (int k = 0; k < 3; ++k) {
+    c[k] = std::fma(static_cast<float>(own.x), glance.step[0][k],
+                    std::fma(static_cast<float>(own.y), glance.step[1][k],
+                             std::fma(static_cast<float>(own.z + call.most_ahead), glance.step[2][k], glance.at[k])));
+  }
+  const Depth* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
+  const auto columns = static_cast<unsigned>(p.columns);
+  const auto rows = static_cast<unsigned>(p.rows);
+  const auto column_stride = static_cast<int>(p.column_stride);
+  const auto row_stride = static_cast<int>(p.row_stride);
+  unsigned between = 0;  // pixels, as far as float32 knows
+  unsigned on_image = 0;
+  float z[kEach];
+  float depth[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const auto up = static_cast<float>(i);
+    z[i] = std::fma(up, glance.step[2][2], c[2]);
+    const Glimpse seen = glimpse(glance, std::fma(up, glance.step[2][0], c[0]), std::fma(up, glance.step[2][1], c[1]),
+                                 z[i], guess_inverse(z[i]));
+    const bool on =
+        (seen.sure != 0) & (static_cast<unsigned>(seen.column) < columns) & (static_cast<unsigned>(seen.row) < rows);
+    if ((seen.sure == 0) & !(z[i] < -glance.error)) between |= 1u << i;
+    if (on) on_image |= 1u << i;
+    depth[i] = 0;
+    if (on) depth[i] = static_cast<float>(*pixel_at(image, seen.row * row_stride + seen.column * column_stride));
+  }
+  between &= quad.inside;
+  if ((on_image & quad.inside) != 0 && ((p.ranges != nullptr) | p.space_carving)) {  // most will be asked for
+    prefetch(quad.distances);
+    prefetch(quad.weights);
+  }
+  for (; between != 0; between &= between - 1) {
+    const unsigned which = __ffs(between) - 1;
+    const float found = exact_depth(p, exact, image, own.x, own.y, own.z + static_cast<int>(which));
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) depth[i] = i == which ? found : depth[i];
+  }
+  if (free) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) counts[i] += depth[i] > 0 && depth[i] < INFINITY ? 1 : 0;
+    return;
+  }
+  unsigned in_doubt = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const Verdict says = verdict(glance, p.space_carving, z[i], depth[i]);
+    if (says.free != 0) ++counts[i];
+    if (says.doubtful != 0) in_doubt |= 1u << i;
+  }
+  in_doubt &= quad.inside;
+  if (in_doubt == 0) return;
+  asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z));  // what follows is not worked out before it is asked for
+  unsigned unsure = glance.least_z < INFINITY ? 0 : in_doubt;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const Addend found = addend_of(p, seen_from(p, exact, {own.x, own.y, own.z + i}),
+                                   p.depth_scale * static_cast<double>(depth[i]), guess_inverse_root);
+    if (!found.sure) unsure |= in_doubt & 1u << i;
+    const bool adds = (in_doubt & ~unsure) >> i & 1;
+    counts[i] += adds ? found.count : 0;
+    quanta[i] += adds ? found.quanta : 0;
+  }
+  if (unsure == 0) return;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if ((unsure >> i & 1) == 0) continue;
+    const int64_t found = exact_quanta(p, exact, own.x, own.y, own.z + i, depth[i]);
+    if (found == kNone) continue;
+    ++counts[i];
+    quanta[i] += found;
+  }
+}
+
+// Whether what free space alone leaves of a voxel is known without float64: of one that nothing was known of, and of one that
+// it has left before at `free`, the truncation in float32, which stays there: the mean of that and of the truncation, less
+// than half a unit in the last place beside it, is nearer to it than half of one, for weights and counts within these
+// bounds, whose sum is a double.
+__device__ bool is_free_again(const TsdfFree& free, int32_t count, float distance, float weight) {
+  constexpr float kLeast = 0x1p-6f, kMost = 0x1p24f;
+  constexpr int32_t kMostCount = 1 << 12;
+  const bool there = __float_as_int(distance) == __float_as_int(free.distance);
+  return (!(weight > 0) & (count == 1)) | (there & (weight >= kLeast) & (weight <= kMost) & (count < kMostCount));
+}
+
+// A lane's voxels, by their measurements.
+__device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_t* counts, const int64_t* quanta) {
+  const TsdfParams& p = call.params;
+  const auto distances = quad.distances;
+  const auto weights = quad.weights;
+  const bool whole = call.quads && quad.inside == (1u << kEach) - 1;
+  float distance[kEach] = {};
+  float weight[kEach] = {};
+  if (whole) {
+    const float4 d = *reinterpret_cast<const float4*>(distances);
+    const float4 w = *reinterpret_cast<const float4*>(weights);
+    distance[0] = d.x, distance[1] = d.y, distance[2] = d.z, distance[3] = d.w;
+    weight[0] = w.x, weight[1] = w.y, weight[2] = w.z, weight[3] = w.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (counts[i] == 0) continue;
+      distance[i] = distances[i * p.distance_strides[2]];
+      weight[i] = weights[i * p.weight_strides[2]];
+    }
+  }
+  bool moved = false;
+  unsigned summed = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kEach; ++i) {  // without branches
+    const bool seen = counts[i] != 0;
+    const bool again = seen & (quanta[i] == 0) & is_free_again(call.free, counts[i], distance[i], weight[i]);
+    const float left = fminf(fmaxf(weight[i], 0) + static_cast<float>(counts[i]), call.free.most_weight);
+    summed |= seen & !again ? 1u << i : 0;
+    moved |= seen & (!again | (__float_as_int(distance[i]) != __float_as_int(call.free.distance)));
+    distance[i] = again ? call.free.distance : distance[i];
+    weight[i] = again ? left : weight[i];
+  }
+  if (summed != 0) {
+    unsigned unsure = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      float new_distance = distance[i];
+      float new_weight = weight[i];
+      const bool sure = update_if_sure(p, new_distance, new_weight, {quanta[i], counts[i]}, guess_inverse);
+      const bool asked = summed >> i & 1;
+      if (asked & !sure) unsure |= 1u << i;
+      distance[i] = asked & sure ? new_distance : distance[i];
+      weight[i] = asked & sure ? new_weight : weight[i];
+    }
+    if (unsure != 0) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if ((unsure >> i & 1) == 0) continue;
+        const float2 updated = update_exactly(p, distance[i], weight[i], quanta[i], counts[i]);
+        distance[i] = updated.x;
+        weight[i] = updated.y;
+      }
+    }
+  }
+  if (whole) {
+    if (moved) *reinterpret_cast<float4*>(distances) = {distance[0], distance[1], distance[2], distance[3]};
+    *reinterpret_cast<float4*>(weights) = {weight[0], weight[1], weight[2], weight[3]};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (counts[i] == 0) continue;
+    if (moved) distances[i * p.distance_strides[2]] = distance[i];
+    weights[i * p.weight_strides[2]] = weight[i];
+  }
+}
+
+// The tiles of a warp, from this one on along z. All its lanes.
+template <class Depth, bool kOne>
+__device__ void integrate_tiles(const TsdfCall& call, Place tile) {
+  const TsdfParams& p = call.params;
+  const unsigned lane = threadIdx.x % 32;
+  const auto sensors = kOne ? 1 : static_cast<unsigned>(p.sensors);
+  // A lane each looks what a sensor says of a tile: all sensors at once, or one tile is all there is.
+  const int at_once_log2 = 5 - call.tiles_log2;
+  const unsigned at_once = 1u << at_once_log2;
+  unsigned unknown = 0;
+  unsigned free = 0;
+  for (unsigned bit = 0; bit < 32;) {  // the first of a tile
+    const Quad quad = quad_of(call, {tile.x, tile.y, tile.z + static_cast<int>(bit >> at_once_log2) * kTileZ}, lane);
+    int32_t counts[kEach] = {};
+    int64_t quanta[kEach] = {};
+    for (unsigned from = 0; from < sensors; from += at_once) {
+      if (bit == 0) {
+        const unsigned sensor = from + lane % at_once;
+        const int z = tile.z + static_cast<int>(lane >> at_once_log2) * kTileZ;
+        BoxVerdict says = BoxVerdict::kNone;
+        if (sensor < sensors && z < p.grid.shape[2] + call.most_ahead) says = BoxVerdict::kUnknown;
+        // Of one image without ranges it would take as long as to look at it.
+        if (says == BoxVerdict::kUnknown && (!kOne || p.ranges != nullptr)) {
+          const int64_t cells = cell_blocks(p.columns) * cell_blocks(p.rows) * kCellsInBlock;
+          says = box_verdict(p, view_of<kOne>(call, sensor), p.ranges ? p.ranges + sensor * cells : nullptr,
+                             static_cast<float>(tile.x), static_cast<float>(tile.y), static_cast<float>(z));
+        }
+        unknown = __ballot_sync(~0u, says == BoxVerdict::kUnknown);
+        free = __ballot_sync(~0u, says == BoxVerdict::kFree);
+      }
+      for (unsigned some = (unknown | free) >> bit & ~0u >> (32 - at_once); some != 0; some &= some - 1) {
+        const unsigned k = __ffs(some) - 1;
+        add_image<Depth, kOne>(call, from + k, (free >> (bit + k) & 1) != 0, quad, counts, quanta);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if ((quad.inside >> i & 1) == 0) counts[i] = 0;
+    }
+    if ((counts[0] | counts[1] | counts[2] | counts[3]) != 0) update_quad(call, quad, counts, quanta);
+    // The next tile that any sensor says anything of.
+    bit += at_once;
+    const unsigned rest = bit < 32 ? (unknown | free) >> bit : 0;
+    if (rest == 0) break;
+    bit += __ffs(rest) - 1 & ~(at_once - 1);
+  }
+}
+
+template <class Depth, bool kOne>
+__global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_constant__ TsdfCall call) {
+  wait_for_work_before();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto x_count = static_cast<int>(call.params.grid.shape[0]);  // at most 2^30
+  const auto y_count = static_cast<int>(call.params.grid.shape[1]);
+  const int z = static_cast<int>(blockIdx.x) * kTileZ << call.tiles_log2;
+  constexpr int kBlockX = kWarps * kTileX;
+  for (int x = static_cast<int>(blockIdx.z) * kBlockX + warp * kTileX; x < x_count;
+       x += static_cast<int>(gridDim.z) * kBlockX) {
+    for (int y = static_cast<int>(blockIdx.y) * kTileY; y < y_count; y += static_cast<int>(gridDim.y) * kTileY) {
+      integrate_tiles<Depth, kOne>(call, {x, y, z});
+    }
+  }
+}
+
+// By how many voxels at most quads begin before their tile, so that they are aligned: -1 if they cannot be.
+int most_ahead(const TsdfParams& p) {
+  const int64_t* const d = p.distance_strides;
+  const int64_t* const w = p.weight_strides;
+  if (d[2] != 1 || w[2] != 1 || (d[0] - w[0]) % kEach != 0 || (d[1] - w[1]) % kEach != 0) return -1;
+  const auto at = reinterpret_cast<uintptr_t>(p.distances);
+  if ((at - reinterpret_cast<uintptr_t>(p.weights)) % sizeof(float4) != 0) return -1;
+  return at % sizeof(float4) == 0 && d[0] % kEach == 0 && d[1] % kEach == 0 ? 0 : kEach - 1;
+}
+
+// With the sensors in place.
+cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
+  const TsdfParams& p = call.params;
+  const int64_t* shape = p.grid.shape;
+  if (p.is_depth) {
+    const bool floats = p.dtype == DType::kFloat32;
+    if (p.ranges != nullptr) {
+      const int64_t cells = p.sensors * cell_blocks(p.rows) * cell_blocks(p.columns);
+      const cudaError_t code = launch_overlapped(floats ? find_ranges<float> : find_ranges<uint16_t>,
+                                                 dim3(blocks_for(cells, 1)), kRangeThreads, 0, stream, p);
+      if (code != cudaSuccess) return code;
+    }
+    const dim3 blocks(blocks_for(shape[2] + call.most_ahead, int64_t{kTileZ} << call.tiles_log2),
+                      blocks_for(shape[1], kTileY, 65535), blocks_for(shape[0], int64_t{kWarps} * kTileX, 65535));
+    const bool one = p.sensors == 1 && call.many == nullptr;
+    const auto kernel = floats ? one ? integrate_images<float, true> : integrate_images<float, false>
+                        : one ? integrate_images<uint16_t, true>
+                               : integrate_images<uint16_t, false>;
+    return launch_overlapped(kernel, blocks, kThreads, 0, stream, call);
+  }
+  constexpr int64_t kMostBlocks = int64_t{1} << 20;
+  const dim3 of_rays(blocks_for(p.sensors * p.rows, kThreads, kMostBlocks));
+  const dim3 of_cells(blocks_for(shape[0] * shape[1] * shape[2], kThreads, kMostBlocks));
+  cudaError_t code = p.clear_everywhere ? launch_overlapped(clear_everywhere, of_cells, kThreads, 0, stream, call)
+                                        : launch_overlapped(clear_on_rays, of_rays, kThreads, 0, stream, call);
+  if (code == cudaSuccess) code = launch_overlapped(add_rays, of_rays, kThreads, 0, stream, call);
+  if (code != cudaSuccess) return code;
+  return p.clear_everywhere ? launch_overlapped(update_everywhere, of_cells, kThreads, 0, stream, call)
+                            : launch_overlapped(update_on_rays, of_rays, kThreads, 0, stream, call);
+}
+
+}  // namespace
+}  // namespace robocache
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_tsdf(
+    const robocache::TsdfParams* params, const robocache::TsdfSensor* sensors, const robocache::TsdfNumbers* poses,
+    const robocache::TsdfNumbers* cameras, void* sensor_memory, int32_t device, void* stream_handle) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const auto stream = static_cast<cudaStream_t>(stream_handle);
+  const TsdfParams& p = *params;
+  TsdfCall call{};
+  call.params = p;
+  // Of a warp as many tiles as its lanes look at together, but so few that warps fill the device.
+  call.most_ahead = std::max(most_ahead(p), 0);
+  call.quads = most_ahead(p) >= 0;
+  const int64_t tiles = blocks_for(p.grid.shape[2] + call.most_ahead, kTileZ) *
+                        int64_t{blocks_for(p.grid.shape[1], kTileY)} * blocks_for(p.grid.shape[0], kTileX);
+  while (p.sensors << (call.tiles_log2 + 1) <= 32 &&
+         tiles >= (int64_t{128} << call.tiles_log2) * multiprocessors(device)) {
+    ++call.tiles_log2;
+  }
+  float nothing = 0;
+  update_voxel(p, call.free.distance, nothing, {0, 1});
+  call.free.most_weight = static_cast<float>(p.max_weight);
+  if (poses == nullptr && cameras == nullptr && p.sensors <= kSensorsInParams) {
+    for (int64_t i = 0; i < p.sensors; ++i) {
+      call.few.sensors[i] = sensors[i];
+      if (p.is_depth) call.few.views[i] = view_of(p, sensors[i], call.most_ahead);
+    }
+    return launch_call(call, stream);
+  }
+  auto* const many = static_cast<TsdfSensor*>(sensor_memory);
+  auto* const views = reinterpret_cast<TsdfView*>(many + p.sensors);
+  call.many = many;
+  call.many_views = views;
+  for (int64_t first = 0; first < p.sensors; first += kSensorsInParams) {
+    SensorBatch batch{};
+    std::copy_n(sensors + first, std::min(kSensorsInParams, p.sensors - first), batch.sensors);
+    const cudaError_t code = launch_overlapped(store_sensors, dim3(1), unsigned{kSensorsInParams}, 0, stream, batch,
+                                               poses ? *poses : TsdfNumbers{}, cameras ? *cameras : TsdfNumbers{}, p,
+                                               call.most_ahead, many, views, first);
+    if (code != cudaSuccess) return code;
+  }
+  return launch_call(call, stream);
+}

@@ -1,0 +1,319 @@
+// What float32 is sure of about a depth image and a voxel: that it says nothing of the voxel, or that the voxel lies in
+// free space. Every bound here holds for the numbers that rule 32 makes in float64, so that a glance never changes a bit;
+// what it is not sure of, rule 32 decides. Both backends share it.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_math.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_params.hpp"
+
+namespace robocache {
+
+// Of a box of voxels and a sensor.
+struct TsdfGlance {
+  float at[3];       // the first voxel's centre, in the camera's frame
+  float step[3][3];  // what a voxel further along each axis adds to that
+  float fx, fy, cx, cy;
+  float depth_scale;
+  float error;          // of a coordinate in that frame, in the box
+  float least_z;        // what is nearer than this is looked at; infinity: nothing is sure
+  float pixel_error;    // of a pixel: this over z,
+  float pixel_slack;    // and this
+  float sure_distance;  // more in front or behind than this and depth * kDepthError is far more than the truncation
+};
+
+inline constexpr float kDepthError = 0x1p-21f;
+
+ROBOCACHE_HD double larger(double a, double b) { return a > b ? a : b; }
+
+// `extent` voxels along each axis, the first at `first`.
+ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, const int64_t first[3],
+                                  const int64_t extent[3]) {
+  TsdfGlance g;
+  const double* const r = s.rotation;
+  double d[3];
+  double far = 0;
+  double most_voxels = 0;  // along an axis
+  for (int axis = 0; axis < 3; ++axis) {
+    const double corner = std::abs(p.grid.origin[axis]) + static_cast<double>(p.grid.shape[axis]) * p.grid.size[axis];
+    d[axis] = p.grid.origin[axis] + (static_cast<double>(first[axis]) + 0.5) * p.grid.size[axis] - s.origin[axis];
+    far += corner + std::abs(s.origin[axis]);
+    most_voxels = larger(most_voxels, static_cast<double>(extent[axis]));
+  }
+  double reach = 0;  // of any coordinate
+  double errors[3];
+  for (int k = 0; k < 3; ++k) {
+    const double c = r[k] * d[0] + r[3 + k] * d[1] + r[6 + k] * d[2];
+    double low = c;
+    double high = c;
+    double along = std::abs(c);
+    g.at[k] = static_cast<float>(c);
+    for (int axis = 0; axis < 3; ++axis) {
+      const double step = r[3 * axis + k] * p.grid.size[axis];
+      const double whole = step * static_cast<double>(extent[axis]);
+      g.step[axis][k] = static_cast<float>(step);
+      low -= larger(-whole, 0);
+      high += larger(whole, 0);
+      along += std::abs(whole);
+    }
+    const double farthest = larger(std::abs(low), std::abs(high));
+    reach = larger(reach, farthest);
+    // at and the steps are rounded, and what is added to them up to four times; float64 rounds all that it subtracts.
+    errors[k] = 0x1p-24 * (along + 5 * farthest) + 0x1p-46 * far;
+  }
+  const double error = larger(larger(errors[0], errors[1]), errors[2]);
+  // The farthest from the principal point that a pixel within two of the image is.
+  const double columns = static_cast<double>(p.columns);
+  const double rows = static_cast<double>(p.rows);
+  const double aside =
+      larger(larger(std::abs(s.cx), std::abs(columns - s.cx)), larger(std::abs(s.cy), std::abs(rows - s.cy))) + 2;
+  const double highest = larger(std::abs(s.cx) + columns, std::abs(s.cy) + rows) + 2;
+  g.fx = static_cast<float>(s.fx);
+  g.fy = static_cast<float>(s.fy);
+  g.cx = static_cast<float>(s.cx);
+  g.cy = static_cast<float>(s.cy);
+  g.depth_scale = static_cast<float>(p.depth_scale);
+  g.error = static_cast<float>(1.01 * error);
+  // x / z is off by (its error + that of z |x / z|) / z; 1 / z, the product, fx and the sum round.
+  g.pixel_error = static_cast<float>(1.03 * (larger(s.fx * errors[0], s.fy * errors[1]) + aside * errors[2]));
+  g.pixel_slack = static_cast<float>(2.6 * 0x1p-23 * aside + 0x1p-23 * highest);
+  // Within these nothing here under- or overflows, and pixels can be told apart.
+  const double farthest_place =
+      rows * std::abs(static_cast<double>(p.row_stride)) + columns * std::abs(static_cast<double>(p.column_stride));
+  const bool sane = reach > 1e-15 && reach < 1e15 && s.fx < 1e15 && s.fy < 1e15 && highest < 0x1p20 &&
+                    p.depth_scale > 1e-30 && p.depth_scale < 1e30 && farthest_place < 0x1p31 && most_voxels <= 0x1p24;
+  g.least_z = sane ? 64 * g.error : std::numeric_limits<float>::infinity();
+  g.sure_distance = sane ? static_cast<float>(1.002 * p.truncation + 2.02 * error) : g.least_z;
+  return g;
+}
+
+// Of a sensor, what a kernel reads for each box of voxels.
+struct alignas(16) TsdfView {
+  TsdfGlance glance;
+  float middle[3];  // of the first box, in the camera's frame
+  float half[3];    // what a box extends from there along each axis of that frame, and more than the error of both
+};
+
+// For boxes of `extent` voxels, anywhere within what the glance is of.
+ROBOCACHE_HD TsdfView view_of(const TsdfGlance& g, const int extent[3]) {
+  TsdfView view{g, {}, {}};
+  for (int k = 0; k < 3; ++k) {
+    view.middle[k] = g.at[k];
+    for (int axis = 0; axis < 3; ++axis) {
+      const float half = 0.5f * static_cast<float>(extent[axis] - 1) * g.step[axis][k];
+      view.middle[k] += half;
+      view.half[k] += std::abs(half);
+    }
+    view.half[k] = view.half[k] * (1 + 0x1p-18f) + 2 * g.error;
+  }
+  return view;
+}
+
+// What depth images measured is found beforehand for square cells of kLeastCell pixels a side, twice and four times that:
+// 16, 4 and 1 of them to a block of kBlockCell.
+inline constexpr int32_t kLeastCellLog2 = 4;
+inline constexpr int32_t kCellSizes = 3;
+inline constexpr int32_t kBlockCellLog2 = kLeastCellLog2 + kCellSizes - 1;
+inline constexpr int32_t kBlockCell = 1 << kBlockCellLog2;
+inline constexpr int64_t kCellsInBlock = 16 + 4 + 1;
+
+ROBOCACHE_HD int64_t cell_blocks(int64_t pixels) { return (pixels + kBlockCell - 1) >> kBlockCellLog2; }
+
+// Where the range of a cell of an image lies: of a size, the cells of all blocks are row-major.
+ROBOCACHE_HD int64_t cell_place(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row, int64_t column) {
+  const int64_t before = size == 0 ? 0 : size == 1 ? 16 : 20;
+  return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
+}
+
+// What the pixels from one to another measured, or more than that: both are on the image.
+ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells, int32_t top, int32_t left,
+                                     int32_t bottom, int32_t right) {
+  int32_t size = 0;
+  while (size < kCellSizes && (((bottom >> (kLeastCellLog2 + size)) - (top >> (kLeastCellLog2 + size)) > 1) |
+                               ((right >> (kLeastCellLog2 + size)) - (left >> (kLeastCellLog2 + size)) > 1))) {
+    ++size;
+  }
+  if (size == kCellSizes) return {0, std::numeric_limits<float>::infinity()};
+  TsdfRange all{std::numeric_limits<float>::infinity(), 0};
+  for (const int32_t row : {top, bottom}) {
+    for (const int32_t column : {left, right}) {
+      const TsdfRange one = cells[cell_place(cell_blocks(p.columns), cell_blocks(p.rows), size,
+                                             row >> (kLeastCellLog2 + size), column >> (kLeastCellLog2 + size))];
+      all.least = one.least < all.least ? one.least : all.least;
+      all.most = one.most > all.most ? one.most : all.most;
+    }
+  }
+  return all;
+}
+
+// What an image says of all voxels of a box: that it measured none of them, that those whose pixel measured anything lie in
+// free space, or nothing.
+enum class BoxVerdict { kNone, kFree, kUnknown };
+
+// Of the box whose first voxel is at x, y, z. `cells` are the image's; null: not known.
+ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, const TsdfRange* cells, float x, float y,
+                                    float z) {
+  const TsdfGlance& g = view.glance;
+  // Where nothing is sure all is looked at, but by a pose of NaN.
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (!(g.least_z < kInfinity)) return g.at[2] == g.at[2] ? BoxVerdict::kUnknown : BoxVerdict::kNone;
+  float low[3];
+  float high[3];
+  for (int k = 0; k < 3; ++k) {
+    const float middle =
+        std::fma(x, g.step[0][k], std::fma(y, g.step[1][k], std::fma(z, g.step[2][k], view.middle[k])));
+    low[k] = middle - view.half[k];
+    high[k] = middle + view.half[k];
+  }
+  if (!(low[2] >= g.least_z)) return high[2] >= 0 ? BoxVerdict::kUnknown : BoxVerdict::kNone;
+  const float most_inverse = 1 / low[2];
+  const float least_inverse = 1 / high[2];
+  const float left = std::fma(g.fx, low[0] * (low[0] < 0 ? most_inverse : least_inverse), g.cx);
+  const float right = std::fma(g.fx, high[0] * (high[0] < 0 ? least_inverse : most_inverse), g.cx);
+  const float top = std::fma(g.fy, low[1] * (low[1] < 0 ? most_inverse : least_inverse), g.cy);
+  const float bottom = std::fma(g.fy, high[1] * (high[1] < 0 ? least_inverse : most_inverse), g.cy);
+  // Pixels reach half a pixel around their centres; a whole one is left.
+  const auto columns = static_cast<float>(p.columns);
+  const auto rows = static_cast<float>(p.rows);
+  if ((right < -1) | (left > columns) | (bottom < -1) | (top > rows)) return BoxVerdict::kNone;
+  if (cells == nullptr) return BoxVerdict::kUnknown;
+  const TsdfRange found = range_between(p, cells, static_cast<int32_t>(top < 1 ? 0 : top - 1),
+                                        static_cast<int32_t>(left < 1 ? 0 : left - 1),
+                                        static_cast<int32_t>(bottom + 1 < rows ? bottom + 1 : rows - 1),
+                                        static_cast<int32_t>(right + 1 < columns ? right + 1 : columns - 1));
+  const float nearest = found.least * g.depth_scale;
+  const float farthest = found.most * g.depth_scale;
+  const bool behind = low[2] - farthest > std::fma(farthest, kDepthError, g.sure_distance);
+  const bool ahead = nearest - high[2] > std::fma(nearest, kDepthError, g.sure_distance);
+  if (!(found.most > 0) | behind) return BoxVerdict::kNone;
+  return !ahead ? BoxVerdict::kUnknown : p.space_carving ? BoxVerdict::kFree : BoxVerdict::kNone;
+}
+
+// A sum of float32 that the bounds above allow to be rounded once or twice: fused where that is fast.
+ROBOCACHE_HD float plus_product(float a, float b, float sum) {
+#if defined(__CUDA_ARCH__) || defined(__FMA__)
+  return std::fma(a, b, sum);
+#else
+  return a * b + sum;
+#endif
+}
+
+// The pixel that a voxel falls on, where that is sure; it may be none of the image.
+struct Glimpse {
+  int32_t column, row;
+  int32_t sure;  // 0 or 1; vector code knows no members of one byte
+};
+
+// Of a point in the camera's frame, to g.error; `inverse` is 1 / z to 2^-23 of it.
+ROBOCACHE_HD Glimpse glimpse(const TsdfGlance& g, float x, float y, float z, float inverse) {
+  constexpr float kMagic = 0x1.8p23f;  // added, it leaves the nearest whole number in the last bits
+  const float u = plus_product(g.fx, x * inverse, g.cx);
+  const float v = plus_product(g.fy, y * inverse, g.cy);
+  const float column = u + kMagic;
+  const float row = v + kMagic;
+  // So far from a whole number it is still sure which one is nearest. NaN never is, nor is what magic does not reach:
+  // doubt is more than half a pixel there.
+  const float certain = plus_product(-g.pixel_error, inverse, 0.5f - g.pixel_slack);
+  const int32_t sure = int32_t{z >= g.least_z} & int32_t{std::abs(u - (column - kMagic)) <= certain} &
+                       int32_t{std::abs(v - (row - kMagic)) <= certain};  // without branches, for vectors
+  return {std::bit_cast<int32_t>(column) - std::bit_cast<int32_t>(kMagic),
+          std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
+}
+
+// What an image says of a voxel, if anything: 0 or 1.
+struct Verdict {
+  int32_t free, doubtful;
+};
+
+// What `depth`, as the image holds it, says of a voxel at z.
+ROBOCACHE_HD Verdict verdict(const TsdfGlance& g, bool space_carving, float z, float depth) {
+  const float metres = depth * g.depth_scale;
+  const float ahead = metres - z;
+  const float far = plus_product(metres, kDepthError, g.sure_distance);
+  const int32_t measured = int32_t{depth > 0} & int32_t{depth < std::numeric_limits<float>::infinity()};
+  return {measured & int32_t{space_carving} & int32_t{ahead > far}, measured & int32_t{!(std::abs(ahead) > far)}};
+}
+
+// ---- Float64 without divisions and roots ----
+//
+// Those of rule 32 are rounded correctly, which takes long and waits for itself. Without that each of the below is off by
+// less than 2^-48 of it, and mostly nothing depends on the rest.
+
+struct Refined {
+  double value;
+  bool sure;  // to 2^-51 of it
+};
+
+// 1 / sqrt(x), of which `guess` knows the first digits.
+ROBOCACHE_HD Refined inverse_root(double x, float guess) {
+  const auto y = static_cast<double>(guess);
+  const double off = std::fma(-x * y, y, 1.0);
+  return {std::fma(y * off, std::fma(0.375, off, 0.5), y), std::abs(off) < 0x1p-18};
+}
+
+// 1 / x, likewise.
+ROBOCACHE_HD Refined inverse_of(double x, float guess) {
+  const auto y = static_cast<double>(guess);
+  const double off = std::fma(-x, y, 1.0);
+  return {std::fma(y, std::fma(off, off, off), y), std::abs(off) < 0x1p-18};
+}
+
+// As find_pixel, if that is sure, and true then. guess(x) knows the first digits of 1 / x.
+template <class Guess>
+ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Guess& guess) {
+  const Refined inverse = inverse_of(c.z, guess(static_cast<float>(c.z)));
+  const double u = s.fx * c.x * inverse.value + s.cx;
+  const double v = s.fy * c.y * inverse.value + s.cy;
+  c.column = nearest_even(u);
+  c.row = nearest_even(v);
+  constexpr double kCertain = 0.5 - 0x1p-22;  // NaN never is
+  return inverse.sure & (std::abs(u - c.column) <= kCertain) & (std::abs(v - c.row) <= kCertain) &
+         (std::abs(u) + std::abs(s.cx) < 0x1p24) & (std::abs(v) + std::abs(s.cy) < 0x1p24);
+}
+
+// What a measurement adds to TsdfSum, if that is sure.
+struct Addend {
+  int64_t quanta;
+  int32_t count;
+  bool sure;
+};
+
+// Of a depth in metres, above 0, and a voxel before the camera; guess(x) knows the first digits of 1 / sqrt(x).
+template <class Guess>
+ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double depth, const Guess& guess) {
+  // The ray's length over z is square / sqrt(square z^2): one root, and no division.
+  const double square = std::fma(c.z, c.z, std::fma(c.y, c.y, c.x * c.x));
+  const double radicand = square * c.z * c.z;
+  const Refined inverse = inverse_root(radicand, guess(static_cast<float>(radicand)));
+  const double quanta = (depth - c.z) * p.quanta_per_metre * (square * inverse.value);
+  const double most = p.truncation * p.quanta_per_metre;  // up to 2^32: what matters is off by less than 2^-16
+  const double whole = nearest_even(quanta);
+  const bool sure = inverse.sure & (std::abs(quanta - whole) <= 0.5 - 0x1p-15) &
+                    (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN never is
+  const bool within = (quanta >= -most) & (quanta <= most);
+  const bool counts = within | ((quanta > most) & p.space_carving);
+  return {within ? static_cast<int64_t>(whole) - p.free_quanta : 0, counts ? 1 : 0, sure};
+}
+
+// As update_voxel, if the mean is sure in float32, and true then. guess(x) knows the first digits of 1 / x.
+template <class Guess>
+ROBOCACHE_HD bool update_if_sure(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum,
+                                 const Guess& guess) {
+  const TsdfMean mean = mean_with(p, distance, weight, sum);
+  const Refined inverse = inverse_of(mean.total, guess(static_cast<float>(mean.total)));
+  const double about = mean.sum * inverse.value;
+  if (!(inverse.sure & (static_cast<float>(std::fma(about, -0x1p-48, about)) ==
+                        static_cast<float>(std::fma(about, 0x1p-48, about))))) {
+    return false;
+  }
+  distance = static_cast<float>(about);
+  weight = weight_of(p, mean);
+  return true;
+}
+
+}  // namespace robocache

@@ -1,0 +1,355 @@
+// Names the voxel of each row and the rows of each voxel.
+//
+//   key, sort          for another order than that of insertion: the voxels in that order
+//   describe           coords; each voxel's list of rows, with its first row in front
+//   assign             the voxel of each row; puts the row into its voxel's list, or its priority to the test
+//   choose             what the lists say: which rows are kept, which one is the random one
+//
+// Long lists are not kept by assign: rows are sorted by their voxels instead.
+#include <algorithm>
+#include <bit>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "robocache/points/voxelize_sparse/sparse_cuda.cuh"
+
+namespace robocache::sparse_cuda {
+namespace {
+
+constexpr int64_t kLongList = 32;
+using WideKey = unsigned __int128;
+
+struct Placing {
+  int64_t found_most;  // voxels there can be in the call's arrays
+  int key_bits;        // of the order's keys; 0 where the order is that of insertion
+  bool wide;           // keys of more than 64 bits
+  bool listed;         // assign lists rows
+  bool sorted;         // rows are sorted instead
+  Word* keys[2];       // [voxels]
+  WideKey* wide_keys[2];
+  int32_t* insertions[2];   // [voxels]; the second: the place of each voxel in the order of insertion
+  int32_t* place;           // [voxels] the voxel of each such place
+  uint32_t* list;           // [voxels, P] rows, kNoRow behind the last
+  Word* least;              // [voxels]
+  uint32_t* row_voxels[2];  // [rows]
+  int32_t* rows[2];
+  int32_t* start;  // [voxels] where its rows begin among the sorted
+  char* sort_memory;
+  size_t sort_bytes;
+};
+
+int bits_for(uint64_t value) { return std::max(1, static_cast<int>(std::bit_width(value))); }
+
+// Bits of the widest key. All ones in so many bits is more than any.
+void set_key_bits(const SparseCall& call, Placing& p) {
+  const int64_t* const shape = call.grid.shape;
+  if (call.order == VoxelOrder::kFirst) return;
+  const int cloud_bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(call.clouds.count)));
+  if (call.bounded && call.order == VoxelOrder::kLinear) {
+    const double cells = static_cast<double>(call.clouds.count) * static_cast<double>(shape[0]) *
+                         static_cast<double>(shape[1]) * static_cast<double>(shape[2]);
+    if (cells < 0x1p62) {
+      p.key_bits = bits_for(static_cast<uint64_t>(call.clouds.count * shape[0] * shape[1] * shape[2]) + 1);
+      return;
+    }
+  }
+  if (call.bounded && call.order == VoxelOrder::kMorton) {
+    const auto longest = static_cast<uint64_t>(std::max({shape[0], shape[1], shape[2]}));
+    const int axis_bits = bits_for(longest);
+    if (axis_bits <= 21 && 3 * axis_bits + cloud_bits <= 63) {
+      p.key_bits = 3 * axis_bits + cloud_bits;
+      return;
+    }
+  }
+  p.wide = true;
+  p.key_bits = 97 + cloud_bits;  // 33 of a code, or 32 of x, above 64
+}
+
+cudaError_t sort_voxels(const Placing& p, void* memory, size_t& bytes, cudaStream_t stream) {
+  const auto sort = [&](auto* const* keys) {
+    return cub::DeviceRadixSort::SortPairs(memory, bytes, keys[0], keys[1], p.insertions[0], p.insertions[1],
+                                           p.found_most, 0, p.key_bits, stream);
+  };
+  return p.wide ? sort(p.wide_keys) : sort(p.keys);
+}
+
+cudaError_t sort_rows(const SparseCall& call, const Numbering& n, const Placing& p, void* memory, size_t& bytes,
+                      cudaStream_t stream) {
+  return cub::DeviceRadixSort::SortPairs(memory, bytes, p.row_voxels[0], p.row_voxels[1], p.rows[0], p.rows[1], n.rows,
+                                         0, bits_for(static_cast<uint64_t>(call.voxels)), stream);
+}
+
+cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, int64_t& bytes) {
+  p = {};
+  p.found_most = std::min(call.voxels, n.most);
+  set_key_bits(call, p);
+  const bool ordered = p.key_bits > 0 && p.found_most > 0;
+  if (!ordered) p.key_bits = 0;
+  const bool keeps = !call.random && call.points_per_voxel != kUnlimited && n.rows > 0;
+  p.sorted = keeps && call.points_per_voxel > kLongList;
+  p.listed = keeps && !p.sorted;
+  if (ordered) {
+    size_t needed = 0;
+    if (const cudaError_t code = sort_voxels(p, nullptr, needed, nullptr); code != cudaSuccess) return code;
+    p.sort_bytes = needed;
+  }
+  if (p.sorted) {
+    size_t needed = 0;
+    if (const cudaError_t code = sort_rows(call, n, p, nullptr, needed, nullptr); code != cudaSuccess) return code;
+    p.sort_bytes = std::max(p.sort_bytes, needed);
+  }
+  WorkspaceParts parts(call.workspace);
+  for (int i = 0; i < 2; ++i) {
+    parts.take(p.keys[i], p.found_most, ordered && !p.wide);
+    parts.take(p.wide_keys[i], p.found_most, ordered && p.wide);
+    parts.take(p.insertions[i], p.found_most, ordered);
+    parts.take(p.row_voxels[i], n.rows, p.sorted);
+    parts.take(p.rows[i], n.rows, p.sorted);
+  }
+  parts.take(p.place, p.found_most, ordered);
+  if (p.listed) {
+    p.list = reinterpret_cast<uint32_t*>(call.rows_of_voxel);
+    parts.take(p.list, call.voxels * call.points_per_voxel, p.list == nullptr);
+  }
+  parts.take(p.least, call.voxels, call.random);
+  parts.take(p.start, call.voxels, p.sorted);
+  parts.take(p.sort_memory, static_cast<int64_t>(p.sort_bytes), p.sort_bytes > 0);
+  bytes = parts.bytes();
+  return cudaSuccess;
+}
+
+// Voxels in the call's arrays that are voxels.
+__device__ int64_t found_voxels(const SparseCall& call, const Numbering& n) {
+  const int64_t voxels = n.sizes->sizes.voxels;
+  return voxels < call.voxels ? voxels : call.voxels;
+}
+
+// The cell of the voxel that is `place`-th in the order of insertion, and its first row.
+__device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int64_t place, SparseCell& cell) {
+  const int32_t row = n.first_row[insertion_of_voxel(call, n, place)];
+  cloud_of_row(call, n, row, cell.cloud);
+  cell_of_row(call, row, cell);
+  return row;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    key(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
+        const __grid_constant__ Placing p) {
+  wait_for_work_before();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= p.found_most) return;
+  p.insertions[0][i] = static_cast<int32_t>(i);
+  const bool found = i < found_voxels(call, n);
+  SparseCell cell{};
+  if (found) first_row_of(call, n, i, cell);
+  if (p.wide) {
+    const SparseKey made = sort_key(call.order, cell);
+    p.wide_keys[0][i] = found ? static_cast<WideKey>(made.high) << 64 | made.low : ~WideKey{0};
+    return;
+  }
+  Word made = ~Word{0};
+  if (found && call.order == VoxelOrder::kLinear) {
+    const auto* shape = call.grid.shape;
+    made = static_cast<Word>(((cell.cloud * shape[0] + cell.x) * shape[1] + cell.y) * shape[2] + cell.z);
+  } else if (found) {
+    const int axes = p.key_bits - static_cast<int>(64 - __clzll(static_cast<long long>(call.clouds.count)));
+    made = static_cast<Word>(cell.cloud) << axes | spread_bits(static_cast<uint64_t>(cell.x)) |
+           spread_bits(static_cast<uint64_t>(cell.y)) << 1 | spread_bits(static_cast<uint64_t>(cell.z)) << 2;
+  }
+  p.keys[0][i] = made;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    describe(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
+             const __grid_constant__ Placing p) {
+  wait_for_work_before();
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  const int64_t found = found_voxels(call, n);
+  const int64_t most = call.points_per_voxel;
+  if (thread == 0 && call.num_voxels != nullptr) *call.num_voxels = n.sizes->sizes.voxels;
+  if (call.dropped != nullptr) {
+    for (int64_t b = thread; b < call.clouds.count; b += step) call.dropped[b] = 0;
+  }
+  for (int64_t voxel = thread; voxel < call.voxels; voxel += step) {
+    SparseCell cell{-1, -1, -1, -1};
+    int32_t row = -1;
+    if (voxel < found) {
+      int64_t place = voxel;
+      if (p.key_bits > 0) {
+        place = p.insertions[1][voxel];
+        p.place[place] = static_cast<int32_t>(voxel);
+      }
+      row = first_row_of(call, n, place, cell);
+    }
+    write_coords(call, voxel, cell);
+    if (p.list != nullptr) {
+      uint32_t* const list = p.list + voxel * most;
+      list[0] = static_cast<uint32_t>(row);
+      for (int64_t place = 1; place < most; ++place) list[place] = kNoRow;
+    }
+    if (call.counts != nullptr) call.counts[voxel] = p.listed && row >= 0 ? 1 : 0;
+    if (p.least != nullptr) p.least[voxel] = ~Word{0};
+  }
+  if (p.list != nullptr || call.rows_of_voxel == nullptr || call.random) return;
+  for (int64_t i = thread; i < call.voxels * most; i += step) call.rows_of_voxel[i] = -1;
+}
+
+// Puts a row into its voxel's ascending list of the least P rows, which begins with the voxel's first row.
+//
+// Each place keeps the least row that was ever offered to it, and what it gives up, or never takes, is offered to the next
+// one. So no row is lost before the end of the list; and the k-th least row never gets behind place k, since it only goes
+// on from a place that holds a lesser row, and by the same argument the i-th least is never behind place i < k. Hence each
+// of the least P rows ends in a place of its own no further than its rank: in its rank's. That holds as well for a place
+// that is passed by because a lesser row was seen there: places only fall.
+__device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_t* count) {
+  const auto seen = [&](int64_t place) { return *static_cast<const volatile uint32_t*>(list + place); };
+  if (most == 1 || seen(most - 1) < row) return;
+  int64_t place = 1;
+  while (place < most - 1 && seen(place) < row) ++place;
+  for (; place < most; ++place) {
+    const uint32_t before = atomicMin(list + place, row);
+    if (before == kNoRow) {  // once for each place
+      if (count != nullptr) atomicAdd(count, 1);
+      return;
+    }
+    if (before > row) row = before;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    assign(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
+           const __grid_constant__ Placing p) {
+  wait_for_work_before();
+  __shared__ int32_t block_cloud;
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  int32_t cloud = 0;
+  const bool point = row < n.rows && cloud_of_row(call, n, row, cloud);
+  if (threadIdx.x == 0) block_cloud = cloud;
+  int64_t voxel = -1;
+  Word slot = kFreeSlot;
+  if (point && n.slot_of_row[row] != kNoSlot) {
+    slot = n.table[n.slot_of_row[row]];
+    voxel = voxel_of_insertion(call, n, insertion_of_slot(slot), cloud);
+    if (voxel >= found_voxels(call, n)) voxel = -1;
+    if (voxel >= 0 && p.key_bits > 0) voxel = p.place[voxel];
+  }
+  if (row < n.rows) {
+    call.point_to_voxel[row] = static_cast<int32_t>(voxel);
+    if (p.sorted) {
+      p.row_voxels[0][row] = static_cast<uint32_t>(voxel < 0 ? call.voxels : voxel);
+      p.rows[0][row] = static_cast<int32_t>(row);
+    }
+  }
+  if (voxel >= 0 && p.list != nullptr && row != row_of_slot(slot)) {
+    const int64_t most = call.points_per_voxel;
+    put_into_list(p.list + voxel * most, most, static_cast<uint32_t>(row),
+                  call.counts != nullptr ? call.counts + voxel : nullptr);
+  }
+  if (voxel >= 0 && p.least != nullptr) {
+    const Word priority = sample_priority(call.seed, row);
+    if (priority < *static_cast<const volatile Word*>(p.least + voxel)) atomicMin(p.least + voxel, priority);
+  }
+  if (call.dropped == nullptr) return;
+  __syncthreads();
+  const bool lost = point && voxel < 0;
+  const bool here = lost && cloud == block_cloud;
+  if (lost && !here) atomicAdd(reinterpret_cast<Word*>(call.dropped + cloud), Word{1});
+  const int dropped = __syncthreads_count(here);
+  if (threadIdx.x == 0 && dropped > 0) {
+    atomicAdd(reinterpret_cast<Word*>(call.dropped + block_cloud), static_cast<Word>(dropped));
+  }
+}
+
+// With lists: which rows are in them. Of priorities: whose is the least.
+__global__ void __launch_bounds__(kThreads)
+    choose(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
+           const __grid_constant__ Placing p) {
+  wait_for_work_before();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (call.random) {
+    if (i < call.voxels) call.rows_of_voxel[i] = static_cast<int32_t>(row_of_slot(p.least[i]));
+  } else if (i < n.rows) {
+    const int32_t voxel = call.point_to_voxel[i];
+    const int64_t most = call.points_per_voxel;
+    const bool kept = voxel >= 0 && static_cast<uint32_t>(i) <= p.list[voxel * most + most - 1];
+    call.kept[i] = kept ? voxel : -1;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    find_starts(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
+                const __grid_constant__ Placing p) {
+  wait_for_work_before();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n.rows) return;
+  const uint32_t voxel = p.row_voxels[1][i];
+  if (voxel < call.voxels && (i == 0 || p.row_voxels[1][i - 1] != voxel)) p.start[voxel] = static_cast<int32_t>(i);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    choose_sorted(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
+                  const __grid_constant__ Placing p) {
+  wait_for_work_before();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n.rows) return;
+  const uint32_t voxel = p.row_voxels[1][i];
+  const int32_t row = p.rows[1][i];
+  const int64_t most = call.points_per_voxel;
+  const int64_t place = voxel < call.voxels ? i - p.start[voxel] : most;
+  const bool kept = place < most;
+  if (call.kept != nullptr) call.kept[row] = kept ? static_cast<int32_t>(voxel) : -1;
+  if (!kept) return;
+  if (call.rows_of_voxel != nullptr) call.rows_of_voxel[voxel * most + place] = row;
+  const bool last = place == most - 1 || i == n.rows - 1 || p.row_voxels[1][i + 1] != voxel;
+  if (last && call.counts != nullptr) call.counts[voxel] = static_cast<int32_t>(place + 1);
+}
+
+cudaError_t launch(const SparseCall& call, const Numbering& n, const Placing& p, cudaStream_t stream) {
+  cudaError_t code = cudaSuccess;
+  size_t sort_bytes = p.sort_bytes;
+  const auto queue = [&](auto* kernel, int64_t items) {
+    if (code == cudaSuccess && items > 0) {
+      code = launch_overlapped(kernel, blocks_for(items, kThreads), kThreads, 0, stream, call, n, p);
+    }
+  };
+  if (p.key_bits > 0) {
+    queue(key, p.found_most);
+    if (code == cudaSuccess) code = sort_voxels(p, p.sort_memory, sort_bytes, stream);
+  }
+  const bool cleared = p.list == nullptr && call.rows_of_voxel != nullptr && !call.random;
+  const int64_t places = cleared ? call.voxels * call.points_per_voxel : call.voxels;
+  queue(describe, std::clamp<int64_t>(std::max(places, call.clouds.count), 1, int64_t{4096} * kThreads));
+  queue(assign, n.rows);
+  if (call.random) queue(choose, call.voxels);
+  if (p.listed && call.kept != nullptr) queue(choose, n.rows);
+  if (p.sorted) {
+    sort_bytes = p.sort_bytes;
+    if (code == cudaSuccess) code = sort_rows(call, n, p, p.sort_memory, sort_bytes, stream);
+    queue(find_starts, n.rows);
+    queue(choose_sorted, n.rows);
+  }
+  return code;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_bytes(const SparseCall* call, int64_t* bytes,
+                                                                                 int32_t device) {
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  Placing p{};
+  return placing_of(*call, numbering_of(*call, nullptr), p, *bytes);
+}
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_points(const SparseCall* call,
+                                                                                  int32_t device, void* stream) {
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const Numbering n = numbering_of(*call, nullptr);
+  Placing p{};
+  int64_t bytes = 0;
+  const cudaError_t code = placing_of(*call, n, p, bytes);
+  return code != cudaSuccess ? code : launch(*call, n, p, static_cast<cudaStream_t>(stream));
+}
+
+}  // namespace robocache::sparse_cuda

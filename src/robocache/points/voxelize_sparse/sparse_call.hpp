@@ -1,0 +1,206 @@
+// What voxelize_sparse and voxel_downsample hand to a backend: validated, plain C.
+//
+// A call goes in the steps of sparse_steps.hpp.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/points/voxels/cell.hpp"
+#include "robocache/points/voxels/clouds.hpp"
+
+namespace robocache {
+
+enum class VoxelOrder : uint8_t { kFirst, kLinear, kMorton };
+enum class CoordOrder : uint8_t { kXyz, kZyx };
+
+inline constexpr int64_t kUnlimited = INT64_MAX;
+
+struct SparseSizes {
+  int64_t voxels;         // of all clouds, max_voxels applied
+  int64_t largest_count;  // points of the fullest of them, where that is asked for
+  bool beyond;            // a point lies in a cell that int32 does not number; false where the call is bounded or wide
+};
+
+struct SparseCall {
+  Clouds clouds;
+  VoxelGrid grid;
+  bool bounded;        // to grid.shape and upper; else to what int32 numbers
+  bool wide;           // unbounded, and cells are numbered by int64: SparseCell then holds their low 32 bits
+  double upper[3];     // where bounded: a point at or beyond it along an axis is in no cell
+  bool batched;        // coords begin with the cloud
+  bool largest_count;  // whether it is asked for
+  VoxelOrder order;
+  CoordOrder coord_order;
+  int64_t max_voxels;  // of each cloud, or kUnlimited
+  void* numbering;     // numbering_bytes of memory: what number_voxels leaves for place_points
+
+  // From place_points on.
+  void* workspace;           // place_bytes of memory
+  int64_t voxels;            // capacity of the arrays that follow; voxels inserted later are left out
+  int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited: all are, and nobody asks which
+  bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
+  uint64_t seed;
+  int32_t* coords;          // [voxels, 3 or 4], or null
+  int32_t* counts;          // [voxels] points kept, or null. This and the next but one only of a limit
+  int32_t* point_to_voxel;  // [rows]
+  int32_t* kept;            // [rows] point_to_voxel of the rows kept, -1 for others; or null
+  int32_t* rows_of_voxel;   // [voxels, P] the rows kept, ascending, -1 behind the last; or null
+  int64_t* dropped;         // [clouds], or null
+  int64_t* num_voxels;      // or null
+};
+
+// Copies rows of an array of `columns` elements into [count, columns], zeros for row -1. Cloud b's row r, named b * rows + r
+// as in clouds.hpp, is at b * cloud_stride + r * row_stride elements.
+struct GatherCall {
+  const void* data;
+  int64_t element_bytes;
+  int64_t columns;
+  int64_t rows;  // of each cloud; ragged or one cloud: of all together
+  int64_t cloud_stride;
+  int64_t row_stride;
+  const int32_t* row;  // [count]
+  int64_t count;
+  void* out;
+};
+
+// Which of a voxel's points `random` takes: the one with the least of this. The upper half is splitmix64's hash of (seed,
+// row), the lower the row, so that no two are equal.
+ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
+  const auto mixed = [](uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  };
+  const uint64_t hash = mixed(mixed(seed + 0x9e3779b97f4a7c15u) + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(row));
+  return (hash & 0xffffffff00000000u) | static_cast<uint64_t>(row);
+}
+
+// A cell of a cloud, as int32 numbers it. Of a wide call the low halves of x, y, z: same_cell compares the rest.
+struct SparseCell {
+  int32_t cloud, x, y, z;
+};
+
+ROBOCACHE_HD bool operator==(const SparseCell& a, const SparseCell& b) {
+  return a.x == b.x && a.y == b.y && a.z == b.z && a.cloud == b.cloud;
+}
+
+// The cell along each axis by int64; false for a point that voxel_coordinate refuses along one.
+template <class Real>
+ROBOCACHE_HD bool wide_cell(const SparseCall& call, const Real* p, int64_t (&cell)[3]) {
+  for (int axis = 0; axis < 3; ++axis) {
+    if (!voxel_coordinate(p[axis], static_cast<Real>(call.grid.origin[axis]), static_cast<Real>(call.grid.size[axis]),
+                          cell[axis])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// False for a point that is in no cell.
+template <class Real>
+ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell& cell) {
+  int64_t found[3];
+  if (!wide_cell(call, p, found)) return false;
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t c = found[axis];
+    if (call.bounded) {
+      if (c < 0 || c >= call.grid.shape[axis] || !(p[axis] < static_cast<Real>(call.upper[axis]))) return false;
+    } else if (!call.wide && (c < INT32_MIN || c > INT32_MAX)) {
+      return false;
+    }
+  }
+  cell.x = static_cast<int32_t>(found[0]);
+  cell.y = static_cast<int32_t>(found[1]);
+  cell.z = static_cast<int32_t>(found[2]);
+  return true;
+}
+
+// Where a row begins, in elements. Rows are fewer than 2^31.
+ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
+  if (row < rows) return row * row_stride;  // of one cloud, or ragged, every row
+  const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
+  return cloud * cloud_stride + (row - cloud * rows) * row_stride;
+}
+
+// Fills x, y, z of the cell that a row lies in; false where there is none.
+ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
+  const Clouds& c = call.clouds;
+  const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
+  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + place, cell)
+                                    : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
+}
+
+// wide_cell of a row.
+ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t (&cell)[3]) {
+  const Clouds& c = call.clouds;
+  const int64_t offset = row_place(c.rows, c.cloud_stride, c.row_stride, row);
+  return c.dtype == DType::kFloat32 ? wide_cell(call, static_cast<const float*>(c.points) + offset, cell)
+                                    : wide_cell(call, static_cast<const double*>(c.points) + offset, cell);
+}
+
+// Whether two rows lie in one cell, whose SparseCells these are.
+ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t row_a, const SparseCell& b,
+                            int64_t row_b) {
+  if (!(a == b) || !call.wide) return a == b;
+  int64_t of_a[3];
+  int64_t of_b[3];
+  wide_cell_of_row(call, row_a, of_a);
+  wide_cell_of_row(call, row_b, of_b);
+  return of_a[0] == of_b[0] && of_a[1] == of_b[1] && of_a[2] == of_b[2];
+}
+
+// A row of call.coords, where they are asked for.
+ROBOCACHE_HD void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
+  if (call.coords == nullptr) return;
+  int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
+  if (call.batched) *coords++ = cell.cloud;
+  const bool xyz = call.coord_order == CoordOrder::kXyz;
+  coords[0] = xyz ? cell.x : cell.z;
+  coords[1] = cell.y;
+  coords[2] = xyz ? cell.z : cell.x;
+}
+
+ROBOCACHE_HD uint64_t hash_of(const SparseCell& cell) {
+  uint64_t h = (static_cast<uint64_t>(static_cast<uint32_t>(cell.x)) << 32 | static_cast<uint32_t>(cell.y)) *
+               0x9e3779b97f4a7c15u;
+  h ^= h >> 32;
+  h += static_cast<uint64_t>(static_cast<uint32_t>(cell.z)) << 32 | static_cast<uint32_t>(cell.cloud);
+  h *= 0xd6e8feb86659fd93u;
+  h ^= h >> 32;
+  h *= 0xd6e8feb86659fd93u;
+  return h ^ (h >> 32);
+}
+
+// Bits 3 k, for k < 21, from the low 21 bits.
+ROBOCACHE_HD uint64_t spread_bits(uint64_t x) {
+  x &= 0x1fffff;
+  x = (x | x << 32) & 0x001f00000000ffff;
+  x = (x | x << 16) & 0x001f0000ff0000ff;
+  x = (x | x << 8) & 0x100f00f00f00f00f;
+  x = (x | x << 4) & 0x10c30c30c30c30c3;
+  return (x | x << 2) & 0x1249249249249249;
+}
+
+// Compares as `order` does: first by high, then by low.
+struct SparseKey {
+  uint64_t high, low;
+};
+
+ROBOCACHE_HD SparseKey sort_key(VoxelOrder order, const SparseCell& cell) {
+  const auto ascending = [](int32_t c) { return static_cast<uint64_t>(static_cast<uint32_t>(c) ^ 0x80000000u); };
+  const uint64_t x = ascending(cell.x);
+  const uint64_t y = ascending(cell.y);
+  const uint64_t z = ascending(cell.z);
+  const auto cloud = static_cast<uint64_t>(cell.cloud);
+  if (order == VoxelOrder::kLinear) return {cloud << 32 | x, y << 32 | z};
+  // 96 bits of code: 63 of the lower 21 bits of each, 33 of the upper 11.
+  const auto code = [](uint64_t a, uint64_t b, uint64_t c) {
+    return spread_bits(a) | spread_bits(b) << 1 | spread_bits(c) << 2;
+  };
+  const uint64_t low = code(x, y, z);
+  const uint64_t high = code(x >> 21, y >> 21, z >> 21);
+  return {cloud << 33 | high, low};
+}
+
+}  // namespace robocache

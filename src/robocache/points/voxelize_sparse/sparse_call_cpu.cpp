@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/cpu_isa.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/points/voxelize_sparse/sparse_call_cpu.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // rows to look up that are worth waking a thread for
+constexpr uint32_t kFree = UINT32_MAX;
+
+// The rows of cloud b that are points, by their place in all arrays of rows.
+RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
+  const auto [begin, end] = points_of_cloud(clouds, b);
+  const int64_t first = clouds.offsets != nullptr ? 0 : b * clouds.rows;
+  return {first + begin, first + end};
+}
+
+// The memory of the numbering: the voxel of each row by order of insertion, or -1, and the first row of each.
+struct Numbering {
+  explicit Numbering(const SparseCall& call)
+      : sizes(static_cast<SparseSizes*>(call.numbering)),
+        number(reinterpret_cast<int32_t*>(sizes + 1)),
+        first_row(number + row_count(call.clouds)) {}
+
+  SparseSizes* sizes;
+  int32_t* number;
+  int32_t* first_row;
+};
+
+// Cells by the rows that were first in them.
+class FirstRows {
+ public:
+  FirstRows() : slots_(1024, kFree) {}
+
+  void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
+
+  // The first row that lay in the cell, which is this one where none has before.
+  int32_t operator()(const SparseCall& call, const FoundCell& found) {
+    uint64_t at = found.hash & (slots_.size() - 1);
+    for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
+      const FoundCell& first = firsts_[slots_[at]];
+      if (same_cell(call, first.cell, first.row, found.cell, found.row)) return first.row;
+    }
+    slots_[at] = static_cast<uint32_t>(firsts_.size());
+    firsts_.push_back(found);
+    if (2 * firsts_.size() > slots_.size()) grow();
+    return found.row;
+  }
+
+ private:
+  void grow() {
+    slots_.assign(4 * slots_.size(), kFree);
+    for (size_t number = 0; number < firsts_.size(); ++number) {
+      uint64_t at = firsts_[number].hash & (slots_.size() - 1);
+      while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = static_cast<uint32_t>(number);
+    }
+  }
+
+  std::vector<uint32_t> slots_;
+  std::vector<FoundCell> firsts_;
+};
+
+constexpr int64_t kBlock = 16384;             // rows whose cells lie in a core's cache
+constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are kept at a time
+constexpr uint32_t kAhead = 16;               // rows until a slot that was asked for is there
+constexpr int32_t kAsBefore = -2;             // of a row that lies where the one before it does
+
+// The cells of rows, in parts by their hashes: in each block part after part, in the order of the rows.
+struct Parts {
+  explicit Parts(int64_t rows)
+      : bits(std::clamp<int>(std::bit_width(static_cast<uint64_t>(rows / 16384)), 0, 8)),
+        cells(std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(rows, kRound)))),
+        begins(static_cast<size_t>((kRound / kBlock) * (count() + 1))) {}
+
+  int64_t count() const { return int64_t{1} << bits; }
+  int64_t part_of(const FoundCell& found) const { return static_cast<int64_t>(uint64_t{found.hash} << bits >> 32); }
+
+  int bits;
+  std::unique_ptr<FoundCell[]> cells;
+  std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
+};
+
+// Rows [first, last) of all, which are a block; `number` becomes kAsBefore or -1, but of what went to the parts.
+void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
+  const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
+  int64_t count = 0;
+  int64_t b = 0;  // the first cloud that ends behind `first`
+  for (int64_t clouds = call.clouds.count; clouds > 0;) {
+    const int64_t half = clouds / 2;
+    const bool behind = rows_of_cloud(call.clouds, b + half).end > first;
+    if (!behind) b += half + 1;
+    clouds = behind ? half : clouds - half - 1;
+  }
+  for (; b < call.clouds.count; ++b) {
+    const RowRange rows = rows_of_cloud(call.clouds, b);
+    const int64_t from = std::max(rows.begin, first);
+    const int64_t of_cloud = std::min(rows.end, last) - from;
+    if (from >= last) break;
+    if (of_cloud <= 0) continue;
+    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), from, of_cloud, found.get() + count);
+    count += of_cloud;
+  }
+  const int64_t block = first % kRound / kBlock;
+  uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1);
+  std::fill_n(begins, parts.count() + 1, 0u);
+  std::fill(number + first, number + last, -1);
+  // What lies where the row before does, as in the order of a scan many rows do, goes to no part.
+  const auto heads = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
+  int64_t all_heads = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const FoundCell& f = found[static_cast<size_t>(i)];
+    const FoundCell& before = found[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
+    const bool inside = f.row >= 0;
+    bool again = inside & (f.row == before.row + 1) & (f.cell == before.cell);
+    if (call.wide) again = again && same_cell(call, f.cell, f.row, before.cell, before.row);
+    if (inside) number[f.row] = again ? kAsBefore : -1;
+    heads[static_cast<size_t>(all_heads)] = static_cast<uint16_t>(i);
+    all_heads += inside & !again;
+    begins[parts.part_of(f)] += inside & !again;
+  }
+  uint32_t begin = 0;
+  for (int64_t part = 0; part <= parts.count(); ++part) begin += std::exchange(begins[part], begin);
+  FoundCell* const cells = parts.cells.get() + block * kBlock;
+  for (int64_t i = 0; i < all_heads; ++i) {
+    const FoundCell& f = found[heads[static_cast<size_t>(i)]];
+    cells[begins[parts.part_of(f)]++] = f;
+  }
+  // Each begin has gone to its end, which is the next one's begin.
+  std::copy_backward(begins, begins + parts.count(), begins + parts.count() + 1);
+  begins[0] = 0;
+}
+
+// Whether a row has a cell by int64 and none by int32. A row with a voxel (`number`) has one by int32.
+bool has_cell_beyond(const SparseCall& call, const int32_t* number) {
+  std::atomic<bool> beyond = false;
+  for (int64_t b = 0; b < call.clouds.count; ++b) {
+    const RowRange rows = rows_of_cloud(call.clouds, b);
+    parallel_for(rows.end - rows.begin, kGrain, [&](int64_t begin, int64_t end) {
+      int64_t cell[3];
+      for (int64_t row = rows.begin + begin; row < rows.begin + end; ++row) {
+        if (number[row] >= 0) continue;
+        SparseCell by_int32;
+        if (wide_cell_of_row(call, row, cell) && !cell_of_row(call, row, by_int32)) beyond = true;
+      }
+    });
+  }
+  return beyond;
+}
+
+}  // namespace
+
+int64_t numbering_bytes_cpu(const SparseCall& call) {
+  return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
+}
+
+// A part's cells lie in no other, so that a thread finds the first row of each of them by itself. Voxels are numbered by the
+// order of those.
+void number_voxels_cpu(const SparseCall& call) {
+  const Numbering made(call);
+  const int64_t all = row_count(call.clouds);
+  Parts parts(all);
+  std::vector<FirstRows> first_rows(static_cast<size_t>(parts.count()));
+  for (int64_t from = 0; from < all; from += kRound) {
+    const int64_t rows = std::min(kRound, all - from);
+    parallel_for(rows, kBlock,
+                 [&](int64_t begin, int64_t end) { part_block(call, from + begin, from + end, made.number, parts); });
+    parallel_for(parts.count(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        FirstRows& of_part = first_rows[static_cast<size_t>(part)];
+        for (int64_t block = 0; block * kBlock < rows; ++block) {
+          const uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1) + part;
+          const FoundCell* const cells = parts.cells.get() + block * kBlock;
+          for (uint32_t i = begins[0]; i < begins[1]; ++i) {
+            if (i + kAhead < begins[1]) of_part.prefetch(cells[i + kAhead]);
+            made.number[cells[i].row] = of_part(call, cells[i]);
+          }
+        }
+      }
+    });
+  }
+
+  const auto places =
+      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // voxels, by their first rows
+  int64_t voxels = 0;
+  for (int64_t b = 0; b < call.clouds.count; ++b) {
+    const auto [begin, end] = rows_of_cloud(call.clouds, b);
+    const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : voxels + call.max_voxels;
+    for (int64_t row = begin; row < end; ++row) {
+      const bool kept = (made.number[row] == row) & (voxels < most);
+      places[static_cast<size_t>(row)] = kept ? static_cast<int32_t>(voxels) : -1;
+      made.first_row[voxels] = static_cast<int32_t>(row);
+      voxels += kept;
+    }
+  }
+  parallel_for(all, kBlock, [&](int64_t begin, int64_t end) {
+    int32_t before = -1;
+    for (int64_t row = begin; row < end; ++row) {
+      const int32_t first = made.number[row];
+      if (first != kAsBefore) before = first < 0 ? -1 : places[static_cast<size_t>(first)];
+      made.number[row] = before;
+    }
+  });
+  int64_t largest = 0;
+  if (call.largest_count) {
+    std::vector<int64_t> counts(static_cast<size_t>(voxels));
+    for (int64_t row = 0; row < all; ++row) {
+      if (made.number[row] >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(made.number[row])]);
+    }
+  }
+  *made.sizes = {voxels, largest, !call.bounded && !call.wide && has_cell_beyond(call, made.number)};
+}
+
+SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
+
+namespace {
+
+// The cells of the voxels inserted first.
+std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numbering& numbering, int64_t voxels) {
+  std::vector<SparseCell> cells(static_cast<size_t>(voxels));
+  int64_t b = 0;  // they go cloud by cloud
+  for (int64_t v = 0; v < voxels; ++v) {
+    const int32_t row = numbering.first_row[v];
+    while (rows_of_cloud(call.clouds, b).end <= row) ++b;
+    SparseCell& cell = cells[static_cast<size_t>(v)];
+    cell.cloud = static_cast<int32_t>(b);
+    cell_of_row(call, row, cell);
+  }
+  return cells;
+}
+
+// The places of `voxels` voxels in the order of insertion, in the order that the call asks for.
+std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
+  struct Keyed {
+    SparseKey key;
+    int32_t insertion;
+  };
+  std::vector<Keyed> keyed(static_cast<size_t>(voxels));
+  for (size_t i = 0; i < keyed.size(); ++i) keyed[i] = {sort_key(call.order, cells[i]), static_cast<int32_t>(i)};
+  std::sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
+    return a.key.high != b.key.high ? a.key.high < b.key.high : a.key.low < b.key.low;
+  });
+  std::vector<int32_t> insertions(keyed.size());
+  for (size_t i = 0; i < keyed.size(); ++i) insertions[i] = keyed[i].insertion;
+  return insertions;
+}
+
+// The first P rows of each voxel.
+void keep_first_rows(const SparseCall& call) {
+  const int64_t most = call.points_per_voxel;
+  std::vector<int32_t> counts(static_cast<size_t>(call.voxels), 0);
+  if (call.rows_of_voxel != nullptr) std::fill_n(call.rows_of_voxel, call.voxels * most, -1);
+  for (int64_t row = 0; row < row_count(call.clouds); ++row) {
+    int32_t voxel = call.point_to_voxel[row];
+    if (voxel >= 0) {
+      int32_t& count = counts[static_cast<size_t>(voxel)];
+      if (count == most) {
+        voxel = -1;
+      } else {
+        if (call.rows_of_voxel != nullptr) call.rows_of_voxel[voxel * most + count] = static_cast<int32_t>(row);
+        ++count;
+      }
+    }
+    if (call.kept != nullptr) call.kept[row] = voxel;
+  }
+  if (call.counts != nullptr) std::copy(counts.begin(), counts.end(), call.counts);
+}
+
+void keep_random_rows(const SparseCall& call) {
+  std::vector<uint64_t> least(static_cast<size_t>(call.voxels), UINT64_MAX);
+  for (int64_t row = 0; row < row_count(call.clouds); ++row) {
+    if (call.point_to_voxel[row] < 0) continue;
+    uint64_t& of_voxel = least[static_cast<size_t>(call.point_to_voxel[row])];
+    of_voxel = std::min(of_voxel, sample_priority(call.seed, row));
+  }
+  for (size_t voxel = 0; voxel < least.size(); ++voxel) {
+    call.rows_of_voxel[voxel] = static_cast<int32_t>(least[voxel] & UINT32_MAX);
+  }
+}
+
+}  // namespace
+
+void place_points_cpu(const SparseCall& call) {
+  const Numbering numbering(call);
+  const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
+  const bool needs_cells = call.coords != nullptr || call.order != VoxelOrder::kFirst;
+  const std::vector<SparseCell> cells = cells_by_insertion(call, numbering, needs_cells ? voxels : 0);
+  std::vector<int32_t> insertions;
+  std::vector<int32_t> place(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
+  if (call.order != VoxelOrder::kFirst) insertions = sorted_insertions(call, voxels, cells);
+  for (int64_t v = 0; v < std::ssize(cells); ++v) {
+    const auto insertion =
+        insertions.empty() ? static_cast<size_t>(v) : static_cast<size_t>(insertions[static_cast<size_t>(v)]);
+    write_coords(call, v, cells[insertion]);
+    if (!insertions.empty()) place[insertion] = static_cast<int32_t>(v);
+  }
+  for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
+
+  int64_t last_row = 0;
+  for (int64_t b = 0; b < call.clouds.count; ++b) {
+    const auto [begin, end] = rows_of_cloud(call.clouds, b);
+    std::fill(call.point_to_voxel + last_row, call.point_to_voxel + begin, -1);
+    last_row = end;
+    std::atomic<int64_t> dropped = 0;
+    const int64_t from = begin;
+    parallel_for(end - begin, kGrain, [&](int64_t first, int64_t last) {
+      int64_t missing = 0;
+      for (int64_t row = from + first; row < from + last; ++row) {
+        int32_t voxel = numbering.number[row];
+        if (voxel >= voxels) voxel = -1;
+        if (voxel >= 0 && !place.empty()) voxel = place[static_cast<size_t>(voxel)];
+        call.point_to_voxel[row] = voxel;
+        missing += voxel < 0;
+      }
+      dropped += missing;
+    });
+    if (call.dropped != nullptr) call.dropped[b] = dropped;
+  }
+  std::fill(call.point_to_voxel + last_row, call.point_to_voxel + row_count(call.clouds), -1);
+  if (call.num_voxels != nullptr) *call.num_voxels = numbering.sizes->voxels;
+  if (call.random) {
+    keep_random_rows(call);
+  } else if (call.points_per_voxel != kUnlimited) {
+    keep_first_rows(call);
+  }
+}
+
+void gather_rows_cpu(const GatherCall& call) {
+  const auto bytes = static_cast<size_t>(call.columns * call.element_bytes);
+  if (bytes == 0) return;
+  parallel_for(call.count, kGrain / 4, [&](int64_t begin, int64_t end) {
+    auto* out = static_cast<char*>(call.out) + begin * static_cast<int64_t>(bytes);
+    for (int64_t i = begin; i < end; ++i, out += bytes) {
+      if (call.row[i] < 0) {
+        std::memset(out, 0, bytes);
+      } else {
+        const int64_t place = row_place(call.rows, call.cloud_stride, call.row_stride, call.row[i]);
+        std::memcpy(out, static_cast<const char*>(call.data) + place * call.element_bytes, bytes);
+      }
+    }
+  });
+}
+
+}  // namespace robocache

@@ -1,0 +1,33 @@
+// The steps of sparse_steps.hpp on the CPU.
+#pragma once
+
+#include "robocache/points/voxelize_sparse/sparse_call.hpp"
+
+namespace robocache {
+
+// Where a row's point lies.
+struct FoundCell {
+  SparseCell cell;
+  uint32_t hash;  // of hash_of
+  int32_t row;    // -1: in no cell
+};
+
+// Of rows [first, first + count) of a cloud. Built once for each instruction set (core/cpu_isa.hpp).
+using CellsOfRows = void(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found);
+namespace baseline {
+CellsOfRows cells_of_rows;
+}
+namespace v3 {
+CellsOfRows cells_of_rows;
+}
+namespace v4 {
+CellsOfRows cells_of_rows;
+}
+
+int64_t numbering_bytes_cpu(const SparseCall& call);
+void number_voxels_cpu(const SparseCall& call);
+SparseSizes sizes_cpu(const SparseCall& call);  // of a numbering that is done
+void place_points_cpu(const SparseCall& call);
+void gather_rows_cpu(const GatherCall& call);
+
+}  // namespace robocache

@@ -1,0 +1,94 @@
+// What the CUDA steps of sparse_steps.hpp share. Included by *_cuda.cu alone.
+//
+// Rows of one voxel meet in a hash table of 64-bit slots. While voxels are sought a slot is (tag, row): the tag is of the
+// voxel's cell, the row the least that has come by. Later it is (insertion, row): the voxel's place in the
+// order of insertion, which is that of the voxels' first rows, and its first row.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/core/lengths.hpp"
+#include "robocache/core/workspace_parts.hpp"
+#include "robocache/points/voxelize_sparse/sparse_call.hpp"
+
+namespace robocache::sparse_cuda {
+
+inline constexpr Word kFreeSlot = ~Word{0};
+inline constexpr uint32_t kNoSlot = ~0u;
+inline constexpr uint32_t kNoRow = ~0u;  // -1 as int32
+inline constexpr int kThreads = 256;
+inline constexpr int kTile = 1024;  // rows that a block numbers at once
+inline constexpr int kMostChunks = 1024;
+
+struct DeviceSizes {
+  SparseSizes sizes;
+  int64_t inserted;  // voxels before max_voxels
+};
+
+// What number_voxels leaves in call.numbering.
+struct Numbering {
+  int64_t rows;
+  int64_t most;      // voxels there can be
+  int64_t slots;     // a power of two, at least twice that
+  bool tag_is_cell;  // tags differ where cells do
+  int64_t chunk;     // rows that one block numbers
+  unsigned chunks;
+  Word* table;               // [slots]
+  uint32_t* slot_of_row;     // [rows], kNoSlot for rows that are in no cell
+  int32_t* first_row;        // [most]
+  uint32_t* chunk_inserted;  // [chunks] voxels whose first rows are there
+  DeviceSizes* sizes;
+  int64_t* offsets;          // [clouds + 1] ascending; of ragged clouds alone
+  int32_t* inserted_before;  // [rows] and so the next two: where max_voxels is of several clouds
+  int64_t* cloud_inserted;   // [clouds + 1] voxels before each cloud
+  int64_t* cloud_voxels;     // [clouds + 1] those of them that max_voxels lets through
+  int32_t* counts;           // [most] where the largest count is asked for
+};
+
+// `bytes`, if not null, gets the size of it.
+Numbering numbering_of(const SparseCall& call, int64_t* bytes);
+
+// The last i in [0, count) with ascending[i] <= value, or 0.
+__device__ inline int64_t last_at_or_before(const int64_t* ascending, int64_t count, int64_t value) {
+  int64_t low = 0;
+  for (int64_t high = count; high - low > 1;) {
+    const int64_t middle = (low + high) / 2;
+    (ascending[middle] <= value ? low : high) = middle;
+  }
+  return low;
+}
+
+// False for a row that is no point: past a length, or before the first offset or behind the last.
+__device__ inline bool cloud_of_row(const SparseCall& call, const Numbering& n, int64_t row, int32_t& cloud) {
+  const Clouds& clouds = call.clouds;
+  cloud = 0;
+  if (clouds.count == 0) return false;
+  if (n.offsets != nullptr) {
+    cloud = static_cast<int32_t>(last_at_or_before(n.offsets, clouds.count, row));
+    return n.offsets[cloud] <= row && row < n.offsets[cloud + 1];
+  }
+  const auto rows = static_cast<uint32_t>(clouds.rows);
+  if (clouds.count > 1) cloud = static_cast<int32_t>(static_cast<uint32_t>(row) / rows);
+  return clouds.lengths == nullptr ||
+         row - cloud * clouds.rows < length_at(clouds.lengths, clouds.lengths_dtype, cloud, 0);
+}
+
+__device__ inline uint32_t row_of_slot(Word slot) { return static_cast<uint32_t>(slot); }
+__device__ inline uint32_t insertion_of_slot(Word slot) { return static_cast<uint32_t>(slot >> 32); }
+
+// The voxel, or -1 where max_voxels leaves it out.
+__device__ inline int64_t voxel_of_insertion(const SparseCall& call, const Numbering& n, int64_t insertion,
+                                             int32_t cloud) {
+  if (n.cloud_inserted == nullptr) return insertion < call.max_voxels ? insertion : -1;
+  const int64_t in_cloud = insertion - n.cloud_inserted[cloud];
+  return in_cloud < call.max_voxels ? n.cloud_voxels[cloud] + in_cloud : -1;
+}
+
+__device__ inline int64_t insertion_of_voxel(const SparseCall& call, const Numbering& n, int64_t voxel) {
+  if (n.cloud_inserted == nullptr) return voxel;
+  const int64_t cloud = last_at_or_before(n.cloud_voxels, call.clouds.count, voxel);
+  return n.cloud_inserted[cloud] + voxel - n.cloud_voxels[cloud];
+}
+
+}  // namespace robocache::sparse_cuda

@@ -1,0 +1,40 @@
+// What voxelize_sparse and voxel_downsample are made of, on either device. Calls have been checked.
+//
+// number_voxels finds the voxels, in the order of insertion, that of their first rows; place_points names the voxel of each
+// point and the points of each voxel; then gather_rows or reduce_rows makes the features.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+
+#include "robocache/core/allocate.hpp"
+#include "robocache/core/tensor_view.hpp"
+#include "robocache/points/voxelize_sparse/sparse_call.hpp"
+#include "robocache/points/voxels/reduce.hpp"
+
+namespace robocache {
+
+// Refuses more rows or clouds than the steps can count: 2^31 - 1, of rows on CUDA 2^30.
+void check_row_count(const Clouds& clouds, Device device);
+
+// Fills call.numbering. With `sizes`, waits for the device and says how many voxels there are.
+void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocate, Device device, CudaStream stream);
+
+void place_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream);
+
+void gather_rows(const GatherCall& call, Device device, CudaStream stream);
+
+// [count, columns] of the rows that `row` names.
+TensorView gather_rows(const Clouds& clouds, const Features& features, const int32_t* row,
+                       std::initializer_list<int64_t> shape, const Allocate& allocate, Device device,
+                       CudaStream stream);
+
+// [voxels, F] of the features of the rows whose entry in `kept` names a voxel; their number goes to `counts` [voxels].
+TensorView reduce_rows(const Clouds& clouds, const Features& features, VoxelMode mode, const int32_t* kept,
+                       int64_t voxels, int32_t* counts, const Allocate& allocate, Device device, CudaStream stream);
+
+// x, y, z and what follows in a row, as features.
+Features columns_of(const TensorView& points, int64_t columns);
+
+}  // namespace robocache

@@ -1,0 +1,74 @@
+#include "robocache/points/voxelize_sparse/voxel_downsample.hpp"
+
+#include "robocache/points/voxels/validate.hpp"
+
+namespace robocache {
+
+DownsampleMethod downsample_method_from_name(std::string_view name) {
+  if (name == "centroid") return DownsampleMethod::kCentroid;
+  if (name == "first") return DownsampleMethod::kFirst;
+  if (name == "random") return DownsampleMethod::kRandom;
+  refuse("method: expected 'centroid', 'first' or 'random', got '", name, "'");
+}
+
+Downsampled voxel_downsample(const TensorView& points, const std::optional<TensorView>& features,
+                             const DownsampleOptions& options, const Allocate& allocate, CudaStream stream) {
+  if (points.ndim == 3) {
+    refuse("points: expected [N, 3] or more columns, got ", shape_string(points.shape.data(), points.ndim));
+  }
+  const auto [batched, clouds, features_of_points] = check_points({points, features});
+  const Device device = points.device;
+  check_row_count(clouds, device);
+  const bool random = options.method == DownsampleMethod::kRandom;
+  if (random && !options.seed) refuse("seed: expected an int for method 'random'");
+  if (!random && options.seed) {
+    refuse("seed: goes with method 'random', got ", std::to_string(*options.seed), " with '",
+           options.method == DownsampleMethod::kFirst ? "first" : "centroid", "'");
+  }
+
+  SparseCall call{};
+  call.clouds = clouds;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    call.grid.size[axis] = options.voxel_size[axis];
+    call.grid.origin[axis] = options.origin[axis];
+  }
+  check_origin(call.grid.origin, "origin", points.dtype);
+  check_voxel_size(call.grid.size, points.dtype);
+  call.order = VoxelOrder::kFirst;
+  call.max_voxels = kUnlimited;
+  SparseSizes sizes{};
+  number_voxels(call, &sizes, allocate, device, stream);
+  if (sizes.beyond) {
+    call.wide = true;
+    number_voxels(call, &sizes, allocate, device, stream);
+  }
+
+  Downsampled made;
+  const bool centroid = options.method == DownsampleMethod::kCentroid;
+  made.point_to_voxel = allocate(DType::kInt32, {clouds.rows});
+  call.voxels = sizes.voxels;
+  call.point_to_voxel = static_cast<int32_t*>(made.point_to_voxel.data);
+  call.points_per_voxel = centroid ? kUnlimited : 1;
+  if (centroid) {
+    made.counts = allocate(DType::kInt32, {sizes.voxels});
+  } else {
+    made.row = allocate(DType::kInt32, {sizes.voxels});
+    call.rows_of_voxel = static_cast<int32_t*>(made.row->data);
+    call.random = random;
+    call.seed = static_cast<uint64_t>(options.seed.value_or(0));
+  }
+  place_points(call, allocate, device, stream);
+
+  const auto taken = [&](const Features& source, int32_t* counts) {
+    return centroid ? reduce_rows(clouds, source, VoxelMode::kMean, call.point_to_voxel, sizes.voxels, counts, allocate,
+                                  device, stream)
+                    : gather_rows(clouds, source, call.rows_of_voxel, {sizes.voxels, source.count}, allocate, device,
+                                  stream);
+  };
+  made.points = taken(columns_of(points, features ? 3 : points.shape[1]),
+                      centroid ? static_cast<int32_t*>(made.counts->data) : nullptr);
+  if (features) made.features = taken(features_of_points, nullptr);
+  return made;
+}
+
+}  // namespace robocache

@@ -1,0 +1,146 @@
+#include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "robocache/points/voxels/validate.hpp"
+
+namespace robocache {
+
+VoxelOrder voxel_order_from_name(std::string_view name) {
+  if (name == "first") return VoxelOrder::kFirst;
+  if (name == "linear") return VoxelOrder::kLinear;
+  if (name == "morton") return VoxelOrder::kMorton;
+  refuse("order: expected 'first', 'linear' or 'morton', got '", name, "'");
+}
+
+CoordOrder coord_order_from_name(std::string_view name) {
+  if (name == "xyz") return CoordOrder::kXyz;
+  if (name == "zyx") return CoordOrder::kZyx;
+  refuse("coord_order: expected 'xyz' or 'zyx', got '", name, "'");
+}
+
+VoxelMode sparse_reduce_from_name(std::string_view name) {
+  if (name == "mean") return VoxelMode::kMean;
+  if (name == "sum") return VoxelMode::kSum;
+  if (name == "min") return VoxelMode::kMin;
+  if (name == "max") return VoxelMode::kMax;
+  if (name == "first") return VoxelMode::kFirst;
+  if (name == "last") return VoxelMode::kLast;
+  refuse("reduce: expected 'mean', 'sum', 'min', 'max', 'first', 'last' or None, got '", name, "'");
+}
+
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+
+int64_t at_least_one(const std::optional<int64_t>& number, const char* argument) {
+  if (!number) return kUnlimited;
+  if (*number < 1 || *number > kMost) {
+    refuse(argument, ": expected 1 to 2^31 - 1, got ", std::to_string(*number));
+  }
+  return *number;
+}
+
+// `point_range` in the points' type is what the cell rule takes of it, but its cells are counted before that rounding.
+void set_range(const std::array<double, 6>& range, SparseCall& call) {
+  for (size_t axis = 0; axis < 3; ++axis) {
+    const double lower = range[axis];
+    const double upper = range[axis + 3];
+    if (!(std::isfinite(lower) && std::isfinite(upper) && lower <= upper)) {
+      refuse("point_range: expected finite x0, y0, z0 and x1, y1, z1 that are not below them, got ", number_text(lower),
+             " and ", number_text(upper));
+    }
+    const double cells = std::nearbyint((upper - lower) / call.grid.size[axis]);
+    if (!(cells <= static_cast<double>(kMost))) {
+      refuse("point_range: expected at most 2^31 - 1 cells along an axis, got ", number_text(cells));
+    }
+    call.grid.origin[axis] = lower;
+    call.grid.shape[axis] = static_cast<int64_t>(cells);
+    call.upper[axis] = upper;
+  }
+}
+
+}  // namespace
+
+SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<TensorView>& features,
+                             const SparseOptions& options, const Allocate& allocate, CudaStream stream,
+                             const std::optional<TensorView>& lengths, const std::optional<TensorView>& batch_offsets) {
+  const auto [batched, clouds, features_of_points] = check_points({points, features, lengths, batch_offsets});
+  const Device device = points.device;
+  check_row_count(clouds, device);
+  if (options.reduce && !takes_features(*options.reduce)) {
+    refuse("reduce: expected mean, sum, min, max, first, last or none");
+  }
+
+  SparseCall call{};
+  call.clouds = clouds;
+  for (size_t axis = 0; axis < 3; ++axis) call.grid.size[axis] = options.voxel_size[axis];
+  check_voxel_size(call.grid.size, points.dtype);
+  call.bounded = options.point_range.has_value();
+  if (call.bounded) {
+    set_range(*options.point_range, call);
+    check_origin(call.grid.origin, "point_range", points.dtype);
+  }
+  call.batched = batched;
+  call.order = options.order;
+  call.coord_order = options.coord_order;
+  call.max_voxels = at_least_one(options.max_voxels, "max_voxels");
+  const int64_t capacity = at_least_one(options.capacity, "capacity");
+  int64_t most_points = at_least_one(options.max_points_per_voxel, "max_points_per_voxel");
+  const bool gather = !options.reduce.has_value();
+  const bool limited = most_points != kUnlimited;
+  if (gather && !limited && options.capacity) {
+    refuse("max_points_per_voxel: expected a number with reduce None and capacity: nothing waits to learn it");
+  }
+  call.largest_count = gather && !limited;
+
+  SparseVoxels made;
+  if (options.capacity) {
+    number_voxels(call, nullptr, allocate, device, stream);
+    call.voxels = capacity;
+    made.num_voxels = allocate(DType::kInt64, {});
+    call.num_voxels = static_cast<int64_t*>(made.num_voxels->data);
+  } else {
+    SparseSizes sizes{};
+    number_voxels(call, &sizes, allocate, device, stream);
+    call.voxels = sizes.voxels;
+    if (call.largest_count) most_points = sizes.largest_count;
+  }
+
+  made.coords = allocate(DType::kInt32, {call.voxels, batched ? 4 : 3});
+  made.counts = allocate(DType::kInt32, {call.voxels});
+  made.dropped = batched ? allocate(DType::kInt64, {clouds.count}) : allocate(DType::kInt64, {});
+  const auto map = [&] {
+    return points.ndim == 3 ? allocate(DType::kInt32, {clouds.count, clouds.rows})
+                            : allocate(DType::kInt32, {clouds.rows});
+  };
+  made.kept = made.point_to_voxel = map();
+  call.coords = static_cast<int32_t*>(made.coords.data);
+  call.dropped = static_cast<int64_t*>(made.dropped.data);
+  call.point_to_voxel = static_cast<int32_t*>(made.point_to_voxel.data);
+  call.points_per_voxel = most_points;
+  if (gather) {
+    made.rows_of_voxel = allocate(DType::kInt32, {call.voxels, most_points});
+    call.rows_of_voxel = static_cast<int32_t*>(made.rows_of_voxel->data);
+  } else if (limited) {
+    made.kept = map();
+    call.kept = static_cast<int32_t*>(made.kept.data);
+  }
+  if (gather || limited) call.counts = static_cast<int32_t*>(made.counts.data);
+  place_points(call, allocate, device, stream);
+
+  if (gather) {
+    const Features source = features ? features_of_points : columns_of(points, points.shape[points.ndim - 1]);
+    made.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count}, allocate,
+                                device, stream);
+  } else {
+    made.features =
+        reduce_rows(clouds, features_of_points, *options.reduce, static_cast<const int32_t*>(made.kept.data),
+                    call.voxels, limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
+  }
+  return made;
+}
+
+}  // namespace robocache

@@ -1,0 +1,211 @@
+// The features of a cell by a few threads, or by a warp: the general way, for every mode and dtype.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "robocache/points/voxels/cuda/tile_plan_cuda.cuh"
+
+namespace robocache::voxels_cuda {
+
+struct Wanted {
+  bool sums;
+  bool looks;  // a sum needs to know the largest before
+  bool extremes;
+  bool ends;  // first or last
+};
+
+// The rows of a cell, as those threads see them that share it: thread `index` of `step` takes every step-th.
+struct CellRows {
+  const uint32_t* rows;
+  uint32_t points;
+  uint32_t index;
+  uint32_t step;
+};
+
+// A group is 2^lane_bits neighbouring threads that take a feature each.
+struct Group {
+  int lane_bits;
+
+  __device__ unsigned lanes() const { return 1u << lane_bits; }
+  __device__ unsigned lane() const { return threadIdx.x & (lanes() - 1); }
+  __device__ unsigned of_block() const { return threadIdx.x >> lane_bits; }
+  __device__ unsigned of_warp() const { return threadIdx.x % 32 >> lane_bits; }
+  __device__ unsigned per(unsigned threads) const { return threads >> lane_bits; }
+};
+
+inline constexpr int kHeld = 8;  // values of a thread that are loaded at once
+
+template <class T>
+struct FeatureColumn {
+  const T* first;
+  uint32_t row_stride;
+
+  __device__ FeatureWork<T> operator[](uint32_t row) const {
+    return to_feature_work(first[static_cast<uint64_t>(row) * row_stride]);
+  }
+};
+
+// Loads kHeld values of a thread's, those of row `at` of the cell and every step-th after it, as many as there are.
+template <class T>
+__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t at,
+                            FeatureWork<T> (&values)[kHeld]) {
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    if (at + k * cell.step < cell.points) values[k] = column[cell.rows[at + k * cell.step]];
+  }
+}
+
+// Calls body(value) for each of a thread's rows; `values` holds the first, and keeps them where that is all.
+template <class T, class Body>
+__device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
+                               Body body) {
+#pragma unroll 1
+  for (uint32_t at = cell.index;;) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (at + k * cell.step < cell.points) body(values[k]);
+    }
+    at += kHeld * cell.step;
+    if (at >= cell.points) break;
+    load_values(cell, column, at, values);
+  }
+  if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
+}
+
+// A feature of a cell, and the first and last of its rows, as far as one thread has seen them or several put together.
+template <class T>
+struct Found : CellFeature<T> {
+  uint32_t first = ~0u;
+  uint32_t last = 0;
+
+  // Puts together what the groups of a warp found; every group gets it.
+  __device__ void merge_in_warp(unsigned lanes) {
+    for (unsigned d = lanes; d < 32; d *= 2) {
+      this->sum += __shfl_xor_sync(~0u, this->sum, d);
+      this->coarse_sum += __shfl_xor_sync(~0u, this->coarse_sum, d);
+      this->above = max(this->above, __shfl_xor_sync(~0u, this->above, d));
+      this->marks |= __shfl_xor_sync(~0u, this->marks, d);
+      this->least = min(this->least, __shfl_xor_sync(~0u, this->least, d));
+      this->greatest = max(this->greatest, __shfl_xor_sync(~0u, this->greatest, d));
+      first = min(first, __shfl_xor_sync(~0u, first, d));
+      last = max(last, __shfl_xor_sync(~0u, last, d));
+    }
+  }
+
+  __device__ void merge_into(Merged& merged) const {
+    if (this->sum) atomicAdd(&merged.sum, static_cast<Word>(this->sum));
+    if (this->coarse_sum) atomicAdd(&merged.coarse_sum, static_cast<Word>(this->coarse_sum));
+    atomicMin(&merged.least, static_cast<Word>(this->least));
+    atomicMax(&merged.greatest, static_cast<Word>(this->greatest));
+    atomicMax(&merged.above, this->above);
+    if (this->marks) atomicOr(&merged.marks, this->marks);
+    atomicMin(&merged.first, first);
+    atomicMax(&merged.last, last);
+  }
+
+  __device__ void take(const Merged& merged) {
+    this->sum = static_cast<int64_t>(merged.sum);
+    this->coarse_sum = static_cast<int64_t>(merged.coarse_sum);
+    this->least = static_cast<typename CellFeature<T>::Key>(merged.least);
+    this->greatest = static_cast<typename CellFeature<T>::Key>(merged.greatest);
+    this->above = merged.above;
+    this->marks = merged.marks;
+    first = merged.first;
+    last = merged.last;
+  }
+
+  // Everything but the sum.
+  __device__ void look_at(const CellRows& rows, const FeatureColumn<T>& column, const Wanted& wanted,
+                          FeatureWork<T> (&values)[kHeld]) {
+    if (wanted.looks || wanted.extremes) {
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) {
+        if (wanted.looks) this->look(value);
+        if (wanted.extremes) this->compare(value);
+      });
+      if (wanted.looks && !this->settled()) {
+        for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->look_closely(value); });
+      }
+    }
+    if (wanted.ends) {
+      for (uint32_t i = rows.index; i < rows.points; i += rows.step) {
+        first = min(first, rows.rows[i]);
+        last = max(last, rows.rows[i]);
+      }
+    }
+  }
+
+  // The sum, once what the cell's quantum goes by is known; `points` are all of the cell's.
+  __device__ void add_up(const VoxelReduction& call, const CellRows& rows, uint32_t points,
+                         const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
+    const Quantum quantum(this->quantum(call, points));
+    if (call.quantum_exponent == kOwnQuantum) {
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->add_own(value, quantum); });
+    } else {
+      for_each_value(rows, column, values, [&](FeatureWork<T> value) { this->add_given(value, quantum); });
+    }
+  }
+
+  __device__ void write_all(const VoxelReduction& call, const Outputs& outputs, const FeatureColumn<T>& column,
+                            int64_t place, uint32_t points) const {
+    store_found<T>(call, outputs, *this, place, points);
+    T* const firsts = outputs.as<T>(VoxelMode::kFirst);
+    T* const lasts = outputs.as<T>(VoxelMode::kLast);
+    if (firsts) firsts[place] = from_feature_work<T>(column[first]);
+    if (lasts) lasts[place] = from_feature_work<T>(column[last]);
+  }
+};
+
+template <class T>
+__device__ FeatureColumn<T> column_of(const VoxelReduction& call, int64_t feature) {
+  return {static_cast<const T*>(call.features.data) + feature, static_cast<uint32_t>(call.features.row_stride)};
+}
+
+enum class Team { kGroup, kWarp };
+
+// A feature of a cell with points; each group has one of its own, and the groups of a warp share the rows.
+template <class T, Team kTeam>
+__device__ void reduce_feature(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                               const CellRows& rows, int64_t cell, int64_t feature, bool writes, unsigned lanes) {
+  const FeatureColumn<T> column = column_of<T>(call, feature);
+  Found<T> found;
+  FeatureWork<T> values[kHeld];
+  load_values(rows, column, rows.index, values);
+  found.look_at(rows, column, wanted, values);
+  if constexpr (kTeam == Team::kWarp) found.merge_in_warp(lanes);
+  if (wanted.sums) {
+    found.add_up(call, rows, rows.points, column, values);
+    if constexpr (kTeam == Team::kWarp) found.merge_in_warp(lanes);
+  }
+  if (writes) found.write_all(call, outputs, column, cell * call.features.count + feature, rows.points);
+}
+
+// All features of a cell by a group, or by all groups of a warp.
+template <class T, Team kTeam>
+__device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
+                            const CellRows& rows, int64_t cell, Group group) {
+  const int64_t count = call.features.count;
+  for (int64_t base = 0; base < count; base += group.lanes()) {
+    const int64_t wished = base + group.lane();
+    const int64_t feature = min(wished, count - 1);  // threads beyond the last go along with it, for the merges
+    const bool writes = wished < count && (kTeam == Team::kGroup || threadIdx.x % 32 < group.lanes());
+    reduce_feature<T, kTeam>(call, outputs, wanted, rows, cell, feature, writes, group.lanes());
+  }
+}
+
+inline Wanted wanted_of(const VoxelReduction& call, const Outputs& outputs) {
+  Wanted wanted{};
+  wanted.sums = outputs[VoxelMode::kSum] || outputs[VoxelMode::kMean];
+  wanted.looks = wanted.sums && is_floating(call.features.dtype) && call.quantum_exponent == kOwnQuantum;
+  wanted.extremes = outputs[VoxelMode::kMin] || outputs[VoxelMode::kMax];
+  wanted.ends = outputs[VoxelMode::kFirst] || outputs[VoxelMode::kLast];
+  return wanted;
+}
+
+// A group for so many threads' worth of features.
+inline Group group_of(int64_t threads) {
+  return {static_cast<int>(std::bit_width(static_cast<unsigned>(std::min<int64_t>(threads, 32)) - 1))};
+}
+
+}  // namespace robocache::voxels_cuda

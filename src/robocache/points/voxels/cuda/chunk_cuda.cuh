@@ -1,0 +1,128 @@
+// A chunk of neighbouring rows in a block's shared memory, sorted by cell.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/points/voxels/cuda/chunk_sums_cuda.cuh"
+#include "robocache/points/voxels/cuda/packed_cells_cuda.cuh"
+#include "robocache/points/voxels/cuda/tile_keys_cuda.cuh"
+
+namespace robocache::voxels_cuda {
+
+inline constexpr int kSlabFeatures = 8;
+inline constexpr int kChunkBlocks = 2;  // to a multiprocessor
+inline constexpr uint32_t kCleared = 0x80000000u;
+
+__device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
+
+// What Chunk::ordered says of a row: where it is in shared memory, and whether a segment begins with it (not said where
+// all groups begin).
+struct OrderedRow {
+  uint32_t bits;
+
+  __device__ OrderedRow(uint32_t place, bool begins) : bits(place | (begins ? 1u << 31 : 0)) {}
+  __device__ explicit OrderedRow(uint32_t all) : bits(all) {}
+  __device__ uint32_t place() const { return bits & 0x7fffffff; }
+  __device__ bool begins() const { return static_cast<int32_t>(bits) < 0; }
+};
+
+struct Chunk {
+  static constexpr int kSlotBits = 11;
+  static constexpr int kSlots = 1 << kSlotBits;
+  static_assert(kSlots >= kChunkRows);
+  static constexpr int kMine = kSlots / kChunkThreads;  // slots of a thread
+
+  union {
+    // The cells of the chunk, by a hash of their number.
+    struct {
+      uint32_t cells[kSlots];
+      uint32_t tallies[kSlots];  // rows; then segment << 16 | where it starts in `ordered`
+    } table;
+    // Where the rows come sorted: the biased exponents of 1 / the quantum.
+    uint8_t exponents[kChunkRows][kSlabFeatures];
+  };
+  uint32_t ordered[kChunkRows];  // rows by segment, as OrderedRow; after the last the row of zeros
+  uint16_t starts[kStarts];      // the segment of the first of each kShare rows of `ordered`
+  uint32_t places[kChunkRows];   // of segments: cell * F
+  uint32_t warp_sums[32];
+  uint32_t segments;
+  uint32_t rows;  // that are in a cell
+
+  // All of what follows by all threads.
+
+  __device__ void clear() {
+    static_assert(kSlots == 4 * kChunkThreads);
+    reinterpret_cast<uint4*>(table.cells)[threadIdx.x] = make_uint4(kNoCell, kNoCell, kNoCell, kNoCell);
+    reinterpret_cast<uint4*>(table.tallies)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+  }
+
+  // Of four neighbouring rows of each thread's: rank among the rows of the cell << 16 | slot, kNoCell where in none.
+  __device__ void tally(const uint32_t (&cells)[4], uint32_t (&entries)[4]) {
+    uint32_t found[4];
+    bool open[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      entries[i] = hash_of(cells[i], kSlotBits);
+      open[i] = cells[i] != kNoCell;
+    }
+    do {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (open[i]) found[i] = atomicCAS(&table.cells[entries[i]], kNoCell, cells[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        open[i] = open[i] && found[i] != kNoCell && found[i] != cells[i];
+        if (open[i]) entries[i] = (entries[i] + 1) % kSlots;
+      }
+    } while (open[0] | open[1] | open[2] | open[3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (cells[i] != kNoCell) found[i] = atomicAdd(&table.tallies[entries[i]], 1u);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) entries[i] = cells[i] == kNoCell ? kNoCell : found[i] << 16 | entries[i];
+  }
+
+  // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k,
+  // cell, rows) for each segment, the k-th of its thread's.
+  template <class Count>
+  __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
+    uint32_t entries[4];
+    tally(cells, entries);
+    __syncthreads();
+    const uint4 four = reinterpret_cast<const uint4*>(table.tallies)[threadIdx.x];
+    const uint32_t tallies[kMine] = {four.x, four.y, four.z, four.w};
+    uint32_t sum = 0;  // segments << 16 | rows
+#pragma unroll
+    for (int k = 0; k < kMine; ++k) sum += tallies[k] | (tallies[k] ? 1u << 16 : 0);
+    uint32_t before = sum_before<kChunkThreads>(sum, warp_sums);
+    if (threadIdx.x == kChunkThreads - 1) {
+      rows = (before + sum) & 0xffff;
+      segments = (before + sum) >> 16;
+    }
+#pragma unroll
+    for (int k = 0; k < kMine; ++k) {
+      if (tallies[k] == 0) continue;
+      const uint32_t cell = table.cells[threadIdx.x * kMine + k];
+      count(k, cell, tallies[k]);
+      places[before >> 16] = cell * features;
+      table.tallies[threadIdx.x * kMine + k] = before;
+      before += tallies[k] | 1u << 16;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (entries[i] == kNoCell) continue;
+      const uint32_t segment = table.tallies[entries[i] & 0xffff];
+      const uint32_t rank = entries[i] >> 16;
+      const uint32_t at = (segment & 0xffff) + rank;
+      ordered[at] = OrderedRow(slab + (threadIdx.x * 4 + i) * row_bytes, rank == 0 && at % kMostShare != 0).bits;
+      if (at % kShare == 0) starts[at / kShare] = static_cast<uint16_t>(segment >> 16);
+    }
+    const OrderedRow zeros(slab + kChunkRows * row_bytes, false);
+    for (uint32_t i = rows + threadIdx.x; i < kChunkRows; i += kChunkThreads) ordered[i] = zeros.bits;
+  }
+};
+
+}  // namespace robocache::voxels_cuda

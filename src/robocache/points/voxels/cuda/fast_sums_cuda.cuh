@@ -1,0 +1,187 @@
+// Sums and means of neighbouring float features, kWide at a time to a thread: the case that most calls are. What it cannot
+// do, because a feature is not finite or its quantum out of range, it leaves to the general way (cell_features_cuda.cuh).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/points/voxels/cuda/cell_features_cuda.cuh"
+#include "robocache/points/voxels/reduce_way.hpp"
+
+namespace robocache::voxels_cuda {
+
+// So many features of a row, or of a cell's in an output; aligned as a whole.
+template <class T>
+struct alignas(kWide * sizeof(T)) FeatureVector {
+  T of[kWide];
+};
+
+template <class T>
+__device__ FeatureVector<T> load_vector(const VoxelReduction& call, uint32_t row, int64_t feature) {
+  const T* const data = static_cast<const T*>(call.features.data) + feature;
+  const uint64_t offset = static_cast<uint64_t>(row) * static_cast<uint32_t>(call.features.row_stride);
+  return *reinterpret_cast<const FeatureVector<T>*>(data + offset);
+}
+
+// Whether a call goes this way: calls fast(T{}, std::bool_constant<own quantum>{}), or general(). A group of at most 32
+// threads has all features of a row.
+template <class Fast, class General>
+cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, const Wanted& wanted, Fast fast,
+                           General general) {
+  const Features& f = call.features;
+  const auto aligned = [&](int64_t element) {
+    return goes_wide(f) && plan.aligned &&
+           reinterpret_cast<uintptr_t>(f.data) % static_cast<uintptr_t>(kWide * element) == 0;
+  };
+  const auto launch = [&](auto type) {
+    return call.quantum_exponent == kOwnQuantum ? fast(type, std::true_type{}) : fast(type, std::false_type{});
+  };
+  if (wanted.sums && !wanted.extremes && !wanted.ends) {
+    if (f.dtype == DType::kFloat32 && aligned(4)) return launch(float{});
+    if (f.dtype == DType::kFloat16 && aligned(2)) return launch(Float16{});
+    if (f.dtype == DType::kBFloat16 && aligned(2)) return launch(BFloat16{});
+  }
+  return general();
+}
+
+// A thread's part of the rows of a cell: the first kVectors vectors are held.
+template <class T>
+struct HeldVectors {
+  static constexpr int kVectors = 4;
+
+  const VoxelReduction& call;
+  CellRows cell;
+  int64_t feature;
+  FeatureVector<T> held[kVectors];
+
+  __device__ void load_first() {
+    uint32_t rows[kVectors];
+    load_rows(cell.index, rows);
+    load(cell.index, rows);
+  }
+
+  // Calls body(j, value) for each feature of each row of the thread's. Where it is called `again`, the first are held
+  // again after it.
+  template <class Body>
+  __device__ void for_each(bool again, Body body) {
+    const uint32_t batch = kVectors * cell.step;
+    uint32_t rows[kVectors];
+    load_rows(cell.index + batch, rows);
+#pragma unroll 1
+    for (uint32_t at = cell.index;;) {
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) {
+        if (at + k * cell.step >= cell.points) continue;
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) body(j, to_feature_work(held[k].of[j]));
+      }
+      at += batch;
+      if (at >= cell.points) break;
+      load(at, rows);
+      load_rows(at + batch, rows);
+    }
+    if (again && cell.index + batch < cell.points) load_first();
+  }
+
+ private:
+  __device__ void load_rows(uint32_t at, uint32_t (&rows)[kVectors]) const {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      if (at + k * cell.step < cell.points) rows[k] = cell.rows[at + k * cell.step];
+    }
+  }
+  __device__ void load(uint32_t at, const uint32_t (&rows)[kVectors]) {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      if (at + k * cell.step < cell.points) held[k] = load_vector<T>(call, rows[k], feature);
+    }
+  }
+};
+
+// The largest exponents above of a cell's features, kNoExponent of zeros; false where one is not finite. All threads of a
+// team get both; those of a warp share the rows.
+template <class T, Team kTeam>
+__device__ bool look_fast(HeldVectors<T>& values, bool again, unsigned lanes, int32_t (&above)[kWide]) {
+  uint32_t magnitudes[kWide] = {};
+  values.for_each(again, [&](int j, float value) { magnitudes[j] = max(magnitudes[j], __float_as_uint(value) << 1); });
+  bool finite = true;
+#pragma unroll
+  for (int j = 0; j < kWide; ++j) {
+    if constexpr (kTeam == Team::kWarp) {
+      for (unsigned d = lanes; d < 32; d *= 2)
+        magnitudes[j] = max(magnitudes[j], __shfl_xor_sync(~0u, magnitudes[j], d));
+    }
+    finite &= magnitudes[j] < 0xff000000u;
+    above[j] = magnitudes[j] == 0 ? kNoExponent : exponent_above(__uint_as_float(magnitudes[j] >> 1));
+  }
+  return kTeam == Team::kWarp ? __all_sync(~0u, finite) : finite;
+}
+
+// The features in quanta; false, and nothing said, where float32 cannot.
+template <class T, bool kOwn, Team kTeam>
+__device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (&exponents)[kWide],
+                         int64_t (&sums)[kWide]) {
+  float factors[kWide];
+  bool can = true;
+#pragma unroll
+  for (int j = 0; j < kWide; ++j) {
+    factors[j] = Quantum(exponents[j]).factor;
+    can &= factors[j] != 0;
+    sums[j] = 0;
+  }
+  values.for_each(false, [&](int j, float value) {
+    const float quanta = value * factors[j];
+    if constexpr (kOwn) {
+      sums[j] += __float2ll_rn(quanta);
+    } else {
+      can &= fabsf(quanta) < 0x1p30f;  // beyond, a part of it counts as coarse
+      sums[j] += __float2int_rn(quanta);
+    }
+  });
+  if constexpr (kTeam == Team::kWarp) {
+    can = __all_sync(~0u, can);
+    for (unsigned d = lanes; d < 32; d *= 2) {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) sums[j] += __shfl_xor_sync(~0u, sums[j], d);
+    }
+  }
+  return can;
+}
+
+template <class T>
+__device__ int32_t exponent_of(const VoxelReduction& call, bool own, int32_t above, uint32_t points) {
+  if (!own) return call.quantum_exponent;
+  if (above == kNoExponent) return 0;  // which leaves 0 what it is
+  return own_quantum(std::is_same_v<T, Float16> ? kExponentAboveFloat16 : above, points,
+                     least_exponent(kFeatureDType<T>));
+}
+
+// What a feature of a cell of at most kMostByFloat64 points comes to; `place` is cell * F + feature.
+template <class T>
+__device__ void store_sum(const Outputs& outputs, int64_t place, uint32_t points, int32_t exponent, int64_t sum) {
+  if (T* const totals = outputs.as<T>(VoxelMode::kSum)) totals[place] = rounded_sum<T>(sum, exponent);
+  if (T* const means = outputs.as<T>(VoxelMode::kMean)) {
+    means[place] = rounded_quotient_by_float64<T>(sum, exponent, points, 1.0 / points);
+  }
+}
+
+// The same of kWide of them.
+template <class T>
+__device__ void store_sums(const Outputs& outputs, int64_t place, uint32_t points, const int32_t (&exponents)[kWide],
+                           const int64_t (&sums)[kWide]) {
+  const double reciprocal = 1.0 / points;
+  FeatureVector<T> vector;
+  if (T* const totals = outputs.as<T>(VoxelMode::kSum)) {
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) vector.of[j] = rounded_sum<T>(sums[j], exponents[j]);
+    *reinterpret_cast<FeatureVector<T>*>(totals + place) = vector;
+  }
+  if (T* const means = outputs.as<T>(VoxelMode::kMean)) {
+#pragma unroll
+    for (int j = 0; j < kWide; ++j)
+      vector.of[j] = rounded_quotient_by_float64<T>(sums[j], exponents[j], points, reciprocal);
+    *reinterpret_cast<FeatureVector<T>*>(means + place) = vector;
+  }
+}
+
+}  // namespace robocache::voxels_cuda

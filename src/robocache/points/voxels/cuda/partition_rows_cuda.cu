@@ -1,0 +1,106 @@
+#include "robocache/points/voxels/cuda/packed_cells_cuda.cuh"
+#include "robocache/points/voxels/cuda/tile_keys_cuda.cuh"
+
+namespace robocache::voxels_cuda {
+namespace {
+
+// ---- Rows to tiles ----
+
+// Sorts the rows of a chunk by tile. A key is a place in its tile and, as a uint32, the row in its chunk << 16. Each
+// tile's keys are filled up to a multiple of four, so that four are read at once.
+template <class Key, int kThreads, int kRows, bool kFast>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
+    partition_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
+                   const __grid_constant__ FastGrid grid) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Key* const sorted = reinterpret_cast<Key*>(memory);
+  uint32_t* const starts =
+      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, then starts; the last: no tile
+  __shared__ uint32_t warp_sums[32];
+  __shared__ uint32_t total;
+  const int tiles = plan.tiling.tiles();
+  const int place_bits = plan.tiling.place_bits();
+  let_work_after_begin();
+  for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
+  wait_for_work_before();
+  if (!plan.serves()) return;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.filled = {};
+  __syncthreads();
+
+  constexpr int kSteps = kRows / 4;
+  constexpr int kAhead = kSteps > 2 ? 2 : kSteps;  // steps whose points are on their way
+  const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows) + threadIdx.x * 4;
+  float points[kAhead][12];
+  const auto load = [&](int step) {
+    if (kFast && step < kSteps) load_points(call, first + step * (kThreads * 4), plan.rows, points[step % kAhead]);
+  };
+  for (int step = 0; step < kAhead; ++step) load(step);
+  uint32_t places[kRows];  // tile << place_bits | place
+  uint16_t ranks[kRows];   // among the rows of the tile
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    uint32_t cells[4];
+    cells_of_rows<kFast>(call, grid, first + step * (kThreads * 4), plan.rows, points[step % kAhead], cells);
+    load(step + kAhead);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t place =
+          cells[i] == kNoCell ? static_cast<uint32_t>(tiles) << place_bits : plan.tiling.permuted(cells[i]);
+      places[step * 4 + i] = place;
+      ranks[step * 4 + i] = static_cast<uint16_t>(atomicAdd(&starts[place >> place_bits], 1));
+    }
+  }
+  __syncthreads();
+
+  const int per_thread = (tiles + kThreads - 1) / kThreads;
+  const int begin = threadIdx.x * per_thread;
+  const int end = min(tiles, begin + per_thread);
+  uint32_t fours = 0;
+  for (int i = begin; i < end; ++i) fours += (starts[i] + 3) / 4;
+  uint32_t start = sum_before<kThreads>(fours, warp_sums);
+  if (threadIdx.x == kThreads - 1) total = start + fours;
+  for (int i = begin; i < end; ++i) {
+    const uint32_t count = starts[i];
+    const uint32_t filled = (count + 3) / 4;
+    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Key>(plan.tiling.no_place());
+    plan.table[int64_t{i} * plan.chunks + blockIdx.x] = start << 16 | filled;
+    starts[i] = start * 4;
+    start += filled;
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const uint32_t tile = places[i] >> place_bits;
+    uint32_t key = places[i] & ((1u << place_bits) - 1);
+    if (sizeof(Key) == 4) key |= ((i / 4 * kThreads + threadIdx.x) * 4 + i % 4) << 16;
+    const uint32_t slot = starts[tile] + ranks[i];
+    if (tile < static_cast<uint32_t>(tiles)) sorted[slot] = static_cast<Key>(key);
+  }
+  __syncthreads();
+
+  const int vectors = static_cast<int>((total * 4 * sizeof(Key) + 15) / 16);
+  uint4* const to = reinterpret_cast<uint4*>(reinterpret_cast<Key*>(plan.keys) + int64_t{blockIdx.x} * plan.capacity);
+  for (int i = threadIdx.x; i < vectors; i += kThreads) to[i] = reinterpret_cast<const uint4*>(sorted)[i];
+}
+
+template <class Key, int kThreads, int kRows>
+cudaError_t partition(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
+  const bool fast = is_fast(call);
+  return launch_tile_kernel(
+      fast ? partition_rows<Key, kThreads, kRows, true> : partition_rows<Key, kThreads, kRows, false>, plan.chunks,
+      kThreads, plan.bytes_to_partition(), stream, call, plan, fast_grid(call.grid));
+}
+
+}  // namespace
+
+cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
+  // As partition_threads and rows_of_chunk say.
+  if (plan.features) {
+    return plan.few ? partition<uint32_t, 1024, 4>(call, plan, stream)
+                    : partition<uint32_t, 1024, 16>(call, plan, stream);
+  }
+  return plan.few ? partition<uint16_t, 1024, 4>(call, plan, stream) : partition<uint16_t, 512, 16>(call, plan, stream);
+}
+
+}  // namespace robocache::voxels_cuda

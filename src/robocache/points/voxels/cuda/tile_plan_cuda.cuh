@@ -1,0 +1,172 @@
+// How a call by tiles is cut up, and its steps, each queued on the stream.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/core/launch_cuda.cuh"
+#include "robocache/points/voxels/cuda/rows_cuda.cuh"
+
+namespace robocache::voxels_cuda {
+
+inline constexpr int kLineCells = 32;
+
+struct Tiling {
+  int line_bits;  // 2^line_bits lines, of which some may lie beyond the last cell
+  int row_bits;   // 2^row_bits lines to a tile
+  uint32_t multiplier;
+  uint32_t inverse;
+
+  __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
+  __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
+  __host__ __device__ int place_bits() const { return row_bits + 5; }
+  // In a key that only fills up.
+  __device__ uint32_t no_place() const { return 1u << place_bits(); }
+
+  // Tile << place_bits | place in it.
+  __device__ uint32_t permuted(uint32_t cell) const {
+    return ((cell / kLineCells * multiplier) >> (32 - line_bits)) * kLineCells + cell % kLineCells;
+  }
+  // The first cell of a permuted line.
+  __device__ int64_t line_start(uint32_t line) const {
+    return int64_t{(line * inverse) & ((1u << line_bits) - 1)} * kLineCells;
+  }
+};
+
+// What the warps that share a crowded cell put together of one feature.
+struct Merged {
+  Word sum;
+  Word coarse_sum;
+  Word least;
+  Word greatest;
+  int32_t above;
+  uint32_t marks;
+  uint32_t first;
+  uint32_t last;
+
+  __device__ void clear() { *this = {0, 0, ~Word{0}, 0, kNoExponent, 0, ~0u, 0}; }
+};
+
+// The rows of a cell, in TilePlan::sorted from `start` on.
+struct FilledCell {
+  uint32_t cell;
+  uint32_t start;
+  uint32_t points;
+};
+
+// A cell of at least kCrowd rows is left to warps of all blocks, kPiece rows to each.
+inline constexpr uint32_t kCrowd = 32;
+inline constexpr uint32_t kPiece = 256;
+
+struct CrowdedCell : FilledCell {
+  uint32_t first_piece;
+  uint32_t merged;  // its place in TilePlan::merged, where it has several pieces
+};
+
+__host__ __device__ inline uint32_t pieces_of(uint32_t points) { return (points + kPiece - 1) / kPiece; }
+
+// Where the keys of a tile lie, of kRuns chunks at a time: the runs of four keys, one after the other, are numbered.
+inline constexpr int kRuns = 2048;
+struct Runs {
+  uint32_t ends[kRuns];    // the first number after the run
+  uint32_t places[kRuns];  // of a key's four in TilePlan::keys, less its number
+};
+
+// Where there are features, so that the places of a tile's cells can lie where its runs were.
+inline constexpr int kMostPlaceBits = 13;
+static_assert(sizeof(uint16_t) << kMostPlaceBits <= sizeof(Runs));
+
+// How far the lists of a plan are filled.
+struct Filled {
+  uint32_t rows;
+  uint32_t few;  // in a tile
+  uint32_t crowded;
+  uint32_t pieces;
+  uint32_t merged;
+};
+
+// What a sample of a cloud's chunks tells of its order, and whether tiles serve (chunk_sums_cuda.cuh).
+struct alignas(16) ScanOrder {
+  static constexpr int kSamples = 64;
+
+  struct Sample {
+    uint32_t rows;
+    uint32_t segments;
+  } samples[kSamples];
+  uint32_t tiles_serve;  // because few neighbours share cells, or sums by chunks were given up
+  uint32_t touched;      // cells
+
+  // Whether neighbours share cells. By whole warps.
+  __device__ bool is_scan() const {
+    const uint4 two = reinterpret_cast<const uint4*>(samples)[threadIdx.x % 32];
+    return __reduce_add_sync(~0u, two.y + two.w) < __reduce_add_sync(~0u, two.x + two.z) / 2;
+  }
+};
+
+// How a call is cut up.
+struct TilePlan {
+  int64_t rows;
+  Tiling tiling;
+  bool features;  // keys name the row as well
+  bool few;       // rows: a thread gets few, so that all multiprocessors get some
+  int chunk;      // rows of a block of the first kernel
+  int chunks;     // blocks
+  int capacity;   // keys of a chunk, those that fill up included
+  int listed;     // rows of a tile that are sorted in shared memory; more are in the workspace
+  bool aligned;   // outputs can be written 16 bytes at once
+
+  // Parts of the workspace.
+  char* keys;        // [chunks, capacity] uint16 or uint32
+  uint32_t* table;   // [tiles, chunks] first key / 4 << 16 | keys / 4
+  uint32_t* sorted;  // [rows] by tile and cell
+  Filled* filled;
+  CrowdedCell* crowded;
+  uint32_t* crowded_of_piece;
+  uint32_t* crowded_of_merged;
+  Merged* merged;               // [merged, F]
+  const ScanOrder* scan_order;  // null where tiles do it all
+
+  __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
+
+  // Of a block's shared memory: to partition a chunk, and to work out a tile.
+  int64_t bytes_to_partition() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
+  int64_t bytes_of_tile() const {
+    const int64_t cells = tiling.tile_cells();
+    return static_cast<int64_t>(sizeof(Runs)) + (features ? cells + listed : cells + 1) * 4;
+  }
+};
+
+// The threads of a block that partitions rows, and the rows of each.
+inline int partition_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
+inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.few ? 4 : 16); }
+
+// The most shared memory that a block of these kernels can ask for on that device; 0 where that cannot be learned.
+int64_t most_shared_bytes(int device);
+
+template <class... Parameters>
+cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes,
+                               cudaStream_t stream, const Parameters&... arguments) {
+  if (shared_bytes > 47 * 1024) {  // and what kernels declare
+    // Always the same: other threads may launch the kernel with more at the same time.
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) {
+      code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(most_shared_bytes(device)));
+    }
+    if (code != cudaSuccess) return code;
+  }
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(threads),
+                           static_cast<size_t>(shared_bytes), stream, arguments...);
+}
+
+// Each chunk's rows by tile: plan.keys and plan.table.
+cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+
+// Counts and occupancy.
+cudaError_t launch_count_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+
+// Everything, where outputs need features; the crowded cells are left to the next.
+cudaError_t launch_reduce_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
+cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, int device, cudaStream_t stream);
+
+}  // namespace robocache::voxels_cuda

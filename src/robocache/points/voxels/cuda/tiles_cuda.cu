@@ -1,0 +1,116 @@
+#include "robocache/points/voxels/cuda/tiles_cuda.cuh"
+
+#include <algorithm>
+#include <bit>
+
+#include "robocache/core/workspace_parts.hpp"
+#include "robocache/points/voxels/cuda/chunk_sums_cuda.cuh"
+#include "robocache/points/voxels/cuda/tile_plan_cuda.cuh"
+#include "robocache/points/voxels/reduce_way.hpp"
+
+namespace robocache::voxels_cuda {
+namespace {
+
+constexpr int kMostTileBits = 12;
+
+Tiling tiling_for(int64_t cells, bool features, bool few) {
+  const int64_t lines = (cells + kLineCells - 1) / kLineCells;
+  Tiling tiling{};
+  tiling.line_bits = std::max<int>(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(lines - 1))));
+  // With features a tile's rows are listed in shared memory: small tiles. Without, tiles as large as shared memory takes,
+  // but enough of them for all multiprocessors.
+  const int wanted = features ? 6 : 10;
+  const int fewest = few ? 7 : 8;
+  const int most = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines to a tile
+  const int tile_bits = std::clamp(tiling.line_bits - wanted, std::min(fewest, most), most);
+  tiling.row_bits = tiling.line_bits - tile_bits;
+  constexpr uint32_t kOdd = 0x9e3779b1u;  // 2^32 over the golden ratio: neighbours fall far apart
+  tiling.multiplier = kOdd << (32 - tiling.line_bits);
+  tiling.inverse = kOdd;
+  for (int i = 0; i < 5; ++i) tiling.inverse *= 2 - kOdd * tiling.inverse;
+  return tiling;
+}
+
+struct Plans {
+  TilePlan tiles;
+  ChunkSums chunks;
+  int64_t bytes;  // of workspace
+};
+
+Plans plan_for(const VoxelReduction& call, int device) {
+  Plans plans{};
+  TilePlan& plan = plans.tiles;
+  plan.rows = row_count(call.clouds);
+  plan.features = any_output(call, takes_features);
+  plan.few = plan.rows <= kFewRows;
+  plan.tiling = tiling_for(call.cells, plan.features, plan.few);
+  plan.chunk = rows_of_chunk(plan);
+  plan.chunks = static_cast<int>((plan.rows + plan.chunk - 1) / plan.chunk);
+  plan.capacity = (plan.chunk + 3 * plan.tiling.tiles() + 7) / 8 * 8;
+  plan.listed = 12288;
+  plan.aligned = outputs_aligned(call);
+  const int64_t crowded = plan.rows / kCrowd;
+  const int64_t merged = plan.rows / kPiece;
+  WorkspaceParts parts(call.workspace);
+  parts.take(plan.keys, int64_t{plan.chunks} * plan.capacity * (plan.features ? 4 : 2));
+  parts.take(plan.table, int64_t{plan.chunks} * plan.tiling.tiles());
+  parts.take(plan.filled, 1);
+  parts.take(plan.sorted, plan.rows, plan.features);
+  parts.take(plan.crowded, crowded, plan.features);
+  parts.take(plan.crowded_of_piece, crowded + merged, plan.features);
+  parts.take(plan.crowded_of_merged, merged, plan.features);
+  parts.take(plan.merged, merged * call.features.count, plan.features);
+  if (may_sum_by_chunks(call, device)) {
+    plans.chunks = chunk_sums_for(call, parts);
+    if (has_fast_sums(call, plan)) plan.scan_order = plans.chunks.scan_order;
+  }
+  plans.bytes = parts.bytes();
+  return plans;
+}
+
+}  // namespace
+
+int64_t most_shared_bytes(int device) {
+  constexpr int kDeclared = 1024;  // the kernels' own variables take less
+  return std::max(0, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) - kDeclared);
+}
+
+bool outputs_aligned(const VoxelReduction& call) {
+  return std::all_of(call.outputs, call.outputs + call.output_count,
+                     [](const VoxelOutput& output) { return reinterpret_cast<uintptr_t>(output.data) % 16 == 0; });
+}
+
+bool goes_by_tiles(const VoxelReduction& call, int device) {
+  if (!suits_tiles(call)) return false;
+  const TilePlan plan = plan_for(call, device).tiles;
+  // Places are numbers of 13 bits, or of 15 to count; beyond that, very many tiles need more than a block has.
+  return plan.tiling.place_bits() <= (plan.features ? kMostPlaceBits : 15) &&
+         std::max(plan.bytes_to_partition(), plan.bytes_of_tile()) <= most_shared_bytes(device);
+}
+
+cudaError_t went_by_chunks(const VoxelReduction& call, int device, cudaStream_t stream, bool& it_did) {
+  const ScanOrder* const found = plan_for(call, device).tiles.scan_order;
+  uint32_t tiles_serve = 1;
+  cudaError_t code = cudaSuccess;
+  if (found) {
+    code = cudaMemcpyAsync(&tiles_serve, &found->tiles_serve, sizeof(tiles_serve), cudaMemcpyDeviceToHost, stream);
+  }
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  it_did = tiles_serve == 0;
+  return code;
+}
+
+int64_t tiles_workspace_bytes(const VoxelReduction& call, int device) { return plan_for(call, device).bytes; }
+
+cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t stream) {
+  const Plans plans = plan_for(call, device);
+  const TilePlan& plan = plans.tiles;
+  cudaError_t code = plan.scan_order ? launch_chunk_sums(call, plans.chunks, plan, device, stream) : cudaSuccess;
+  if (code == cudaSuccess) code = launch_partition_rows(call, plan, stream);
+  if (code != cudaSuccess) return code;
+  if (!plan.features) return launch_count_tiles(call, plan, stream);
+  code = launch_reduce_tiles(call, plan, stream);
+  return code != cudaSuccess ? code : launch_reduce_crowded(call, plan, device, stream);
+}
+
+}  // namespace robocache::voxels_cuda

@@ -1,0 +1,59 @@
+// The gradient of reduce_into_voxels with respect to the features, one mode at a time: the sum's to every point of a voxel,
+// the mean's to each divided by their number, that of min, max, first and last to one point of the voxel, the first of
+// those that tie. Nothing is added up across points, so the bits do not depend on the order of the work.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "robocache/core/device.hpp"
+#include "robocache/core/order_key.hpp"
+#include "robocache/points/voxels/cell.hpp"
+#include "robocache/points/voxels/clouds.hpp"
+#include "robocache/points/voxels/feature.hpp"
+#include "robocache/points/voxels/reduce.hpp"
+
+namespace robocache {
+
+struct VoxelGradient {
+  Clouds clouds;
+  Features features;  // floats
+  VoxelGrid grid;
+  int64_t cells;  // of all clouds together
+  VoxelMode mode;
+  const void* out_gradient;  // [cells, F] of the features' dtype, dense
+  const void* made;          // min, max: the call's result, like out_gradient; mean: its counts, int32 [cells]
+  int32_t* chosen;           // min, max, first, last: [cells, F] for the row, in its cloud, that takes the gradient
+  void* features_gradient;   // [rows of all clouds, F], dense, float64 for float64 features, else float32; added to
+};
+
+// Whether the gradient of that mode goes to one point of a voxel.
+ROBOCACHE_HD bool goes_to_one(VoxelMode mode) { return mode >= VoxelMode::kMin; }
+
+// Where `chosen` starts, before rows are tried on it: the least wins, of last the greatest.
+ROBOCACHE_HD int32_t no_row(VoxelMode mode) { return mode == VoxelMode::kLast ? -1 : INT32_MAX; }
+
+template <class T>
+using FeatureGradient = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Whether a feature is among those of its voxel that may take the gradient; `place` is cell * F + f.
+template <class T>
+ROBOCACHE_HD bool may_take(const VoxelGradient& call, T feature, int64_t place) {
+  if (call.mode != VoxelMode::kMin && call.mode != VoxelMode::kMax) return true;
+  // As min and max compare: -0 is not 0, NaN is NaN.
+  return min_key(to_feature_work(feature)) == min_key(to_feature_work(static_cast<const T*>(call.made)[place]));
+}
+
+// What the row with that number in its cloud gets.
+template <class T>
+ROBOCACHE_HD FeatureGradient<T> gradient_of(const VoxelGradient& call, int64_t row, int64_t cell, int64_t place) {
+  if (goes_to_one(call.mode) && call.chosen[place] != row) return 0;
+  const auto gradient = static_cast<double>(to_feature_work(static_cast<const T*>(call.out_gradient)[place]));
+  if (call.mode != VoxelMode::kMean) return static_cast<FeatureGradient<T>>(gradient);
+  return static_cast<FeatureGradient<T>>(gradient / static_cast<double>(static_cast<const int32_t*>(call.made)[cell]));
+}
+
+// Queues the work on `stream` and does not wait for it. The call has been checked.
+void reduce_into_voxels_backward(const VoxelGradient& call, Device device, CudaStream stream);
+
+}  // namespace robocache

@@ -1,0 +1,323 @@
+// Rows go to tiles of neighbouring cells first, block by block and each block by itself, so that their order stays and
+// nothing is shared; then a tile belongs to one thread, which finds the rows of every block for it. What a thread adds up
+// lies in its cache, and no result depends on who did it.
+#include "robocache/points/voxels/reduce_cpu.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/core/cpu_isa.hpp"
+#include "robocache/core/thread_pool.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr int64_t kBlockRows = 65536;  // a row's place in its block takes 16 bits
+
+template <class T>
+using Buffer = std::unique_ptr<T[]>;
+
+template <class T>
+Buffer<T> uninitialized(int64_t count) {
+  return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
+}
+
+// Cells that share nothing with others, and the rows that may lie in them: a cloud's grid, or all of a call whose cells
+// were given.
+struct Domain {
+  int64_t first_cell;  // its place in the outputs
+  int64_t cells;
+  int64_t cloud;
+  const char* points;          // of its first row, by the grid
+  const int32_t* cell_of_row;  // else
+  int64_t rows;
+  RowAddresses features;
+};
+
+// Domains of more cells have larger tiles instead: as many as there are streams a core can write to.
+constexpr int32_t kMostTileBits = 11;
+
+int32_t tile_bits_of(int64_t cells) {
+  const int32_t bits = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(cells - 1, 1))));
+  return std::max(std::clamp(bits - 9, 8, 16), bits - kMostTileBits);
+}
+
+// The rows of a domain by tile. Within each block they lie tile after tile, in their order.
+template <class Local>
+struct Partition {
+  int32_t tile_bits;
+  int64_t tiles;
+  int64_t blocks;
+  Buffer<uint32_t> begins;  // [blocks, tiles + 1], within the block
+  Buffer<Local> cell;       // within the tile
+  Buffer<uint16_t> row;     // within the block; none where no output asks for rows
+};
+
+template <class Cell, class Local>
+void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<Local>& into) {
+  uint32_t* const begins = into.begins.get() + block * (into.tiles + 1);
+  std::fill_n(begins, into.tiles + 1, 0u);
+  const auto tile_of = [&](Cell cell) { return static_cast<int64_t>(cell >> into.tile_bits); };
+  for (int64_t i = 0; i < count; ++i) {
+    if (cells[i] != kNoCell<Cell>) ++begins[tile_of(cells[i])];
+  }
+  uint32_t begin = 0;
+  for (int64_t tile = 0; tile <= into.tiles; ++tile) begin += std::exchange(begins[tile], begin);
+  // Each begin goes to its end, which is the next one's begin: they are shifted back below.
+  const Cell mask = static_cast<Cell>((Cell{1} << into.tile_bits) - 1);
+  Local* const cell = into.cell.get() + block * kBlockRows;
+  uint16_t* const row = into.row ? into.row.get() + block * kBlockRows : nullptr;
+  for (int64_t i = 0; i < count; ++i) {
+    if (cells[i] == kNoCell<Cell>) continue;
+    const uint32_t at = begins[tile_of(cells[i])]++;
+    cell[at] = static_cast<Local>(cells[i] & mask);
+    if (row != nullptr) row[at] = static_cast<uint16_t>(i);
+  }
+  std::memmove(begins + 1, begins, static_cast<size_t>(into.tiles) * sizeof(uint32_t));
+  begins[0] = 0;
+}
+
+template <class Cell>
+int64_t find_cells(const VoxelReduction& call, const Domain& domain, int64_t first, int64_t count, Cell* cells) {
+  if (!call.by_grid) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t cell = domain.cell_of_row[first + i];
+      cells[i] = cell < 0 ? kNoCell<Cell> : static_cast<Cell>(cell);
+    }
+    return 0;
+  }
+  const int64_t row_bytes = call.clouds.row_stride * dtype_size(call.clouds.dtype);
+  CellsOfPoints<Cell>* const loop = [] {
+    if constexpr (sizeof(Cell) == 4) {
+      return ROBOCACHE_SELECT_ISA(cells_of_points);
+    } else {
+      return ROBOCACHE_SELECT_ISA(wide_cells_of_points);
+    }
+  }();
+  return loop(domain.points + first * row_bytes, row_bytes, call.clouds.dtype, count, call.grid, cells);
+}
+
+template <class Cell, class Local>
+Partition<Local> partition(const VoxelReduction& call, const Domain& domain, bool with_rows) {
+  Partition<Local> made;
+  made.tile_bits = tile_bits_of(domain.cells);
+  made.tiles = ((domain.cells - 1) >> made.tile_bits) + 1;
+  made.blocks = (domain.rows + kBlockRows - 1) / kBlockRows;
+  made.begins = uninitialized<uint32_t>(made.blocks * (made.tiles + 1));
+  made.cell = uninitialized<Local>(domain.rows);
+  if (with_rows) made.row = uninitialized<uint16_t>(domain.rows);
+  std::atomic<int64_t> dropped{0};
+  parallel_for(made.blocks, 1, [&](int64_t begin, int64_t end) {
+    const auto cells = uninitialized<Cell>(std::min(kBlockRows, domain.rows));
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlockRows;
+      const int64_t count = std::min(kBlockRows, domain.rows - first);
+      dropped += find_cells(call, domain, first, count, cells.get());
+      partition_block(block, cells.get(), count, made);
+    }
+  });
+  if (call.dropped != nullptr) call.dropped[domain.cloud] = dropped;
+  return made;
+}
+
+// Bits of the tile's cells into words of 32 along z. Words at its ends may hold bits of its neighbours too, and are 0
+// before.
+void write_bits(const VoxelGrid& grid, const Domain& domain, int64_t first, int64_t cells, const bool* occupied,
+                uint32_t* words) {
+  const int64_t depth = grid.shape[2];
+  const int64_t words_deep = (depth + 31) / 32;
+  words += domain.cloud * grid.shape[0] * grid.shape[1] * words_deep;
+  for (int64_t cell = 0; cell < cells;) {
+    const int64_t column = (first + cell) / depth;
+    const int64_t z = (first + cell) % depth;
+    const int64_t end = std::min({cells, cell + depth - z, cell + 32 - z % 32});
+    uint32_t bits = 0;
+    for (int64_t c = cell; c < end; ++c) bits |= static_cast<uint32_t>(occupied[c]) << ((z + c - cell) % 32);
+    if (bits != 0) {
+      std::atomic_ref<uint32_t>(words[column * words_deep + z / 32]).fetch_or(bits, std::memory_order_relaxed);
+    }
+    cell = end;
+  }
+}
+
+struct Outputs {
+  explicit Outputs(const VoxelReduction& call) {
+    for (int32_t i = 0; i < call.output_count; ++i) {
+      const VoxelOutput& output = call.outputs[i];
+      if (output.mode == VoxelMode::kOccupancy) {
+        occupancy = static_cast<bool*>(output.data);
+      } else if (output.mode == VoxelMode::kOccupancyBits) {
+        bits = static_cast<uint32_t*>(output.data);
+      } else if (output.mode == VoxelMode::kCount) {
+        count = static_cast<int32_t*>(output.data);
+      } else {
+        of_features = true;
+      }
+    }
+  }
+
+  bool* occupancy = nullptr;
+  uint32_t* bits = nullptr;
+  int32_t* count = nullptr;
+  bool of_features = false;
+};
+
+// What a thread needs for one tile after the other.
+struct TileMemory {
+  Buffer<uint32_t> starts;
+  Buffer<bool> occupied;
+  Buffer<uint32_t> rows;
+  int64_t rows_capacity = 0;
+};
+
+template <class Local, class Visit>
+void visit_tile(const Partition<Local>& rows, int64_t tile, const Visit& visit) {
+  for (int64_t block = 0; block < rows.blocks; ++block) {
+    const uint32_t* const begins = rows.begins.get() + block * (rows.tiles + 1) + tile;
+    const Local* const cell = rows.cell.get() + block * kBlockRows;
+    for (uint32_t at = begins[0]; at < begins[1]; ++at) visit(block, at, cell[at]);
+  }
+}
+
+template <class Local>
+void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const Domain& domain,
+                     const Partition<Local>& rows, int64_t tile, TileMemory& memory) {
+  const int64_t tile_cells = int64_t{1} << rows.tile_bits;
+  const int64_t first = tile << rows.tile_bits;  // in the domain
+  const int64_t cells = std::min(tile_cells, domain.cells - first);
+  const int64_t place = domain.first_cell + first;  // in the outputs
+  bool* occupied = outputs.occupancy ? outputs.occupancy + place : nullptr;
+  if (outputs.bits != nullptr && occupied == nullptr) {
+    if (!memory.occupied) memory.occupied = uninitialized<bool>(tile_cells);
+    occupied = memory.occupied.get();
+  }
+
+  if (outputs.of_features) {
+    // Rows by cell: counted, then each put where its cell's begin, which thereby moves to the next cell's.
+    if (!memory.starts) memory.starts = uninitialized<uint32_t>(tile_cells + 1);
+    uint32_t* const starts = memory.starts.get();
+    std::fill_n(starts, cells + 1, 0u);
+    visit_tile(rows, tile, [&](int64_t, uint32_t, Local cell) { ++starts[cell]; });
+    if (outputs.count != nullptr) std::copy_n(starts, cells, outputs.count + place);
+    if (occupied != nullptr) {
+      for (int64_t c = 0; c < cells; ++c) occupied[c] = starts[c] != 0;
+    }
+    uint32_t all = 0;
+    for (int64_t c = 0; c <= cells; ++c) all += std::exchange(starts[c], all);
+    if (all > memory.rows_capacity) {
+      memory.rows_capacity = all + all / 4;
+      memory.rows = uninitialized<uint32_t>(memory.rows_capacity);
+    }
+    visit_tile(rows, tile, [&](int64_t block, uint32_t at, Local cell) {
+      const int64_t row = block * kBlockRows + rows.row[block * kBlockRows + at];
+      memory.rows[starts[cell]++] = static_cast<uint32_t>(row);
+    });
+    std::memmove(starts + 1, starts, static_cast<size_t>(cells) * sizeof(uint32_t));
+    starts[0] = 0;
+    ReduceTile* const reduce = ROBOCACHE_SELECT_ISA(reduce_tile);
+    reduce(call, {place, cells, starts, memory.rows.get(), domain.features});
+  } else if (outputs.count != nullptr) {
+    int32_t* const count = outputs.count + place;
+    std::fill_n(count, cells, 0);
+    visit_tile(rows, tile, [&](int64_t, uint32_t, Local cell) { ++count[cell]; });
+    if (occupied != nullptr) {
+      for (int64_t c = 0; c < cells; ++c) occupied[c] = count[c] != 0;
+    }
+  } else if (occupied != nullptr) {
+    std::fill_n(occupied, cells, false);
+    visit_tile(rows, tile, [&](int64_t, uint32_t, Local cell) { occupied[cell] = true; });
+  }
+  if (outputs.bits != nullptr) write_bits(call.grid, domain, first, cells, occupied, outputs.bits);
+}
+
+template <class Cell, class Local>
+void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
+  const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.of_features);
+  if (call.output_count == 0) return;
+  // Tiles differ in their points by far: a thread takes the next one when it is done, a few at a time where all are small.
+  const int64_t grain = std::clamp<int64_t>(rows.tiles / (int64_t{16} * num_threads()), 1, 16);
+  parallel_for(rows.tiles, grain, [&](int64_t begin, int64_t end) {
+    TileMemory memory;
+    for (int64_t tile = begin; tile < end; ++tile) reduce_one_tile(call, outputs, domain, rows, tile, memory);
+  });
+}
+
+void reduce_domain(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
+  if (domain.cells == 0) {
+    if (call.dropped != nullptr) call.dropped[domain.cloud] = domain.rows;
+  } else if (tile_bits_of(domain.cells) <= 16) {
+    reduce_domain_as<uint32_t, uint16_t>(call, outputs, domain);
+  } else if (domain.cells < std::numeric_limits<uint32_t>::max()) {
+    reduce_domain_as<uint32_t, uint32_t>(call, outputs, domain);
+  } else {
+    reduce_domain_as<uint64_t, uint32_t>(call, outputs, domain);
+  }
+}
+
+Domain domain_of_cloud(const VoxelReduction& call, int64_t cloud) {
+  const Clouds& clouds = call.clouds;
+  Domain domain{};
+  domain.cells = call.grid.shape[0] * call.grid.shape[1] * call.grid.shape[2];
+  domain.first_cell = cloud * domain.cells;
+  domain.cloud = cloud;
+  const auto [first, end] = points_of_cloud(clouds, cloud);
+  domain.rows = end - first;
+  domain.points = static_cast<const char*>(clouds.points) +
+                  (cloud * clouds.cloud_stride + first * clouds.row_stride) * dtype_size(clouds.dtype);
+  const Features& features = call.features;
+  const int64_t size = dtype_size(features.dtype);
+  domain.features.base =
+      static_cast<const char*>(features.data) + (cloud * features.cloud_stride + first * features.row_stride) * size;
+  domain.features.row_bytes = features.row_stride * size;
+  return domain;
+}
+
+Domain domain_of_cells(const VoxelReduction& call) {
+  Domain domain{};
+  domain.cells = call.cells;
+  domain.cell_of_row = call.cell_of_row;
+  domain.rows = row_count(call.clouds);
+  if (domain.rows > std::numeric_limits<uint32_t>::max()) {
+    refuse("points: on the CPU expected at most 2^32 - 1 rows in all, got ", std::to_string(domain.rows));
+  }
+  const Features& features = call.features;
+  const int64_t size = dtype_size(features.dtype);
+  domain.features.base = static_cast<const char*>(features.data);
+  domain.features.row_bytes = features.row_stride * size;
+  const Clouds& clouds = call.clouds;
+  if (!clouds.offsets && clouds.count > 1 && features.cloud_stride != clouds.rows * features.row_stride) {
+    domain.features.rows_per_cloud = std::max<int64_t>(clouds.rows, 1);
+    domain.features.cloud_bytes = features.cloud_stride * size;
+  }
+  return domain;
+}
+
+}  // namespace
+
+void reduce_into_voxels_cpu(const VoxelReduction& call) {
+  const Outputs outputs(call);
+  if (!call.by_grid) return reduce_domain(call, outputs, domain_of_cells(call));
+  if (outputs.bits != nullptr) {
+    const VoxelGrid& grid = call.grid;
+    const int64_t words = call.clouds.count * grid.shape[0] * grid.shape[1] * ((grid.shape[2] + 31) / 32);
+    parallel_for(words, 1 << 16,
+                 [&](int64_t begin, int64_t end) { std::fill(outputs.bits + begin, outputs.bits + end, 0u); });
+  }
+  const auto reduce_clouds = [&](int64_t begin, int64_t end) {
+    for (int64_t cloud = begin; cloud < end; ++cloud) reduce_domain(call, outputs, domain_of_cloud(call, cloud));
+  };
+  // With clouds enough for all threads each takes whole ones: the loops inside then run on it alone.
+  if (call.clouds.count >= int64_t{2} * num_threads()) {
+    parallel_for(call.clouds.count, 1, reduce_clouds);
+  } else {
+    reduce_clouds(0, call.clouds.count);
+  }
+}
+
+}  // namespace robocache

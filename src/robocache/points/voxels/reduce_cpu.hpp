@@ -1,0 +1,62 @@
+// The CPU engine, and its loops, which are built once per instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/points/voxels/reduce.hpp"
+
+namespace robocache {
+
+void reduce_into_voxels_cpu(const VoxelReduction& call);
+
+// Rows by their number, as one stride or, of stacked clouds, as two.
+struct RowAddresses {
+  const char* base;
+  int64_t row_bytes;
+  int64_t rows_per_cloud;  // 0: one stride for all
+  int64_t cloud_bytes;
+
+  const char* operator[](int64_t row) const {
+    if (rows_per_cloud == 0) return base + row * row_bytes;
+    return base + row / rows_per_cloud * cloud_bytes + row % rows_per_cloud * row_bytes;
+  }
+};
+
+// Cells of a domain are told by 32 bits where they fit; all ones is no cell.
+template <class Cell>
+inline constexpr Cell kNoCell = static_cast<Cell>(-1);
+
+// The cells in `grid` of `count` points. Returns how many of them are in none.
+template <class Cell>
+using CellsOfPoints = int64_t(const char* points, int64_t row_bytes, DType dtype, int64_t count, const VoxelGrid& grid,
+                              Cell* cells);
+
+// Neighbouring cells with all of their rows: those of cell c are rows[starts[c]] to rows[starts[c + 1]], ascending.
+struct VoxelTile {
+  int64_t first_cell;  // its place in the outputs
+  int64_t cells;
+  const uint32_t* starts;
+  const uint32_t* rows;
+  RowAddresses features;
+};
+
+// Everything that needs features: sum, mean, min, max, first and last of the tile's cells.
+using ReduceTile = void(const VoxelReduction& call, const VoxelTile& tile);
+
+namespace baseline {
+CellsOfPoints<uint32_t> cells_of_points;
+CellsOfPoints<uint64_t> wide_cells_of_points;
+ReduceTile reduce_tile;
+}  // namespace baseline
+namespace v3 {
+CellsOfPoints<uint32_t> cells_of_points;
+CellsOfPoints<uint64_t> wide_cells_of_points;
+ReduceTile reduce_tile;
+}  // namespace v3
+namespace v4 {
+CellsOfPoints<uint32_t> cells_of_points;
+CellsOfPoints<uint64_t> wide_cells_of_points;
+ReduceTile reduce_tile;
+}  // namespace v4
+
+}  // namespace robocache

@@ -1,0 +1,368 @@
+// Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "robocache/core/order_key.hpp"
+#include "robocache/points/voxels/feature.hpp"
+#include "robocache/points/voxels/fixed_point.hpp"
+#include "robocache/points/voxels/reduce_cpu.hpp"
+
+namespace robocache::ROBOCACHE_ISA {
+namespace {
+
+// The outputs of a tile for features of T; null where one is not asked for.
+template <class T>
+struct Results {
+  FeatureSum<T>* sum;
+  FeatureMean<T>* mean;
+  T* min;
+  T* max;
+  T* first;
+  T* last;
+};
+
+template <class T>
+Results<T> results_of(const VoxelReduction& call, int64_t first_cell) {
+  Results<T> into{};
+  const int64_t offset = first_cell * call.features.count;
+  const auto place = [&](auto*& pointer, void* data) {
+    pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(data) + offset;
+  };
+  for (int32_t i = 0; i < call.output_count; ++i) {
+    const VoxelOutput& output = call.outputs[i];
+    switch (output.mode) {
+      case VoxelMode::kSum:
+        place(into.sum, output.data);
+        break;
+      case VoxelMode::kMean:
+        place(into.mean, output.data);
+        break;
+      case VoxelMode::kMin:
+        place(into.min, output.data);
+        break;
+      case VoxelMode::kMax:
+        place(into.max, output.data);
+        break;
+      case VoxelMode::kFirst:
+        place(into.first, output.data);
+        break;
+      case VoxelMode::kLast:
+        place(into.last, output.data);
+        break;
+      default:
+        break;
+    }
+  }
+  return into;
+}
+
+template <class T>
+void fill_results(const VoxelReduction& call, const Results<T>& into, int64_t cells) {
+  const int64_t n = cells * call.features.count;
+  if (into.sum != nullptr) std::fill_n(into.sum, n, FeatureSum<T>{});
+  if (into.mean != nullptr) std::fill_n(into.mean, n, fill_of<FeatureMean<T>>(call));
+  for (T* const of : {into.min, into.max, into.first, into.last}) {
+    if (of != nullptr) std::fill_n(of, n, fill_of<T>(call));
+  }
+}
+
+// kWidth neighbouring features of one cell.
+template <class T, int kWidth>
+struct CellFeatures {
+  const VoxelTile& tile;
+  const uint32_t* rows;
+  int64_t points;
+  int64_t offset;  // of the first feature in its row
+
+  // Those of its i-th point.
+  const T* row_at(int64_t i) const { return reinterpret_cast<const T*>(tile.features[rows[i]]) + offset; }
+};
+
+// Sums in fixed point, as fixed_point.hpp has it.
+template <class T, int kWidth>
+struct FixedPointSums {
+  int64_t sum[kWidth] = {};
+  int64_t coarse_sum[kWidth] = {};
+  int32_t exponent[kWidth] = {};
+  uint32_t marks[kWidth] = {};
+
+  void add_integers(const CellFeatures<T, kWidth>& cell) {
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const auto value = int64_t{to_feature_work(row[f])};
+        add(f, value);
+        if constexpr (sizeof(T) == 8) coarse_sum[f] += coarse(value);
+      }
+    }
+  }
+
+  void add_floats(const CellFeatures<T, kWidth>& cell, int32_t given_exponent) {
+    const bool own = given_exponent == kOwnQuantum;
+    int32_t above[kWidth];
+    std::fill_n(above, kWidth, kNoExponent);
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const auto value = to_feature_work(row[f]);
+        const uint32_t mark = mark_of(value);
+        marks[f] |= mark;
+        if (mark == 0) above[f] = std::max(above[f], exponent_above(value));
+      }
+    }
+    QuantumScale scale[kWidth];
+    for (int f = 0; f < kWidth; ++f) {
+      if (std::is_same_v<T, Float16>) above[f] = kExponentAboveFloat16;
+      exponent[f] = own ? own_quantum(above[f], cell.points, least_exponent(kFeatureDType<T>)) : given_exponent;
+      scale[f] = quantum_scale(exponent[f]);
+    }
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const auto value = to_feature_work(row[f]);
+        if (mark_of(value) != 0) continue;
+        int64_t quanta = 0;
+        if (!to_given_quanta(value, scale[f], quanta)) marks[f] |= kHasNan;
+        add(f, quanta);
+        if (!own) coarse_sum[f] += coarse(quanta);
+      }
+    }
+  }
+
+  // add_floats of float64 in the cell's own quantum, where all of it is finite and the quantum no less than 2^-1022, so
+  // that one factor counts quanta. False, and nothing added, elsewhere.
+  bool add_ordinary(const CellFeatures<T, kWidth>& cell) {
+    uint64_t highest[kWidth] = {};
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        highest[f] = std::max(highest[f], std::bit_cast<uint64_t>(row[f]) & 0x7fffffffffffffffu);
+      }
+    }
+    double scale[kWidth];
+    for (int f = 0; f < kWidth; ++f) {
+      exponent[f] =
+          own_quantum(exponent_above(std::bit_cast<double>(highest[f])), cell.points, least_exponent(kFeatureDType<T>));
+      if (highest[f] >= 0x7ff0000000000000u || (highest[f] != 0 && exponent[f] < -1022)) return false;
+      scale[f] = highest[f] == 0 ? 0 : power_of_two(-exponent[f]);
+    }
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) sum[f] += nearest_integer(row[f] * scale[f]);
+    }
+    return true;
+  }
+
+  void write(int64_t points, FeatureSum<T>* sums, FeatureMean<T>* means) const {
+    for (int f = 0; f < kWidth; ++f) {
+      const uint32_t all = sum_overflows(sum[f], coarse_sum[f]) ? marks[f] | kHasNan : marks[f];
+      if (means != nullptr) {
+        means[f] = all != 0 ? from_feature_work<FeatureMean<T>>(marked_sum(all))
+                            : rounded_quotient<FeatureMean<T>>(sum[f], exponent[f], points);
+      }
+      if (sums == nullptr) continue;
+      if constexpr (std::is_integral_v<T>) {
+        sums[f] = sum[f];
+      } else {
+        sums[f] = all != 0 ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum[f], exponent[f]);
+      }
+    }
+  }
+
+ private:
+  void add(int f, int64_t quanta) {
+    sum[f] = static_cast<int64_t>(static_cast<uint64_t>(sum[f]) + static_cast<uint64_t>(quanta));
+  }
+};
+
+// Most sums need none of that: where the features' exponents are near enough, float64 holds the exact sum, which is then
+// the fixed-point sum as well. Digits that a feature of T has:
+template <class T>
+inline constexpr int32_t kDigits = 64;  // float64 and int64: no
+template <>
+inline constexpr int32_t kDigits<float> = 24;
+template <>
+inline constexpr int32_t kDigits<BFloat16> = 8;
+template <>
+inline constexpr int32_t kDigits<Float16> = 11;
+
+// The exact sums of a cell of floats of up to 32 bits, in float64. False, and nothing said, where they may not fit, where
+// a value is below a cell's own quantum, and where one is not finite.
+template <class T, int kWidth>
+bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, double (&sums)[kWidth]) {
+  const int32_t k = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(cell.points - 1)));
+  if (k > 22) return false;  // where float16 has a quantum above its least number
+  std::fill_n(sums, kWidth, 0.0);
+  if (given_exponent != kOwnQuantum) {
+    // In quanta, each rounded: whole numbers of 53 - k digits at most.
+    const double scale = power_of_two(-given_exponent);
+    const double most = power_of_two(53 - k);
+    uint32_t fit = 1;
+    for (int64_t i = 0; i < cell.points; ++i) {
+      const T* const row = cell.row_at(i);
+      for (int f = 0; f < kWidth; ++f) {
+        const double x = static_cast<double>(to_feature_work(row[f])) * scale;
+        fit &= static_cast<uint32_t>(std::fabs(x) < most);  // NaN is not
+        sums[f] += std::nearbyint(x);
+      }
+    }
+    const double quantum = power_of_two(given_exponent);
+    for (int f = 0; f < kWidth; ++f) sums[f] *= quantum;
+    return fit != 0;
+  }
+  // Biased exponents of what is not 0; of the last digit they are kDigits - 1 less. The distance also keeps every value
+  // above the quantum, which lies 62 - k below the largest.
+  uint32_t lowest[kWidth];
+  uint32_t highest[kWidth];
+  std::fill_n(lowest, kWidth, 0xffu);
+  std::fill_n(highest, kWidth, 0u);
+  for (int64_t i = 0; i < cell.points; ++i) {
+    const T* const row = cell.row_at(i);
+    for (int f = 0; f < kWidth; ++f) {
+      const float value = to_feature_work(row[f]);
+      const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
+      highest[f] = std::max(highest[f], magnitude >> 23);
+      lowest[f] = std::min(lowest[f], magnitude == 0 ? 0xffu : magnitude >> 23);
+      sums[f] += static_cast<double>(value);
+    }
+  }
+  uint32_t fit = 1;
+  const uint32_t most = static_cast<uint32_t>(53 - kDigits<T> - k);
+  for (int f = 0; f < kWidth; ++f) fit &= static_cast<uint32_t>(highest[f] <= std::min(lowest[f] + most, 0xfeu));
+  return fit != 0;
+}
+
+template <class T>
+T rounded(double x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return static_cast<float>(x);
+  } else {
+    const uint64_t bits = std::bit_cast<uint64_t>(std::fabs(x));
+    const auto field = static_cast<int32_t>(bits >> 52);
+    const uint64_t digits = (bits & 0xfffffffffffffu) | (uint64_t{field != 0} << 52);
+    return round_to<T>(std::signbit(x), digits, field - 1075, false);
+  }
+}
+
+// From exact sums; x / points is rounded to odd before it is rounded to T, as in rounded_quotient_by_float64.
+template <class T, int kWidth>
+void write_exact(const double (&sums)[kWidth], int64_t points, T* sum, T* mean) {
+  if (sum != nullptr) {
+    for (int f = 0; f < kWidth; ++f) sum[f] = rounded<T>(sums[f]);
+  }
+  if (mean == nullptr) return;
+  const double divisor = static_cast<double>(points);
+  double odd[kWidth];
+  for (int f = 0; f < kWidth; ++f) {
+    const double dividend = std::fabs(sums[f]);
+    const double nearest = dividend / divisor;
+    odd[f] = std::copysign(odd_neighbour(nearest, std::fma(-nearest, divisor, dividend)), sums[f]);
+  }
+  for (int f = 0; f < kWidth; ++f) mean[f] = rounded<T>(odd[f]);
+}
+
+template <class T, int kWidth>
+void write_sums(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, FeatureSum<T>* sum, FeatureMean<T>* mean) {
+  if constexpr (kDigits<T> < 64) {
+    double sums[kWidth];
+    if (sum_exactly(cell, given_exponent, sums)) return write_exact(sums, cell.points, sum, mean);
+  }
+  FixedPointSums<T, kWidth> sums;
+  if constexpr (std::is_integral_v<T>) {
+    sums.add_integers(cell);
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (given_exponent != kOwnQuantum || !sums.add_ordinary(cell)) sums.add_floats(cell, given_exponent);
+  } else {
+    sums.add_floats(cell, given_exponent);
+  }
+  sums.write(cell.points, sum, mean);
+}
+
+template <class T, int kWidth>
+void write_extremes(const CellFeatures<T, kWidth>& cell, T* min, T* max) {
+  using Work = FeatureWork<T>;
+  using Key = decltype(order_key(Work{}));
+  Key least[kWidth];
+  Key greatest[kWidth];
+  std::fill_n(least, kWidth, ~Key{0});
+  std::fill_n(greatest, kWidth, Key{0});
+  for (int64_t i = 0; i < cell.points; ++i) {
+    const T* const row = cell.row_at(i);
+    for (int f = 0; f < kWidth; ++f) {
+      const Work value = to_feature_work(row[f]);
+      least[f] = std::min(least[f], min_key(value));
+      greatest[f] = std::max(greatest[f], max_key(value));
+    }
+  }
+  for (int f = 0; f < kWidth; ++f) {
+    Work value{};
+    if (min != nullptr) {
+      from_order_key(least[f], value);
+      min[f] = from_feature_work<T>(value);
+    }
+    if (max != nullptr) {
+      from_order_key(greatest[f], value);
+      max[f] = from_feature_work<T>(value);
+    }
+  }
+}
+
+// Features [f, features) of a cell, kWidth at a time and the rest in halves: loops of a fixed length become vector code.
+template <class T, int kWidth>
+void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t place) {
+  const int64_t features = call.features.count;
+  const auto at = [&](auto* output) { return output == nullptr ? nullptr : output + place + cell.offset; };
+  for (; cell.offset + kWidth <= features; cell.offset += kWidth) {
+    if (into.sum != nullptr || into.mean != nullptr) {
+      write_sums<T, kWidth>(cell, call.quantum_exponent, at(into.sum), at(into.mean));
+    }
+    if (into.min != nullptr || into.max != nullptr) write_extremes<T, kWidth>(cell, at(into.min), at(into.max));
+  }
+  if constexpr (kWidth == 4) {
+    if (cell.offset + 3 == features) {  // x, y, z
+      return reduce_cell<T, 3>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
+    }
+  }
+  if constexpr (kWidth > 1) {
+    if (cell.offset < features) {
+      reduce_cell<T, kWidth / 2>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
+    }
+  }
+}
+
+template <class T>
+void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
+  const Results<T> into = results_of<T>(call, tile.first_cell);
+  const int64_t features = call.features.count;
+  const bool reduces = into.sum != nullptr || into.mean != nullptr || into.min != nullptr || into.max != nullptr;
+  fill_results(call, into, tile.cells);
+  const uint32_t* const end = tile.rows + tile.starts[tile.cells];
+  for (int64_t cell = 0; cell < tile.cells; ++cell) {
+    const uint32_t* const rows = tile.rows + tile.starts[cell];
+    const int64_t points = tile.starts[cell + 1] - tile.starts[cell];
+    if (points == 0) continue;
+    // Rows of a cell lie anywhere: those of the next few cells are asked for now.
+    for (const uint32_t* ahead = rows + 16; ahead < std::min(rows + 16 + points, end); ++ahead) {
+      __builtin_prefetch(tile.features[*ahead], 0, 3);
+    }
+    const int64_t place = cell * features;
+    const auto copy_row = [&](T* to, uint32_t row) {
+      if (to != nullptr) std::memcpy(to + place, tile.features[row], static_cast<size_t>(features) * sizeof(T));
+    };
+    copy_row(into.first, rows[0]);
+    copy_row(into.last, rows[points - 1]);
+    if (reduces) reduce_cell<T, 8>(call, into, {tile, rows, points, 0}, place);
+  }
+}
+
+}  // namespace
+
+void reduce_tile(const VoxelReduction& call, const VoxelTile& tile) {
+  with_feature_type(call.features.dtype, [&](auto type) { reduce_features<decltype(type)>(call, tile); });
+}
+
+}  // namespace robocache::ROBOCACHE_ISA

@@ -1,0 +1,194 @@
+#include "robocache/points/integrate_tsdf/integrate_tsdf.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/not_finite.hpp"
+#include "tests/cpp/random_data.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::kNan;
+using test::Random;
+
+const std::vector<double> kIdentity{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+
+TensorView numbers(const std::vector<double>& values, std::initializer_list<int64_t> shape) {
+  return TensorView::contiguous(const_cast<double*>(values.data()), DType::kFloat64, shape);
+}
+
+class IntegrateTsdf : public test::OnDevice {
+ protected:
+  // With a workspace of exactly the bytes asked for, full of nonsense.
+  static void integrate(const DeviceArray<float>& grid, const DeviceArray<float>& weights, const TensorView& measured,
+                        const TensorView& poses, const std::optional<TensorView>& intrinsics,
+                        const TsdfOptions& options) {
+    const int64_t bytes = tsdf_workspace_bytes(grid.view(), measured, poses, intrinsics);
+    const DeviceArray<uint8_t> memory(std::vector<uint8_t>(static_cast<size_t>(bytes), 0xa5), DType::kUInt8, {bytes},
+                                      device());
+    integrate_tsdf(grid.view(), weights.view(), measured, poses, intrinsics, options, CudaStream{}, memory.view());
+  }
+
+  static DeviceArray<float> floats(const std::vector<float>& values, const std::vector<int64_t>& shape,
+                                   const std::vector<int64_t>& strides = {}) {
+    return {values, DType::kFloat32, shape, device(), strides};
+  }
+};
+ROBOCACHE_ON_EACH_DEVICE(IntegrateTsdf);
+
+TEST_P(IntegrateTsdf, ThisIsTheDocumentedExample) {
+  const DeviceArray<float> grid = floats(std::vector<float>(8), {2, 2, 2});
+  const DeviceArray<float> weights = floats(std::vector<float>(8), {2, 2, 2});
+  const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
+  const std::vector<double> pose{1, 0, 0, 0.5, 0, 1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0, 1};
+  const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
+  integrate(grid, weights, points.view(), numbers(pose, {4, 4}), std::nullopt, options);
+  EXPECT_EQ(grid.read(), (std::vector<float>{0.5f, -0.5f, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(weights.read(), (std::vector<float>{1, 1, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST_P(IntegrateTsdf, DepthOfUInt16WithACameraMatrix) {
+  const DeviceArray<float> grid = floats(std::vector<float>(4, kNan), {1, 1, 4});
+  const DeviceArray<float> weights = floats(std::vector<float>(4), {1, 1, 4});
+  const DeviceArray<uint16_t> depth({0, 2000}, DType::kUInt16, {1, 2}, device());
+  const std::vector<double> camera{5, 0, 1, 0, 5, 0, 0, 0, 1};
+  const TsdfOptions options{.grid_min = {-0.5, -0.5, 0},
+                            .voxel_size = {1, 1, 1},
+                            .truncation = 1,
+                            .depth_scale = 0.001,
+                            .space_carving = true};
+  integrate(grid, weights, depth.view(), numbers(kIdentity, {4, 4}), numbers(camera, {3, 3}), options);
+  const std::vector<float> made = grid.read();
+  EXPECT_EQ(std::vector<float>(made.begin(), made.begin() + 3), (std::vector<float>{1, 0.5f, -0.5f}));
+  EXPECT_TRUE(std::isnan(made[3]));
+  EXPECT_EQ(weights.read(), (std::vector<float>{1, 1, 1, 0}));
+}
+
+// Many rays through a few voxels: every thread meets every other. Sums are those of one thread in another order.
+TEST_P(IntegrateTsdf, TheSameBitsOnAnyThreadsInAnyOrder) {
+  Random random(32);
+  constexpr int64_t kCount = 5000;
+  std::vector<float> points;
+  std::vector<float> backwards;
+  for (int64_t i = 0; i < 3 * kCount; ++i) {
+    points.push_back(static_cast<float>(random.between(-1, 1)));
+    if (random.one_in(50)) points.back() = kNan;
+  }
+  for (int64_t i = kCount - 1; i >= 0; --i) {
+    backwards.insert(backwards.end(), points.begin() + 3 * i, points.begin() + 3 * i + 3);
+  }
+  const int threads = num_threads();
+  for (const bool carving : {false, true}) {
+    for (const int64_t cells : {3, 40}) {  // sums cleared everywhere, and along the rays
+      std::vector<std::vector<float>> made;
+      for (const int n : {1, 4}) {
+        for (const auto& order : {points, backwards}) {
+          set_num_threads(n);
+          const auto count = static_cast<size_t>(cells * cells * cells);
+          const DeviceArray<float> grid = floats(std::vector<float>(count), {cells, cells, cells});
+          const DeviceArray<float> weights = floats(std::vector<float>(count), {cells, cells, cells});
+          const double size = 1.2 / static_cast<double>(cells);
+          const TsdfOptions options{.grid_min = {-0.6, -0.6, -0.6},
+                                    .voxel_size = {size, size, size},
+                                    .truncation = 0.02,
+                                    .space_carving = carving};
+          const DeviceArray<float> measured = floats(order, {kCount, 3});
+          integrate(grid, weights, measured.view(), numbers(kIdentity, {4, 4}), std::nullopt, options);
+          std::vector<float> both = grid.read();
+          const std::vector<float> seen = weights.read();
+          both.insert(both.end(), seen.begin(), seen.end());
+          made.push_back(both);
+        }
+      }
+      float rays = 0;
+      for (size_t i = made[0].size() / 2; i < made[0].size(); ++i) rays += made[0][i];
+      EXPECT_GT(rays, 100);
+      for (const auto& other : made) EXPECT_EQ(other, made[0]);
+    }
+  }
+  set_num_threads(threads);
+}
+
+TEST_P(IntegrateTsdf, StridesAreFreeAndGapsUntouched) {
+  const std::vector<float> zeros(24);
+  const DeviceArray<float> points = floats({0.1f, 0.1f, 1, 0.3f, 0.2f, 1.1f}, {2, 3}, {-5, 2});
+  const TsdfOptions options{.grid_min = {-0.5, -0.5, 0}, .voxel_size = {0.5, 0.4, 0.3}, .truncation = 0.4};
+  const DeviceArray<float> grid = floats(zeros, {2, 3, 4});
+  const DeviceArray<float> weights = floats(zeros, {2, 3, 4});
+  integrate(grid, weights, points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options);
+  const DeviceArray<float> wide_grid = floats(zeros, {2, 3, 4}, {40, -10, 2});
+  const DeviceArray<float> wide_weights = floats(zeros, {2, 3, 4}, {1, 3, 11});
+  integrate(wide_grid, wide_weights, points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options);
+  EXPECT_EQ(wide_grid.read(), grid.read());
+  EXPECT_EQ(wide_weights.read(), weights.read());
+  EXPECT_TRUE(wide_grid.gaps_are_untouched());
+  EXPECT_TRUE(wide_weights.gaps_are_untouched());
+  EXPECT_GT(weights.read()[static_cast<size_t>(1 * 12 + 1 * 4 + 3)], 0);
+}
+
+// More sensors than travel with a kernel's parameters, and rows that do not fill a tile.
+TEST_P(IntegrateTsdf, SensorsBesideTheGridAreThoseOfTheHost) {
+  Random random(7);
+  for (const int64_t count : {1, 19}) {
+    std::vector<double> poses;
+    std::vector<float> images;
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<double> pose = kIdentity;
+      for (const size_t place : {3, 7, 11}) pose[place] = random.between(-0.1, 0.1);
+      poses.insert(poses.end(), pose.begin(), pose.end());
+      for (int pixel = 0; pixel < 24 * 32; ++pixel) images.push_back(static_cast<float>(random.between(0.2, 1.5)));
+    }
+    const std::vector<double> camera{30, 30, 15.5, 11.5};
+    const DeviceArray<float> depth(images, DType::kFloat32, {count, 24, 32}, device());
+    const TsdfOptions options{.grid_min = {-0.5, -0.4, 0.1}, .voxel_size = {0.02, 0.03, 0.004}, .truncation = 0.03};
+    std::vector<std::vector<float>> made;
+    for (const bool there : {false, true}) {
+      const DeviceArray<float> grid = floats(std::vector<float>(11 * 13 * 302), {11, 13, 302});
+      const DeviceArray<float> weights = floats(std::vector<float>(11 * 13 * 302), {11, 13, 302});
+      const DeviceArray<double> poses_there(poses, DType::kFloat64, {count, 4, 4}, device());
+      const DeviceArray<double> camera_there(camera, DType::kFloat64, {4}, device());
+      integrate(grid, weights, depth.view(), there ? poses_there.view() : numbers(poses, {count, 4, 4}),
+                there ? camera_there.view() : numbers(camera, {4}), options);
+      made.push_back(grid.read());
+      made.push_back(weights.read());
+    }
+    EXPECT_EQ(made[0], made[2]);
+    EXPECT_EQ(made[1], made[3]);
+    EXPECT_GT(std::count(made[1].begin(), made[1].end(), 1), 100);
+  }
+}
+
+TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {
+  const DeviceArray<float> grid = floats(std::vector<float>(8), {2, 2, 2});
+  const DeviceArray<float> weights = floats(std::vector<float>(8), {2, 2, 2});
+  const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
+  const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
+  const int64_t bytes = tsdf_workspace_bytes(grid.view(), points.view(), numbers(kIdentity, {4, 4}), std::nullopt);
+  EXPECT_EQ(bytes, 8 * 16);
+  const DeviceArray<uint8_t> small(std::vector<uint8_t>(static_cast<size_t>(bytes - 1)), DType::kUInt8, {bytes - 1},
+                                   device());
+  for (const auto& memory : {std::optional<TensorView>(), std::optional(small.view())}) {
+    try {
+      integrate_tsdf(grid.view(), weights.view(), points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options,
+                     CudaStream{}, memory);
+      FAIL() << "expected an error";
+    } catch (const ArgumentError& error) {
+      EXPECT_EQ(std::string(error.what()).find("workspace: expected 128 bytes on "), 0) << error.what();
+    }
+  }
+  EXPECT_EQ(grid.read(), std::vector<float>(8));
+}
+
+}  // namespace
+}  // namespace robocache

@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/points/voxelize/voxelize.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/random_data.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::Random;
+
+class VoxelizeBackward : public test::OnDevice {};
+ROBOCACHE_ON_EACH_DEVICE(VoxelizeBackward);
+
+DeviceBuffer workspace_of(int64_t bytes, Device device, std::optional<TensorView>& view) {
+  DeviceBuffer memory(device, static_cast<size_t>(bytes));
+  if (bytes > 0) view = TensorView::contiguous(memory.data(), DType::kUInt8, {bytes}, device);
+  return memory;
+}
+
+// Whole numbers with many ties, in clouds with gaps between their rows; compared with a plain look at every pair of a
+// point and a point of its voxel.
+TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
+  Random random(1);
+  const std::array<int64_t, 3> shape = {2, 3, 5};
+  const int64_t cells = 30;
+  const int64_t clouds = 2;
+  const int64_t rows = 200;
+  const int64_t width = 3;
+  std::vector<float> xyz;
+  std::vector<double> features;
+  std::vector<int64_t> cell_of;
+  for (int64_t row = 0; row < clouds * rows; ++row) {
+    int64_t cell = 0;
+    bool inside = true;
+    for (size_t axis = 0; axis < 3; ++axis) {
+      const int64_t at = random.below(shape[axis] + 1);
+      xyz.push_back(static_cast<float>(at) + 0.5F);
+      inside = inside && at < shape[axis];
+      cell = cell * shape[axis] + at;
+    }
+    cell_of.push_back(inside ? row / rows * cells + cell : -1);
+    for (int64_t f = 0; f < width; ++f) features.push_back(static_cast<double>(random.below(4)));
+  }
+  std::vector<double> given;
+  for (int64_t i = 0; i < clouds * cells * width; ++i) given.push_back(static_cast<double>(random.below(200) - 100));
+  const std::vector<int64_t> lengths = {rows, 150};
+  const auto is_point = [&](int64_t row) { return row % rows < lengths[static_cast<size_t>(row / rows)]; };
+
+  const DeviceArray<float> points(xyz, DType::kFloat32, {clouds, rows, 3}, device(), {rows * 4 + 3, 4, 1});
+  const DeviceArray<double> values(features, DType::kFloat64, {clouds, rows, width}, device(), {rows * 5, 5, 1});
+  const DeviceArray<int64_t> counts_of_rows(lengths, DType::kInt64, {clouds}, device());
+  const PointArguments arguments = {
+      .points = points.view(), .features = values.view(), .lengths = counts_of_rows.view()};
+  const DeviceArray<double> gradient(given, DType::kFloat64, {clouds, 2, 3, 5, width}, device());
+  for (const VoxelMode mode :
+       {VoxelMode::kSum, VoxelMode::kMean, VoxelMode::kMin, VoxelMode::kMax, VoxelMode::kFirst, VoxelMode::kLast}) {
+    VoxelizeOptions options = {
+        .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = shape, .modes = {mode, VoxelMode::kCount}};
+    const DeviceArray<double> out(std::vector<double>(given.size(), 9), DType::kFloat64, {clouds, 2, 3, 5, width},
+                                  device());
+    const DeviceArray<int32_t> counts(std::vector<int32_t>(static_cast<size_t>(clouds * cells), 9), DType::kInt32,
+                                      {clouds, 2, 3, 5}, device());
+    std::optional<TensorView> view;
+    const DeviceBuffer forward = workspace_of(voxelize_workspace_bytes(arguments, options), device(), view);
+    voxelize_pointcloud(arguments, options, {out.view(), counts.view()}, CudaStream{}, std::nullopt, view);
+
+    options.modes = {mode};
+    const DeviceArray<double> made(std::vector<double>(features.size(), 0.25), DType::kFloat64, {clouds, rows, width},
+                                   device());
+    std::optional<TensorView> backward_view;
+    const DeviceBuffer backward =
+        workspace_of(voxelize_gradient_workspace_bytes(arguments, options), device(), backward_view);
+    voxelize_pointcloud_backward(arguments, options, gradient.view(),
+                                 mode == VoxelMode::kMean ? counts.view() : out.view(), made.view(), CudaStream{},
+                                 backward_view);
+
+    std::vector<double> expected(features.size(), 0.25);  // what was there stays
+    for (int64_t row = 0; row < clouds * rows; ++row) {
+      const int64_t cell = cell_of[static_cast<size_t>(row)];
+      if (cell < 0 || !is_point(row)) continue;
+      for (int64_t f = 0; f < width; ++f) {
+        const double own = features[static_cast<size_t>(row * width + f)];
+        bool takes = true;
+        int64_t points_here = 0;
+        for (int64_t other = 0; other < clouds * rows; ++other) {
+          if (cell_of[static_cast<size_t>(other)] != cell || !is_point(other)) continue;
+          ++points_here;
+          const double its = features[static_cast<size_t>(other * width + f)];
+          const bool before = its == own && other < row;
+          if (mode == VoxelMode::kMin && (its < own || before)) takes = false;
+          if (mode == VoxelMode::kMax && (its > own || before)) takes = false;
+          if (mode == VoxelMode::kFirst && other < row) takes = false;
+          if (mode == VoxelMode::kLast && other > row) takes = false;
+        }
+        const double part = given[static_cast<size_t>(cell * width + f)];
+        if (!takes) continue;
+        expected[static_cast<size_t>(row * width + f)] +=
+            mode == VoxelMode::kMean ? part / static_cast<double>(points_here) : part;
+      }
+    }
+    ASSERT_EQ(made.read(), expected) << voxel_mode_name(mode);
+  }
+}
+
+TEST_P(VoxelizeBackward, RefusesByName) {
+  const DeviceArray<float> points({0, 0, 0}, DType::kFloat32, {1, 3}, device());
+  const DeviceArray<float> values({1}, DType::kFloat32, {1, 1}, device());
+  const DeviceArray<float> grid({1}, DType::kFloat32, {1, 1, 1, 1}, device());
+  const VoxelizeOptions mean = {
+      .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {VoxelMode::kMean}};
+  const auto message = [&](const PointArguments& arguments, const VoxelizeOptions& options) -> std::string {
+    try {
+      voxelize_pointcloud_backward(arguments, options, grid.view(), std::nullopt, values.view(), CudaStream{});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(message({.points = points.view(), .features = values.view()}, mean),
+            "made: mode 'mean' needs what the call made");
+  VoxelizeOptions count = mean;
+  count.modes = {VoxelMode::kCount};
+  EXPECT_EQ(message({.points = points.view(), .features = values.view()}, count),
+            "mode: expected one of sum, mean, min, max, first and last");
+}
+
+}  // namespace
+}  // namespace robocache

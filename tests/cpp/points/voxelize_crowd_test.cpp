@@ -1,0 +1,292 @@
+// Clouds that lead through each way a backend has: few rows and many, few cells and many, voxels with one point and with
+// more than 16 bits count, outputs that are not aligned.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/points/voxelize/voxelize.hpp"
+#include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
+#include "robocache/points/voxels/reduce_way.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/poisoned.hpp"
+#include "tests/cpp/random_data.hpp"
+#include "tests/cpp/trials.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::Poisoned;
+using test::Random;
+
+struct Crowd {
+  std::string name;
+  int64_t rows;
+  std::array<int64_t, 3> shape;
+  std::vector<int64_t> crowded;  // rows of the first voxels; the rest lie anywhere, one in ten outside
+  ReduceWay way;                 // on CUDA, of aligned memory; counts in other memory, and features: tiles
+};
+
+const std::vector<Crowd> kCrowds = {
+    {"few rows", 700, {8, 8, 8}, {40}, ReduceWay::kPacked},
+    {"one cell", 140'001, {1, 1, 1}, {140'000}, ReduceWay::kPacked},
+    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}, ReduceWay::kPacked},
+    {"crowds of every size",
+     70'001,
+     {40, 40, 40},
+     {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1},
+     ReduceWay::kPacked},
+    {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}, ReduceWay::kPacked},
+    {"more cells than rows", 5003, {300, 200, test::trials(50)}, {50}, ReduceWay::kPacked},
+    {"more rows than 2^20", kFewRows + 1009, {64, 33, 96}, {3000, 40}, ReduceWay::kTiles},
+};
+
+// Voxels of size 1; features are small whole numbers, so every sum of them is exact in float64 in any order.
+struct Cloud {
+  std::vector<float> xyz;
+  std::vector<float> features;  // two
+};
+
+Cloud make_cloud(const Crowd& crowd, Random& random) {
+  Cloud cloud;
+  std::vector<int64_t> cells;
+  for (size_t cell = 0; cell < crowd.crowded.size(); ++cell) {
+    cells.insert(cells.end(), static_cast<size_t>(crowd.crowded[cell]), static_cast<int64_t>(cell));
+  }
+  const int64_t all = crowd.shape[0] * crowd.shape[1] * crowd.shape[2];
+  while (static_cast<int64_t>(cells.size()) < crowd.rows) cells.push_back(random.below(all + all / 10 + 1));
+  for (size_t i = cells.size(); i-- > 1;) {
+    std::swap(cells[i], cells[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
+  }
+  for (const int64_t cell : cells) {
+    const std::array<int64_t, 3> at = {cell / (crowd.shape[1] * crowd.shape[2]),  // past the end of x where outside
+                                       cell / crowd.shape[2] % crowd.shape[1], cell % crowd.shape[2]};
+    for (const int64_t c : at)
+      cloud.xyz.push_back(static_cast<float>(c) + static_cast<float>(random.between(0.1, 0.9)));
+    for (int f = 0; f < 2; ++f) cloud.features.push_back(static_cast<float>(random.below(2001) - 1000));
+  }
+  return cloud;
+}
+
+struct ExpectedSums {
+  std::vector<int32_t> count;
+  std::vector<double> sum;
+  std::vector<float> largest, last;
+  int64_t dropped = 0;
+};
+
+ExpectedSums by_a_plain_loop(const Crowd& crowd, const Cloud& cloud) {
+  const auto cells = static_cast<size_t>(crowd.shape[0] * crowd.shape[1] * crowd.shape[2]);
+  ExpectedSums made{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
+                    std::vector<float>(2 * cells)};
+  for (size_t row = 0; row < static_cast<size_t>(crowd.rows); ++row) {
+    const auto x = static_cast<int64_t>(cloud.xyz[3 * row]);
+    const auto y = static_cast<int64_t>(cloud.xyz[3 * row + 1]);
+    const auto z = static_cast<int64_t>(cloud.xyz[3 * row + 2]);
+    if (x >= crowd.shape[0]) {
+      ++made.dropped;
+      continue;
+    }
+    const auto cell = static_cast<size_t>((x * crowd.shape[1] + y) * crowd.shape[2] + z);
+    const bool is_new = made.count[cell]++ == 0;
+    for (size_t f = 0; f < 2; ++f) {
+      const float value = cloud.features[2 * row + f];
+      made.sum[2 * cell + f] += static_cast<double>(value);
+      made.largest[2 * cell + f] = is_new ? value : std::max(made.largest[2 * cell + f], value);
+      made.last[2 * cell + f] = value;
+    }
+  }
+  return made;
+}
+
+class VoxelizeCrowds : public test::OnDevice {
+ protected:
+  // More rows than 2^20 go another way on CUDA alone.
+  static int64_t rows_here(int64_t rows) { return device().is_cuda() || rows <= kFewRows ? rows : rows / 16; }
+
+  // An output whose first element is `shift` elements past an aligned address.
+  template <class T>
+  static DeviceArray<T> output(int64_t elements, DType dtype, int64_t shift) {
+    return {std::vector<T>(static_cast<size_t>(elements + shift), T{9}), dtype, {elements + shift}, device()};
+  }
+
+  template <class T>
+  static TensorView part(const DeviceArray<T>& array, std::initializer_list<int64_t> shape, int64_t shift) {
+    return TensorView::contiguous(static_cast<T*>(array.view().data) + shift, array.view().dtype, shape, device());
+  }
+
+  // On CUDA, that way.
+  static void voxelize(const PointArguments& arguments, const VoxelizeOptions& options,
+                       const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped, ReduceWay way) {
+    const auto bytes = voxelize_workspace_bytes(arguments, options);
+    const DeviceBuffer memory(device(), static_cast<size_t>(bytes));
+    const auto workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {bytes}, device());
+    voxelize_pointcloud(arguments, options, outs, CudaStream{}, dropped, workspace);
+    if (!device().is_cuda()) return;
+    const VoxelReduction call = voxelize_reduction(arguments, options, outs, dropped, workspace);
+    EXPECT_EQ(static_cast<int>(reduce_way_taken(call, 0, CudaStream{})), static_cast<int>(way));
+  }
+
+  template <class T>
+  static std::vector<T> read(const DeviceArray<T>& array, int64_t shift) {
+    const std::vector<T> all = array.read();
+    for (int64_t i = 0; i < shift; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], T{9});
+    return {all.begin() + shift, all.end()};
+  }
+};
+ROBOCACHE_ON_EACH_DEVICE(VoxelizeCrowds);
+
+TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
+  Random random(4);
+  for (Crowd crowd : kCrowds) {
+    crowd.rows = rows_here(crowd.rows);
+    const Cloud cloud = make_cloud(crowd, random);
+    const ExpectedSums expected = by_a_plain_loop(crowd, cloud);
+    const int64_t cells = crowd.shape[0] * crowd.shape[1] * crowd.shape[2];
+    const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
+    const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
+    for (const int64_t shift : {0, 1}) {
+      for (const bool with_features : {false, true}) {
+        const auto count = output<int32_t>(cells, DType::kInt32, shift);
+        const auto sum = output<float>(2 * cells, DType::kFloat32, shift);
+        const auto largest = output<float>(2 * cells, DType::kFloat32, shift);
+        const auto last = output<float>(2 * cells, DType::kFloat32, shift);
+        const DeviceArray<int64_t> dropped({9}, DType::kInt64, {}, device());
+        const auto [x, y, z] = crowd.shape;
+        PointArguments arguments{.points = points.view()};
+        VoxelizeOptions options{
+            .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = crowd.shape, .modes = {VoxelMode::kCount}};
+        std::vector<TensorView> outs = {part(count, {x, y, z}, shift)};
+        if (with_features) {
+          arguments.features = features.view();
+          options.modes = {VoxelMode::kCount, VoxelMode::kSum, VoxelMode::kMax, VoxelMode::kLast};
+          for (const auto* array : {&sum, &largest, &last}) outs.push_back(part(*array, {x, y, z, 2}, shift));
+        }
+        SCOPED_TRACE(crowd.name + (with_features ? ", features" : "") + (shift > 0 ? ", not aligned" : ""));
+
+        voxelize(arguments, options, outs, dropped.view(), with_features || shift > 0 ? ReduceWay::kTiles : crowd.way);
+        ASSERT_EQ(read(count, shift), expected.count);
+        ASSERT_EQ(dropped.read(), std::vector<int64_t>{expected.dropped});
+        if (!with_features) continue;
+        ASSERT_EQ(read(sum, shift), std::vector<float>(expected.sum.begin(), expected.sum.end()));
+        ASSERT_EQ(read(largest, shift), expected.largest);
+        ASSERT_EQ(read(last, shift), expected.last);
+      }
+    }
+  }
+}
+
+// Rows of a cell next to each other: 40 of one, then of the next, each beside some of the last cells.
+TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
+  Random random(6);
+  const Crowd crowd{"scan order", rows_here(kFewRows + 4099), {64, 33, 96}, {}, ReduceWay::kChunks};
+  constexpr int64_t kFeatures = 12;
+  const int64_t cells = 64 * 33 * 96;
+  std::vector<float> xyz, values;
+  std::vector<double> sums(static_cast<size_t>(cells * kFeatures));
+  std::vector<int32_t> counts(static_cast<size_t>(cells));
+  for (int64_t row = 0; row < crowd.rows; ++row) {
+    const int64_t cell = row % 5 == 0 ? cells - 1 - row / 5 % 7 : row / 40 % cells;
+    const std::array<int64_t, 3> at = {cell / (33 * 96), cell / 96 % 33, cell % 96};
+    for (const int64_t c : at) xyz.push_back(static_cast<float>(c) + static_cast<float>(random.between(0.1, 0.9)));
+    ++counts[static_cast<size_t>(cell)];
+    for (int64_t f = 0; f < kFeatures; ++f) {
+      values.push_back(static_cast<float>(random.below(2001) - 1000));
+      sums[static_cast<size_t>(cell * kFeatures + f)] += static_cast<double>(values.back());
+    }
+  }
+  const DeviceArray<float> points(xyz, DType::kFloat32, {crowd.rows, 3}, device());
+  const DeviceArray<float> features(values, DType::kFloat32, {crowd.rows, kFeatures}, device());
+  for (const std::optional<double> quantum : {std::optional<double>(), std::optional<double>(1.0)}) {
+    const auto count = output<int32_t>(cells, DType::kInt32, 0);
+    const auto sum = output<float>(kFeatures * cells, DType::kFloat32, 0);
+    const DeviceArray<int64_t> dropped({9}, DType::kInt64, {}, device());
+    const PointArguments arguments{.points = points.view(), .features = features.view()};
+    VoxelizeOptions options{.grid_min = {0, 0, 0},
+                            .voxel_size = {1, 1, 1},
+                            .grid_size = crowd.shape,
+                            .modes = {VoxelMode::kCount, VoxelMode::kSum}};
+    options.quantum = quantum;
+    const std::vector<TensorView> outs = {part(count, {64, 33, 96}, 0), part(sum, {64, 33, 96, kFeatures}, 0)};
+    voxelize(arguments, options, outs, dropped.view(), crowd.way);
+    ASSERT_EQ(read(count, 0), counts);
+    ASSERT_EQ(read(sum, 0), std::vector<float>(sums.begin(), sums.end()));
+    ASSERT_EQ(dropped.read(), std::vector<int64_t>{0});
+  }
+}
+
+// A block of shared memory has room for the bits of the first grid, two share those of the second.
+TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
+  Random random(7);
+  for (const Crowd& crowd : {Crowd{"a small grid", rows_here(kFewRows + 4099), {64, 33, 96}, {}, ReduceWay::kBits},
+                             Crowd{"a large grid", rows_here(4'200'001), {128, 128, 128}, {}, ReduceWay::kBits}}) {
+    const auto [x, y, z] = crowd.shape;
+    const int64_t cells = x * y * z;
+    std::vector<float> xyz;
+    std::vector<uint8_t> expected(static_cast<size_t>(cells));
+    std::vector<uint32_t> words(static_cast<size_t>(cells / 32));
+    for (int64_t row = 0; row < crowd.rows; ++row) {
+      const int64_t cell = row % 2 == 0 ? row / 40 % cells : random.below(cells + cells / 50);  // some are outside
+      for (const int64_t c : {cell / (y * z), cell / z % y, cell % z}) xyz.push_back(static_cast<float>(c) + 0.5f);
+      if (cell >= cells) continue;
+      expected[static_cast<size_t>(cell)] = 1;
+      words[static_cast<size_t>(cell / 32)] |= 1u << cell % 32;
+    }
+    const DeviceArray<float> points(xyz, DType::kFloat32, {crowd.rows, 3}, device());
+    const int64_t shift = crowd.name == "a small grid" ? 1 : 0;
+    const auto occupancy = output<uint8_t>(cells, DType::kBool, shift);
+    const auto bits = output<uint32_t>(cells / 32, DType::kUInt32, shift);
+    const PointArguments arguments{.points = points.view()};
+    const VoxelizeOptions options{.grid_min = {0, 0, 0},
+                                  .voxel_size = {1, 1, 1},
+                                  .grid_size = crowd.shape,
+                                  .modes = {VoxelMode::kOccupancy, VoxelMode::kOccupancyBits}};
+    const std::vector<TensorView> outs = {part(occupancy, {x, y, z}, shift), part(bits, {x, y, z / 32}, shift)};
+    voxelize(arguments, options, outs, {}, crowd.way);
+    ASSERT_EQ(read(occupancy, shift), expected) << crowd.name;
+    ASSERT_EQ(read(bits, shift), words) << crowd.name;
+  }
+}
+
+TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
+  Random random(5);
+  for (Crowd crowd : kCrowds) {
+    crowd.rows = rows_here(crowd.rows);
+    SCOPED_TRACE(crowd.name);
+    const Cloud cloud = make_cloud(crowd, random);
+    const ExpectedSums expected = by_a_plain_loop(crowd, cloud);
+    const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
+    const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
+    Poisoned memory(device());
+    const auto [x, y, z] = crowd.shape;
+    SparseOptions options;
+    options.voxel_size = {1, 1, 1};
+    options.point_range = {0, 0, 0, static_cast<double>(x), static_cast<double>(y), static_cast<double>(z)};
+    options.order = VoxelOrder::kLinear;
+    options.reduce = VoxelMode::kSum;
+    const SparseVoxels made = voxelize_sparse(points.view(), features.view(), options, memory.allocate(), CudaStream{});
+
+    std::vector<int32_t> coords, counts;
+    std::vector<float> sums;
+    for (size_t cell = 0; cell < expected.count.size(); ++cell) {
+      if (expected.count[cell] == 0) continue;
+      const auto at = static_cast<int64_t>(cell);
+      for (const int64_t c : {at / (y * z), at / z % y, at % z}) coords.push_back(static_cast<int32_t>(c));
+      counts.push_back(expected.count[cell]);
+      for (size_t f = 0; f < 2; ++f) sums.push_back(static_cast<float>(expected.sum[2 * cell + f]));
+    }
+    ASSERT_EQ(memory.read<int32_t>(made.coords), coords);
+    ASSERT_EQ(memory.read<int32_t>(made.counts), counts);
+    ASSERT_EQ(memory.read<float>(made.features), sums);
+    ASSERT_EQ(memory.read<int64_t>(made.dropped), std::vector<int64_t>{expected.dropped});
+  }
+}
+
+}  // namespace
+}  // namespace robocache

@@ -1,0 +1,250 @@
+#include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/points/voxelize_sparse/voxel_downsample.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/poisoned.hpp"
+#include "tests/cpp/random_data.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::Poisoned;
+using test::Random;
+
+// The answer once more: a loop over rows, a map of cells.
+struct ExpectedVoxels {
+  std::vector<SparseCell> cells;
+  std::vector<int32_t> counts;
+  std::vector<int32_t> point_to_voxel;
+  std::vector<std::vector<int32_t>> rows;
+  std::vector<int64_t> dropped;
+  int64_t found = 0;
+};
+
+// Rows [offsets[b], offsets[b + 1]) are cloud b.
+ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<int64_t>& offsets,
+                           const SparseOptions& options) {
+  const auto size = static_cast<float>(options.voxel_size[0]);
+  const auto keyed = [&](const SparseCell& cell) {
+    const SparseKey key =
+        sort_key(options.order == VoxelOrder::kMorton ? VoxelOrder::kMorton : VoxelOrder::kLinear, cell);
+    return std::array<uint64_t, 2>{key.high, key.low};
+  };
+  std::map<std::array<uint64_t, 2>, size_t> numbers;
+  std::vector<SparseCell> cells;
+  std::vector<std::vector<int32_t>> rows_of;
+  ExpectedVoxels made;
+  made.point_to_voxel.assign(points.size() / 3, -1);
+  for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
+    int64_t inserted = 0;
+    for (auto row = static_cast<size_t>(offsets[cloud]); row < static_cast<size_t>(offsets[cloud + 1]); ++row) {
+      int32_t at[3] = {};
+      bool inside = true;
+      for (size_t axis = 0; axis < 3; ++axis) {
+        const float origin = options.point_range ? static_cast<float>((*options.point_range)[axis]) : 0;
+        const float place = std::floor((points[row * 3 + axis] - origin) / size);
+        inside = inside && place >= -0x1p31f && place < 0x1p31f;
+        if (inside) at[axis] = static_cast<int32_t>(place);
+        if (options.point_range) {
+          const auto& range = *options.point_range;
+          inside = inside && at[axis] >= 0 && at[axis] < std::nearbyint((range[axis + 3] - range[axis]) / size) &&
+                   points[row * 3 + axis] < static_cast<float>(range[axis + 3]);
+        }
+      }
+      if (!inside) continue;
+      const SparseCell cell{static_cast<int32_t>(cloud), at[0], at[1], at[2]};
+      if (!numbers.contains(keyed(cell))) {
+        if (options.max_voxels && inserted == *options.max_voxels) continue;
+        ++inserted;
+        numbers.emplace(keyed(cell), cells.size());
+        cells.push_back(cell);
+        rows_of.emplace_back();
+      }
+      rows_of[numbers.at(keyed(cell))].push_back(static_cast<int32_t>(row));
+    }
+  }
+  made.found = static_cast<int64_t>(cells.size());
+  std::vector<size_t> order(std::min(cells.size(), static_cast<size_t>(options.capacity.value_or(INT32_MAX))));
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  if (options.order != VoxelOrder::kFirst) {
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keyed(cells[a]) < keyed(cells[b]); });
+  }
+  for (size_t voxel = 0; voxel < order.size(); ++voxel) {
+    made.cells.push_back(cells[order[voxel]]);
+    std::vector<int32_t> of_voxel = rows_of[order[voxel]];
+    for (const int32_t row : of_voxel) made.point_to_voxel[static_cast<size_t>(row)] = static_cast<int32_t>(voxel);
+    of_voxel.resize(std::min(of_voxel.size(), static_cast<size_t>(options.max_points_per_voxel.value_or(INT32_MAX))));
+    made.counts.push_back(static_cast<int32_t>(of_voxel.size()));
+    made.rows.push_back(of_voxel);
+  }
+  for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
+    made.dropped.push_back(
+        std::count(made.point_to_voxel.begin() + offsets[cloud], made.point_to_voxel.begin() + offsets[cloud + 1], -1));
+  }
+  return made;
+}
+
+std::vector<float> random_points(Random& random, int64_t rows) {
+  std::vector<float> points;
+  for (int64_t i = 0; i < rows * 3; ++i) {
+    const double at = random.between(-3, 3);
+    points.push_back(static_cast<float>(random.one_in(100)   ? std::nan("")
+                                        : random.one_in(100) ? 1e30
+                                        : random.one_in(5)   ? std::round(at * 2) / 2
+                                                             : at));
+  }
+  return points;
+}
+
+class VoxelizeSparse : public test::OnDevice {};
+
+void expect_reference(const std::vector<float>& points, const std::vector<int64_t>& offsets,
+                      const SparseOptions& options, Device device) {
+  const auto rows = static_cast<int64_t>(points.size() / 3);
+  const DeviceArray<float> array(points, DType::kFloat32, {rows, 3}, device);
+  const DeviceArray<int64_t> clouds(offsets, DType::kInt64, {static_cast<int64_t>(offsets.size())}, device);
+  const bool batched = offsets.size() > 2;
+  Poisoned memory(device);
+  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{},
+                                            std::nullopt, batched ? std::optional(clouds.view()) : std::nullopt);
+  ExpectedVoxels expected = expected_of(points, offsets, options);
+  EXPECT_EQ(memory.read<int64_t>(made.dropped), expected.dropped);
+  if (options.capacity) {
+    EXPECT_EQ(memory.read<int64_t>(*made.num_voxels), std::vector<int64_t>{expected.found});
+    expected.cells.resize(static_cast<size_t>(*options.capacity), {-1, -1, -1, -1});
+    expected.counts.resize(static_cast<size_t>(*options.capacity), 0);
+    expected.rows.resize(static_cast<size_t>(*options.capacity));
+  }
+  std::vector<int32_t> coords;
+  for (const SparseCell& cell : expected.cells) {
+    if (batched) coords.push_back(cell.cloud);
+    coords.insert(coords.end(), {cell.x, cell.y, cell.z});
+  }
+  EXPECT_EQ(memory.read<int32_t>(made.coords), coords);
+  EXPECT_EQ(memory.read<int32_t>(made.counts), expected.counts);
+  EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), expected.point_to_voxel);
+  const auto columns = static_cast<size_t>(made.features.shape[1]);
+  std::vector<float> gathered;
+  std::vector<int32_t> rows_of_voxel;
+  for (const std::vector<int32_t>& of_voxel : expected.rows) {
+    for (size_t place = 0; place < columns; ++place) {
+      const int32_t row = place < of_voxel.size() ? of_voxel[place] : -1;
+      rows_of_voxel.push_back(row);
+      for (size_t axis = 0; axis < 3; ++axis) {
+        gathered.push_back(row < 0 ? 0 : points[static_cast<size_t>(row) * 3 + axis]);
+      }
+    }
+  }
+  EXPECT_EQ(memory.read<int32_t>(*made.rows_of_voxel), rows_of_voxel);
+  EXPECT_EQ(memory.read<float>(made.features), gathered);
+}
+
+TEST_P(VoxelizeSparse, IsTheReferenceWhateverTheCapsAndTheOrder) {
+  Random random(1);
+  for (const int64_t rows : {int64_t{0}, int64_t{1}, int64_t{255}, int64_t{1025}, int64_t{5000}}) {
+    const std::vector<float> points = random_points(random, rows);
+    for (const std::vector<int64_t>& offsets :
+         {std::vector<int64_t>{0, rows}, {0, 0, rows / 3, rows / 3, rows / 2, rows, rows}}) {
+      for (const auto& [max_voxels, most, capacity] :
+           {std::array<int64_t, 3>{0, 0, 0}, {0, 5, 0}, {100, 3, 0}, {0, 40, 0}, {0, 5, 50}, {30, 2, 2000}}) {
+        SparseOptions options;
+        options.voxel_size = {0.5, 0.5, 0.5};
+        options.reduce = std::nullopt;
+        options.order = std::array{VoxelOrder::kFirst, VoxelOrder::kLinear, VoxelOrder::kMorton}[random.bits() % 3];
+        if (random.one_in(2)) options.point_range = {-2, -2, -2.5, 2, 1, 2.5};
+        if (max_voxels > 0) options.max_voxels = max_voxels;
+        if (most > 0) options.max_points_per_voxel = most;
+        if (capacity > 0) options.capacity = capacity;
+        SCOPED_TRACE(testing::Message() << rows << " rows in " << offsets.size() - 1 << " clouds, " << max_voxels << ' '
+                                        << most << ' ' << capacity << ", order " << static_cast<int>(options.order)
+                                        << (options.point_range ? ", a range" : ""));
+        expect_reference(points, offsets, options, device());
+      }
+    }
+  }
+}
+
+TEST_P(VoxelizeSparse, ReducesTheKeptRowsAlone) {
+  const std::vector<float> points{0, 0, 0, 10, 5, 5, 5, 2, 0, 0, 0, 20, 0, 0, 0, 999};
+  const DeviceArray<float> array(points, DType::kFloat32, {4, 4}, device());
+  SparseOptions options;
+  options.voxel_size = {1, 1, 1};
+  options.max_points_per_voxel = 2;
+  Poisoned memory(device());
+  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{});
+  EXPECT_EQ(memory.read<float>(made.features), (std::vector<float>{15, 2}));
+  EXPECT_EQ(memory.read<int32_t>(made.counts), (std::vector<int32_t>{2, 1}));
+  EXPECT_EQ(memory.read<int32_t>(made.kept), (std::vector<int32_t>{0, 1, 0, -1}));
+  EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), (std::vector<int32_t>{0, 1, 0, 0}));
+}
+
+TEST_P(VoxelizeSparse, DownsampleTakesTheLeastPriority) {
+  Random random(2);
+  const std::vector<float> points = random_points(random, 3000);
+  const DeviceArray<float> array(points, DType::kFloat32, {3000, 3}, device());
+  SparseOptions all;
+  all.voxel_size = {0.5, 0.5, 0.5};
+  const ExpectedVoxels expected = expected_of(points, {0, 3000}, all);
+  for (const int64_t seed : {int64_t{0}, int64_t{-1}, int64_t{77}}) {
+    DownsampleOptions options;
+    options.voxel_size = {0.5, 0.5, 0.5};
+    options.method = DownsampleMethod::kRandom;
+    options.seed = seed;
+    Poisoned memory(device());
+    const Downsampled made = voxel_downsample(array.view(), std::nullopt, options, memory.allocate(), CudaStream{});
+    std::vector<int32_t> taken;
+    for (const std::vector<int32_t>& rows : expected.rows) {
+      taken.push_back(*std::min_element(rows.begin(), rows.end(), [&](int32_t a, int32_t b) {
+        return sample_priority(static_cast<uint64_t>(seed), a) < sample_priority(static_cast<uint64_t>(seed), b);
+      }));
+    }
+    EXPECT_EQ(memory.read<int32_t>(*made.row), taken);
+    EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), expected.point_to_voxel);
+  }
+}
+
+TEST_P(VoxelizeSparse, AFailedAllocationIsTheCallers) {
+  const DeviceArray<float> array(std::vector<float>(30), DType::kFloat32, {10, 3}, device());
+  SparseOptions options;
+  options.voxel_size = {1, 1, 1};
+  const auto none = [](DType, std::initializer_list<int64_t>) -> TensorView { throw DeviceError("no memory"); };
+  EXPECT_THROW(voxelize_sparse(array.view(), std::nullopt, options, none, CudaStream{}), DeviceError);
+}
+
+ROBOCACHE_ON_EACH_DEVICE(VoxelizeSparse);
+
+TEST(SamplePriority, IsWhatItWas) {
+  EXPECT_EQ(sample_priority(0, 0), 0x4821822600000000u);
+  EXPECT_EQ(sample_priority(1, 5), 0x3817eddd00000005u);
+}
+
+TEST(SortKey, MortonBitsOfXAreTheLowest) {
+  const auto code = [](int32_t x, int32_t y, int32_t z) {
+    const SparseKey key = sort_key(VoxelOrder::kMorton, {0, x, y, z});
+    const SparseKey origin = sort_key(VoxelOrder::kMorton, {0, 0, 0, 0});
+    EXPECT_EQ(key.high, origin.high);
+    return key.low - origin.low;
+  };
+  EXPECT_EQ(code(1, 0, 0), 1u);
+  EXPECT_EQ(code(0, 1, 0), 2u);
+  EXPECT_EQ(code(0, 0, 1), 4u);
+  EXPECT_EQ(code(2, 0, 0), 8u);
+  EXPECT_EQ(code(0x1fffff, 0x1fffff, 0x1fffff), 0x7fffffffffffffffu);
+  EXPECT_LT(sort_key(VoxelOrder::kMorton, {0, -1, -1, -1}).high, sort_key(VoxelOrder::kMorton, {0, 0, 0, 0}).high);
+  EXPECT_EQ(sort_key(VoxelOrder::kMorton, {3, 0, 0, 0}).high >> 33, 3u);
+}
+
+}  // namespace
+}  // namespace robocache

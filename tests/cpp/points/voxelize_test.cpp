@@ -1,0 +1,250 @@
+#include "robocache/points/voxelize/voxelize.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/points/voxels/reduce_way.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/random_data.hpp"
+
+namespace robocache {
+namespace {
+
+using test::DeviceArray;
+using test::Random;
+
+class Voxelize : public test::OnDevice {
+ protected:
+  template <class T>
+  static DeviceArray<T> array(const std::vector<T>& values, DType dtype, const std::vector<int64_t>& shape,
+                              const std::vector<int64_t>& strides = {}) {
+    return {values, dtype, shape, device(), strides};
+  }
+
+  // On CUDA that way, where one is named.
+  static void run(const PointArguments& arguments, const VoxelizeOptions& options, const std::vector<TensorView>& outs,
+                  const std::optional<TensorView>& dropped = std::nullopt, std::optional<ReduceWay> way = {}) {
+    const auto bytes = static_cast<size_t>(voxelize_workspace_bytes(arguments, options));
+    const DeviceBuffer memory(device(), bytes);
+    std::optional<TensorView> workspace;
+    if (bytes > 0) {
+      workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(bytes)}, device());
+    }
+    voxelize_pointcloud(arguments, options, outs, CudaStream{}, dropped, workspace);
+    if (!way || !device().is_cuda()) return;
+    const VoxelReduction call = voxelize_reduction(arguments, options, outs, dropped, workspace);
+    EXPECT_EQ(static_cast<int>(reduce_way_taken(call, 0, CudaStream{})), static_cast<int>(*way));
+  }
+};
+ROBOCACHE_ON_EACH_DEVICE(Voxelize);
+
+TEST_P(Voxelize, TheExampleOfTheHeader) {
+  const auto points = array<float>({0.1F, 0.2F, 0.3F, 0.4F, 0.1F, 0.2F, -1, 0, 0}, DType::kFloat32, {3, 3});
+  const auto counts = array<int32_t>(std::vector<int32_t>(8, 7), DType::kInt32, {2, 2, 2});
+  const auto dropped = array<int64_t>({7}, DType::kInt64, {});
+  run({.points = points.view()},
+      {.grid_min = {0, 0, 0}, .voxel_size = {0.5, 0.5, 0.5}, .grid_size = {2, 2, 2}, .modes = {VoxelMode::kCount}},
+      {counts.view()}, dropped.view());
+  EXPECT_EQ(counts.read(), (std::vector<int32_t>{2, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(dropped.read(), std::vector<int64_t>{1});
+}
+
+// Clouds with gaps between their rows, and in every other round between their features, which then go by atomic operations;
+// several modes at once; compared with one plain loop over the rows. Features are
+// small whole numbers, so every sum of them is exact in any order.
+TEST_P(Voxelize, AgreesWithAPlainLoop) {
+  Random random(1);
+  const std::vector<VoxelMode> modes = {VoxelMode::kOccupancy, VoxelMode::kCount, VoxelMode::kSum,   VoxelMode::kMean,
+                                        VoxelMode::kMin,       VoxelMode::kMax,   VoxelMode::kFirst, VoxelMode::kLast};
+  for (int round = 0; round < 20; ++round) {
+    const int64_t clouds = random.below(4);
+    const int64_t rows = random.below(300);
+    const int64_t width = random.below(20);
+    const std::array<int64_t, 3> shape = {1 + random.below(4), 1 + random.below(4), 1 + random.below(40)};
+    const int64_t cells = shape[0] * shape[1] * shape[2];
+    std::vector<double> xyz;
+    std::vector<float> features;
+    std::vector<int64_t> lengths;
+    for (int64_t b = 0; b < clouds; ++b) {
+      lengths.push_back(random.below(rows + 1));
+      for (int64_t i = 0; i < rows; ++i) {
+        for (size_t axis = 0; axis < 3; ++axis) xyz.push_back(static_cast<double>(random.below(shape[axis] + 2)) - 0.5);
+        for (int64_t f = 0; f < width; ++f) features.push_back(static_cast<float>(random.below(2001) - 1000));
+      }
+    }
+    const auto grid = static_cast<size_t>(clouds * cells);
+    const auto places = grid * static_cast<size_t>(width);
+    std::vector<uint8_t> occupied(grid, 0);
+    std::vector<int32_t> count(grid, 0);
+    std::vector<int64_t> dropped(static_cast<size_t>(clouds), 0);
+    std::vector<float> results[6];
+    for (int r = 0; r < 6; ++r) results[r].assign(places, r == 0 ? 0.0F : -1.5F);
+    for (int64_t b = 0; b < clouds; ++b) {
+      for (int64_t i = 0; i < lengths[static_cast<size_t>(b)]; ++i) {
+        const auto row = static_cast<size_t>(b * rows + i);
+        int64_t cell = 0;
+        bool inside = true;
+        for (size_t axis = 0; axis < 3; ++axis) {
+          const auto at = static_cast<int64_t>(std::floor(xyz[3 * row + axis]));
+          inside = inside && at >= 0 && at < shape[axis];
+          cell = cell * shape[axis] + at;
+        }
+        if (!inside) {
+          ++dropped[static_cast<size_t>(b)];
+          continue;
+        }
+        const auto place = static_cast<size_t>(b * cells + cell);
+        const bool is_new = count[place]++ == 0;
+        occupied[place] = 1;
+        for (size_t f = 0; f < static_cast<size_t>(width); ++f) {
+          const size_t at = place * static_cast<size_t>(width) + f;
+          const float value = features[row * static_cast<size_t>(width) + f];
+          results[0][at] += value;
+          results[2][at] = is_new ? value : std::min(results[2][at], value);
+          results[3][at] = is_new ? value : std::max(results[3][at], value);
+          if (is_new) results[4][at] = value;
+          results[5][at] = value;
+        }
+      }
+    }
+    for (size_t at = 0; at < places; ++at) {
+      const int32_t n = count[at / static_cast<size_t>(width)];
+      if (n > 0) results[1][at] = static_cast<float>(static_cast<double>(results[0][at]) / n);
+    }
+
+    const auto points_array = array<double>(xyz, DType::kFloat64, {clouds, rows, 3}, {rows * 5 + 1, 5, 1});
+    const auto features_array =
+        array<float>(features, DType::kFloat32, {clouds, rows, width}, {rows * (width + 2) + round % 2, width + 2, 1});
+    const auto lengths_array = array<int64_t>(lengths, DType::kInt64, {clouds});
+    const auto dropped_array = array<int64_t>(std::vector<int64_t>(dropped.size(), 9), DType::kInt64, {clouds});
+    const auto occupied_array =
+        array<uint8_t>(std::vector<uint8_t>(grid, 9), DType::kBool, {clouds, shape[0], shape[1], shape[2]});
+    const auto count_array =
+        array<int32_t>(std::vector<int32_t>(grid, 9), DType::kInt32, {clouds, shape[0], shape[1], shape[2]});
+    std::vector<DeviceArray<float>> arrays;
+    std::vector<TensorView> outs = {occupied_array.view(), count_array.view()};
+    for (int r = 0; r < 6; ++r) {
+      arrays.push_back(
+          array<float>(std::vector<float>(places, 9), DType::kFloat32, {clouds, shape[0], shape[1], shape[2], width}));
+      outs.push_back(arrays.back().view());
+    }
+    run({.points = points_array.view(), .features = features_array.view(), .lengths = lengths_array.view()},
+        {.grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = shape, .modes = modes, .fill = -1.5}, outs,
+        dropped_array.view(),
+        clouds * rows * width == 0 || (round % 2 == 1 && clouds > 1) ? ReduceWay::kAtomics : ReduceWay::kTiles);
+    ASSERT_EQ(occupied_array.read(), occupied);
+    ASSERT_EQ(count_array.read(), count);
+    ASSERT_EQ(dropped_array.read(), dropped);
+    for (size_t r = 0; r < 6; ++r) ASSERT_EQ(arrays[r].read(), results[r]) << voxel_mode_name(modes[r + 2]);
+  }
+}
+
+TEST_P(Voxelize, BitsAreThoseOfOccupancy) {
+  Random random(2);
+  const std::array<int64_t, 3> shape = {3, 5, 77};
+  std::vector<float> xyz;
+  for (int i = 0; i < 900; ++i) {
+    for (size_t axis = 0; axis < 3; ++axis) {
+      xyz.push_back(static_cast<float>(random.between(-0.5, static_cast<double>(shape[axis]) + 0.5)));
+    }
+  }
+  const auto points = array<float>(xyz, DType::kFloat32, {900, 3});
+  const auto occupied = array<uint8_t>(std::vector<uint8_t>(size_t{3} * 5 * 77, 9), DType::kBool, {3, 5, 77});
+  const auto bits = array<uint32_t>(std::vector<uint32_t>(size_t{3} * 5 * 3, 9), DType::kUInt32, {3, 5, 3});
+  run({.points = points.view()},
+      {.grid_min = {0, 0, 0},
+       .voxel_size = {1, 1, 1},
+       .grid_size = shape,
+       .modes = {VoxelMode::kOccupancy, VoxelMode::kOccupancyBits}},
+      {occupied.view(), bits.view()}, std::nullopt, ReduceWay::kAtomics);
+  const std::vector<uint8_t> flags = occupied.read();
+  const std::vector<uint32_t> words = bits.read();
+  for (size_t column = 0; column < 15; ++column) {
+    for (size_t z = 0; z < 96; ++z) {
+      const bool expected = z < 77 && flags[column * 77 + z] != 0;
+      ASSERT_EQ((words[column * 3 + z / 32] >> (z % 32)) & 1u, expected ? 1u : 0u) << column << ", " << z;
+    }
+  }
+}
+
+TEST_P(Voxelize, RefusesByName) {
+  const auto points = array<float>({0, 0, 0}, DType::kFloat32, {1, 3});
+  const auto counts = array<int32_t>({0}, DType::kInt32, {1, 1, 1});
+  const auto message = [&](const VoxelizeOptions& options, const std::vector<TensorView>& outs) -> std::string {
+    try {
+      run({.points = points.view()}, options, outs);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const VoxelizeOptions good = {
+      .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {VoxelMode::kCount}};
+  EXPECT_EQ(message(good, {counts.view()}), "nothing");
+  EXPECT_EQ(message(good, {}), "out: expected one for each mode, 1, got 0");
+  VoxelizeOptions options = good;
+  options.grid_size[1] = -2;
+  EXPECT_EQ(message(options, {counts.view()}), "grid_size: expected 0 or more, got -2");
+  options = good;
+  options.modes = {VoxelMode::kMean};
+  EXPECT_EQ(message(options, {counts.view()}), "features: mode 'mean' needs them, or points of more columns than 3");
+  options = good;
+  options.voxel_size[2] = 0;
+  EXPECT_EQ(message(options, {counts.view()}), "voxel_size: expected positive and finite in float32, got 0");
+  options.voxel_size[2] = 1e-50;
+  EXPECT_EQ(message(options, {counts.view()}), "voxel_size: expected positive and finite in float32, got 1e-50");
+  EXPECT_EQ(message(good, {points.view()}), "out: expected int32, got float32");
+}
+
+TEST(VoxelModes, ComeFromTheirNames) {
+  for (int i = 0; i < kVoxelModes; ++i) {
+    const auto mode = static_cast<VoxelMode>(i);
+    EXPECT_EQ(voxel_mode_from_name(voxel_mode_name(mode)), mode);
+  }
+  EXPECT_THROW(voxel_mode_from_name("median"), ArgumentError);
+}
+
+// What ThreadSanitizer looks at: tiles that share words of bits, and clouds side by side.
+TEST(VoxelizeThreads, DoNotChangeABit) {
+  Random random(3);
+  const int before = num_threads();
+  std::vector<float> xyz;
+  for (int i = 0; i < 3 * 200'000; ++i) xyz.push_back(static_cast<float>(random.between(0, 10)));
+  std::vector<std::vector<uint32_t>> words;
+  std::vector<std::vector<float>> sums;
+  for (const int64_t clouds : {1, 20}) {
+    const int64_t rows = 200'000 / clouds;
+    for (const int threads : {1, 4}) {
+      set_num_threads(threads);
+      const auto cells = static_cast<size_t>(clouds * 25 * 25 * 33);
+      std::vector<uint32_t> bits(static_cast<size_t>(clouds * 25 * 25 * 2), 9);
+      std::vector<float> sum(cells * 3, 9);
+      const auto points = TensorView::contiguous(xyz.data(), DType::kFloat32, {clouds, rows, 3});
+      voxelize_pointcloud({.points = points, .features = points},
+                          {.grid_min = {0, 0, 0},
+                           .voxel_size = {0.4, 0.4, 0.31},
+                           .grid_size = {25, 25, 33},
+                           .modes = {VoxelMode::kOccupancyBits, VoxelMode::kSum}},
+                          {TensorView::contiguous(bits.data(), DType::kUInt32, {clouds, 25, 25, 2}),
+                           TensorView::contiguous(sum.data(), DType::kFloat32, {clouds, 25, 25, 33, 3})},
+                          CudaStream{});
+      words.push_back(bits);
+      sums.push_back(sum);
+    }
+    EXPECT_EQ(words[words.size() - 2], words.back());
+    EXPECT_EQ(sums[sums.size() - 2], sums.back());
+  }
+  set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace robocache
