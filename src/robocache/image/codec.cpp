@@ -95,9 +95,4 @@ std::vector<uint8_t> encode_frame(Codec codec, const void* pixels, const FrameSh
   return encode_png_frame(pixels, shape);
 }
 
-Segmented segment_jpeg(std::span<const uint8_t> blob) {
-  std::vector<uint8_t> file = segment_jpeg_by_symbols(blob);
-  return file.empty() ? segment_jpeg_by_coefficients(blob) : Segmented{.blob = std::move(file), .why = ""};
-}
-
 }  // namespace robocache

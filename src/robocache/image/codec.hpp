@@ -70,7 +70,8 @@ struct Segmented {
 //
 // Where the coefficients can be kept they are, of progressive files too: the decoded pixels are the same to the bit. They
 // cannot be kept of other samplings, of JPEGs that store RGB, of unfinished progressive ones and of some rarities; then the
-// pixels are encoded anew and `why` says so. Throws FrameError for what decode_frame refuses.
+// pixels are encoded anew and `why` says so. Throws FrameError for what decode_frame refuses, and for a block beyond the range
+// of the inverse DCT (rule 40 of docs/rules.md), whose pixels differ from decoder to decoder.
 Segmented segment_jpeg(std::span<const uint8_t> blob);
 
 }  // namespace robocache

@@ -14,7 +14,7 @@
 #include <jerror.h>
 
 #include "robocache/core/error.hpp"
-#include "robocache/image/jpeg_symbols.hpp"
+#include "robocache/image/jpeg_idct.hpp"
 
 #ifndef LIBJPEG_TURBO_VERSION
 #error "this libjpeg is not libjpeg-turbo: other implementations decode to other pixels"
@@ -253,6 +253,40 @@ std::string obstacle(const jpeg_decompress_struct& info) {
   return text + ", neither 4:4:4 nor 4:2:2 nor 4:2:0";
 }
 
+// Whether the values of one pass of the inverse DCT, and the sums that vector code makes of them first, fit in 16 bits.
+bool fits_16_bits(const int64_t (&x)[8]) {
+  const int64_t sums[] = {x[0] + x[4], x[0] - x[4], x[7] + x[3], x[5] + x[1]};
+  const auto fits = [](int64_t value) { return value >= -32768 && value <= 32767; };
+  return std::all_of(std::begin(x), std::end(x), fits) && std::all_of(std::begin(sums), std::end(sums), fits);
+}
+
+// Whether libjpeg's C code, its vector code and ours decode the block to the same samples.
+bool decodes_alike(const JBLOCK& block, const UINT16 (&steps)[DCTSIZE2]) {
+  int64_t sum = 0;
+  int64_t values[8][8];  // row by row
+  for (int k = 0; k < DCTSIZE2; ++k) {
+    values[k / 8][k % 8] = int64_t{block[k]} * steps[k];
+    sum += std::abs(values[k / 8][k % 8]);
+  }
+  if (sum <= 2040) return true;  // a coefficient adds at most a quarter of itself to a sample
+  for (int column = 0; column < 8; ++column) {
+    int64_t in[8], out[8];
+    for (int row = 0; row < 8; ++row) in[row] = values[row][column];
+    if (!fits_16_bits(in)) return false;
+    inverse_dct_of_8(in, int64_t{1} << 10, out);
+    for (int row = 0; row < 8; ++row) values[row][column] = out[row] >> 11;
+  }
+  for (const auto& row : values) {
+    if (!fits_16_bits(row)) return false;
+    int64_t samples[8];
+    inverse_dct_of_8(row, int64_t{1} << 17, samples);
+    for (const int64_t sample : samples) {
+      if (sample >> 18 < -512 || sample >> 18 > 511) return false;
+    }
+  }
+  return true;
+}
+
 // Whether baseline has codes for the coefficients of blocks.
 bool have_codes(std::span<const JBLOCK> blocks) {
   std::array<JCOEF, DCTSIZE2> least{};
@@ -269,7 +303,7 @@ bool have_codes(std::span<const JBLOCK> blocks) {
          *std::max_element(most.begin() + 1, most.end()) <= 1023;
 }
 
-// Why the coefficients, once read, cannot be kept; empty where they can.
+// Why the coefficients, once read, cannot be kept; empty where they can. Throws FrameError where decoders differ on them.
 std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficients) {
   jpeg_decompress_struct& info = source->info;
   for (int i = 0; i < info.num_components; ++i) {
@@ -283,16 +317,27 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
   }
   // libjpeg-turbo's Huffman encoder does not look: it writes something else for coefficients that have no code.
   bool has_codes = true;
+  bool is_sure = true;
   source->run([&] {
     for (int i = 0; i < info.num_components; ++i) {
       const jpeg_component_info& component = info.comp_info[i];
       for (JDIMENSION row = 0; row < component.height_in_blocks; ++row) {
         auto* common = reinterpret_cast<j_common_ptr>(&info);
         const JBLOCKROW blocks = (*info.mem->access_virt_barray)(common, coefficients[i], row, 1, FALSE)[0];
-        has_codes = has_codes && have_codes({blocks, component.width_in_blocks});
+        const std::span<const JBLOCK> in_row(blocks, component.width_in_blocks);
+        has_codes = has_codes && have_codes(in_row);
+        is_sure = is_sure && std::all_of(in_row.begin(), in_row.end(), [&](const JBLOCK& block) {
+                    return decodes_alike(block, component.quant_table->quantval);
+                  });
       }
     }
   });
+  if (!is_sure) {
+    throw FrameError(
+        "JPEG: expected blocks within the range of the inverse DCT, got one whose pixels differ from decoder to "
+        "decoder "
+        "(rule 40 of docs/rules.md); its quantisation tables or its data may be damaged");
+  }
   return has_codes ? "" : "its coefficients are larger than baseline's";
 }
 
@@ -364,12 +409,7 @@ std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& 
   return sink.bytes();
 }
 
-std::vector<uint8_t> segment_jpeg_by_symbols(std::span<const uint8_t> blob) {
-  const Source source(blob);
-  return obstacle(source.info).empty() ? rewrite_jpeg_symbols(source.info) : std::vector<uint8_t>();
-}
-
-Segmented segment_jpeg_by_coefficients(std::span<const uint8_t> blob) {
+Segmented segment_jpeg(std::span<const uint8_t> blob) {
   Source source(blob);
   std::string why = obstacle(source.info);
   if (why.empty()) {

@@ -17,9 +17,4 @@ void decode_jpeg_frame(std::span<const uint8_t> blob, const FrameShape& expected
 
 std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& shape, const EncodeOptions& options);
 
-// The two ways of segment_jpeg, which give the same bytes: that of ordinary files, many times as fast, and empty for all
-// others, damaged ones too unless their header is; and libjpeg-turbo's own, of all.
-std::vector<uint8_t> segment_jpeg_by_symbols(std::span<const uint8_t> blob);
-Segmented segment_jpeg_by_coefficients(std::span<const uint8_t> blob);
-
 }  // namespace robocache

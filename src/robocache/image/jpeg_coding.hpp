@@ -67,8 +67,6 @@ struct HuffmanCodes {
   std::array<uint8_t, 256> symbols{};
   bool defined = false;
 
-  bool operator==(const HuffmanCodes&) const = default;
-
   // Calls take(symbol, code, length) for each, the code in the upper bits of 16. There are no more than fit.
   template <class Take>
   void for_each(const Take& take) const {

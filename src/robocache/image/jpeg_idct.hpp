@@ -1,11 +1,12 @@
 // The inverse DCT of a JPEG block in integers: the algorithm of Loeffler, Ligtenberg and Moschytz (1989), 12
 // multiplications for eight values, with constants of 13 bits and two more bits kept between columns and rows: what
-// libjpeg calls "islow". Same bits as libjpeg-turbo's vector code; where damaged data overflows its 16 bits, so does
-// this.
+// libjpeg calls "islow". The same bits as libjpeg-turbo's C code and its vector code within the range of rule 40 of
+// docs/rules.md. Beyond it the three differ, so that segment_jpeg of codec.hpp refuses such files.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "robocache/core/host_device.hpp"
 
@@ -46,32 +47,34 @@ ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #endif
 }
 
-// Eight values, unscaled: multiplied by 2^13 and the square root of 8, and `bias` added. Unsigned, because damaged data
-// may overflow.
-ROBOCACHE_HD void inverse_dct_of_8(const int32_t (&x)[8], uint32_t bias, int32_t (&out)[8]) {
-  const auto fixed = [](int32_t value, uint32_t constant) { return static_cast<uint32_t>(value) * constant; };
+// Eight values, unscaled: multiplied by 2^13 and the square root of 8, and `bias` added. Int is int32_t or int64_t. The
+// arithmetic is unsigned, because damaged data may overflow.
+template <class Int>
+ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
+  using Word = std::make_unsigned_t<Int>;
+  const auto fixed = [](Int value, Word constant) { return static_cast<Word>(value) * constant; };
   // constants: round(c * 2^13)
-  const uint32_t z = fixed(x[2] + x[6], 4433);           // 0.541196100
-  const uint32_t even_2 = z + fixed(x[2], 6270);         // 0.765366865
-  const uint32_t even_3 = z - fixed(x[6], 15137);        // 1.847759065
-  const uint32_t sum = fixed(x[0] + x[4], 8192) + bias;  // 1
-  const uint32_t difference = fixed(x[0] - x[4], 8192) + bias;
-  const uint32_t even[4] = {sum + even_2, difference + even_3, difference - even_3, sum - even_2};
+  const Word z = fixed(x[2] + x[6], 4433);                              // 0.541196100
+  const Word even_2 = z + fixed(x[2], 6270);                            // 0.765366865
+  const Word even_3 = z - fixed(x[6], 15137);                           // 1.847759065
+  const Word sum = fixed(x[0] + x[4], 8192) + static_cast<Word>(bias);  // 1
+  const Word difference = fixed(x[0] - x[4], 8192) + static_cast<Word>(bias);
+  const Word even[4] = {sum + even_2, difference + even_3, difference - even_3, sum - even_2};
 
-  const uint32_t z5 = fixed(x[1] + x[3] + x[5] + x[7], 9633);  // 1.175875602
-  const uint32_t z3 = z5 - fixed(x[3] + x[7], 16069);          // 1.961570560
-  const uint32_t z4 = z5 - fixed(x[1] + x[5], 3196);           // 0.390180644
-  const uint32_t z1 = fixed(x[1] + x[7], 7373);                // 0.899976223
-  const uint32_t z2 = fixed(x[3] + x[5], 20995);               // 2.562915447
-  const uint32_t odd[4] = {
+  const Word z5 = fixed(x[1] + x[3] + x[5] + x[7], 9633);  // 1.175875602
+  const Word z3 = z5 - fixed(x[3] + x[7], 16069);          // 1.961570560
+  const Word z4 = z5 - fixed(x[1] + x[5], 3196);           // 0.390180644
+  const Word z1 = fixed(x[1] + x[7], 7373);                // 0.899976223
+  const Word z2 = fixed(x[3] + x[5], 20995);               // 2.562915447
+  const Word odd[4] = {
       fixed(x[1], 12299) + z4 - z1,  // 1.501321110
       fixed(x[3], 25172) + z3 - z2,  // 3.072711026
       fixed(x[5], 16819) + z4 - z2,  // 2.053119869
       fixed(x[7], 2446) + z3 - z1,   // 0.298631336
   };
   for (int i = 0; i < 4; ++i) {
-    out[i] = static_cast<int32_t>(even[i] + odd[i]);
-    out[7 - i] = static_cast<int32_t>(even[i] - odd[i]);
+    out[i] = static_cast<Int>(even[i] + odd[i]);
+    out[7 - i] = static_cast<Int>(even[i] - odd[i]);
   }
 }
 
@@ -89,7 +92,7 @@ ROBOCACHE_HD void inverse_dct_of_column(const uint32_t (&packed)[32], int32_t (&
       packed_int16<zigzag_place(2, kColumn)>(packed), packed_int16<zigzag_place(3, kColumn)>(packed),
       packed_int16<zigzag_place(4, kColumn)>(packed), packed_int16<zigzag_place(5, kColumn)>(packed),
       packed_int16<zigzag_place(6, kColumn)>(packed), packed_int16<zigzag_place(7, kColumn)>(packed)};
-  inverse_dct_of_8(column, 1u << 10, out);
+  inverse_dct_of_8(column, 1 << 10, out);
   for (int row = 0; row < 8; ++row) out[row] >>= 11;  // two bits more than whole samples times the square root of 8
 }
 
@@ -109,7 +112,7 @@ ROBOCACHE_HD void inverse_dct_of_row(const uint32_t (&rows)[32], uint32_t (&pixe
                           packed_int16<3>(packed), packed_int16<4>(packed), packed_int16<5>(packed),
                           packed_int16<6>(packed), packed_int16<7>(packed)};
   int32_t out[8];
-  inverse_dct_of_8(row, (1u << 17) + (128u << 18), out);  // samples lie around 128
+  inverse_dct_of_8(row, (1 << 17) + (128 << 18), out);  // samples lie around 128
   for (int column = 0; column < 8; ++column) out[column] >>= 18;
   pixels[size_t{2} * kRow] = pack_uint8(out[0], out[1], out[2], out[3]);
   pixels[size_t{2} * kRow + 1] = pack_uint8(out[4], out[5], out[6], out[7]);

@@ -82,3 +82,55 @@ def _filtered(kind, row, above, step):
         paeth = min((left, above[i], corner), key=lambda neighbour: abs(guess - neighbour))
         made.append((value - [0, left, above[i], (left + above[i]) // 2, paeth][kind]) % 256)
     return bytes(made)
+
+
+# Row-major indices of an 8 x 8 block in zigzag order: up and down the diagonals.
+ZIGZAG = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))
+
+
+def jpeg_file(blocks, steps):
+    """A grey baseline JPEG of quantised coefficients [rows, columns, 64] and quantisation steps [64], both row-major."""
+    rows, columns, _ = blocks.shape
+    dc_symbols, ac_symbols = (
+        list(range(12)),
+        [run << 4 | size for run in range(16) for size in range(1, 11)] + [0x00, 0xF0],
+    )
+    bits = []
+
+    def put(symbol, symbols, width, value=0):
+        size = abs(value).bit_length()
+        bits.append(f"{symbols.index(symbol):0{width}b}")
+        bits.append(f"{value if value >= 0 else value + (1 << size) - 1:0{size}b}" if size else "")
+
+    last = 0
+    for block in blocks.reshape(-1, 64):
+        coefficients = [int(block[k]) for k in ZIGZAG]
+        put(abs(coefficients[0] - last).bit_length(), dc_symbols, 4, coefficients[0] - last)
+        last, zeros = coefficients[0], 0
+        for value in coefficients[1:]:
+            if value == 0:
+                zeros += 1
+                continue
+            for _ in range(zeros // 16):
+                put(0xF0, ac_symbols, 8)
+            put(zeros % 16 << 4 | abs(value).bit_length(), ac_symbols, 8, value)
+            zeros = 0
+        if zeros:
+            put(0x00, ac_symbols, 8)
+    coded = "".join(bits)
+    coded += "1" * (-len(coded) % 8)
+    data = int(coded, 2).to_bytes(len(coded) // 8, "big").replace(b"\xff", b"\xff\x00")
+
+    def segment(marker, body):
+        return bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body
+
+    return (
+        b"\xff\xd8"
+        + segment(0xDB, bytes([0, *(int(steps[k]) for k in ZIGZAG)]))
+        + segment(0xC0, struct.pack(">BHHB3B", 8, 8 * rows, 8 * columns, 1, 1, 0x11, 0))
+        + segment(0xC4, bytes([0x00, *(12 if length == 4 else 0 for length in range(1, 17)), *dc_symbols]))
+        + segment(0xC4, bytes([0x10, *(162 if length == 8 else 0 for length in range(1, 17)), *ac_symbols]))
+        + segment(0xDA, bytes([1, 1, 0x00, 0, 63, 0]))
+        + data
+        + b"\xff\xd9"
+    )

@@ -2,7 +2,10 @@
 
 import io
 import itertools
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import robocache
 from robocache import frames
 
 pytest.importorskip("PIL", reason="no Pillow to compare pixels with")
-from pictures import SIZES, picture, pillow_file, pillow_pixels, png_chunk, png_file
+from pictures import SIZES, jpeg_file, picture, pillow_file, pillow_pixels, png_chunk, png_file
 from PIL import Image
 
 
@@ -338,3 +341,60 @@ def test_frames_of_real_video_at_quality_95(real_data, name):
     np.testing.assert_array_equal(got, [pillow_pixels(file) for file in files_of(made)])
     noise = np.mean((got.astype(np.float64) - pixels) ** 2)
     assert 10 * np.log10(255**2 / noise) > 37  # what quality 95 with 4:2:0 keeps of such pictures
+
+
+def blocks_of_any_range(rng, count=300):
+    """Grey JPEGs of one block each, ordinary ones and ones far beyond what a picture gives."""
+    files, exact = [], []
+    basis = np.cos((2 * np.arange(8)[:, None] + 1) * np.arange(8) * np.pi / 16) * np.where(
+        np.arange(8) == 0, 8**-0.5, 0.5
+    )
+    for _ in range(count):
+        steps = rng.choice([np.full(64, rng.choice([1, 16, 255])), rng.integers(1, 256, 64)])
+        used = rng.choice(64, rng.choice([1, 2, 5, 20, 64]), replace=False)
+        values = np.zeros(64)
+        values[used] = rng.dirichlet(np.ones(len(used))) * rng.choice([-1, 1], len(used))
+        values *= rng.choice([500, 1500, 2500, 5000, 10_000, 40_000, 200_000])
+        block = np.clip(np.round(values / steps), -1000, 1000).astype(int)
+        files.append(jpeg_file(block.reshape(1, 1, 64), steps))
+        exact.append(basis @ (block * steps).reshape(8, 8) @ basis.T)
+    return files, np.array(exact)
+
+
+def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
+    files, exact = blocks_of_any_range(rng)
+    taken = []
+    for number, file in enumerate(files):
+        try:
+            frames.take([file])
+            taken.append(number)
+        except robocache.errors.FrameError as error:
+            assert "inverse DCT" in str(error)
+    assert len(files) // 5 < len(taken) < len(files) * 4 // 5
+    largest = np.abs(exact).max(axis=(1, 2))
+    assert largest[taken].max() < 513
+    assert set(np.flatnonzero(largest < 500)) <= set(taken)
+
+    # libjpeg-turbo's C code, its vector code and the transform in float64 agree on what is taken.
+    kept = frames.take([files[number] for number in taken])
+    np.savez(tmp_path / "kept.npz", blobs=kept.data, offsets=kept.offsets)
+    script = (
+        "import sys, numpy as np, robocache; kept = np.load(sys.argv[1]); "
+        "np.save(sys.argv[2], robocache.decode_jpeg(kept['blobs'], kept['offsets']))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "kept.npz"), str(tmp_path / "plain.npy")]
+    subprocess.run(command, env=os.environ | {"JSIMD_FORCENONE": "1"}, check=True)
+    pixels = decoded(kept)
+    np.testing.assert_array_equal(pixels, np.load(tmp_path / "plain.npy"))
+    expected = np.clip(np.round(exact[taken] + 128), 0, 255)
+    assert np.abs(pixels[..., 0] - expected).max() <= 1
+
+
+def test_a_frame_on_which_decoders_differ_goes_into_no_cache(rng, tmp_path):
+    files, exact = blocks_of_any_range(rng)
+    largest = np.abs(exact).max(axis=(1, 2))
+    beyond, ordinary = files[int(np.argmax(largest))], files[int(np.argmin(largest))]
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        with pytest.raises(robocache.errors.FrameError, match=r"top.*\b1\b.*inverse DCT"):
+            episode.append("top", [0, 1, 2], [ordinary, beyond, ordinary])
+        episode.append("joint", [0], np.zeros((1, 1), np.float32))
