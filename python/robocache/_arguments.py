@@ -274,6 +274,14 @@ def make_parser() -> argparse.ArgumentParser:
 
     made = command("info", "show versions, libraries, devices and whether they work", "robocache info --json")
     json_option(made)
+
+    made = command(
+        "self-test",
+        "run every operation and a loader on every device, against stored answers",
+        "robocache self-test",
+        "robocache self-test --json",
+    )
+    json_option(made)
     return parser
 
 

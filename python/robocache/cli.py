@@ -27,6 +27,7 @@ from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge
 from .ingest.registry import find_format, given_options, option_names
 from .installation import check_installation, memory_available
 from .loader import Loader
+from .self_test import self_test
 
 _BATCH, _BATCHES_HELD = 1024, 4  # of a loader: those made ahead, the one that is used, and what makes them
 _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
@@ -438,6 +439,19 @@ def _info(arguments: argparse.Namespace) -> int:
     return _DONE if found["ok"] else _REFUSED
 
 
+def _self_test(arguments: argparse.Namespace) -> int:
+    found = self_test()
+    if arguments.json:
+        _print_json(found.to_json())
+        return _REFUSED if found.failures else _DONE
+    for failure in found.failures:
+        _say(f"{failure.device}: {failure.case}: expected {failure.expected}, got {failure.got}")
+    devices = ", ".join(found.to_json()["devices"])
+    passed = len(found.results) - len(found.failures)
+    _say(f"{passed} of {len(found.results)} results are as expected, on {devices}, in {found.seconds:.1f} s")
+    return _REFUSED if found.failures else _DONE
+
+
 def _say(line: str) -> None:
     print(printable(line))
 
@@ -462,4 +476,5 @@ _COMMANDS = {
     "bench": _bench,
     "demo": _demo,
     "info": _info,
+    "self-test": _self_test,
 }

@@ -562,7 +562,7 @@ def test_info(capsys, monkeypatch):
     assert "robocache" in out and "CUDA" in out
 
 
-@pytest.mark.parametrize("command", ["ingest", "inspect", "doctor", "bench", "demo", "info"])
+@pytest.mark.parametrize("command", ["ingest", "inspect", "doctor", "bench", "demo", "info", "self-test"])
 def test_help_has_examples(command, capsys):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
@@ -575,7 +575,20 @@ def test_help_of_all_has_examples(capsys):
     assert "robocache ingest" in out.partition("examples:")[2]
 
 
-COMMANDS = ["ingest", "append", "plan", "convert", "merge", "export", "inspect", "doctor", "bench", "demo", "info"]
+COMMANDS = [
+    "ingest",
+    "append",
+    "plan",
+    "convert",
+    "merge",
+    "export",
+    "inspect",
+    "doctor",
+    "bench",
+    "demo",
+    "info",
+    "self-test",
+]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
