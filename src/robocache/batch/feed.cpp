@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
-#include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
 
 namespace robocache {
 
@@ -34,15 +34,19 @@ Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
   if (options.prefetch < 0 || options.prefetch > 32) {
     refuse("prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
   }
-  const Device device = loader_->options().device;
-  const size_t staged = loader_->host_bytes();
-  if (staged > 0) {
-    // What the host makes always goes by a slot of the prefetcher's; none ahead is one that is waited for.
-    const auto whole = static_cast<int64_t>(loader_->batch_bytes());
-    const auto bytes = static_cast<int64_t>(staged);
-    ahead_.emplace(device, options.prefetch + 1, staged, std::vector<StagedCopy>{{0, whole - bytes, bytes}});
-  } else if (!device.is_cuda() && options.prefetch > 0) {
-    ahead_.emplace(device, options.prefetch + 1);
+  // A wait for files can be interrupted because the queue's thread reads them: with prefetch 0 too.
+  const bool is_ahead = is_cuda() ? loader_->host_bytes() > 0 : options.prefetch > 0 && !loader_->is_small();
+  if (is_ahead) stagings_ = std::vector<Staging>(static_cast<size_t>(options.prefetch + 1));
+}
+
+Feed::~Feed() { end_work(); }
+
+void Feed::end_work() noexcept {
+  queue_.cancel();
+  try {
+    side_.wait();
+  } catch (const DeviceError&) {
+    // The next use of the device reports it.
   }
 }
 
@@ -59,26 +63,32 @@ FedBatch Feed::memory_for(const BatchPosition& position, const Allocate& allocat
 }
 
 void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
-  const auto host = std::make_shared<Loader::HostPart>();
-  coming_.push_back({position, memory_for(position, allocate), host});
+  Staging& staging = stagings_[begun_ % stagings_.size()];
+  coming_.push_back({position, memory_for(position, allocate), &staging});
+  ++begun_;
   void* const memory = coming_.back().batch.memory.get();
-  if (!loader_->options().device.is_cuda()) {
-    return ahead_->submit(
-        [loader = loader_, position, host](void* to, const std::atomic<bool>& cancelled) {
-          if (!cancelled) host->bad_frames = loader->fill(position, to, {});
-        },
-        memory, stream);
+  if (!is_cuda()) {
+    return queue_.submit([this, position, memory, &staging](const std::atomic<bool>& cancelled) {
+      if (!cancelled) staging.part.bad_frames = loader_->fill(position, memory, {});
+    });
   }
-  ahead_->submit(
-      [loader = loader_, position, host](void* to, const std::atomic<bool>& cancelled) {
-        if (!cancelled) *host = loader->fill_host(position, to);
-      },
-      memory, stream, {host, &host->copies});
-}
-
-void Feed::begin_those_behind(const BatchPosition& position, const Allocate& allocate, CudaStream stream) {
-  std::optional<BatchPosition> next = coming_.empty() ? position : coming_.back().position;
-  while (ahead_->pending() + 1 < ahead_->depth() && (next = behind(*next))) begin(*next, allocate, stream);
+  const Device device = loader_->options().device;
+  if (staging.memory.data() == nullptr) {
+    if (side_.get().handle == nullptr) side_ = OwnedCudaStream(device);
+    staging.memory = PinnedBuffer(device, loader_->host_bytes());
+    staging.writable = CudaEvent(device);
+    staging.copied = CudaEvent(device);
+  }
+  staging.writable.record(stream);
+  queue_.submit([this, position, memory, &staging](const std::atomic<bool>& cancelled) {
+    if (cancelled) return;
+    staging.copied.wait();
+    staging.part = loader_->fill_host(position, staging.memory.data());
+    if (cancelled) return;
+    staging.writable.make_wait(side_.get());
+    loader_->copy_host_part(staging.part, staging.memory.data(), memory, side_.get());
+    staging.copied.record(side_.get());
+  });
 }
 
 // Over the epoch's end into the next.
@@ -95,7 +105,7 @@ void Feed::fetch_behind(const BatchPosition& position) const {
 }
 
 void Feed::drop() {
-  ahead_->cancel();
+  end_work();
   if (reuse_) {
     for (const Coming& dropped : coming_) free_.push_back(dropped.batch.slot);
   }
@@ -121,7 +131,7 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     loader_->check_frames(stream);
     return {};
   }
-  if (!ahead_) {
+  if (stagings_.empty()) {
     give_back(loop);
     FedBatch batch = memory_for(position, allocate);
     lend(loop, batch);
@@ -130,27 +140,30 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     return batch;
   }
   try {
-    if (coming_.empty() || coming_.front().position != position) {
+    // In a forked child the queue is empty.
+    if (coming_.empty() || coming_.front().position != position || queue_.pending() == 0) {
       drop();
       begin(position, allocate, stream);
     }
-    ahead_->take(stream, check);
-    FedBatch batch = std::move(coming_.front().batch);
-    const auto host = std::move(coming_.front().host);
+    queue_.take(check);
+    const Coming taken = std::move(coming_.front());
     coming_.pop_front();
+    const FedBatch& batch = taken.batch;
     give_back(loop);
     lend(loop, batch);
-    if (loader_->options().device.is_cuda()) {
-      bad_frames_ += loader_->fill_device(position, *host, batch.memory.get(), stream);
+    if (is_cuda()) {
+      taken.staging->copied.make_wait(stream);
+      bad_frames_ += loader_->fill_device(position, taken.staging->part, batch.memory.get(), stream);
       fetch_behind(position);
     } else {
-      bad_frames_ += host->bad_frames;
+      bad_frames_ += taken.staging->part.bad_frames;
     }
-    begin_those_behind(position, allocate, stream);
+    std::optional<BatchPosition> next = coming_.empty() ? position : coming_.back().position;
+    while (coming_.size() + 1 < stagings_.size() && (next = behind(*next))) begin(*next, allocate, stream);
     return batch;
   } catch (...) {
-    // A wait that `check` ended leaves all as it was: whoever asks again has the same batch sooner.
-    if (ahead_->pending() != static_cast<int64_t>(coming_.size())) drop();
+    // An exception of `check` leaves the queue as it was, and the next call has the same batch sooner.
+    if (queue_.pending() != std::ssize(coming_)) drop();
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// A loader's batches one after the other, the coming ones made ahead of time.
+// A loader's batches one after the other. The next ones are made ahead of time.
 //
 //   Feed feed(loader, {.prefetch = 2});
 //   for (int64_t epoch = 0; epoch < 10; ++epoch) {
@@ -18,27 +18,29 @@
 #include <vector>
 
 #include "robocache/batch/loader.hpp"
-#include "robocache/batch/prefetch.hpp"
+#include "robocache/batch/work_queue.hpp"
+#include "robocache/core/backend.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
 
 namespace robocache {
 
 struct FeedOptions {
-  // Batches made ahead: on the CPU whole, on CUDA what the host makes of them. 0, or a CUDA loader without streams in their
-  // files: a batch is made when it is asked for. Above 0 Loader::fetch is called for the coming one.
+  // The number of batches made ahead: on the CPU whole ones, on CUDA the part that the host makes. A batch is made when it is
+  // asked for with 0, on a CUDA loader without a host part, and where Loader::is_small(). Above 0 Loader::fetch is called for
+  // the next batch.
   int64_t prefetch = 0;
-  // Whether a batch takes the memory of the one given before it to the same loop.
+  // A loop's batch takes the memory of the batch that the loop had before.
   bool reuse = false;
 };
 
 struct FedBatch {
   std::shared_ptr<void> memory;  // batch_bytes() on the device
   int64_t samples;
-  int64_t slot;  // with reuse: which of the memories, counted from 0
+  int64_t slot;  // with reuse: the index of the memory
 };
 
-// What a range-for over an epoch gives. May be kept: it keeps its loader and its memory, which with reuse is the next one's.
+// One batch of a range-for over an epoch. It shares its loader and its memory. With reuse the next batch overwrites the memory.
 struct Batch {
   std::shared_ptr<const Loader> loader;
   FedBatch fed;
@@ -46,11 +48,12 @@ struct Batch {
 
   int64_t samples() const { return fed.samples; }
 
-  // An array of the batch: "action", "action_is_pad", "time_ns". Throws ArgumentError that names those there are.
+  // An array of the batch: "action", "action_is_pad", "time_ns". Throws ArgumentError that lists the arrays' names.
   TensorView operator[](std::string_view name) const;
 };
 
-// One thread at a time. After a fork parent and child go on independently.
+// Use it from one thread at a time. It owns the queue's thread, the memory of batches that nobody has yet and, with reuse, of all
+// batches. It shares the loader. After a fork parent and child go on independently.
 class Feed {
  public:
   class Epoch;
@@ -59,57 +62,73 @@ class Feed {
 
   // Throws ArgumentError that names prefetch.
   Feed(std::shared_ptr<const Loader> loader, FeedOptions options);
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
 
-  // The batch at a position, or none at the epoch's end; whole for what is queued on `stream` from now on. Cheap where it is
-  // the one after the last: then those behind it are begun too, over the epoch's end into the next. `allocate` is called for
-  // memory on the device, `check` now and then while waiting. `loop`: with reuse, which of several loops over this feed asks, a
-  // small number: each keeps its last batch until it asks again. Throws what Loader::fill throws, and what those two throw.
+  // The batch at a position, or none at the epoch's end. Work that is queued on `stream` afterwards sees the whole batch. A
+  // batch that follows the last one was made ahead, and then the batches behind it are begun, over the epoch's end into the
+  // next epoch. Calls `allocate` for memory on the device, and `check` every 10 milliseconds while it waits. With reuse, several
+  // loops may use this feed: `loop` is the small number of the one that asks, and each keeps its last batch until it asks again.
+  // Throws what Loader::fill, `allocate` and `check` throw; the feed can go on afterwards.
   std::optional<FedBatch> next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
                                const std::function<void()>& check = {}, int64_t loop = 0);
 
-  // The batches from a position to the end of its epoch, for a range-for; the feed must outlive it. Memory is the feed's own
-  // kind: a DeviceBuffer each. Throws what next() throws.
+  // The batches from a position to the end of its epoch, for a range-for. The feed must outlive it. Each batch lies in a
+  // DeviceBuffer. Throws what next() throws.
   Epoch epoch(const BatchPosition& from = {}, CudaStream stream = {});
 
-  // Frames of the batches given so far that did not decode and are padding, with LoaderOptions::pad_bad_frames. Those that a
-  // CUDA device decodes count once it has done so. Any thread may ask.
+  // With LoaderOptions::pad_bad_frames, the number of frames so far that did not decode and are padding. Frames that a CUDA
+  // device decodes count when it has done so. Any thread may call this.
   int64_t bad_frames() const { return bad_frames_ + loader_->bad_frames_on_device(); }
 
   bool reuses() const { return reuse_; }
   std::shared_ptr<void> memory(int64_t slot) const { return memories_.at(static_cast<size_t>(slot)); }  // with reuse
 
  private:
+  // The host's part of a batch, on its way to the batch. A batch ahead uses it from begin() until it is given.
+  struct Staging {
+    Loader::HostPart part;  // on the CPU only bad_frames
+    PinnedBuffer memory;    // on CUDA
+    CudaEvent writable;     // earlier work no longer uses the batch's memory
+    CudaEvent copied;       // the copies have left `memory`
+  };
+
   struct Coming {
     BatchPosition position;
     FedBatch batch;
-    std::shared_ptr<const Loader::HostPart> host;  // written by who makes it; on the CPU bad_frames alone
+    Staging* staging;
   };
 
-  // With reuse: what the loop had last is free again, and this is what it has now.
+  bool is_cuda() const { return loader_->options().device.is_cuda(); }
+  // With reuse: frees the memory of the loop's last batch, and notes the memory of its next one.
   void give_back(int64_t loop);
   void lend(int64_t loop, const FedBatch& batch);
   std::optional<BatchPosition> behind(const BatchPosition& position) const;
   void fetch_behind(const BatchPosition& position) const;
-  void drop();  // what is coming
+  void end_work() noexcept;  // and its copies
+  void drop();               // the coming batches
   FedBatch memory_for(const BatchPosition& position, const Allocate& allocate);
   void begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream);
-  void begin_those_behind(const BatchPosition& position, const Allocate& allocate, CudaStream stream);
 
   std::shared_ptr<const Loader> loader_;
   bool reuse_;
   bool fetches_;
-  std::deque<Coming> coming_;
+  std::deque<Coming> coming_;                    // one for each work in the queue
   std::vector<std::shared_ptr<void>> memories_;  // with reuse
-  std::vector<int64_t> free_;                    // slots of them
-  std::vector<std::optional<int64_t>> given_;    // of each loop the slot of the batch that it has
-  std::atomic<int64_t> bad_frames_{0};           // that the host found
-  std::optional<Prefetcher> ahead_;              // destroyed first: it writes to the memories
+  std::vector<int64_t> free_;                    // slots of memories_
+  std::vector<std::optional<int64_t>> given_;    // the slot of each loop's batch
+  std::atomic<int64_t> bad_frames_{0};           // found by the host
+  std::vector<Staging> stagings_;                // used in turn; empty: no batch is made ahead
+  size_t begun_ = 0;                             // batches
+  OwnedCudaStream side_;                         // of the copies
+  WorkQueue queue_;                              // destroyed first: its work uses the members above
 };
 
 // The batches of one epoch.
 class Feed::Epoch {
  public:
-  // An input iterator: the batch that it is at goes when it goes on.
+  // An input iterator: it drops its batch when it moves on.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -133,7 +152,7 @@ class Feed::Epoch {
     Epoch* epoch_;
   };
 
-  // Takes the first batch: once.
+  // Takes the first batch. Call it once.
   Iterator begin() {
     go_on();
     return Iterator(this);

@@ -571,16 +571,8 @@ struct Loader::Impl {
     return {.seed = position.seed, .epoch = static_cast<uint64_t>(position.epoch), .sample = batch.first_position};
   }
 
-  // From host memory to its place in the batch; waited for.
-  void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const {
-    const int32_t device = options.device.index;
-    for (const StagedCopy& copy : part.copies) {
-      check_cuda(cuda_backend().copy_from_host(device, static_cast<char*>(memory) + copy.to,
-                                               static_cast<const char*>(from) + copy.from,
-                                               static_cast<size_t>(copy.bytes), stream.handle),
-                 "batch");
-    }
-    check_cuda(cuda_backend().synchronize(device, stream.handle), "batch");
+  void synchronize(CudaStream stream, const char* what) const {
+    check_cuda(cuda_backend().synchronize(options.device.index, stream.handle), what);
   }
 
   LoaderOptions options;
@@ -664,12 +656,31 @@ int64_t Loader::bad_frames_on_device() const {
   return frames;
 }
 
+bool Loader::is_small() const {
+  constexpr int64_t kSmallBytes = 64 << 10;  // about 15 microseconds; waking a thread takes 5 to 50
+  if (impl_->options.device.is_cuda()) return false;
+  if (impl_->options.batch_size > kSmallBytes / std::max<int64_t>(1, impl_->plan.sample_bytes)) return false;
+  for (size_t request = 0; request < impl_->keys.size(); ++request) {
+    if (impl_->streams.camera(request) != nullptr || placements()[request].tier == Tier::kMapped) return false;
+  }
+  return true;
+}
+
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 
 Loader::HostPart Loader::fill_host(const BatchPosition& position, void* memory) const {
   if (host_bytes() == 0) return {};
   const WindowBatch batch = impl_->batch_at(position, samples_at(position), true);
   return impl_->run_host(batch, Impl::draw_of(position, batch), memory);
+}
+
+void Loader::copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const {
+  for (const StagedCopy& copy : part.copies) {
+    check_cuda(cuda_backend().copy_from_host(impl_->options.device.index, static_cast<char*>(memory) + copy.to,
+                                             static_cast<const char*>(from) + copy.from,
+                                             static_cast<size_t>(copy.bytes), stream.handle),
+               "copying a batch's part to the device");
+  }
 }
 
 int64_t Loader::fill_device(const BatchPosition& position, const HostPart& part, void* memory,
@@ -685,7 +696,8 @@ int64_t Loader::fill(const BatchPosition& position, void* memory, CudaStream str
   if (host_bytes() > 0) {
     const PinnedBuffer staging(impl_->options.device, host_bytes());
     part = fill_host(position, staging.data());
-    impl_->copy_host_part(part, staging.data(), memory, stream);
+    copy_host_part(part, staging.data(), memory, stream);
+    impl_->synchronize(stream, "batch");
   }
   return fill_device(position, part, memory, stream);
 }
@@ -697,7 +709,7 @@ void Loader::fetch(const BatchPosition& position) const {
 
 void Loader::check_frames(CudaStream stream) const {
   if (!impl_->decodes_on_device) return;
-  check_cuda(cuda_backend().synchronize(impl_->options.device.index, stream.handle), "decoding frames");
+  impl_->synchronize(stream, "decoding frames");
   impl_->check_damage();
 }
 
@@ -721,14 +733,15 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
     WindowBatch batch = impl_->batch_at({}, count, true);
     batch.anchors = anchors.data();
     part = impl_->run_host(batch, draw, staging.data(), anchors);
-    impl_->copy_host_part(part, staging.data(), memory, stream);
+    copy_host_part(part, staging.data(), memory, stream);
+    impl_->synchronize(stream, "batch");
   }
   DeviceTables copy(device);
   WindowBatch batch = impl_->batch_at({}, count, false);
   batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
   batch.memory = memory;
   const int64_t bad_frames = impl_->run_device(batch, part, draw, stream, {}, anchors);
-  if (device.is_cuda()) check_cuda(cuda_backend().synchronize(device.index, stream.handle), "gather");
+  if (device.is_cuda()) impl_->synchronize(stream, "gather");
   impl_->check_damage();
   return bad_frames;
 }

@@ -90,9 +90,9 @@ class Loader {
   // At an epoch's end: waits for the frames that a CUDA device decodes, and throws FrameError where one was damaged.
   void check_frames(CudaStream stream) const;
 
-  // What fill_host has made of a batch.
+  // The result of fill_host.
   struct HostPart {
-    std::vector<StagedCopy> copies;   // to their place in the batch
+    std::vector<StagedCopy> copies;   // from host memory into the batch
     std::vector<PackedJpegs> packed;  // of each request: of cameras whose frames come by batch
     int64_t bad_frames = 0;           // that did not decode
   };
@@ -102,7 +102,12 @@ class Loader {
   // makes the rest. On the CPU, and where no stream stays in its file, host_bytes() is 0 and fill_device is all.
   size_t host_bytes() const;
   HostPart fill_host(const BatchPosition& position, void* memory) const;
+  // Queues on `stream` the part's copies from the memory that fill_host filled to the batch's. Throws DeviceError.
+  void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const;
   int64_t fill_device(const BatchPosition& position, const HostPart& part, void* memory, CudaStream stream) const;
+
+  // On the CPU: filling a batch takes less time than handing it to another thread, since it is small and lies in memory.
+  bool is_small() const;
 
   // How the key of a request is normalised in a source: of each feature, none where it is not.
   std::vector<Affine> affines(size_t source, size_t request) const;

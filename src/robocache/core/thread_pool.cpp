@@ -23,14 +23,10 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// To wake a sleeping thread takes longer than many a range: who waits for another looks for it as long first.
+// Waking a sleeping thread takes longer than a short range: the caller looks for the end of the others' so long before it sleeps.
 constexpr auto kBriefly = std::chrono::microseconds(30);
 
-// Who helps looks for signals in between.
-constexpr auto kHelpAtOnce = std::chrono::milliseconds(5);
-
 thread_local bool inside_range = false;
-thread_local const void* expected_helper = nullptr;
 thread_local const std::atomic<bool>* cancelled_by = nullptr;
 
 bool is_true(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(std::memory_order_relaxed); }
@@ -104,20 +100,16 @@ class ThreadPool {
       return;
     }
     start_workers();
-    const void* const helper = expected_helper;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       job_ = {n, grain, &body, cancelled_by};
       next_.store(0, std::memory_order_relaxed);
       open_ = true;
-      places_ = threads_ - (helper != nullptr ? 2 : 1);
-      helped_ = false;
-      helper_.store(helper, std::memory_order_release);
+      ++generation_;
+      posted_.store(generation_, std::memory_order_release);
     }
-    if (helper == nullptr || threads_ > 2) call_workers();
-    Share own(*this);
-    if (helper != nullptr) own.call_at = SteadyClock::now() + kBriefly;
-    work(own);
+    wake_.notify_all();
+    work();
     for (const auto until = SteadyClock::now() + kBriefly; busy_.load() > 0 && SteadyClock::now() < until;) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
@@ -126,26 +118,10 @@ class ThreadPool {
     std::unique_lock<std::mutex> lock(mutex_);
     // A worker that has not woken up yet is not waited for: nothing is left for it.
     open_ = false;
-    helper_ = nullptr;
     done_.wait(lock, [this] { return busy_ == 0; });
     // The pool keeps no reference: the exception is the caller's alone.
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (is_true(cancelled_by)) throw Cancelled();
-  }
-
-  bool help(const void* by) {
-    if (helper_.load(std::memory_order_acquire) != by) return false;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!open_ || helper_ != by) return false;
-      ++busy_;
-    }
-    helped_ = true;
-    Share own(*this);
-    own.until = SteadyClock::now() + kHelpAtOnce;
-    work(own);
-    leave();
-    return own.taken > 0;
   }
 
  private:
@@ -156,76 +132,36 @@ class ThreadPool {
     const std::atomic<bool>* cancelled = nullptr;
   };
 
-  // What one thread takes of the job.
+  // The ranges of the job that one thread takes.
   struct Share final : Ranges {
-    static constexpr auto kNever = SteadyClock::time_point::max();
-
     explicit Share(ThreadPool& of) : pool(of) {}
 
     bool next(int64_t& begin, int64_t& end) override {
-      if (until != kNever && SteadyClock::now() >= until) return false;
-      if (call_at != kNever && (pool.helped_ || SteadyClock::now() >= call_at)) {
-        if (!pool.helped_) pool.replace_helper();
-        call_at = kNever;
-      }
-      if (!pool.take(begin, end)) return false;
-      ++taken;
+      const Job& job = pool.job_;
+      const int64_t first = pool.next_.fetch_add(job.grain, std::memory_order_relaxed);  // ranges begin in order
+      if (first >= job.n || is_true(job.cancelled)) return false;
+      begin = first;
+      end = std::min(job.n, first + job.grain);
+      took_one = true;
       return true;
     }
 
     ThreadPool& pool;
-    SteadyClock::time_point until = kNever;    // takes none any more
-    SteadyClock::time_point call_at = kNever;  // calls a worker where the helper has not come
-    int64_t taken = 0;
+    bool took_one = false;
   };
 
-  // Whether a range was left.
-  bool take(int64_t& begin, int64_t& end) {
-    const int64_t first = next_.fetch_add(job_.grain, std::memory_order_relaxed);  // ranges begin in order
-    if (first >= job_.n || is_true(job_.cancelled)) {
-      helper_.store(nullptr, std::memory_order_relaxed);
-      return false;
-    }
-    begin = first;
-    end = std::min(job_.n, first + job_.grain);
-    return true;
-  }
-
-  void work(Share& own) {
+  void work() {
     const InsideRange inside;
-    for (;;) {
-      const int64_t before = own.taken;
+    Share own(*this);
+    do {
+      own.took_one = false;
       try {
         return (*job_.body)(own);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (!error_) error_ = std::current_exception();
       }
-      if (own.taken == before) return;
-    }
-  }
-
-  // With one of the pool, whose place was kept.
-  void replace_helper() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++places_;
-    }
-    call_workers();
-  }
-
-  void leave() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (--busy_ == 0) done_.notify_one();
-  }
-
-  void call_workers() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++generation_;
-      posted_.store(generation_, std::memory_order_release);
-    }
-    wake_.notify_all();
+    } while (own.took_one);
   }
 
   // Calls in a row come within microseconds, and to wake a sleeping thread can take longer than its share of the work.
@@ -246,14 +182,11 @@ class ThreadPool {
       wake_.wait(lock, [&] { return stopping_ || (open_ && generation_ != seen); });
       if (stopping_) return;
       seen = generation_;
-      if (places_ == 0) continue;
-      --places_;
       ++busy_;
       lock.unlock();
-      Share own(*this);
-      work(own);
-      leave();
+      work();
       lock.lock();
+      if (--busy_ == 0) done_.notify_one();
     }
   }
 
@@ -287,11 +220,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Job job_;
   std::atomic<int64_t> next_{0};
-  std::atomic<int> busy_{0};                  // others inside the job
-  int places_ = 0;                            // left for workers
-  bool open_ = false;                         // others may still join it
-  std::atomic<const void*> helper_{nullptr};  // who is expected, as long as a range may be left
-  std::atomic<bool> helped_{false};
+  std::atomic<int> busy_{0};  // workers inside the job
+  bool open_ = false;         // workers may still join it
   uint64_t generation_ = 0;
   std::atomic<uint64_t> posted_{0};  // generation_, for those who do not hold the lock
   bool stopping_ = false;
@@ -317,15 +247,9 @@ ThreadPool& the_pool() {
 
 }  // namespace
 
-HelpExpected::HelpExpected(const void* by) : before_(std::exchange(expected_helper, by)) {}
-
-HelpExpected::~HelpExpected() { expected_helper = before_; }
-
 Cancellable::Cancellable(const std::atomic<bool>& by) : before_(std::exchange(cancelled_by, &by)) {}
 
 Cancellable::~Cancellable() { cancelled_by = before_; }
-
-bool help(const void* by) { return the_pool().help(by); }
 
 int num_threads() { return the_pool().threads(); }
 

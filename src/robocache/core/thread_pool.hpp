@@ -27,20 +27,6 @@ void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t beg
 // which takes ranges until there are none, and returns when it has done them all. It is called once more where it threw.
 void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges& ranges)>& body);
 
-// Says that whoever calls help() with this word will soon wait for what this thread makes. While it lives, a parallel_for of
-// this thread keeps a place for the helper among its threads; where it stays empty, a thread of the pool takes it after all.
-// Null: nobody will come.
-class HelpExpected {
- public:
-  explicit HelpExpected(const void* by);
-  ~HelpExpected();
-  HelpExpected(const HelpExpected&) = delete;
-  HelpExpected& operator=(const HelpExpected&) = delete;
-
- private:
-  const void* before_;
-};
-
 // While it lives, a parallel_for of this thread begins no further range once `by` is true, and throws Cancelled when those that
 // run have ended: nobody wants what they make.
 class Cancellable {
@@ -55,9 +41,5 @@ class Cancellable {
 };
 
 struct Cancelled {};
-
-// Does ranges of the parallel_for that expects this helper, where one runs and has some left, for some milliseconds at most.
-// Whether it did.
-bool help(const void* by);
 
 }  // namespace robocache

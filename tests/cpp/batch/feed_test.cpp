@@ -525,6 +525,22 @@ TEST_P(FeedTest, GatherIsTheSameOutOfEveryTier) {
   }
 }
 
+// Three batches made ahead take memory of their own, whether the caller asks for them or not.
+TEST_P(FeedTest, MakesBatchesAheadUnlessTheyAreSmallAndInMemory) {
+  LoaderOptions asked = options();
+  for (const bool small : {true, false}) {
+    if (!small) asked.streams[0].delta_timestamps.resize(3000, 1e-6);
+    const auto from = loader(asked);
+    const bool in_memory = GetParam().name == std::string("cpu");
+    EXPECT_EQ(from->is_small(), small && in_memory);
+    Memories memories(device());
+    Feed feed(from, {.prefetch = 3});
+    ASSERT_TRUE(feed.next({}, memories.allocate(), {}));
+    const bool is_ahead = device().is_cuda() ? from->host_bytes() > 0 : !from->is_small();
+    EXPECT_EQ(memories.asked(), is_ahead ? 4 : 1);
+  }
+}
+
 TEST(Feed, RefusesMoreOrLessThanItCanMakeAhead) {
   LoaderOptions options;
   options.streams = {{.stream = "state", .delta_timestamps = {0.0}}};

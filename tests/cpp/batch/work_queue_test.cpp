@@ -1,0 +1,211 @@
+#include "robocache/batch/work_queue.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/in_a_child.hpp"
+
+namespace robocache::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+TEST(WorkQueue, DoesWorkInTheOrderOfItsSubmission) {
+  for (const int64_t most : {1, 2, 5}) {
+    WorkQueue queue;
+    std::vector<int> done;
+    for (int step = 0, next = 0; step < 60; ++step) {
+      for (; next < 60 && queue.pending() < most; ++next) {
+        queue.submit([&done, next](const std::atomic<bool>&) { done.push_back(next); });
+      }
+      EXPECT_EQ(queue.pending(), std::min<int64_t>(most, 60 - step));
+      queue.take();
+      if (most == 1) {
+        EXPECT_EQ(std::ssize(done), step + 1);
+      }
+    }
+    EXPECT_EQ(queue.pending(), 0);
+    ASSERT_EQ(done.size(), 60);
+    for (int i = 0; i < 60; ++i) EXPECT_EQ(done[static_cast<size_t>(i)], i);
+  }
+}
+
+TEST(WorkQueue, WorksWhileNobodyWaits) {
+  WorkQueue queue;
+  std::atomic<int> done = 0;
+  for (int i = 0; i < 3; ++i) queue.submit([&done](const std::atomic<bool>&) { ++done; });
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (done < 3 && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(done, 3);
+  EXPECT_EQ(queue.pending(), 3);
+}
+
+TEST(WorkQueue, TakeThrowsWhatTheWorkThrew) {
+  WorkQueue queue;
+  for (int round = 0; round < 3; ++round) {
+    std::atomic<int> done = 0;
+    for (int i = 0; i < 3; ++i) {
+      queue.submit([&done, i](const std::atomic<bool>&) {
+        if (i == 1) throw FileError("batch 1");
+        ++done;
+      });
+    }
+    queue.take();
+    expect_refused<FileError>([&] { queue.take(); }, "batch 1");
+    EXPECT_EQ(queue.pending(), 1);
+    queue.take();
+    EXPECT_EQ(done, 2);
+  }
+}
+
+// Work that runs until it is cancelled, and two others behind it.
+void submit_endless(WorkQueue& queue, std::atomic<bool>& begun, std::atomic<int>& others) {
+  begun = false;
+  queue.submit([&begun](const std::atomic<bool>& cancelled) {
+    begun = true;
+    while (!cancelled) std::this_thread::yield();
+  });
+  for (int i = 0; i < 2; ++i) queue.submit([&others](const std::atomic<bool>&) { ++others; });
+}
+
+TEST(WorkQueue, CancelEndsWhatHasBegunAndDropsTheRest) {
+  std::atomic<bool> begun = false;
+  std::atomic<int> others = 0;
+  WorkQueue queue;
+  for (int round = 0; round < 20; ++round) {
+    submit_endless(queue, begun, others);
+    while (round % 2 == 0 && !begun) std::this_thread::yield();
+    queue.cancel();
+    EXPECT_EQ(queue.pending(), 0);
+    bool done = false;
+    queue.submit([&done](const std::atomic<bool>& cancelled) { done = !cancelled; });
+    queue.take();
+    EXPECT_TRUE(done);
+  }
+  EXPECT_EQ(others, 0);
+  queue.cancel();
+}
+
+TEST(WorkQueue, DestructionEndsWhatHasBegunAndDropsTheRest) {
+  std::atomic<bool> begun = false;
+  std::atomic<int> others = 0;
+  for (int round = 0; round < 20; ++round) {
+    WorkQueue queue;
+    submit_endless(queue, begun, others);
+    while (round % 2 == 0 && !begun) std::this_thread::yield();
+  }
+  EXPECT_EQ(others, 0);
+}
+
+struct Interrupt {};
+
+TEST(WorkQueue, AnInterruptedWaitLeavesTheWork) {
+  WorkQueue queue;
+  std::atomic<bool> go = false;
+  bool done = false;
+  queue.submit([&](const std::atomic<bool>&) {
+    while (!go) std::this_thread::yield();
+    done = true;
+  });
+  int checks = 0;
+  const auto third = [&] {
+    if (++checks == 3) throw Interrupt();
+  };
+  EXPECT_THROW(queue.take(third), Interrupt);
+  EXPECT_EQ(checks, 3);
+  EXPECT_EQ(queue.pending(), 1);
+  go = true;
+  queue.take([] {});
+  EXPECT_TRUE(done);
+}
+
+TEST(WorkQueue, AWaitForLongWorkIsInterruptedAtOnce) {
+  using std::chrono::milliseconds;
+  const auto began = Clock::now();
+  const int64_t ranges = int64_t{4000} * num_threads();  // 80 s of each thread
+  std::atomic<int64_t> ran = 0;
+  {
+    WorkQueue queue;
+    for (int i = 0; i < 2; ++i) {
+      queue.submit([&](const std::atomic<bool>&) {
+        parallel_for(ranges, 1, [&](int64_t, int64_t) {
+          ++ran;
+          std::this_thread::sleep_for(milliseconds(20));
+        });
+      });
+    }
+    EXPECT_THROW(queue.take([] { throw Interrupt(); }), Interrupt);
+    EXPECT_EQ(queue.pending(), 2);
+  }
+  EXPECT_LT(ran, ranges / 4);  // nor does the destructor wait for the rest
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+}
+
+// Both sides fall asleep and are woken, in every order.
+TEST(WorkQueue, DoesEachWorkOnce) {
+  constexpr int kWorks = 20'000;
+  const auto times = std::make_unique<std::atomic<int>[]>(kWorks);
+  WorkQueue queue;
+  for (int i = 0; i < kWorks; ++i) {
+    queue.submit([i, &times](const std::atomic<bool>&) {
+      ++times[static_cast<size_t>(i)];
+      if (i % 70 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 130));
+    });
+    if (i % 110 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 150));
+    const auto until = Clock::now() + std::chrono::nanoseconds(int64_t{i} * 7919 % 30'000);
+    while (Clock::now() < until) {
+    }
+    if (queue.pending() > i % 3) queue.take();
+    while (queue.pending() > 3) queue.take();
+  }
+  while (queue.pending() > 0) queue.take();
+  for (int i = 0; i < kWorks; ++i) ASSERT_EQ(times[static_cast<size_t>(i)], 1) << i;
+}
+
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
+
+TEST(WorkQueue, IsEmptyInAForkedChild) {
+  std::optional<WorkQueue> queue(std::in_place);
+  std::atomic<bool> go = false;
+  int done = 0;
+  queue->submit([&](const std::atomic<bool>& cancelled) {
+    while (!go && !cancelled) std::this_thread::yield();
+  });
+  queue->submit([&](const std::atomic<bool>&) { done = 1; });
+  const auto works = [&] {
+    if (queue->pending() != 0) return 1;
+    queue->submit([&](const std::atomic<bool>&) { done = 7; });
+    queue->take();
+    return done == 7 ? 0 : 2;
+  };
+  EXPECT_EQ(in_a_child(works), 0);
+  EXPECT_EQ(in_a_child([&] {
+              queue->cancel();
+              return works() + in_a_child(works);
+            }),
+            0);
+  EXPECT_EQ(in_a_child([&] {
+              queue.reset();
+              return 0;
+            }),
+            0);
+  go = true;
+  queue->take();
+  queue->take();
+  EXPECT_EQ(done, 1);  // in the parent
+}
+
+#endif
+
+}  // namespace
+}  // namespace robocache::test
