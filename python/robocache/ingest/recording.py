@@ -77,6 +77,7 @@ class Rows(_Named):
     names: one a feature, the same in all recordings; None where they have none.
     clock: "nominal" where the stamps are only index / rate, because the recording's own clock is lost.
     attributes: what else the source says of the stream, JSON-able, the same in all recordings: see :data:`ATTRIBUTES`.
+    run: how often the recording's clock was set back before these rows, where the source shows that for all of its streams.
     """
 
     time_ns: np.ndarray
@@ -84,6 +85,7 @@ class Rows(_Named):
     names: list[str] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Ragged(_Named):
         recordings. A cloud's points are ``[points, features]``, x, y and z first.
     offsets: int64 ``[n + 1]``: row i is ``values[offsets[i]:offsets[i + 1]]``.
     names: one a feature of an element, as "x", "y", "z", "intensity".
-    clock, attributes: as of :class:`Rows`.
+    clock, attributes, run: as of :class:`Rows`.
     """
 
     time_ns: np.ndarray
@@ -104,6 +106,7 @@ class Ragged(_Named):
     names: list[str] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,14 @@ class Texts:
 
     time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
     texts: n str; what is no UTF-8 in the source is escaped by the reader, and said.
-    clock, attributes: as of :class:`Rows`.
+    clock, attributes, run: as of :class:`Rows`.
     """
 
     time_ns: np.ndarray
     texts: Sequence[str]
     clock: Literal["recorded", "nominal"] = "recorded"
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    run: int = 0
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Frames:
     unit_m: of depth: metres of one unit.
     intrinsics: 3x3, of the frames as they are stored.
     resized: what was done to their size, JSON-able; None where they have the source's.
-    clock, attributes: as of :class:`Rows`.
+    clock, attributes, run: as of :class:`Rows`.
     """
 
     chunks: Iterable[tuple[np.ndarray, np.ndarray | list[bytes] | Encoded]]
@@ -148,6 +152,7 @@ class Frames:
     resized: dict[str, Any] | None = None
     clock: Literal["recorded", "nominal"] = "recorded"
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    run: int = 0
 
     @property
     def facts(self) -> dict[str, Any]:

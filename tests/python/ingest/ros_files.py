@@ -85,8 +85,9 @@ def write_channel(path, encoding, schema, payloads, **options):
     return path
 
 
-def write_database(path, topics, definitions=True):
-    """A .db3 as rosbag2 writes it, by hand: of the old schema without `definitions`."""
+def write_database(path, topics, definitions=True, order=None):
+    """A .db3 as rosbag2 writes it, by hand: of the old schema without `definitions`; messages topic by topic, or as `order` says of
+    them in the order of time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
@@ -97,14 +98,17 @@ def write_database(path, topics, definitions=True):
             "CREATE TABLE message_definitions(id INTEGER PRIMARY KEY, topic_type TEXT, encoding TEXT, "
             "encoded_message_definition TEXT, type_description_hash TEXT)"
         )
+    rows = []
     for number, (topic, (name, messages)) in enumerate(topics.items(), 1):
         database.execute("INSERT INTO topics VALUES (?, ?, ?, 'cdr')", (number, topic, name))
         if definitions:
             row = (number, name, "ros2msg", definition(name), "")
             database.execute("INSERT INTO message_definitions VALUES (?, ?, ?, ?, ?)", row)
-        for time_ns, made in messages:
-            row = (number, time_ns, serialize(name, made))
-            database.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", row)
+        rows += [(number, time_ns, serialize(name, made)) for time_ns, made in messages]
+    if order is not None:
+        rows.sort(key=lambda row: row[1])
+        rows = [rows[number] for number in order]
+    database.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
     database.commit()
     database.close()
     return path
@@ -123,9 +127,10 @@ def write_metadata(folder, files, counts, mode=""):
     )
 
 
-def write_bag1(path, topics, compression=None):
+def write_bag1(path, topics, compression=None, order=None, chunk_size=1 << 20):
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = Writer1(path)
+    writer.chunk_threshold = chunk_size
     if compression:
         writer.set_compression(Writer1.CompressionFormat[compression.upper()])
     with writer:
@@ -133,7 +138,9 @@ def write_bag1(path, topics, compression=None):
         for topic, (name, messages) in topics.items():
             connection = writer.add_connection(topic, name, typestore=ROS1)
             rows += [(time_ns, connection, bytes(ROS1.serialize_ros1(made, name))) for time_ns, made in messages]
-        for time_ns, connection, data in sorted(rows, key=lambda row: row[0]):
+        rows.sort(key=lambda row: row[0])
+        for number in range(len(rows)) if order is None else order:
+            time_ns, connection, data = rows[number]
             writer.write(connection, time_ns, data)
     return path
 

@@ -4,7 +4,19 @@ import struct
 
 import numpy as np
 import pytest
-from ros_files import ROS1, ROS2, START, header, message, write_bag1, write_database, write_mcap
+from ros_files import (
+    ROS1,
+    ROS2,
+    START,
+    header,
+    message,
+    read,
+    strings,
+    write_bag1,
+    write_database,
+    write_mcap,
+    write_metadata,
+)
 from test_calvin import write_calvin
 from test_rlds import toy_example, write_toy
 from test_ulog import announce, form
@@ -102,3 +114,170 @@ def test_a_column_of_that_name_is_refused_and_can_be_renamed(toy, tmp_path):
     toy(read, repair="split", mapping={"episodes": {"rename": {"clock_run": "run"}}})
     episodes = robocache.open(tmp_path / "cache").episodes
     assert (episodes["run"].to_pylist(), episodes["clock_run"].to_pylist()) == (["mine"] * 2, [0, 1])
+
+
+# ---- the log clock of a bag -----------------------------------------------------------------------------------------------
+
+# A simulation begins anew after 10 s: its topics are logged at the times of its clock, in both runs alike but for their number.
+SECOND = 10**9
+LATCHED = "std_msgs/msg/String"
+
+
+def simulated(store):
+    """Topics with messages of both runs, and the order in which a recorder writes them."""
+
+    def stamped(run, at):
+        vector = message("geometry_msgs/msg/Vector3", store, x=float(run))
+        return message("sensor_msgs/msg/Imu", store, header=header(at, store=store), angular_velocity=vector)
+
+    def scan(run, at):
+        return message("std_msgs/msg/Float64", store, data=float(run))
+
+    rows = [
+        (run, at + SECOND, topic, name, make(run, at + SECOND))
+        for run, end in enumerate((10, 8))
+        for topic, name, make, step in (
+            ("/imu", "sensor_msgs/msg/Imu", stamped, 50 * MS),  # by its header
+            ("/force", "std_msgs/msg/Float64", scan, 70 * MS),  # by its log time
+        )
+        for at in range(0, end * SECOND, step)
+    ]
+    rows.append((0, SECOND, "/latched", LATCHED, message(LATCHED, store, data="once")))
+    rows.append((1, 2 * SECOND, "/late", LATCHED, message(LATCHED, store, data="of the second run")))
+    return sorted(rows, key=lambda row: row[:3])
+
+
+def topics_of(rows):
+    topics = {}
+    for _, at, topic, name, made in rows:
+        topics.setdefault(topic, (name, []))[1].append((at, made))
+    return topics
+
+
+def as_recorded(rows):
+    """The order of the file, as numbers of the rows that a writer of the tests has in the order of time."""
+    flat = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
+    by_time = sorted(range(len(flat)), key=lambda number: flat[number][1])
+    place = {id(flat[number]): at for at, number in enumerate(by_time)}
+    return [place[id(row)] for row in rows]
+
+
+def mcap_of_one_chunk(folder, rows):
+    return write_mcap(folder / "bag.mcap", topics_of(rows), order=as_recorded(rows))
+
+
+def mcap_of_chunks(folder, rows):
+    return write_mcap(folder / "bag.mcap", topics_of(rows), chunk_size=3000, order=as_recorded(rows))
+
+
+def mcap_without_chunks(folder, rows):
+    return write_mcap(folder / "bag.mcap", topics_of(rows), order=as_recorded(rows), use_chunking=False)
+
+
+def bag_of_files(folder, rows):
+    """A recorder that was restarted into the same folder."""
+    for run in (0, 1):
+        write_database(folder / f"bag/bag_{run}.db3", topics_of([row for row in rows if row[0] == run]))
+    files = [f"bag_{run}.db3" for run in (0, 1)]
+    write_metadata(folder / "bag", files, {topic: len(made) for topic, (_, made) in topics_of(rows).items()})
+    return folder / "bag"
+
+
+def bag_of_mcaps(folder, rows):
+    for run in (0, 1):
+        write_mcap(folder / f"bag/bag_{run}.mcap", topics_of([row for row in rows if row[0] == run]))
+    files = [f"bag_{run}.mcap" for run in (0, 1)]
+    write_metadata(folder / "bag", files, {topic: len(made) for topic, (_, made) in topics_of(rows).items()})
+    return folder / "bag"
+
+
+def database(folder, rows):
+    return write_database(folder / "bag.db3", topics_of(rows), order=as_recorded(rows))
+
+
+def bag1_of_one_chunk(folder, rows):
+    return write_bag1(folder / "bag.bag", topics_of(rows), order=as_recorded(rows))
+
+
+def bag1_of_chunks(folder, rows):
+    return write_bag1(folder / "bag.bag", topics_of(rows), "bz2", order=as_recorded(rows), chunk_size=3000)
+
+
+def bag1_without_index(folder, rows):
+    """As of a recorder that died."""
+    path = bag1_of_chunks(folder, rows)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"index_pos=") + len(b"index_pos=")
+    end = struct.unpack_from("<Q", data, at)[0]
+    data[at : at + 8] = bytes(8)
+    path.write_bytes(data[:end])
+    return path
+
+
+LOGGED = [
+    (mcap_of_one_chunk, ROS2),
+    (mcap_of_chunks, ROS2),
+    (mcap_without_chunks, ROS2),
+    (database, ROS2),
+    (bag_of_files, ROS2),
+    (bag_of_mcaps, ROS2),
+    (bag1_of_one_chunk, ROS1),
+    (bag1_of_chunks, ROS1),
+    (bag1_without_index, ROS1),
+]
+
+
+@pytest.mark.parametrize(("write", "store"), LOGGED)
+def test_runs_behind_a_log_clock_that_was_set_back_are_never_mixed(write, store, tmp_path):
+    rows = simulated(store)
+    source = write(tmp_path, rows)
+    on_error = "skip" if write is bag1_without_index else "stop"
+    wanted = r"bag.*: stream '/(imu|force)': row \d+ is at \d+ ns, .*: a step back of (8|9|10)\.?\d* s; .*'split' begins an episode"
+    if on_error == "stop":
+        with pytest.raises(robocache.FileError, match=wanted):
+            robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", repair="split", on_error=on_error)
+    assert report.repaired["/imu"] == report.repaired["/force"] == {"backward_steps": 1, "episodes": 2}
+    cache = robocache.open(tmp_path / "cache")
+    assert cache.episodes["clock_run"].to_pylist() == [0, 1]
+    for topic in ("/imu", "/force", "/latched", "/late"):
+        stream = cache.streams[topic]
+        for run in (0, 1):
+            found = slice(*stream.row_offsets[run : run + 2])
+            mine = [row for row in rows if row[0] == run and row[2] == topic]
+            assert stream.time_ns[found].tolist() == [at for _, at, *_ in mine]
+            if topic == "/imu":
+                assert set(stream.values[found][:, 4].tolist()) == {run}
+            if topic == "/force":
+                assert set(stream.values[found].reshape(-1).tolist()) == {run}
+
+
+@pytest.mark.parametrize(("write", "store"), LOGGED[:4] + LOGGED[6:8])
+def test_topics_that_lie_one_behind_the_other_in_the_file_are_one_run(write, store, tmp_path):
+    rows = [row for row in simulated(store) if row[0] == 0]
+    rows = sorted(rows, key=lambda row: (row[2], row[1]))
+    robocache.ingest(write(tmp_path, rows), tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams["/force"].rows == sum(row[2] == "/force" for row in rows)
+
+
+@pytest.mark.parametrize("step_ms", [61, 99, 101, 161])
+def test_a_log_clock_that_was_set_back_a_little_is_said(step_ms, tmp_path):
+    """A recorder's threads swap messages by some milliseconds; NTP sets a clock back by 128 ms and more."""
+    at = [0, 50, 100, 150, 200, 200 - step_ms, 250 - step_ms, 300]
+    rows = [(0, START + k * MS, "/a", LATCHED, message(LATCHED, ROS2, data=str(row))) for row, k in enumerate(at)]
+    source = mcap_of_one_chunk(tmp_path, rows)
+    if step_ms > 100:
+        with pytest.raises(robocache.FileError, match=rf"'/a': row 5 .*a step back of 0.{step_ms} s"):
+            robocache.ingest(source, tmp_path / "cache")
+        return
+    found = read(source)
+    assert found.only["/a"].time_ns == sorted(START + k * MS for k in at)
+    why = found.left_out["bag.mcap: /a: the order in the file"]
+    assert why.startswith(
+        f"{sum(k < 200 for k in at[5:])} messages were logged up to 0.{step_ms:03} s before one in front"
+    )
+
+
+def test_a_log_clock_that_rises_says_nothing(tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(ROS2, 0), "/text": strings("a", "b")}, chunk_size=300)
+    assert not [what for what in read(path).left_out if "order" in what]

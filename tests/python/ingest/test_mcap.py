@@ -401,8 +401,8 @@ def merged(count):
         logs = [0, *range(number * 1000 + 1, (number + 1) * 1000)]
         return logs, [0] * 1000, logs, [memoryview(b"x")] * 1000
 
-    chunks = [(0, partial(chunk, number)) for number in range(count)]
-    return [(part.messages[0].log_ns, len(known)) for part in bags.merge(chunks)]
+    chunks = [bags.Chunk(0, (number + 1) * 1000, partial(chunk, number)) for number in range(count)]
+    return [(part.messages[0].log_ns, len(known)) for part in bags.merge(chunks, {})]
 
 
 def test_what_is_held_of_chunks_that_overlap_is_counted_with_what_python_takes(monkeypatch):

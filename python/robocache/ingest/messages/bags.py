@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,10 @@ class Alike(Sequence[Payload]):
         return found.tobytes() if found.ndim == 1 else [row.tobytes() for row in found]
 
 
+# Of a channel: a number of messages, and nanoseconds.
+Behind = dict[int, tuple[int, int]]
+
+
 @dataclass
 class Messages:
     """Of one channel, in order: when they were logged and published, int64 nanoseconds, and themselves.
@@ -97,10 +102,14 @@ class Messages:
 
 
 class Part:
-    """Messages that were read together, by their channel's number."""
+    """Messages that were read together, by their channel's number.
 
-    def __init__(self) -> None:
+    run: how often the log clock was set back before them.
+    """
+
+    def __init__(self, run: int = 0) -> None:
         self.messages: dict[int, Messages] = {}
+        self.run = run
         self.size = 0
 
     def add(self, channel: int, log_ns: int, publish_ns: int, payload: Payload) -> None:
@@ -171,6 +180,8 @@ class Bag(ABC):
     columns: of the episode that it was exported from.
     texts: of numbers in the cache that it was exported from, by the table's name.
     metadata: what it says of itself.
+    behind: how many messages of each channel were logged shortly before one in front of them in the file, and by how many ns at most;
+        those that one pass found.
     """
 
     def __init__(self, path: Path) -> None:
@@ -181,6 +192,7 @@ class Bag(ABC):
         self.channels: list[Channel] = []
         self.numbers: dict[Channel, int] = {}
         self.left_out: dict[str, str] = {}
+        self.behind: Behind = {}
 
     @abstractmethod
     def open(self, faults: Faults) -> None:
@@ -203,16 +215,143 @@ class Bag(ABC):
 
 # ---- the order of messages ----
 
-# Log times, channels, publish times, payloads of messages, in the order of log time.
+# Log times, channels, publish times, payloads of messages, in the order of the file.
 Table = tuple[list[int], list[int], list[int], list[Payload]]
+# Recorders write the messages of one channel in the order of their log times, but for some milliseconds. A message that lies farther
+# behind one in front of it in the file says that the clock was set back: ntpd does so by 128 ms and more, a simulation begins anew.
+STEP_NS = 100_000_000
+_NEVER = 1 << 64
 # What is held back of chunks that overlap; beyond it the order is given up, and where it shows in stamps the driver says so.
 _HELD = 256 << 20
 # A message that is held takes so many bytes more than it has.
 _HELD_MESSAGE = 300
 
 
-def in_order(logs: list[int], channels: list[int], publishes: list[int], payloads: list[Payload]) -> Table:
-    """The same in the order of log time; messages of one time stay as they are."""
+class LogClock:
+    """The log times of messages, which are added in the order of the file.
+
+    behind: as of :class:`Bag`; is written.
+    """
+
+    def __init__(self, behind: Behind) -> None:
+        self._behind = behind
+        self._latest: dict[int, int] = {}  # of each channel
+        self._top: int | None = None
+
+    def add(self, logs: Sequence[int], channels: Sequence[int]) -> list[int]:
+        """The rows at which the clock was set back."""
+        top = logs[0] if self._top is None else self._top
+        if logs[0] >= top and not any(map(int.__gt__, logs, logs[1:])):
+            self._latest.update(zip(channels, logs, strict=True))
+            self._top = logs[-1]
+            return []
+        steps: list[int] = []
+        start = 0
+        while (step := self._next_step(logs, channels, start)) is not None:
+            steps.append(step)
+            self._latest, self._top, start = {}, None, step
+        return steps
+
+    def _next_step(self, logs: Sequence[int], channels: Sequence[int], start: int) -> int | None:
+        """The first row behind a step; other channels' rows before the one that shows it may be behind it too."""
+        top = logs[start] if self._top is None else self._top
+        far_back: int | None = None  # the first of the last rows that are all far behind `top`
+        for row in range(start, len(logs)):
+            log, channel = logs[row], channels[row]
+            far_back = None if log >= top - STEP_NS else row if far_back is None else far_back
+            latest = self._latest.get(channel, log)
+            if log < latest - STEP_NS:
+                return far_back
+            if log < latest:
+                count, most = self._behind.get(channel, (0, 0))
+                self._behind[channel] = count + 1, max(most, latest - log)
+            self._latest[channel] = max(log, latest)
+            top = max(log, top)
+        self._top = top
+        return None
+
+
+@dataclass
+class Chunk:
+    """Messages that lie together in a file.
+
+    first, last: log times, as the file says.
+    read: reads them; None where they cannot be read.
+    steps: the rows at which the log clock was set back; None where that is not known.
+    """
+
+    first: int
+    last: int
+    read: Callable[[], Table | None]
+    steps: list[int] | None = None
+
+
+def find_steps(chunks: Sequence[Chunk], behind: Behind) -> list[list[int]] | None:
+    """Of each chunk the rows at which the log clock was set back. None, without a look into the chunks, where each begins behind those
+    in front of it: the clock may then have been set back within a chunk alone."""
+    top = chunks[0].first if chunks else 0
+    for chunk in chunks:
+        if chunk.first < top - STEP_NS:
+            break
+        top = max(top, chunk.last)
+    else:
+        return None
+    clock = LogClock(behind)
+    tables = (chunk.read() for chunk in chunks)
+    return [[] if table is None else clock.add(table[0], table[1]) for table in tables]
+
+
+def merge(chunks: Sequence[Chunk], behind: Behind, run: int = 0) -> Iterator[Part]:
+    """The messages of chunks in the order of log time, of one time in the order of the chunks. Those behind a step back of the log
+    clock come behind all that is before it in the file, as the next run; the first has the number `run`."""
+    held = _Held()
+    read: dict[int, Table | None] = {}  # chunks with a step in them
+    for pieces in _runs(chunks):
+        for place, (number, start, stop) in enumerate(pieces):
+            chunk = chunks[number]
+            table = read.pop(number) if number in read else chunk.read()
+            if stop is not None:
+                read[number] = table
+            following = chunks[pieces[place + 1][0]].first if place + 1 < len(pieces) else _NEVER
+            if table is not None:
+                steps = LogClock(behind).add(table[0], table[1]) if chunk.steps is None else []
+                for behind_step, (begin, end) in enumerate(pairwise([start, *steps, stop])):
+                    if behind_step:
+                        yield from held.parts(_NEVER, run)
+                        run += 1
+                    ordered = _in_order(table, begin, end)
+                    if not held and ordered[0][-1] < following and end is None:
+                        yield _part(run, ordered)
+                    else:
+                        held.add(number, ordered)
+            yield from held.parts(following, run)
+        run += 1
+
+
+# A chunk's number, and which of its rows.
+_Piece = tuple[int, int, int | None]
+
+
+def _runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
+    """The pieces of each run, by their chunks' log times."""
+    runs: list[list[_Piece]] = [[]]
+    for number, chunk in enumerate(chunks):
+        for step, (start, stop) in enumerate(pairwise([0, *(chunk.steps or ()), None])):
+            if step:
+                runs.append([])
+            if start != stop:
+                runs[-1].append((number, start, stop))
+    for pieces in runs:
+        pieces.sort(key=lambda piece: chunks[piece[0]].first)
+    return runs
+
+
+def _in_order(table: Table, begin: int, end: int | None) -> Table:
+    """These rows in the order of log time; messages of one time stay as they are."""
+    logs, channels, publishes, payloads = table
+    if begin or end is not None:
+        logs, channels, publishes = logs[begin:end], channels[begin:end], publishes[begin:end]
+        payloads = payloads[begin:end]
     if any(map(int.__gt__, logs, logs[1:])):
         order = sorted(range(len(logs)), key=logs.__getitem__)
         logs, channels, publishes = ([column[row] for row in order] for column in (logs, channels, publishes))
@@ -220,37 +359,36 @@ def in_order(logs: list[int], channels: list[int], publishes: list[int], payload
     return logs, channels, publishes, payloads
 
 
-def merge(chunks: Sequence[tuple[int, Callable[[], Table | None]]]) -> Iterator[Part]:
-    """The messages of chunks in the order of log time, of one time in the order of the chunks.
+class _Held:
+    """Messages that are held back until those of other chunks are read."""
 
-    chunks: each one's first log time, and what reads it.
-    """
-    order = sorted(range(len(chunks)), key=lambda number: chunks[number][0])
-    # A heap: of log time, chunk, row in it, channel, publish time, payload.
-    held: list[tuple[int, int, int, int, int, bytes]] = []
-    size = 0
-    for place, number in enumerate(order):
-        table = chunks[number][1]()
-        following = chunks[order[place + 1]][0] if place + 1 < len(order) else 1 << 64
-        if table is not None and not held and table[0][-1] < following:
-            yield _part(*table)
-            continue
-        if table is not None:
-            for row, (log, channel, publish, payload) in enumerate(zip(*table, strict=True)):
-                heappush(held, (log, number, row, channel, publish, bytes(payload)))
-                size += _HELD_MESSAGE + len(payload)
-        most = _HELD // 2 if size > _HELD else size
-        part = Part()
-        while held and (held[0][0] < following or size > most):
-            log, _, _, channel, publish, payload = heappop(held)
-            size -= _HELD_MESSAGE + len(payload)
+    def __init__(self) -> None:
+        # A heap: of log time, chunk, row in it, channel, publish time, payload.
+        self._messages: list[tuple[int, int, int, int, int, bytes]] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, chunk: int, table: Table) -> None:
+        for row, (log, channel, publish, payload) in enumerate(zip(*table, strict=True)):
+            heappush(self._messages, (log, chunk, row, channel, publish, bytes(payload)))
+            self._size += _HELD_MESSAGE + len(payload)
+
+    def parts(self, following: int, run: int) -> Iterator[Part]:
+        """Those before that log time, and where more are held than may be, others too."""
+        most = _HELD // 2 if self._size > _HELD else self._size
+        part = Part(run)
+        while self._messages and (self._messages[0][0] < following or self._size > most):
+            log, _, _, channel, publish, payload = heappop(self._messages)
+            self._size -= _HELD_MESSAGE + len(payload)
             part.add(channel, log, publish, memoryview(payload))
         if part.messages:
             yield part
 
 
-def _part(logs: list[int], channels: list[int], publishes: list[int], payloads: list[Payload]) -> Part:
-    part = Part()
-    for log, channel, publish, payload in zip(logs, channels, publishes, payloads, strict=True):
+def _part(run: int, table: Table) -> Part:
+    part = Part(run)
+    for log, channel, publish, payload in zip(*table, strict=True):
         part.add(channel, log, publish, payload)
     return part

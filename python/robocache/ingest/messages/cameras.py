@@ -364,8 +364,9 @@ class Camera:
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
         """The frames of a video that its decoder held back."""
-        if self._video is not None:
-            yield from self._told(self._video.rest())
+        video, self._video = self._video, None
+        if video is not None:
+            yield from self._told(video.rest())
 
     def _frames(
         self, codec: str, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..budget import Budget, at_once, check_size
 from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions, is_mcap
 from ..recording import Notes, Recording, SourceError, naming
-from .bags import Bag, Channel, Faults, Part, Payload, Table, in_order, merge
+from .bags import Bag, Channel, Chunk, Faults, Part, Payload, Table, find_steps, merge
 from .exported import Exported, columns_of, texts_of
 from .metadata import BagMetadata
 from .packed import UnpackedBag, without_twins
@@ -58,6 +59,7 @@ class _Segment:
 
     at, size: of the chunk's record without its head, or of the stretch.
     first, last: log times.
+    steps: as of :class:`Chunk`.
     """
 
     at: int
@@ -65,6 +67,7 @@ class _Segment:
     chunk: bool
     first: int
     last: int
+    steps: list[int] | None = None
 
 
 @dataclass
@@ -102,15 +105,18 @@ class McapBag(Bag):
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         """The messages, in the order of log time in each file."""
+        if not faults.told:
+            self._find_steps()
         self.counts.clear()
+        run = 0
         for of_file in self._files:
             of_file.counts.clear()
             self._budget = Budget(of_file.path)  # of each pass
             with of_file.path.open("rb") as file:
-                chunks = [
-                    (segment.first, partial(self._read, file, of_file, segment, faults)) for segment in of_file.segments
-                ]
-                yield from merge(chunks)
+                behind = {} if faults.told else self.behind
+                for part in merge(self._chunks(file, of_file, faults), behind, run):
+                    run = part.run
+                    yield part
             for number, count in of_file.counts.items():
                 self.counts[of_file.channels[number]] += count
             if of_file.expected is not None:
@@ -129,6 +135,24 @@ class McapBag(Bag):
         video = self.path.with_suffix(".mp4")
         if len(self._paths) == 1 and video.is_file() and not faults.told:
             self.left_out[video.name] = self._compare(video)
+
+    def _chunks(self, file: BinaryIO, of_file: _File, faults: Faults) -> list[Chunk]:
+        return [
+            Chunk(segment.first, segment.last, partial(self._read, file, of_file, segment, faults), segment.steps)
+            for segment in of_file.segments
+        ]
+
+    def _find_steps(self) -> None:
+        """Looks for steps of the log clock between chunks, in all files."""
+        with ExitStack() as files:
+            chunks = []
+            for of_file in self._files:
+                file = files.enter_context(of_file.path.open("rb"))
+                chunks += self._chunks(file, of_file, Faults("", None))
+            found = find_steps(chunks, self.behind)
+        segments = [segment for of_file in self._files for segment in of_file.segments]
+        for segment, steps in zip(segments, found or [], strict=found is not None):
+            segment.steps = steps
 
     def _compare(self, video: Path) -> str:
         """A video of the same name beside a file may have the frames of which its messages are the stamps."""
@@ -336,7 +360,7 @@ class McapBag(Bag):
                 return None
         channels = [of_file.channels[number] for number in numbers]
         of_file.counts.update(numbers)
-        return in_order(logs, channels, publishes, payloads)
+        return logs, channels, publishes, payloads
 
 
 def decompress(compression: str, packed: memoryview, size: int, where: str) -> memoryview | bytes:

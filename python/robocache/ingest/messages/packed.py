@@ -107,6 +107,7 @@ class UnpackedBag(Bag):
         with self._unpacked.naming():
             inner.open(faults.through(self._unpacked.rename))
         self._inner, self.channels, self.numbers = inner, inner.channels, inner.numbers
+        self.behind = inner.behind
         self.columns, self.texts = inner.columns, inner.texts
         self.metadata = self.metadata.or_else(inner.metadata)
         inner.left_out.update(self.left_out)
@@ -153,7 +154,7 @@ def messages_of(bag: Bag, faults: Faults) -> Iterator[Part]:
                 numbers[number] = numbers.get(number, 0) + len(messages.payloads)
             yield part
             continue
-        unpacked = Part()
+        unpacked = Part(part.run)
         for number, messages in part.messages.items():
             first = numbers.get(number, 0)
             numbers[number] = first + len(messages.payloads)
@@ -170,7 +171,7 @@ def messages_of(bag: Bag, faults: Faults) -> Iterator[Part]:
                 unpacked.add(number, log_ns, publish_ns, payload)
                 if unpacked.size > _AT_ONCE:
                     yield unpacked
-                    unpacked = Part()
+                    unpacked = Part(part.run)
             if lost:
                 topic = bag.channels[number].topic
                 wrong = SourceError(f"{bag.path}: {topic}: message {min(lost)}: {lost[min(lost)]}")

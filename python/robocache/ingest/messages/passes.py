@@ -128,20 +128,30 @@ def _streams(
     if frame_ids := {stream: frame for subject in subjects for stream, frame in subject.frame_ids().items()}:
         metadata["frame_ids"] = json.dumps(frame_ids, ensure_ascii=False)
 
+    for number, (count, most_ns) in bag.behind.items():
+        notes.leave_out(
+            f"{what}: {bag.channels[number].topic}: the order in the file",
+            f"{count} messages were logged up to {most_ns / 1e9:.9g} s before one in front of them: put in the order of log time",
+        )
     pending = Part()
     for part in _drain(kept) if kept is not None else messages_of(bag, Faults(what, None)):
+        if part.run != pending.run:
+            yield from _samples(pending, read)
+            for topic in read.values():
+                yield from _of_run(pending.run, topic.rest())
+            pending = Part(part.run)
         if all(messages.decoded is not None for messages in part.messages.values()):
             yield from _samples(pending, read)
             yield from _samples(part, read)
-            pending = Part()
+            pending = Part(part.run)
             continue
         pending.extend(part)
         if pending.size >= _AT_ONCE:
             yield from _samples(pending, read)
-            pending = Part()
+            pending = Part(part.run)
     yield from _samples(pending, read)
     for topic in read.values():
-        yield from topic.rest()
+        yield from _of_run(pending.run, topic.rest())
 
 
 def _drain(parts: deque[Part]) -> Iterator[Part]:
@@ -152,7 +162,13 @@ def _drain(parts: deque[Part]) -> Iterator[Part]:
 def _samples(part: Part, topics: dict[int, Subjects]) -> Iterator[tuple[str, Samples]]:
     for number, messages in part.messages.items():
         if number in topics:
-            yield from topics[number].samples(messages)
+            yield from _of_run(part.run, topics[number].samples(messages))
+
+
+def _of_run(run: int, streams: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
+    """Streams of which the log clock was set back so often before."""
+    for stream, samples in streams:
+        yield stream, replace(samples, run=run) if run else samples
 
 
 def _choose(bag: Bag, channel: Channel, decoders: _Decoders, notes: Notes) -> _Choice | None:

@@ -18,7 +18,7 @@ from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions
 from ..formats.rosbag1 import is_bag
 from ..recording import Notes, Recording, SourceError, naming
-from .bags import Bag, Channel, Faults, Part, Payload, Table, in_order, merge
+from .bags import Bag, Channel, Chunk, Faults, Part, Payload, Table, find_steps, merge
 from .mcap import decompress_lz4
 from .passes import finish as finish
 from .passes import read_bags
@@ -40,13 +40,18 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 
 @dataclass
 class _Chunk:
-    """Where a chunk's data lie, and how they are compressed."""
+    """Where a chunk's data lie, how they are compressed, and the log times that the bag says of it.
+
+    steps: as of :class:`Chunk`.
+    """
 
     at: int
     stored: int
     compression: str
     size: int
     first: int = 0
+    last: int = 0
+    steps: list[int] | None = None
 
 
 class RosBag1(Bag):
@@ -76,7 +81,7 @@ class RosBag1(Bag):
 
     def _scan(self, file: BinaryIO, size: int, faults: Faults) -> None:
         at, indexed = len(MAGIC), False
-        infos: dict[int, tuple[int, dict[int, int]]] = {}
+        infos: dict[int, tuple[int, int]] = {}
         while at < size:
             where = f"{self.path}: byte {at}"
             try:
@@ -90,7 +95,7 @@ class RosBag1(Bag):
                     elif op == _CHUNK:
                         compression = header["compression"].decode(errors="backslashreplace")
                         self._chunks.append(_Chunk(data_at, data_size, compression, _U32.unpack(header["size"])[0]))
-                        infos.setdefault(at, (0, {}))
+                        infos.setdefault(at, (0, 0))
                     elif op == _CONNECTION:
                         file.seek(data_at)
                         self._connect(header, file.read(min(data_size, at_once())))
@@ -98,7 +103,7 @@ class RosBag1(Bag):
                         (place,) = struct.unpack("<Q", header["chunk_pos"])
                         file.seek(data_at)
                         pairs = dict(_PAIR.iter_unpack(file.read(min(data_size - data_size % 8, _LARGEST_HEADER))))
-                        infos[place] = _time(header["start_time"]), pairs
+                        infos[place] = _time(header["start_time"]), _time(header["end_time"])
                         self._expected = self._expected or Counter()
                         self._expected.update(pairs)
             except SourceError as error:
@@ -106,11 +111,11 @@ class RosBag1(Bag):
                 indexed = True  # that is said
                 break
             at = data_at + data_size
-        for chunk, (first, _) in zip(self._chunks, [info for place, info in sorted(infos.items())], strict=False):
-            chunk.first = first
+        for chunk, (first, last) in zip(self._chunks, [info for place, info in sorted(infos.items())], strict=False):
+            chunk.first, chunk.last = first, last
         if self._expected is None or len(infos) != len(self._chunks):
             for number, chunk in enumerate(self._chunks):
-                chunk.first = number  # as they lie in the file
+                chunk.first, chunk.last = number, 1 << 64  # as they lie in the file
         if not indexed:
             no_index = SourceError(
                 f"{self.path}: no index, as of a recorder that died: its end may be missing; `rosbag reindex` makes one"
@@ -127,10 +132,14 @@ class RosBag1(Bag):
             )
 
     def parts(self, faults: Faults) -> Iterator[Part]:
-        self._counts.clear()
-        self._budget = Budget(self.path)  # of each pass
         with self.path.open("rb") as file:
-            yield from merge([(chunk.first, partial(self._read, file, chunk, faults)) for chunk in self._chunks])
+            if not faults.told:
+                found = find_steps(self._readable(file, Faults("", None)), self.behind)
+                for chunk, steps in zip(self._chunks, found or [], strict=found is not None):
+                    chunk.steps = steps
+            self._counts.clear()
+            self._budget = Budget(self.path)  # of each pass
+            yield from merge(self._readable(file, faults), {} if faults.told else self.behind)
         for number, count in (self._expected or {}).items():
             there = self._counts[number]
             if there != count:
@@ -143,6 +152,12 @@ class RosBag1(Bag):
                     f"{topic}: messages",
                     SourceError(f"{self.path}: {topic}: {there} messages, but its index counts {count}"),
                 )
+
+    def _readable(self, file: BinaryIO, faults: Faults) -> list[Chunk]:
+        return [
+            Chunk(chunk.first, chunk.last, partial(self._read, file, chunk, faults), chunk.steps)
+            for chunk in self._chunks
+        ]
 
     def _read(self, file: BinaryIO, chunk: _Chunk, faults: Faults) -> Table | None:
         where = f"{self.path}: byte {chunk.at}"
@@ -192,7 +207,7 @@ class RosBag1(Bag):
             channels = [self._connections[number] for number in numbers]
         except KeyError as error:
             raise SourceError(f"{where}: a message of connection {error}, of which there is no record") from error
-        return in_order(logs, channels, logs, payloads)
+        return logs, channels, logs, payloads
 
 
 def _read_record(file: BinaryIO, at: int, size: int) -> tuple[dict[str, bytes], int, int]:

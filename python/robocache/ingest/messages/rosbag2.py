@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from ..formats.mcap import PACKED, MessageOptions, is_mcap, unpacked_name
 from ..formats.rosbag2 import is_database, is_metadata
 from ..recording import Notes, Recording, SourceError, naming
 from ..yaml import read_yaml
-from .bags import Bag, Channel, Faults, Part
+from .bags import Bag, Channel, Faults, LogClock, Part
 from .mcap import McapBag
 from .metadata import BagMetadata
 from .packed import UnpackedBag, without_twins
@@ -30,6 +31,8 @@ _AT_ONCE = 4 << 20
 # Of these, what is looked at together; a message counts for so many bytes more than it has.
 _FETCHED = 1 << 17
 _ROW_BYTES = 64
+# Messages whose log times are looked at together.
+_LOOKED_AT = 1 << 16
 # Messages of no more than this stay bytes.
 _SMALL = 4096
 
@@ -126,6 +129,7 @@ class _Database(Bag):
         super().__init__(paths[0])
         self._paths = paths
         self._open: list[tuple[Path, dict[int, int]]] = []
+        self._steps: list[list[int]] = []  # of each file, the ids of messages at which the log clock was set back
 
     def open(self, faults: Faults) -> None:
         for path in self._paths:
@@ -187,30 +191,62 @@ class _Database(Bag):
             self.left_out[f"{path.name}: what it says of the bag"] = str(error)
 
     def parts(self, faults: Faults) -> Iterator[Part]:
-        for path, topics in self._open:
-            part = Part()
+        if not faults.told:
+            self._find_steps()
+        run = 0
+        for (path, topics), steps in zip(self._open, self._steps, strict=True):
             with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
-                identities = _identities(database)
-                for first, rows in _fetch(database):
-                    if _add_alike(part, rows, topics):
-                        rows = []
-                    for row, (topic, time_ns, data) in enumerate(rows, first):
-                        if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
-                            identity = _identity(identities, row)
-                            error = SourceError(
-                                f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: "
-                                f"{'bytes' if isinstance(data, bytes) else data}"
-                            )
-                            faults.add(f"{path.name}: message {identity}", error)
-                            continue
-                        part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
-                        if part.size > _AT_ONCE:
-                            yield part
-                            part = Part()
-                    if part.size > _AT_ONCE:
-                        yield part
-                        part = Part()
-            yield part
+                for number, (first, end) in enumerate(pairwise([None, *steps, None])):
+                    run += number > 0
+                    yield from self._run(path, database, topics, _where(first, end), run, faults)
+
+    def _find_steps(self) -> None:
+        """Messages have rising numbers as they are written."""
+        clock = LogClock(self.behind)
+        for path, topics in self._open:
+            steps: list[int] = []
+            with suppress(apsw.Error), closing(_connect(path)) as database:  # the reading tells of damage
+                rows = database.execute(
+                    "SELECT id, topic_id, timestamp FROM messages WHERE typeof(id) = 'integer' AND typeof(timestamp) = 'integer' "
+                    "AND topic_id IN (SELECT id FROM topics) ORDER BY id"
+                )
+                while some := list(islice(rows, _LOOKED_AT)):
+                    ids, numbers, times_ns = zip(*some, strict=True)
+                    steps += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
+            self._steps.append(steps)
+
+    def _run(
+        self,
+        path: Path,
+        database: apsw.Connection,
+        topics: dict[int, int],
+        where: str,
+        run: int,
+        faults: Faults,
+    ) -> Iterator[Part]:
+        """The messages of one run, which `where` selects."""
+        part = Part(run)
+        identities = _identities(database, where)
+        for first, rows in _fetch(database, where):
+            if _add_alike(part, rows, topics):
+                rows = []
+            for row, (topic, time_ns, data) in enumerate(rows, first):
+                if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
+                    identity = _identity(identities, row)
+                    error = SourceError(
+                        f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: "
+                        f"{'bytes' if isinstance(data, bytes) else data}"
+                    )
+                    faults.add(f"{path.name}: message {identity}", error)
+                    continue
+                part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
+                if part.size > _AT_ONCE:
+                    yield part
+                    part = Part(run)
+            if part.size > _AT_ONCE:
+                yield part
+                part = Part(run)
+        yield part
 
 
 # Of a message: its topic's number, when it was received, and itself; each of any type.
@@ -220,16 +256,22 @@ _SELECT = """
 SELECT CASE typeof(topic_id) WHEN 'text' THEN 'text' ELSE topic_id END,
        CASE typeof(timestamp) WHEN 'text' THEN 'text' ELSE timestamp END,
        CASE typeof(data) WHEN 'blob' THEN data ELSE typeof(data) END
-FROM messages ORDER BY messages.timestamp, messages.id
+FROM messages {where} ORDER BY messages.timestamp, messages.id
 """
 
 
-def _fetch(database: apsw.Connection) -> Iterator[tuple[int, list[_Row]]]:
-    """All messages in order, some at a time, and how many come before these; those before damage, too."""
+def _where(first: int | None, end: int | None) -> str:
+    """Of messages from that id on to before that one."""
+    bounds = [f"messages.id >= {first}"] * (first is not None) + [f"messages.id < {end}"] * (end is not None)
+    return "WHERE " + " AND ".join(bounds) if bounds else ""
+
+
+def _fetch(database: apsw.Connection, where: str) -> Iterator[tuple[int, list[_Row]]]:
+    """The messages that `where` selects in order, some at a time, and how many come before these; those before damage, too."""
     rows: list[_Row] = []
     done = size = 0
     try:
-        for row in database.execute(_SELECT):
+        for row in database.execute(_SELECT.format(where=where)):
             rows.append(row)
             size += _ROW_BYTES + len(row[2])
             if size > _FETCHED:
@@ -241,9 +283,9 @@ def _fetch(database: apsw.Connection) -> Iterator[tuple[int, list[_Row]]]:
     yield done, rows
 
 
-def _identities(database: apsw.Connection) -> Iterator[tuple[int, Any]]:
+def _identities(database: apsw.Connection, where: str) -> Iterator[tuple[int, Any]]:
     """The place of each message in order and the number that it has: gone through once, however many are asked for."""
-    for row, (identity,) in enumerate(database.execute("SELECT id FROM messages ORDER BY timestamp, id")):
+    for row, (identity,) in enumerate(database.execute(f"SELECT id FROM messages {where} ORDER BY timestamp, id")):
         yield row, identity
 
 
