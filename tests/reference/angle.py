@@ -43,6 +43,8 @@ def angles_between(a, b, w, u):
             way = _on_circle(_fixed(y) - _fixed(x))
             exact[i, d] = _on_circle(_fixed(x) + way * numerator // denominator) / (1 << BITS)
             apart = abs(float(y) - float(x))
+            # W leaves 2.5 u: 2 u for the fma, u / 2 for the rest of 2 pi times the turns. The way takes u (2.5 + |b - a|) |w|,
+            # the weight u pi |w|, the fma u pi (1 + |w|), the last W 2.5 u, and -pi in place of y u (2 pi (1 + |w|) + 5).
             bound[i, d] = u * (20 + abs(share) * (apart + 16)) + 2.0**-53 * (4 + 16 * abs(share))
             if HALF_TURN - abs(way) <= _fixed(4 * u * (apart + 1)):
                 bound[i, d] = np.pi  # both ways are equally long

@@ -1,6 +1,6 @@
 """resample_trajectories by curves, rotations and angles as its tests call it, and cases for it.
 
-The oracle is scipy in float64 (resample.py); the bounds are those that docs/rules.md derives in rules 8.1 and 10.1.
+The oracle is scipy in float64 (resample.py); the bounds are those of rules 8.1 and 10.1 in docs/rules.md.
 """
 
 import numpy as np

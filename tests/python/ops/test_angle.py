@@ -1,6 +1,6 @@
 """Rule 8 of `angle`, in resample_trajectories and fuse_multimodal, on the CPU and on CUDA.
 
-The oracle counts in whole numbers (tests/reference/angle.py); the bound is the one that docs/rules.md derives in rule 8.2.
+The oracle counts in whole numbers (tests/reference/angle.py); the bound is that of rule 8.2 in docs/rules.md.
 """
 
 import functools
