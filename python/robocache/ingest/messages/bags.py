@@ -315,10 +315,11 @@ def merge(chunks: Sequence[Chunk], behind: Behind, run: int = 0) -> Iterator[Par
             following = chunks[pieces[place + 1][0]].first if place + 1 < len(pieces) else _NEVER
             if table is not None:
                 steps = LogClock(behind).add(table[0], table[1]) if chunk.steps is None else []
-                for behind_step, (begin, end) in enumerate(pairwise([start, *steps, stop])):
-                    if behind_step:
+                for number_of_steps, begin in enumerate([start, *steps]):
+                    if number_of_steps:
                         yield from held.parts(_NEVER, run)
                         run += 1
+                    end = [*steps, stop][number_of_steps]
                     ordered = _in_order(table, begin, end)
                     if not held and ordered[0][-1] < following and end is None:
                         yield _part(run, ordered)

@@ -129,7 +129,9 @@ class _Database(Bag):
         super().__init__(paths[0])
         self._paths = paths
         self._open: list[tuple[Path, dict[int, int]]] = []
-        self._steps: list[list[int]] = []  # of each file, the ids of messages at which the log clock was set back
+        self._steps: list[list[int]] | None = (
+            None  # of each file the ids of messages at which the log clock was set back
+        )
 
     def open(self, faults: Faults) -> None:
         for path in self._paths:
@@ -191,18 +193,18 @@ class _Database(Bag):
             self.left_out[f"{path.name}: what it says of the bag"] = str(error)
 
     def parts(self, faults: Faults) -> Iterator[Part]:
-        if not faults.told:
-            self._find_steps()
+        if self._steps is None:
+            self._steps = self._find_steps()
         run = 0
         for (path, topics), steps in zip(self._open, self._steps, strict=True):
-            with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
-                for number, (first, end) in enumerate(pairwise([None, *steps, None])):
-                    run += number > 0
-                    yield from self._run(path, database, topics, _where(first, end), run, faults)
+            for number, (first, end) in enumerate(pairwise([None, *steps, None])):
+                run += number > 0
+                yield from self._run(path, topics, _where(first, end), run, faults)
 
-    def _find_steps(self) -> None:
-        """Messages have rising numbers as they are written."""
+    def _find_steps(self) -> list[list[int]]:
+        """Messages have rising ids as they are written."""
         clock = LogClock(self.behind)
+        found: list[list[int]] = []
         for path, topics in self._open:
             steps: list[int] = []
             with suppress(apsw.Error), closing(_connect(path)) as database:  # the reading tells of damage
@@ -213,39 +215,33 @@ class _Database(Bag):
                 while some := list(islice(rows, _LOOKED_AT)):
                     ids, numbers, times_ns = zip(*some, strict=True)
                     steps += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
-            self._steps.append(steps)
+            found.append(steps)
+        return found
 
-    def _run(
-        self,
-        path: Path,
-        database: apsw.Connection,
-        topics: dict[int, int],
-        where: str,
-        run: int,
-        faults: Faults,
-    ) -> Iterator[Part]:
+    def _run(self, path: Path, topics: dict[int, int], where: str, run: int, faults: Faults) -> Iterator[Part]:
         """The messages of one run, which `where` selects."""
         part = Part(run)
-        identities = _identities(database, where)
-        for first, rows in _fetch(database, where):
-            if _add_alike(part, rows, topics):
-                rows = []
-            for row, (topic, time_ns, data) in enumerate(rows, first):
-                if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
-                    identity = _identity(identities, row)
-                    error = SourceError(
-                        f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: "
-                        f"{'bytes' if isinstance(data, bytes) else data}"
-                    )
-                    faults.add(f"{path.name}: message {identity}", error)
-                    continue
-                part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
+        with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
+            identities = _identities(database, where)
+            for first, rows in _fetch(database, where):
+                if _add_alike(part, rows, topics):
+                    rows = []
+                for row, (topic, time_ns, data) in enumerate(rows, first):
+                    if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
+                        identity = _identity(identities, row)
+                        error = SourceError(
+                            f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: "
+                            f"{'bytes' if isinstance(data, bytes) else data}"
+                        )
+                        faults.add(f"{path.name}: message {identity}", error)
+                        continue
+                    part.add(topics[topic], time_ns, time_ns, memoryview(data) if len(data) > _SMALL else data)
+                    if part.size > _AT_ONCE:
+                        yield part
+                        part = Part(run)
                 if part.size > _AT_ONCE:
                     yield part
                     part = Part(run)
-            if part.size > _AT_ONCE:
-                yield part
-                part = Part(run)
         yield part
 
 
