@@ -330,8 +330,11 @@ WORDS = {
 # ---- docs/images.md ----
 
 
+TIERS = ["decoded", "device", "pinned", "mapped"]
+
+
 def cameras(found: Results) -> str:
-    """A line a case of the benchmarks of cameras: what came, and what was aimed at."""
+    """A line a case of the benchmarks of cameras; batches and steps have one line for all tiers."""
     parts = []
     for result in found.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
@@ -341,12 +344,32 @@ def cameras(found: Results) -> str:
             measured += f"; JPEGs of {number(result['bytes_a_frame'] / 1000)} KB a frame"
         elif result["bench"] == "lerobot_batches":
             measured += f"; beside LeRobot's own dataset in a DataLoader, on {result['source']}"
-        rows = [
-            [case["name"], came(case), "; ".join(beside(case)), "; ".join(aimed(result["aims"].get(case["name"], {})))]
-            for case in result["cases"]
-        ]
-        parts.append(f"{measured}:\n\n" + table(["", "", "beside it", "aim"], rows))
+        rows: list[list[str]] = []
+        by_tier: dict[str, dict[str, str]] = {}
+        peers: dict[str, None] = {}
+        for case in result["cases"]:
+            name, _, tier = case["name"].rpartition(", ")
+            if tier in TIERS and name.startswith(("batches", "a step")):
+                by_tier.setdefault(name, {})[tier] = in_a_tier(case)
+                peers |= dict.fromkeys(case.get("faster_than", {}))
+            else:
+                rows.append([case["name"], came(case), "; ".join(beside(case))])
+        part = f"{measured}:\n"
+        if rows:
+            part += "\n" + table(["", "", "beside it"], rows)
+        if by_tier:
+            tiers = [tier for tier in TIERS if any(tier in cells for cells in by_tier.values())]
+            lines = [[name, *(cells.get(tier, "") for tier in tiers)] for name, cells in by_tier.items()]
+            part += f"\nFrames/s, and times as fast as {'; '.join(peers)}:\n\n" + table(["", *tiers], lines)
+        parts.append(part + short_of_the_aim(result))
     return "\n".join(parts)
+
+
+def in_a_tier(case: dict) -> str:
+    if "grown_by" in case.get("figures", {}):
+        return f"grows by {shown('grown_by', case['figures']['grown_by'])}"
+    ours = {**case.get("figures", {}), **case.get("contenders", {}).get(OURS, {})}
+    return ", ".join([rate(ours["frames_per_s"]), *(times(ratio) for ratio in case.get("faster_than", {}).values())])
 
 
 def training(record: dict) -> str:
@@ -382,14 +405,6 @@ def beside(case: dict) -> Iterator[str]:
     for measure, words in WORDS.items():
         if "share" in measure and measure in case:
             yield f"{shown(measure, case[measure])}, {words}"
-
-
-def aimed(aims: dict) -> Iterator[str]:
-    for what, aim in aims.items():
-        if what == "faster_than":
-            yield from (f"{times(ratio)} {peer}" for peer, ratio in aim.items())
-        else:
-            yield rate(aim, " frames") if what == "frames_per_s" else shown(what, aim)
 
 
 def sweep(result: dict) -> str:

@@ -251,6 +251,30 @@ def test_formats_are_shown_by_their_shares_and_on_their_own_page(render):
     assert "python -m bench ingest" in render.formats({})
 
 
+def test_batches_of_cameras_have_one_line_for_all_tiers(render):
+    def batches(name, per_s, ratio):
+        ours = {"robocache": {"frames_per_s": per_s}}
+        return {"name": name, "parameters": {}, "contenders": ours, "faster_than": {"torch DataLoader": ratio}}
+
+    cases = [
+        batches("decode, 64", 1e6, 40.0),
+        batches("batches of 64, decoded", 2e6, 300.0),
+        batches("batches of 64, mapped", 3e5, 60.0),
+        {"name": "a step, mapped", "parameters": {}, "figures": {"grown_by": 0.03}},
+    ]
+    aims = {"batches of 64, mapped": {"faster_than": {"torch DataLoader": 100.0}}, "a step, mapped": {"grown_by": 0.02}}
+    text = render.cameras({"here": result(*cases, bench="images", aims=aims, bytes_a_frame=18200)})
+    alone, batched = text.split("Frames/s, and times as fast as torch DataLoader:")
+    assert columns(alone)["decode, 64"] == {"": "1.00 M frames/s", "beside it": "40.0x torch DataLoader"}
+    batched, missed = batched.split("Short of the aim:")
+    assert columns(batched) == {
+        "batches of 64": {"decoded": "2.00 M/s, 300x", "mapped": "300 k/s, 60.0x"},
+        "a step": {"decoded": "", "mapped": "grows by 3.0 %"},
+    }
+    assert "at least 100: batches of 64, mapped (60.0x)" in missed
+    assert "a step grows by, at most 2.0 %: a step, mapped (3.0 %)" in missed
+
+
 def test_training_is_told_by_its_record(render):
     losses = [0.5, 0.3, *[0.25] * 296, 0.06, 0.04, 0.04]
     record = {"date": "2026-01-02", "gpu": "Some GPU", "policy": "small", "cameras": ["top"], "frames": 2096}
