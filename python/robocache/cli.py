@@ -20,6 +20,7 @@ from rich.console import Console
 from . import _command, dataset, demo, overview, picture, view
 from ._arguments import make_parser
 from ._printable import printable
+from ._temporary import write_whole
 from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .export import export
@@ -367,7 +368,7 @@ def _write_page(path: Path, page: str) -> None:
     if path.exists() and not path.is_file():  # /dev/stdout, say
         path.write_text(page, encoding="utf-8")
     else:
-        report.write_whole(Path(os.path.realpath(path)), page)
+        write_whole(Path(os.path.realpath(path)), page)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _lib, errors
 from ._printable import warn
+from ._temporary import write_whole
 from .dataset import Stats
 from .ingest.files import check_file
 from .ingest.recording import naming
@@ -379,13 +380,8 @@ def save_norm_stats(
         written[theirs] = (_openpi if format == "openpi" else _lerobot)(name, as_stats(name, stats[ours]))
     text = json.dumps({"norm_stats": written} if format == "openpi" else written, indent=2)
     file = Path(_lib.path_text(path))
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.partial")
     with naming(file):
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(file)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_whole(file, text)
 
 
 def _lerobot(name: str, stats: Stats) -> dict[str, Any]:

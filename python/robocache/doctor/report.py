@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._printable import warn
+from .._temporary import write_whole
 from ..errors import ArgumentError, FileError
 
 SEVERITIES = ("error", "warning", "note")
@@ -218,16 +219,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that has its name once it is complete; what had it stays until then. Raises OSError."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 # ---- beside a cache ----

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import dataset, frames
+from .._temporary import write_whole
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from ..ops._call import whole
 from ..writer import EpisodeWriter, Writer
@@ -160,8 +161,7 @@ def _list(source: Path) -> dict[str, list[int]]:
 def save(made: Plan) -> None:
     text = json.dumps({"robocache_plan": 1, **made.described, "file_states": made.files}, indent=1)
     try:
-        (made.folder / f"{PLAN}.partial").write_text(text)
-        os.replace(made.folder / f"{PLAN}.partial", made.folder / PLAN)
+        write_whole(made.folder / PLAN, text)
     except OSError as error:
         raise FileError(f"{made.folder / PLAN}: {error.strerror}") from error
 

@@ -10,7 +10,10 @@ import json
 import os
 import re
 import resource
+import signal
 import stat
+import subprocess
+import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -548,6 +551,34 @@ def test_no_room_for_the_temporary_cache(logs, tmp_path, capsys):
             robocache.doctor(logs, work=tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+_KILLED_WHILE_IT_WRITES = """
+import os, signal, sys, robocache
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+"""
+_WRITES = {
+    "doctor.json": "robocache.doctor({cache!r})",
+    "stats.json": "robocache.save_norm_stats({cache!r} + '/stats.json', robocache.open({cache!r}).stats, 'lerobot')",
+}
+
+
+@pytest.mark.parametrize("name", _WRITES)
+def test_the_next_run_removes_what_a_killed_one_left(name, cache):
+    write = _WRITES[name].format(cache=str(cache))
+    killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_IT_WRITES + write])
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = cache.glob("*.partial")
+    users = [cache / f"{name}.mine.partial", cache / f"{name}.{'0' * 16}.copy.partial"]
+    for file in users:
+        file.write_text("the user's own")
+    with left.open("r+") as alive:  # as long as a process holds it, it stays
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        exec(write)
+        assert left.exists()
+    exec(write)
+    assert (cache / name).stat().st_size > 100
+    assert sorted(cache.glob("*.partial")) == sorted(users)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
