@@ -28,7 +28,20 @@ from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
-from .recording import Frames, Notes, Omission, Ragged, Recording, Rows, Samples, ShardsError, Texts, as_utf8, naming
+from .recording import (
+    Frames,
+    Notes,
+    Omission,
+    Ragged,
+    Recording,
+    Rows,
+    Samples,
+    ShardsError,
+    Texts,
+    WiderError,
+    as_utf8,
+    naming,
+)
 from .registry import find_format, format_of
 from .rotations import with_rotations
 
@@ -246,18 +259,21 @@ def ingest(
 
         with suppress(ShardsError):
             return ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
-    with Writer(cache, overwrite=overwrite, append=append) as writer:
-        held = dataset.open(cache) if append else None
-        if held is not None:
-            check_appendable(held, work.options)
-            writer.provenance = {}
-        notes = Notes(work.format.name, writer.provenance, on_error)
-        driver = Driver(writer, work, notes)
-        driver.run(reader, progress)
-        driver.end()
-        finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
-        if held is not None:
-            writer.provenance = joined_provenance(work.source, held, writer.provenance)
+    wider: dict[str, Any] = {}
+    while True:
+        with suppress(WiderError), Writer(cache, overwrite=overwrite, append=append) as writer:
+            held = dataset.open(cache) if append else None
+            if held is not None:
+                check_appendable(held, work.options)
+                writer.provenance = {}
+            notes = Notes(work.format.name, writer.provenance, on_error, wider=wider)
+            driver = Driver(writer, work, notes, held)
+            driver.run(reader, progress)
+            driver.end()
+            finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
+            if held is not None:
+                writer.provenance = joined_provenance(work.source, held, writer.provenance)
+            break
     return report(work, cache, notes, driver.repaired, time.perf_counter() - started, held)
 
 
@@ -482,7 +498,7 @@ class Driver:
         repaired: see :class:`IngestReport`.
     """
 
-    def __init__(self, writer: Writer, work: Work, notes: Notes) -> None:
+    def __init__(self, writer: Writer, work: Work, notes: Notes, held: dataset.Dataset | None = None) -> None:
         self.kept = self.frames = self.rows = 0
         self.streams: dict[str, _Stream] = {}
         self.repaired: dict[str, dict[str, int]] = {}
@@ -490,6 +506,8 @@ class Driver:
         self._work = work
         self._notes = notes
         self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+        self._fixed = {} if held is None else {name: np.dtype(stream.dtype) for name, stream in held.streams.items()}
+        self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
 
     def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
         """Writes the recordings, of `share` alone where it is given, and tells how far it is; what `progress` raises is its
@@ -593,9 +611,9 @@ class Driver:
             samples = shift(name, samples, self._work.offsets_ns[name])
         match samples:
             case Rows(time_ns=time_ns, values=values):
-                episode.append(name, time_ns, values)
+                episode.append(name, time_ns, self._as_before(name, values))
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
-                episode.append(name, time_ns, values, offsets=offsets)
+                episode.append(name, time_ns, self._as_before(name, values), offsets=offsets)
             case Texts(time_ns=time_ns, texts=texts):
                 if len(texts):  # of none nothing tells that they are text
                     episode.append(name, time_ns, list(texts))
@@ -608,6 +626,39 @@ class Driver:
                 return
         self.rows += len(samples.time_ns)
         yield "rows"
+
+    def _as_before(self, name: str, values: Any) -> Any:
+        """Values in the type of the stream's first rows, where these are of another.
+
+        Raises:
+            WiderError: another type holds both; the ingest is to begin anew with it.
+            ArgumentError: none does.
+        """
+        if not isinstance(values, np.ndarray):
+            return values
+        before = self._dtypes.setdefault(name, values.dtype.newbyteorder("="))
+        if values.dtype == before:
+            return values
+        held = _holds(before, values)
+        if held is not None:
+            what = f"{values.dtype} in some recordings, kept as {before}, which holds them"
+            self._notes.leave_out(f"{name}: its own type", what)
+            return held
+        wide = np.result_type(before, values.dtype)
+        if name not in self._fixed and wide != before and np.can_cast(before, wide):
+            self._notes.wider["dtypes"][name] = wide
+            raise WiderError(
+                f"{self._work.source}: stream {name!r}: {values.dtype}, but {before} before it; {wide} holds both"
+            )
+        raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {before}, which does not hold all of them")
+
+
+def _holds(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
+    """The values in that type; None where it does not hold one of them."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        held = values.astype(dtype)
+        back = held.astype(values.dtype)
+    return held if np.array_equal(back, values, equal_nan=values.dtype.kind == "f") else None
 
 
 def _count(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:

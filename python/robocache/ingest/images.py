@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from .. import frames
-from ..errors import Error
+from ..errors import Error, FileError
 from ..ops.image_batch import image_batch
 from .budget import check_size
 from .depth import is_tiff, read_tiff
@@ -75,6 +75,23 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
             raise Error(f"frames of {images.dtype} are not resized; image_size='keep' takes them as they are")
         images = image_batch(images, size=storage.size, fit=storage.fit, dtype="uint8", layout="hwc")
     return frames.encode(images, codec=storage.codec, quality=storage.quality)
+
+
+def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarray, np.ndarray | frames.Encoded]]:
+    """The chunks of a camera; JPEGs and PNGs are decoded, and encoded anew as what they were."""
+    for time_ns, images in camera.chunks:
+        encoded = frames.take(images) if isinstance(images, list) else images
+        is_plane = isinstance(encoded, np.ndarray) and encoded.ndim == 3  # [n, H, W]
+        channels = 1 if is_plane else encoded.shape[-1]
+        if channels != 3:
+            raise FileError(f"{where}: channels: expected frames of three, got {channels}")
+        if isinstance(encoded, np.ndarray):
+            yield time_ns, np.ascontiguousarray(encoded[..., ::-1])
+            continue
+        rows = np.arange(len(time_ns))
+        pixels = frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
+        turned = np.ascontiguousarray(pixels[..., ::-1])
+        yield time_ns, frames.encode(turned, codec=encoded.codec, quality=camera.quality)
 
 
 class Kinds:

@@ -24,6 +24,7 @@ from .._printable import printable
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
+from .images import exchange_red_and_blue
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -425,7 +426,7 @@ class Mapper:
             where = f"{self._mapping.where}: streams.{name}"
             if not isinstance(samples, Frames):
                 raise FileError(f"{where}: channels: expected a camera, got {type(samples).__name__.lower()}")
-            samples = replace(samples, chunks=_exchange_red_and_blue(samples, where))
+            samples = replace(samples, chunks=exchange_red_and_blue(samples, where))
         if part.stop is None:
             features = None
             if isinstance(samples, Rows | Ragged):
@@ -449,23 +450,6 @@ class Mapper:
             raise FileError(str(error)) from error
         attributes = {**known, **said}
         return replace(samples, attributes=attributes) if attributes else samples
-
-
-def _exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarray, np.ndarray | frames.Encoded]]:
-    """The chunks of a camera; JPEGs and PNGs are decoded, and encoded anew as what they were."""
-    for time_ns, images in camera.chunks:
-        encoded = frames.take(images) if isinstance(images, list) else images
-        is_plane = isinstance(encoded, np.ndarray) and encoded.ndim == 3  # [n, H, W]
-        channels = 1 if is_plane else encoded.shape[-1]
-        if channels != 3:
-            raise FileError(f"{where}: channels: expected frames of three, got {channels}")
-        if isinstance(encoded, np.ndarray):
-            yield time_ns, np.ascontiguousarray(encoded[..., ::-1])
-            continue
-        rows = np.arange(len(time_ns))
-        pixels = frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
-        turned = np.ascontiguousarray(pixels[..., ::-1])
-        yield time_ns, frames.encode(turned, codec=encoded.codec, quality=camera.quality)
 
 
 def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) -> None:

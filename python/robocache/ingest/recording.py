@@ -57,6 +57,10 @@ class ShardsError(FileError):
     """What a single process can ingest, and several cannot that share it out."""
 
 
+class WiderError(ShardsError):
+    """Rows that the type of the rows before them does not hold: the ingest begins anew, with what was added to `Notes.wider`."""
+
+
 class _Named:
     """Rows of numbers, whose features have names."""
 
@@ -208,10 +212,16 @@ class Notes:
             adds their number.
         left_out, skipped: see :class:`IngestReport`.
         counts, seen: what :meth:`count` and :meth:`see` have gathered: a dict a table.
+        wider: what earlier attempts to ingest the source found out of its types: see :class:`WiderError`.
     """
 
     def __init__(
-        self, format: str, provenance: MutableMapping[str, Any], on_error: str, share: range = range(sys.maxsize)
+        self,
+        format: str,
+        provenance: MutableMapping[str, Any],
+        on_error: str,
+        share: range = range(sys.maxsize),
+        wider: dict[str, Any] | None = None,
     ) -> None:
         self.total = 0
         self.position = 0
@@ -219,6 +229,7 @@ class Notes:
         self.skipped: list[Omission] = []
         self.counts: dict[str, dict[str, int]] = {}
         self.seen: dict[str, dict[str, Any]] = {}
+        self.wider = {} if wider is None else wider
         self._format = format
         self._provenance = provenance
         self._on_error = on_error

@@ -74,6 +74,7 @@ def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, 
 
 def write_channel(path, encoding, schema, payloads, **options):
     """An MCAP file of one channel "data": schema is (name, encoding, bytes), payloads [(log time, bytes)]."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         writer = Writer(file, **options)
         writer.start()

@@ -16,7 +16,7 @@ from lerobot_files import make_episodes, write_lerobot
 from robocache.ingest import driver, registry
 from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options
-from robocache.ingest.recording import Notes, Recording, Rows, SourceError
+from robocache.ingest.recording import Notes, Ragged, Recording, Rows, SourceError
 from toy_format import ToyOptions
 
 import robocache
@@ -443,3 +443,84 @@ def test_the_oldest_python_reads_every_formats_options():
     """Python 3.10 does not evaluate a ClassVar that says nothing of its type."""
     for known in registry.FORMATS.values():
         assert get_type_hints(known.options)["title"] == ClassVar[str], known.name
+
+
+# ---- recordings whose types differ ----
+
+TIMES = np.arange(3, dtype=np.int64) * 10**8
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "wanted"),
+    [
+        ([1, 2, 3], [0.5, 1.5, 2.5], "float64"),
+        ([0.5, 1.5, 2.5], [1, 2, 3], "float64"),
+        (np.float32([0.1, 0.2, 0.3]), [0.1, 0.2, 0.3], "float64"),
+        ([0.1, 0.2, 0.3], np.float32([0.1, 0.2, 0.3]), "float64"),
+        (np.uint8([1, 2, 3]), np.int16([-1, 300, 2]), "int16"),
+        (np.uint8([1, 2, 3]), np.int64([1, 2, 3]), "uint8"),
+        ([True, False, True], np.float32([0, 1, 0.5]), "float32"),
+        (np.int32([1, 2, 2**31 - 1]), np.float32([0.5, 1, 2]), "float64"),
+        ([1, 2, 3], [np.nan, 1.0, 2.0], "float64"),
+        (np.arange(3, dtype=">f8") / 3, np.arange(3) / 3, "float64"),
+    ],
+)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_recordings_of_two_types_are_of_one_that_holds_both(first, then, wanted, ragged, toy, tmp_path):
+    def read(options, notes):
+        for name, values in (("a", first), ("b", then), ("c", first)):
+            values = np.asarray(values)
+            rows = Ragged(TIMES, values, np.arange(4)) if ragged else Rows(TIMES, values)
+            yield Recording(name, "FILE", {}, [("x", rows)])
+
+    report = toy(read)
+    stream = robocache.open(tmp_path / "cache").streams["x"]
+    assert stream.dtype == wanted and report.episodes == 3
+    values = stream.values.elements if ragged and hasattr(stream.values, "elements") else stream.values
+    if not ragged:
+        np.testing.assert_array_equal(values, np.concatenate([first, then, first]).astype(wanted))
+    told = [omission.reason for omission in report.left_out if omission.what == "x: its own type"]
+    differ = {np.asarray(some).dtype.newbyteorder("=").name for some in (first, then)} - {wanted}
+    assert sorted(why.split()[0] for why in told) == sorted(differ)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [([2**53 + 1, 0, 1], [0.5, 1, 2]), ([0.5, 1, 2], [2**53 + 1, 0, 1]), ([1, 2, 3], [1, 2, 2.0**64])],
+)
+def test_recordings_whose_types_no_type_holds_are_refused_by_name(first, then, toy, tmp_path):
+    def read(options, notes):
+        for name, values in (("a", first), ("b", then)):
+            yield Recording(name, "FILE", {}, [("x", Rows(TIMES, np.asarray(values)))])
+
+    if first[0] == 1:  # float64 holds both: whole numbers of 2^53 and less
+        toy(read)
+        return
+    with pytest.raises(
+        robocache.FileError, match=r"FILE: stream 'x': .*, but before it float64, which does not hold all"
+    ):
+        toy(read)
+    assert toy(read, on_error="skip").episodes == 1
+
+
+def test_what_is_appended_has_the_type_of_the_cache(toy, tmp_path):
+    values = iter(([1, 2, 3], [4.0, 5.0, 6.0], [0.5, 1.5, 2.5]))
+
+    def read(options, notes):
+        yield Recording("one", "FILE", {}, [("x", Rows(TIMES, np.asarray(next(values))))])
+
+    toy(read)
+    toy(read, append=True)
+    with pytest.raises(robocache.FileError, match="stream 'x': float64, but before it int64, which does not hold all"):
+        toy(read, append=True)
+    assert robocache.open(tmp_path / "cache").streams["x"].values.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_files_of_two_types_are_one_stream_whatever_the_workers(workers, tmp_path):
+    for number, state in enumerate(([[1], [2], [3]], [[0.5], [1], [2]])):
+        np.savez(tmp_path / f"{number}.npz", state=np.asarray(state), action=np.zeros((3, 2)), fps=10)
+    report = robocache.ingest(tmp_path, tmp_path / "cache", format="npz", workers=workers)
+    assert report.episodes == 2
+    state = robocache.open(tmp_path / "cache").streams["state"]
+    assert state.dtype == "float64" and state.values.reshape(-1).tolist() == [1, 2, 3, 0.5, 1, 2]

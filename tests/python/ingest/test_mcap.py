@@ -428,6 +428,53 @@ def test_of_very_many_fields_in_json_the_first_are_read(monkeypatch):
     assert decoder.left_out == {"other fields": "behind the first 3 that were met"}
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "x": {"type": "number"},
+        "maybe": {"type": ["number", "null"]},
+        "count": {"type": "integer"},
+        "ranges": {"type": "array", "items": {"type": "number"}},
+        "pose": {"$ref": "#/$defs/pose"},
+        "points": {"type": "array", "items": {"$ref": "#/$defs/pose"}},
+    },
+    "$defs": {"pose": {"type": "object", "properties": {"yaw": {"type": "number"}, "id": {"type": "integer"}}}},
+}
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
+    """Whole ones too: json writes 1.0 as 1 in many languages. Where no schema says it, all files of a source decide together."""
+    schema = ("x", "jsonschema", json.dumps(SCHEMA if declared else {}).encode())
+    for file, by in (("a", 1), ("b", 1.5)):
+        made = [
+            {
+                "x": by * k,
+                "maybe": by * k,
+                "count": k,
+                "ranges": [by * k, by],
+                "pose": {"yaw": by * k, "id": k},
+                "points": [{"yaw": by * k, "id": k}] * 2,
+            }
+            for k in range(1, 4)
+        ]
+        payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(made)]
+        write_channel(tmp_path / f"bags/{file}.mcap", "json", schema, payloads)
+        if declared:
+            robocache.ingest(tmp_path / f"bags/{file}.mcap", tmp_path / file)
+            streams = robocache.open(tmp_path / file).streams
+            assert streams["data"].dtype == streams["data/ranges"].dtype == "float64"
+            assert streams["data/points"].dtype == "float64"
+    robocache.ingest(tmp_path / "bags", tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    numbers = streams["data"]
+    rows = {name: numbers.values[:, number].tolist() for number, name in enumerate(numbers.names)}
+    wanted = [1, 2, 3, 1.5, 3, 4.5]
+    assert rows["x"] == rows["maybe"] == rows["pose.yaw"] == wanted
+    assert streams["data/ranges"].values.tolist() == [[a, b] for a, b in zip(wanted, [1] * 3 + [1.5] * 3, strict=True)]
+    assert streams["data/count"].dtype == streams["data/pose.id"].dtype == "int64"
+
+
 def test_half_a_pair_of_surrogates_in_json_is_escaped(tmp_path):
     """As of an emoji that was cut."""
     payloads = [(START + k, b'{"\\udc00": "\\ud83d", "many": ["\\ud83d\\ude00", "\\ud83d"]}') for k in range(2)]

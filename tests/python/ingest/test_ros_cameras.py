@@ -335,6 +335,39 @@ def compressed(picture, format, kind, prefix=b""):
     return message("sensor_msgs/msg/CompressedImage", header=header(START), format=format, data=data)
 
 
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+@pytest.mark.parametrize(
+    ("format", "exchanged"),
+    [
+        ("bgr8; {} compressed", True),
+        ("rgb8; {} compressed ", True),
+        ("bgra8; {} compressed", True),
+        ("rgb8; {}", True),
+        ("rgb8; {} compressed rgb8", True),
+        ("bgr8; {} compressed bgr8", False),
+        ("rgb8; {} compressed bgr8", False),
+        ("{}", False),
+        ("mono8; {} compressed ", False),
+    ],
+)
+def test_red_and_blue_of_a_file_are_what_its_format_says(format, exchanged, kind, tmp_path):
+    """As compressed_image_transport's subscriber takes them: red and blue are exchanged where "compressed bgr" lacks."""
+    picture = np.tile(np.array([200, 90, 30], np.uint8), (16, 24, 1))
+    made = [(START + k, compressed(picture, format.format(kind), kind)) for k in range(2)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", made)}))
+    file = np.array(Image.open(io.BytesIO(bytes(made[0][1].data)))).astype(int)
+    wanted = file[..., ::-1] if exchanged else file
+    assert np.abs(np.array(got.only["/c"].rows) - wanted).max() <= (3 if exchanged and kind == "jpeg" else 0)
+    assert exchanged == any("red and blue" in what for what in got.left_out)
+
+
+def test_a_grey_file_has_no_red_and_blue(rng, tmp_path):
+    picture = rng.integers(0, 255, (16, 24)).astype(np.uint8)
+    made = [(START, compressed(picture, "bgr8; png compressed", "png"))]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", made)}))
+    np.testing.assert_array_equal(got.only["/c"].rows[0][..., 0], picture)
+
+
 def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
     picture = rng.integers(0, 255, (16, 24, 3)).astype(np.uint8)
     depth = rng.integers(0, 65535, (16, 24)).astype(np.uint16)
@@ -440,40 +473,44 @@ def test_brightness_of_16_bits_has_no_unit_and_opencv_s_types_are_blue_first(rng
 
 
 def yuv(rng, encoding, height, width, padding):
-    """Bytes of an image, those of a row, and its Y, U and V at every pixel, by the formats' descriptions, byte by byte."""
+    """Bytes of an image, those of a row, and its Y, U and V at every pixel, by the formats' descriptions, byte by byte; planes of an odd
+    size as FFmpeg has them."""
     halves = (1, 2) if encoding not in _PLANES else (1, 1) if encoding == "nv24" else (2, 2)
     y = rng.integers(0, 256, (height, width), np.uint8)
-    u, v = rng.integers(0, 256, (2, height // halves[0], width // halves[1]), np.uint8)
+    u, v = rng.integers(0, 256, (2, -(-height // halves[0]), -(-width // halves[1])), np.uint8)
     rows = []
     if encoding not in _PLANES:
         order = "YUYV" if encoding in ("yuyv", "yuv422_yuy2") else "UYVY"
         for r in range(height):
             line = []
             for c in range(0, width, 2):
-                luma = iter(y[r, c : c + 2])
+                luma = iter([*y[r, c : c + 2], 77])  # the second of the last pair of an odd row is no pixel
                 line += [{"U": u, "V": v}[x][r, c // 2] if x in "UV" else next(luma) for x in order]
             rows.append(bytes(line) + bytes(padding))
     else:
         rows = [bytes(line) + bytes(padding) for line in y]
         if encoding == "i420":
-            rows += [bytes(line) + bytes(padding // 2) for plane in (u, v) for line in plane]
+            wide = (width + padding + 1) // 2
+            rows += [bytes(line).ljust(wide, b"-") for plane in (u, v) for line in plane]
         else:
             one, other = (v, u) if encoding == "nv21" else (u, v)
             behind = 0 if encoding == "nv24" else padding
-            rows += [np.stack(pair, axis=1).tobytes() + bytes(behind) for pair in zip(one, other, strict=True)]
-    full = (plane.repeat(halves[0], 0).repeat(halves[1], 1) for plane in (u, v))
+            wide = max(2 * u.shape[1], width + behind)
+            rows += [np.stack(pair, axis=1).tobytes().ljust(wide, b"-") for pair in zip(one, other, strict=True)]
+    full = (plane.repeat(halves[0], 0).repeat(halves[1], 1)[:height, :width] for plane in (u, v))
     return b"".join(rows), len(rows[0]), (y, *full)
 
 
 _PLANES = ("nv12", "nv21", "nv24", "i420")
 
 
+@pytest.mark.parametrize("size", [(6, 10), (5, 7), (5, 10), (6, 9), (1, 1)])
 @pytest.mark.parametrize("padding", [0, 4])
 @pytest.mark.parametrize("encoding", ["yuv422", "uyvy", "yuv422_yuy2", "yuyv", *_PLANES])
-def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, rng, tmp_path):
+def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, size, rng, tmp_path):
     made, wanted = [], []
     for k in range(3):
-        data, step, (y, u, v) = yuv(rng, encoding, 6, 10, padding)
+        data, step, (y, u, v) = yuv(rng, encoding, *size, padding)
         y, u, v = (plane.astype(np.float64) for plane in (y, u, v))
         y = 255 / 219 * np.maximum(y - 16, 0)
         u, v = 255 / 224 * (u - 128), 255 / 224 * (v - 128)
@@ -481,15 +518,25 @@ def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, rng, tmp_path):
         red, blue = y + 2 * (1 - 0.299) * v, y + 2 * (1 - 0.114) * u
         green = y - 2 * (1 - 0.299) * 0.299 / 0.587 * v - 2 * (1 - 0.114) * 0.114 / 0.587 * u
         wanted.append(np.clip(np.stack([red, green, blue], -1), 0, 255))
-        one = image(np.zeros((6, 10, 1), np.uint8), encoding, time_ns=START + k)
+        one = image(np.zeros((*size, 1), np.uint8), encoding, time_ns=START + k)
         one.step, one.data = step, np.frombuffer(data, np.uint8)
         made.append((START + k, one))
     got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}), image_codec="png")
     assert np.abs(np.array(got.only["/cam"].rows) - np.array(wanted)).max() < 1.01
     assert "BT.601" in got.left_out["/cam: luma and chroma"]
-    made[1][1].data = made[1][1].data[:-9]
+    made[1][1].data = made[1][1].data[: -2 - padding]
     path = write_mcap(tmp_path / "b.mcap", {"/cam": ("sensor_msgs/msg/Image", made)})
     assert list(read(path, on_error="skip").skipped) == ["b.mcap: /cam: messages 1"]
+
+
+@pytest.mark.parametrize(("encoding", "ffmpeg"), [("i420", "yuv420p"), ("nv12", "nv12"), ("nv24", "nv24")])
+def test_planes_of_odd_sizes_are_as_large_as_ffmpeg_s(encoding, ffmpeg, rng):
+    """A row of a plane is a multiple of 32 bytes there: what it needs is `width` times the bytes of a pixel of that plane."""
+    av = pytest.importorskip("av")
+    planes = av.VideoFrame(7, 5, ffmpeg).planes
+    data, _, _ = yuv(rng, encoding, 5, 7, 0)
+    pairs = 1 + (encoding != "i420")
+    assert len(data) == 5 * 7 + sum(plane.height * plane.width * pairs for plane in planes[1:])
 
 
 @pytest.mark.parametrize("big", [False, True])

@@ -13,10 +13,10 @@ import numpy as np
 
 from ... import frames
 from ...errors import Error
-from ..images import Images, Storage, encode
+from ..images import Images, Storage, encode, exchange_red_and_blue
 from ..recording import Frames, Samples
 from .batches import Batch, Leaf, bytes_of
-from .depth import read_depth, size_of
+from .depth import has_colours, read_depth, size_of
 from .known import Decoded, Origin
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ _PLANES = {"nv12": "UV", "nv21": "VU", "nv24": "UV", "i420": "U V"}
 _READ = (*_ENCODINGS, *_PAIRS, *_PLANES)
 # Video, by what a message's format or encoding says: of libx264, h264_nvenc and the like too.
 _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
+# A format that names an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" behind
+# the codec; early versions compressed RGB as if it were BGR, without that word, and its subscriber exchanges red and blue where it lacks.
+_COLOURS_OF_FILES = re.compile(r"(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
 # Metres of a unit of depth, by REP 118; mono16 is brightness.
 _UNITS_M = {"16UC1": 0.001, "32FC1": 1.0}
 # librealsense calls depth mono16: its topics say what they are, and an option of the sensor metres of a unit.
@@ -280,7 +283,7 @@ class Camera:
         if main.how == "video":
             self._attributes = messages.attributes
             yield from self._frames(main.says.split()[-1], files, numbers, time_ns)
-        elif main.how not in ("file", "depth", "damaged"):
+        elif main.how not in ("file", "exchanged file", "depth", "damaged"):
             yield from self._depth(main.how, files, numbers, time_ns, messages.attributes)
         else:
             depth = main.how == "depth"
@@ -295,7 +298,13 @@ class Camera:
                 numbers,
             )
             declared = depth or formats[rows[0]].startswith("16UC1")
-            yield from self._stored(images, declared, messages.attributes)
+            for stream, samples in self._stored(images, declared, messages.attributes):
+                if main.how == "exchanged file":
+                    why = f"{formats[rows[0]].strip()!r}: exchanged back, as compressed_image_transport does; channels = 'bgr' in a mapping undoes it"
+                    origin.notes.leave_out(f"{origin.name}: red and blue as they are in the files", why)
+                    where = f"{origin.where}: {origin.name}"
+                    samples = replace(samples, chunks=exchange_red_and_blue(samples, where))
+                yield stream, samples
 
     def _name_lost(self, format: str, says: str) -> None:
         """Says what files of one channel lack of the images that they were made of."""
@@ -309,7 +318,7 @@ class Camera:
             why = f"{format.strip()!r} has 8 bits a pixel, which are no distances; they are kept as brightness"
             origin.notes.leave_out(f"{origin.name}: depth", why)
 
-    def _stored(self, images: Images, depth: bool, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Samples]]:
+    def _stored(self, images: Images, depth: bool, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Frames]]:
         """JPEGs and PNGs as they are, `depth` where they are declared as that."""
         origin = self._origin
         made = images.stored(origin.known.options, origin.known.kinds, origin.notes)
@@ -474,6 +483,8 @@ def _file_kinds(formats: Sequence[str], data: np.ndarray, starts: np.ndarray) ->
             file = file[_header_bytes(file[:4].tobytes()) :]
         how = "file" if not depth else "quantised depth" if "32FC1" in format else "depth"
         size = size_of(file)
+        if not depth and size and has_colours(size) and _COLOURS_OF_FILES.match(format):
+            how = "exchanged file"
         if start == stop:
             kinds.append(_EMPTY)
         elif codec is not None:
@@ -497,29 +508,34 @@ def _header_bytes(file: bytes) -> int:
 def _needs(height: int, width: int, step: int, encoding: str) -> int:
     """The bytes of an image of these, at least; the last row needs no bytes behind its pixels."""
     if encoding in _PLANES:
-        return step * height + {"nv24": 2 * width * height}.get(encoding, height // 2 * step)
-    if encoding in _PAIRS:
-        used = 2 * width
-    else:
-        kind, channels, _ = _ENCODINGS[encoding]
-        used = width * channels * np.dtype(kind).itemsize
+        rows, row = _chroma(height, width, step, encoding)
+        return step * height + rows * row
+    used = _row_bytes(width, encoding)
     return height * step - (step - used) if height > 1 else used
+
+
+def _row_bytes(width: int, encoding: str) -> int:
+    """The bytes of a row's pixels; of planes of the luma's."""
+    if encoding in _PLANES:
+        return width
+    if encoding in _PAIRS:
+        return 4 * ((width + 1) // 2)
+    kind, channels, _ = _ENCODINGS[encoding]
+    return width * channels * int(np.dtype(kind).itemsize)
+
+
+def _chroma(height: int, width: int, step: int, encoding: str) -> tuple[int, int]:
+    """How many rows of chroma follow the luma's, and the bytes of each; a pixel at the edge of an odd size has its own."""
+    if encoding == "nv24":
+        return height, 2 * width
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    return (2 * rows, (step + 1) // 2) if encoding == "i420" else (rows, max(step, 2 * columns))
 
 
 def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, encoding: str) -> np.ndarray:
     """``[n, H, W, C]`` of bytes ``[n, size]``, without what is behind each row."""
-    if encoding in _PLANES:
-        channels, dtype, used = 1, np.dtype(np.uint8), width
-    elif encoding in _PAIRS:
-        channels, dtype, used = 2, np.dtype(np.uint8), 2 * width
-    else:
-        kind, channels, _ = _ENCODINGS[encoding]
-        dtype = np.dtype(kind)
-        used = width * channels * dtype.itemsize
-    odd = (encoding in _PAIRS and width % 2) or (
-        encoding in _PLANES and encoding != "nv24" and (width % 2 or height % 2)
-    )
-    if height < 1 or width < 1 or step < used or data.shape[1] < _needs(height, width, step, encoding) or odd:
+    used = _row_bytes(width, encoding)
+    if height < 1 or width < 1 or step < used or data.shape[1] < _needs(height, width, step, encoding):
         raise Error(f"expected {width}x{height} {encoding} in rows of {step} bytes, got {data.shape[1]} bytes")
     if encoding in _PLANES:
         return _from_planes(data, height, width, step, encoding)
@@ -530,30 +546,30 @@ def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, enc
     rows = data[:, : height * step].reshape(len(data), height, step)[:, :, :used]
     if encoding in _PAIRS:
         order = _PAIRS[encoding]
-        pairs = rows.reshape(len(data), height, width // 2, 4)
-        luma = pairs[..., [i for i in range(4) if order[i] == "Y"]].reshape(len(data), height, width)
-        chroma = (np.repeat(pairs[..., order.index(letter)], 2, axis=2) for letter in "UV")
-        return _rgb(luma, *chroma)
+        pairs = rows.reshape(len(data), height, -1, 4)
+        luma = pairs[..., [i for i in range(4) if order[i] == "Y"]].reshape(len(data), height, -1)
+        chroma = (np.repeat(pairs[..., order.index(letter)], 2, axis=2)[..., :width] for letter in "UV")
+        return _rgb(luma[..., :width], *chroma)
+    kind, channels, kept = _ENCODINGS[encoding]
+    dtype = np.dtype(kind)
     pixels = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if big else "<"))
     pixels = pixels.astype(dtype, copy=False).reshape(len(data), height, width, channels)
-    kept = _ENCODINGS[encoding][2]
     return pixels if kept == list(range(channels)) else np.ascontiguousarray(pixels[..., kept])
 
 
 def _from_planes(data: np.ndarray, height: int, width: int, step: int, encoding: str) -> np.ndarray:
     n, size = len(data), height * step
     luma = data[:, :size].reshape(n, height, step)[:, :, :width]
-    chroma = data[:, size:]
-    if encoding == "nv24":
-        u, v = chroma[:, : 2 * width * height].reshape(n, height, width, 2).transpose(3, 0, 1, 2)
-        return _rgb(luma, u, v)
-    chroma = chroma[:, : size // 2]
+    count, bytes_of_row = _chroma(height, width, step, encoding)
+    rows = data[:, size : size + count * bytes_of_row].reshape(n, count, bytes_of_row)
     if encoding == "i420":
-        planes = chroma.reshape(n, 2, height // 2, step // 2)[..., : width // 2].transpose(1, 0, 2, 3)
+        planes = rows.reshape(n, 2, count // 2, bytes_of_row).transpose(1, 0, 2, 3)
     else:
-        planes = chroma.reshape(n, height // 2, step)[..., :width].reshape(n, height // 2, width // 2, 2)
-        planes = planes.transpose(3, 0, 1, 2)[:: -1 if encoding == "nv21" else 1]
-    return _rgb(luma, *(plane.repeat(2, axis=1).repeat(2, axis=2) for plane in planes))
+        pairs = rows[..., : bytes_of_row // 2 * 2].reshape(n, count, -1, 2)
+        planes = pairs.transpose(3, 0, 1, 2)[:: -1 if encoding == "nv21" else 1]
+    if encoding != "nv24":
+        planes = planes.repeat(2, axis=2).repeat(2, axis=3)
+    return _rgb(luma, *(plane[:, :height, :width] for plane in planes))
 
 
 def _rgb(luma: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -38,6 +38,11 @@ def size_of(file: np.ndarray) -> str | None:
     return ""
 
 
+def has_colours(size: str) -> bool:
+    """Whether a file of which :func:`size_of` says that has red and blue."""
+    return size.endswith(("JPEG of 3 channels", "colour type 2", "colour type 3", "colour type 6"))
+
+
 def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
     """``[H, W]``: uint16 of a unit, or of `quantised` float32 metres, NaN where there is none.
 

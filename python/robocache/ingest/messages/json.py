@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,19 @@ class JsonDecoder:
     """Of messages of one topic: objects, of which fields that are met later are read from then on.
 
     A number that is missing or null is NaN, a text that is missing is empty; so what is a whole number in some messages and missing
-    in others is float64, and so is what has a point in some.
+    in others is float64, and so is what has a point in some, or is a number in the schema.
+
+    schema: what the channel says of its messages, in JSON Schema; other bytes say nothing.
+    floats: the paths of fields that are no whole numbers, which other messages have shown.
     """
 
     is_light = False
 
-    def __init__(self) -> None:
+    def __init__(self, schema: bytes = b"", floats: Iterable[str] = ()) -> None:
         self.leaves: tuple[Leaf, ...] = ()
         self.left_out: dict[str, str] = {}
-        self._fields = _Fields()
+        self._fields = _Fields(_declared_floats(schema) | set(floats))
+        self._whole: frozenset[str] = frozenset()
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
         """As of :class:`Decoder`."""
@@ -55,12 +59,18 @@ class JsonDecoder:
         self.left_out |= self._fields.left_out
         return Trees([self._fields.fill(tree, self.leaves) for tree in trees]), bad
 
+    def no_longer_whole(self) -> frozenset[str]:
+        """The paths of fields that were whole numbers at the last call, and are no more."""
+        before, self._whole = self._whole, frozenset(self._fields.whole(""))
+        return before - self._whole
+
 
 class _Fields:
     """What objects have in common: fields, and of fields that are lists of objects theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, floats: frozenset[str]) -> None:
         self.left_out: dict[str, str] = {}
+        self._floats = floats
         self._kinds: dict[str, str] = {}
         self._inner: dict[str, _Fields] = {}
         self._seen = 0
@@ -69,8 +79,10 @@ class _Fields:
         for tree in trees:
             for path, value in tree.items():
                 kind, before = _kind(value), self._kinds.get(path)
-                if kind == "int" and _is_component(path, tree):
+                if kind == "int" and (path in self._floats or _is_component(path, tree)):
                     kind = "float"
+                elif kind == "ints" and f"{path}[]" in self._floats:
+                    kind = "floats"
                 if before is None and len(self._kinds) == MAX_LEAVES:
                     self.left_out["other fields"] = f"behind the first {MAX_LEAVES} that were met"
                 elif before is None or before == "none":
@@ -86,9 +98,21 @@ class _Fields:
             if kind == "mixed":
                 self.left_out[path] = "values of several kinds, or lists of lists"
             elif kind == "records":
-                inner = self._inner.setdefault(path, _Fields())
+                if path not in self._inner:
+                    start = f"{path}[]."
+                    floats = (name.removeprefix(start) for name in self._floats if name.startswith(start))
+                    self._inner[path] = _Fields(frozenset(floats))
+                inner = self._inner[path]
                 inner.learn([record for tree in trees for record in tree.get(path) or ()])
                 self.left_out |= {f"{path}.{name}": why for name, why in inner.left_out.items()}
+
+    def whole(self, prefix: str) -> Iterator[str]:
+        """The paths of those that are whole numbers, as :func:`_declared_floats` has them."""
+        for path, kind in self._kinds.items():
+            if kind in ("int", "ints"):
+                yield f"{prefix}{path}{'[]' * (kind == 'ints')}"
+            elif kind == "records":
+                yield from self._inner[path].whole(f"{prefix}{path}[].")
 
     def leaves(self) -> tuple[Leaf, ...]:
         return tuple(
@@ -113,6 +137,34 @@ class _Fields:
                 value = [self._inner[leaf.path].fill(record, leaf.fields) for record in value]
             full[leaf.path] = value
         return full
+
+
+def _declared_floats(schema: bytes) -> frozenset[str]:
+    """The paths of fields that are numbers in a JSON Schema, not whole ones alone: "pose.x", "points[].x", "ranges[]"."""
+    try:
+        root = json.loads(schema)
+        return frozenset(_floats_of(root, root, "", 0))
+    except (ValueError, RecursionError):
+        return frozenset()
+
+
+def _floats_of(node: Any, root: Any, path: str, depth: int) -> Iterator[str]:
+    for _ in range(_DEPTH):
+        if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
+            break
+        place, node = node["$ref"], root
+        for name in place.removeprefix("#").split("/")[1:]:
+            node = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or depth > _DEPTH:
+        return
+    kinds = node.get("type")
+    if kinds == "number" or (isinstance(kinds, list) and "number" in kinds):
+        yield path
+    properties = node.get("properties")
+    for name, field in properties.items() if isinstance(properties, dict) else ():
+        yield from _floats_of(field, root, f"{path}.{name}" if path else name, depth + 1)
+    if "items" in node:
+        yield from _floats_of(node["items"], root, f"{path}[]", depth + 1)
 
 
 def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:

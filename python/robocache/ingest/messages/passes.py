@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import Error, FileError
 from ..formats.mcap import MessageOptions
-from ..recording import Notes, Recording, Samples, SourceError
+from ..recording import Notes, Recording, Samples, SourceError, WiderError
 from .bags import Bag, Channel, Faults, Messages, Part
 from .batches import Decoder, Leaf
 from .json import JsonDecoder
@@ -43,7 +43,7 @@ def read_bags(
     """
     if not bags:
         raise FileError(f"{source}: expected recorded messages, found none")
-    decoders = _Decoders(options.definitions)
+    decoders = _Decoders(options.definitions, notes.wider.setdefault("json", {}))
     known = Known(options, notes)
     notes.total = len(bags)
     for what, bag in bags:
@@ -114,6 +114,13 @@ def _streams(
             notes.leave_out(choice.channel.topic, f"{choice.channel.schema}: {error}")
         else:
             survey(number, choice)
+    for number in topics:
+        channel, decoder = bag.channels[number], choices[number].decoder  # type: ignore[union-attr]
+        if isinstance(decoder, JsonDecoder) and (turned := decoder.no_longer_whole()):
+            decoders.floats.setdefault(channel.topic, set()).update(turned)
+            raise WiderError(
+                f"{bag.path}: {channel.topic}: {', '.join(sorted(turned))}: whole numbers in the recordings before it, not here"
+            )
     for thing, reason in bag.left_out.items():
         notes.leave_out(f"{what}: {thing}", reason)
     for number, channel in enumerate(bag.channels):
@@ -258,7 +265,8 @@ def _topic(
 class _Decoders:
     """By the channel's type; in JSON a topic's messages say themselves what it is."""
 
-    def __init__(self, definitions: str | None) -> None:
+    def __init__(self, definitions: str | None, floats: dict[str, set[str]]) -> None:
+        self.floats = floats  # of topics in JSON, the fields that are no whole numbers
         self._own = {} if definitions is None else read_definitions(Path(definitions))
         self._made: dict[tuple[Channel, str], dict[str, Decoder]] = {}
 
@@ -282,7 +290,7 @@ class _Decoders:
                 names: RosDecoder(leaves, cdr=ros == 2) for names, leaves in self._types(channel, ros, distro).items()
             }
         if channel.encoding == "json":
-            return {"": JsonDecoder()}
+            return {"": JsonDecoder(channel.definition, self.floats.get(channel.topic, ()))}
         if channel.encoding == "protobuf" and channel.definition_encoding == "protobuf":
             return {"": ProtobufDecoder(channel.schema, channel.definition)}
         raise Error(f"messages in {channel.encoding!r}, which is none of cdr, ros1, json and protobuf")
